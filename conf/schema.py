@@ -1,0 +1,235 @@
+"""The typed config: one frozen pydantic model a section, a docstring under each field, units in the names.
+
+YAML keys are the field names; unknown keys are refused. A field without a default is required. How files, overrides
+and unknown keys are handled is in ``loading.py``.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Positive = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class Section(BaseModel):
+    """What all sections share: immutable, and strict about keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class SourceConfig(Section):
+    """One table that the query reads."""
+
+    path: str
+    """A file, folder or URL that Spark can read, or ``package:NAME/FILE`` for a file inside an installed Python package."""
+    format: Literal["csv", "parquet"] = "csv"
+    """How the bytes are to be read."""
+    columns: dict[str, str]
+    """The columns to read and their Spark SQL types, e.g. ``{distance: double}``. Others in the file are left alone."""
+    null_value: str = ""
+    """Text that stands for a missing value in CSV, e.g. ``NA``."""
+
+
+class FeaturesConfig(Section):
+    """Columns of the query's result that the model may look at."""
+
+    numeric: tuple[str, ...] = ()
+    """Columns that become one standardised float32 each; a null becomes the train mean."""
+    categorical: tuple[str, ...] = ()
+    """Columns that become one integer id each, from a vocabulary of the train split; id 0 is null or never seen."""
+
+    @model_validator(mode="after")
+    def _some_and_distinct(self) -> Self:
+        names = [*self.numeric, *self.categorical]
+        if not names:
+            raise ValueError("no features: name at least one column under numeric or categorical")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"features named twice: {', '.join(twice)}")
+        return self
+
+
+class SplitConfig(Section):
+    """Train, validation and test by time: older rows train, newer rows judge."""
+
+    column: str
+    """A timestamp column of the query's result."""
+    validation_from: datetime
+    """First moment that belongs to validation (UTC); earlier rows train."""
+    test_from: datetime
+    """First moment that belongs to test (UTC)."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.validation_from >= self.test_from:
+            raise ValueError(f"validation_from={self.validation_from} is not before test_from={self.test_from}")
+        return self
+
+
+class PrepareConfig(Section):
+    """From source tables to a committed dataset version."""
+
+    sources: dict[str, SourceConfig]
+    """Tables by the name that the query uses."""
+    query: str
+    """Spark SQL over ``sources`` that yields one row an example, with a row id, a label, a split column and features."""
+    row_id: str = "row_id"
+    """Column of the result that identifies a row: a unique, non-null bigint."""
+    label: str
+    """Column of the result to predict: 0 or 1; rows where it is null are left out."""
+    features: FeaturesConfig
+    split: SplitConfig
+    min_category_rows: Positive = 20
+    """Train rows that a category needs to get an id of its own; rarer ones share id 0."""
+    row_group_mb: Annotated[float, Field(gt=0)] = 16.0
+    """Decoded size of a Parquet row group, in megabytes: the unit in which ranks read."""
+    min_row_groups: Positive = 96
+    """A split is cut into at least this many row groups where it has the rows, so that every lane has its own."""
+    num_files: Positive = 4
+    """Parquet files a split."""
+    seed: int = 20130101
+    """Seed of the global shuffle before writing."""
+
+
+class ModelConfig(Section):
+    """The network for tables: an embedding for each category column, then a multilayer perceptron."""
+
+    kind: Literal["tabular"] = "tabular"
+    hidden: tuple[Positive, ...] = (256, 128, 64)
+    """Widths of the hidden layers."""
+    max_embedding: Positive = 32
+    """Largest width of an embedding; smaller vocabularies get smaller ones."""
+
+
+class OptimizerConfig(Section):
+    """The optimizer and its learning-rate schedule."""
+
+    name: Literal["sgd", "adam", "adamw"] = "adamw"
+    lr: Annotated[float, Field(gt=0)] = 1e-3
+    """Peak learning rate; never scaled by the number of ranks, since the global batch does not depend on it."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Momentum of sgd; the others ignore it."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    schedule: Literal["constant", "cosine"] = "cosine"
+    """``cosine`` falls to zero over the run after the warm-up."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps over which the rate rises linearly from zero."""
+
+
+class RingConfig(Section):
+    """How ranks are started, joined and watched."""
+
+    launcher: Literal["barrier", "horovod.spark"] = "barrier"
+    """``barrier``: a Spark barrier stage, works everywhere. ``horovod.spark``: upstream's own launcher (needs a SparkContext)."""
+    shared_memory: bool = True
+    """Sum gradients of ranks on one host through shared memory before the ring between hosts."""
+    threads_per_rank: Positive = 1
+    """CPU threads of a rank."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the model lives. ``cuda`` takes the one GPU that Spark assigned to the rank's task."""
+    allow_cpu_fallback: bool = False
+    """With ``device: cuda``: train on the CPU where no GPU is usable, instead of refusing."""
+    start_timeout_s: Seconds = 30.0
+    """Seconds for Spark to grant every slot before the request is refused."""
+    deadline_s: Seconds = 120.0
+    """Seconds that a rank waits for another before it gives up with an error."""
+    heartbeat_s: Seconds = 0.5
+    """Seconds between two looks of the tasks at each other's ranks."""
+
+
+class TrainConfig(Section):
+    """One training run."""
+
+    num_ranks: Positive = 2
+    """Horovod ranks: one process, one Spark slot each."""
+    epochs: Positive = 5
+    batch_rows: Positive = 1024
+    """Rows of one optimizer step over all ranks together: the global batch."""
+    seed: int = 1
+    """Seed of the initial weights and of the row order."""
+    lanes: Positive | None = None
+    """Virtual streams that the row order is cut into; fixed at a run's first start. Default: a multiple of num_ranks, at least 24."""
+    precision: Literal["float32", "float64"] = "float32"
+    optimizer: OptimizerConfig = OptimizerConfig()
+    bucket_mb: Annotated[float, Field(gt=0)] = 25.0
+    """Gradients travel in flat buckets of about this size, in megabytes."""
+    checkpoint_steps: Positive = 200
+    """Optimizer steps between two checkpoints; one is written at each epoch's end too."""
+    keep_checkpoints: Positive = 3
+    """How many of the latest checkpoints stay, beside the best one."""
+    reader_threads: Positive = 1
+    """Threads of a rank that read and decode row groups ahead."""
+    record_rows: bool = False
+    """Write every row id of every step into the events (8 bytes a row; for audits of small runs)."""
+    ring: RingConfig = RingConfig()
+
+    @model_validator(mode="after")
+    def _lanes_cover_the_ring(self) -> Self:
+        if self.lanes is not None and self.lanes < self.num_ranks:
+            raise ValueError(f"lanes={self.lanes} is less than num_ranks={self.num_ranks}: some ranks would never have a row")
+        return self
+
+
+class ScoreConfig(Section):
+    """Batch predictions on Spark."""
+
+    split: Literal["train", "validation", "test"] = "test"
+    """Which split of the dataset version to score."""
+    batch_rows: Positive = 8192
+    """Rows of one forward pass."""
+
+
+class SparkConfig(Section):
+    """The Spark session that jobs make when none is running."""
+
+    master: str | None = None
+    """E.g. ``local[2]``, ``yarn``, ``spark://host:7077``; null leaves it to spark-submit or the notebook."""
+    remote: str | None = None
+    """A Spark Connect address, e.g. ``sc://host:15002``, instead of a master."""
+    conf: dict[str, str] = {}
+    """Spark properties, e.g. ``{spark.executor.memory: 4g}``."""
+
+    @field_validator("conf", mode="before")
+    @classmethod
+    def _texts(cls, conf: object) -> object:
+        """Spark takes texts; YAML may say ``true`` or ``4``."""
+        if not isinstance(conf, dict):
+            return conf
+        return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in conf.items()}
+
+
+class Config(Section):
+    """All that one job needs. ``sparkring train NAME`` and the others read the parts that concern them."""
+
+    name: str
+    """Shown in Spark's page, the events and the report."""
+    workspace: str
+    """Folder or URL under which datasets, runs, scores and reports go."""
+    dataset_url: str | None = None
+    """The dataset; default ``<workspace>/dataset``."""
+    dataset_version: Positive | None = None
+    """The committed version to train on; default the latest."""
+    spark: SparkConfig = SparkConfig()
+    prepare: PrepareConfig
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    score: ScoreConfig = ScoreConfig()
+
+    @property
+    def dataset(self) -> str:
+        """URL of the dataset."""
+        return self.dataset_url or f"{self.workspace}/dataset"
+
+    @property
+    def run(self) -> str:
+        """URL of the training run: events, checkpoints and the trained model."""
+        return f"{self.workspace}/run"
+
+    @property
+    def scores(self) -> str:
+        """URL of the scored Parquet."""
+        return f"{self.workspace}/scores"

@@ -1,0 +1,158 @@
+"""The manifest: the one document that makes a dataset version visible, and all that a reader needs to know.
+
+    <url>/versions/3.json                     the manifest of version 3, put there by one atomic commit
+    <url>/data/<data_id>/train/part-*.parquet a Petastorm dataset a split, written before the commit
+
+Per-row-group figures are plain lists of integers, so that a manifest of a million row groups opens in well under a
+second. Knows nothing of Spark or Petastorm.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from sparkring.errors import DatasetError, DatasetVersionNotFound
+from sparkring.pipelines.data.preprocessing import Preprocessing
+from sparkring.pipelines.data.store import Store, numbered, open_store
+
+FORMAT = 1
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class DataField(_Document):
+    """One column of the Parquet files."""
+
+    name: str
+    dtype: Literal["int8", "int16", "int32", "int64", "float32", "float64", "bool"]
+    shape: tuple[int, ...] = ()
+    codec: Literal["scalar"] = "scalar"
+    nullable: bool = False
+
+
+class TensorSpec(_Document):
+    """One tensor of a batch, made of one or more fields."""
+
+    name: str
+    dtype: Literal["int64", "float32", "float64"]
+    fields: tuple[str, ...]
+    """The columns, in order."""
+    stacked: bool = True
+    """True: shape (rows, fields). False: one field, shape (rows,)."""
+
+
+class DataFile(_Document):
+    """One Parquet file of a split."""
+
+    path: str
+    """Relative to the dataset's URL."""
+    bytes: int
+    sha256: str
+    row_groups: tuple[int, ...]
+    """Rows of each row group."""
+    row_group_bytes: tuple[int, ...]
+    """Compressed bytes of each row group."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file."""
+        return sum(self.row_groups)
+
+
+class Split(_Document):
+    """The files of one split and what its rows add up to."""
+
+    files: tuple[DataFile, ...]
+    rows: int
+    positives: int
+    """Rows whose label is 1."""
+    rows_digest: str
+    """Order-free hash of the row ids (``rowhash.py``), which an epoch's reads must add up to."""
+
+
+class Manifest(_Document):
+    """A committed dataset version."""
+
+    format: Literal[1] = 1
+    version: int
+    parent: int | None
+    data_id: str
+    """Folder under ``data/``."""
+    content_id: str
+    """Hash over the schema and the hashes of all files: the same content has the same id."""
+    recipe_id: str
+    """Hash over the prepare config and the bytes of the source: equal recipes need not run twice."""
+    created_at: str
+    """UTC, ISO 8601."""
+    code_version: str
+    row_id: str
+    label: str
+    fields: tuple[DataField, ...]
+    tensors: tuple[TensorSpec, ...]
+    splits: dict[str, Split]
+    preprocessing: Preprocessing
+    recipe: dict[str, Any]
+    """The prepare config as it was."""
+    source: dict[str, Any]
+    """Table name -> path, bytes, SHA-256 and rows read."""
+
+    def to_json(self) -> bytes:
+        """The document as bytes."""
+        return self.model_dump_json(indent=1).encode()
+
+
+def content_id(fields: tuple[DataField, ...], splits: Mapping[str, Split]) -> str:
+    """Hash of what the version holds: field descriptions and, a split, the file hashes in order."""
+    document = {
+        "fields": [field.model_dump(mode="json") for field in fields],
+        "splits": {name: [file.sha256 for file in split.files] for name, split in sorted(splits.items())},
+    }
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+class Dataset:
+    """The versions at one URL."""
+
+    def __init__(self, url: str) -> None:
+        self.store: Store = open_store(url)
+        self.url = self.store.url
+
+    def versions(self) -> list[int]:
+        """Committed versions, oldest first."""
+        return numbered(self.store, "versions")
+
+    def manifest(self, version: int | None = None) -> Manifest:
+        """Read the manifest of ``version``, or of the latest.
+
+        Raises:
+            DatasetVersionNotFound: there is none.
+            DatasetError: the document is not a manifest of this format.
+        """
+        existing = self.versions()
+        wanted = version if version is not None else (existing[-1] if existing else None)
+        if wanted is None or wanted not in existing:
+            raise DatasetVersionNotFound(self.url, wanted=version, existing=existing)
+        return parse_manifest(self.store.read(f"versions/{wanted}.json"), origin=f"{self.url}/versions/{wanted}.json")
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make ``manifest`` visible as its version; CommitConflict if that number is taken."""
+        self.store.put_if_absent(f"versions/{manifest.version}.json", manifest.to_json())
+
+
+def parse_manifest(data: bytes, *, origin: str) -> Manifest:
+    """Check bytes against the schema; ``origin`` is named in the error."""
+    try:
+        return Manifest.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "document"
+        raise DatasetError(
+            f"{origin} is not a manifest of format {FORMAT}: {where}: {first['msg']}; "
+            "it was damaged or written by another release. Prepare the dataset again.") from None

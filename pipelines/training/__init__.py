@@ -1,0 +1,1 @@
+"""The exact training step, its loop, checkpoints, metrics and events."""

@@ -1,0 +1,44 @@
+"""Train PyTorch models with Horovod where Spark keeps the data. Public names are those in ``__all__``; all else may move.
+
+Importing this package loads neither torch nor pyspark: each public function brings what it needs when it is called.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+_checkout = Path(__file__).resolve().parent.parent
+if (_checkout / "pyproject.toml").is_file():
+    __path__.append(str(_checkout))  # in a checkout pipelines/ lies beside us, in the wheel inside us (docs/adr/0001)
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from sparkring.conf.loading import load_config
+    from sparkring.spark_jobs.evaluate import evaluate
+    from sparkring.spark_jobs.prepare import prepare
+    from sparkring.spark_jobs.report import report
+    from sparkring.spark_jobs.ring import run_ring
+    from sparkring.spark_jobs.score import score
+    from sparkring.spark_jobs.train import train
+
+__all__ = ["__version__", "evaluate", "load_config", "prepare", "report", "run_ring", "score", "train"]
+
+_HOME = {
+    "load_config": "sparkring.conf.loading",
+    "prepare": "sparkring.spark_jobs.prepare",
+    "train": "sparkring.spark_jobs.train",
+    "evaluate": "sparkring.spark_jobs.evaluate",
+    "score": "sparkring.spark_jobs.score",
+    "report": "sparkring.spark_jobs.report",
+    "run_ring": "sparkring.spark_jobs.ring",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its module on first use."""
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'sparkring' has no attribute {name!r}; public names: {', '.join(__all__)}")

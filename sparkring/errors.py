@@ -1,0 +1,99 @@
+"""Every error a user can meet, each in one sentence a part: what was found, what was expected, what to do next.
+
+The command line prints them as one line and exits with code 2; anything else that escapes is a bug and keeps its
+traceback. Each class also derives from the builtin that a caller would expect to catch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import signal
+from collections.abc import Iterable, Sequence
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the known word most like ``word``, or an empty string."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+class SparkringError(Exception):
+    """Base of all errors that are the input's or the cluster's fault, not a bug of ours."""
+
+
+class ConfigError(SparkringError, ValueError):
+    """A config value or key that cannot be used."""
+
+
+class SourceError(SparkringError, ValueError):
+    """Source data that is missing or is not what the config says it is."""
+
+
+class DatasetError(SparkringError, ValueError):
+    """A dataset version whose content does not fit its manifest or the request."""
+
+
+class DatasetVersionNotFound(SparkringError, LookupError):
+    """The dataset has no such committed version."""
+
+    def __init__(self, url: str, *, wanted: int | None, existing: Sequence[int]) -> None:
+        found = f"it has {', '.join(map(str, existing))}" if existing else "it has none yet"
+        what = "no committed version" if wanted is None else f"no version {wanted}"
+        super().__init__(f"{url} has {what}; {found}. Run `sparkring prepare` to commit one, or name an existing version.")
+
+
+class CommitConflict(SparkringError, RuntimeError):
+    """Another writer committed the same name first; nothing of theirs was touched."""
+
+
+class RunFolderMismatch(SparkringError, ValueError):
+    """A run folder was started with another config than the one given."""
+
+
+class CheckpointDamaged(SparkringError, ValueError):
+    """A checkpoint whose bytes do not have the hashes it was committed with."""
+
+
+class EnvironmentProblem(SparkringError, RuntimeError):
+    """The machine or cluster lacks something that the job needs (Java, a GPU, memory, a port)."""
+
+
+class RingError(SparkringError, RuntimeError):
+    """The ring could not start, or did not finish."""
+
+
+class NotEnoughSlots(RingError):
+    """Spark cannot run that many ranks at once."""
+
+    def __init__(self, *, wanted: int, slots: int | None, master: str) -> None:
+        have = "fewer" if slots is None else str(slots)
+        lower = "" if slots is None else f"set train.num_ranks to at most {slots}, or "
+        super().__init__(
+            f"{wanted} ranks need {wanted} free slots at once, {master} has {have}; "
+            f"{lower}give Spark more cores (spark.master=local[{wanted}], or more executors).")
+
+
+class RankFailed(RingError):
+    """User or framework code raised on a rank; ``rank_traceback`` is that rank's own."""
+
+    def __init__(self, rank: int, summary: str, rank_traceback: str) -> None:
+        self.rank, self.summary, self.rank_traceback = rank, summary, rank_traceback
+        super().__init__(f"rank {rank} raised {summary}; its traceback:\n{rank_traceback.rstrip()}")
+
+
+class RankDied(RingError):
+    """A rank's process ended without a result."""
+
+    def __init__(self, rank: int, host: str, exit_code: int, *, stderr_tail: str = "") -> None:
+        self.rank, self.host, self.exit_code = rank, host, exit_code
+        if exit_code < 0:
+            how = f"was killed by {signal.Signals(-exit_code).name}"
+            advice = "if nobody killed it, the machine may have run out of memory; "
+        else:
+            how, advice = f"ended with exit code {exit_code} and no result", ""
+        tail = f"\nlast lines it wrote:\n{stderr_tail.rstrip()}" if stderr_tail.strip() else ""
+        super().__init__(f"rank {rank} on {host} {how}; {advice}run the same command again to go on from the last checkpoint.{tail}")
+
+
+class DeadlinePassed(RingError, TimeoutError):
+    """Something that should have happened by now did not."""
