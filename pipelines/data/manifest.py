@@ -21,6 +21,8 @@ from sparkring.pipelines.data.preprocessing import Preprocessing
 from sparkring.pipelines.data.store import Store, numbered, open_store
 
 FORMAT = 1
+LABEL, ROW_ID = "label", "row_id"
+"""Names of the tensors that are not inputs of the model."""
 
 
 class _Document(BaseModel):

@@ -34,8 +34,3 @@ class RankContext:
     def local_ranks(self) -> tuple[int, ...]:
         """Ranks on this rank's host, this one included."""
         return tuple(rank for rank, host in enumerate(self.hosts) if host == self.hosts[self.rank])
-
-    @property
-    def leaders(self) -> tuple[int, ...]:
-        """The first rank of each host."""
-        return tuple(self.hosts.index(host) for host in sorted(set(self.hosts)))

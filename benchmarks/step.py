@@ -1,0 +1,218 @@
+"""Throughput of a data-parallel training step on 2 ranks of 1 thread each, beside torch DDP and Horovod's own optimizer.
+
+    uv run python -m benchmarks.step
+
+Each side runs in fresh processes, in turn, for several rounds; a side's figure is the median over the rounds of its
+median step. ``efficiency_2`` is the throughput of 2 ranks over twice that of 1 rank with 1 thread (each rank has as many
+rows as the one), ``comm_share`` the share of our step that a rank spends on summing and waiting.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.report import print_result
+from sparkring.models.tabular import TabularNetwork
+from sparkring.pipelines.parallel.context import RankContext
+from tests.support.ranks import run_on_ranks
+
+ROUNDS = 5
+WARM_UP = 3
+VOCABULARY, WIDTH, LAYERS, HEADS, LENGTH = 10_000, 256, 6, 4, 64
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model at one amount of work."""
+
+    name: str
+    model: str
+    rows: int
+    """Rows of one rank's step."""
+    steps: int
+    """Timed steps a round."""
+
+
+class Encoder(nn.Module):
+    """A BERT-like encoder of 7.3 M parameters with a token head of two classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+        self.head = nn.Linear(WIDTH, 1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.encoder(self.embed(tokens)).mean(dim=1))
+        return logits.squeeze(1)
+
+
+def _make(case: Case) -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+    """The case's model and a function that gives the loss, summed over a rank's rows."""
+    torch.manual_seed(0)
+    label = (torch.arange(case.rows) % 2).float()
+    if case.model == "encoder":
+        tokens = torch.randint(0, VOCABULARY, (case.rows, LENGTH))
+        inputs: tuple[Tensor, ...] = (tokens,)
+        model: nn.Module = Encoder()
+    else:
+        cardinalities = (17, 4, 106, 3500, 3000, 25, 8)
+        inputs = (torch.randn(case.rows, 25), torch.stack([torch.randint(0, size, (case.rows,)) for size in cardinalities], dim=1))
+        model = TabularNetwork(25, cardinalities, hidden=(256, 128, 64), max_embedding=32)
+    loss = nn.BCEWithLogitsLoss(reduction="sum")
+    return model, lambda called: loss(called(*inputs), label)
+
+
+def _time(step: Callable[[], float], steps: int) -> tuple[float, float]:
+    """(median seconds of a step, median seconds of it spent on summing)."""
+    for _ in range(WARM_UP):
+        step()
+    seconds, waits = [], []
+    for _ in range(steps):
+        began = time.perf_counter()
+        waits.append(step())
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds), statistics.median(waits)
+
+
+def _serial(context: RankContext, case: Case) -> tuple[float, float]:
+    model, loss_sum = _make(case)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        (loss_sum(model) / case.rows).backward()
+        optimizer.step()
+        return 0.0
+
+    return _time(step, case.steps)
+
+
+def _sparkring(context: RankContext, case: Case) -> tuple[float, float]:
+    from sparkring.pipelines.parallel.communicator import Communicator
+    from sparkring.pipelines.training.gradient_ring import GradientRing
+
+    with Communicator(context) as communicator:
+        model, loss_sum = _make(case)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        ring = GradientRing(model, communicator, bucket_mb=25.0)
+
+        def step() -> float:
+            share = loss_sum(model) / (case.rows * context.size)
+            ring.begin(share)
+            share.backward()
+            ring.finish()
+            optimizer.step()
+            return ring.wait_s
+
+        result = _time(step, case.steps)
+        ring.close()
+    return result
+
+
+def _ddp(context: RankContext, case: Case, port: int) -> tuple[float, float]:
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=context.rank, world_size=context.size)
+    model, loss_sum = _make(case)
+    wrapped = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        (loss_sum(wrapped) / case.rows).backward()
+        optimizer.step()
+        return 0.0
+
+    result = _time(step, case.steps)
+    dist.barrier()
+    dist.destroy_process_group()
+    return result
+
+
+def _horovod(context: RankContext, case: Case) -> tuple[float, float]:
+    import horovod.torch as hvd
+
+    hvd.init()
+    model, loss_sum = _make(case)
+    optimizer = hvd.DistributedOptimizer(torch.optim.AdamW(model.parameters(), fused=True), named_parameters=model.named_parameters())
+
+    def step() -> float:
+        optimizer.zero_grad()
+        (loss_sum(model) / case.rows).backward()
+        optimizer.step()
+        return 0.0
+
+    result = _time(step, case.steps)
+    hvd.barrier()
+    hvd.shutdown()
+    return result
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _slowest(results: list[Any]) -> tuple[float, float]:
+    """A ring is as fast as its slowest rank; of the waits, the mean."""
+    return max(seconds for seconds, _ in results), statistics.mean(wait for _, wait in results)
+
+
+def _rounds(case: Case) -> dict[str, tuple[float, float]]:
+    """Side -> (median seconds of a step, median seconds of summing), all sides in turn."""
+    sides: dict[str, Callable[[], list[Any]]] = {
+        "1 rank": lambda: run_on_ranks(1, _serial, case),
+        "sparkring": lambda: run_on_ranks(2, _sparkring, case, cycle_ms=5),
+        "torch DDP": lambda: run_on_ranks(2, _ddp, case, _free_port()),
+        "horovod optimizer": lambda: run_on_ranks(2, _horovod, case, cycle_ms=1),
+    }
+    seen: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    for _ in range(ROUNDS):
+        for name, run in sides.items():
+            seen[name].append(_slowest(run()))
+    return {name: (statistics.median(s for s, _ in runs), statistics.median(w for _, w in runs)) for name, runs in seen.items()}
+
+
+def _rows_for(seconds: float) -> int:
+    """Rows of an encoder step that take about ``seconds`` on one thread of this machine."""
+    rows = 8
+    measured = run_on_ranks(1, _serial, Case("calibration", "encoder", rows, 5))[0][0]
+    more = run_on_ranks(1, _serial, Case("calibration", "encoder", 4 * rows, 3))[0][0]
+    per_row = (more - measured) / (3 * rows)
+    return max(1, round((seconds - measured) / per_row) + rows)
+
+
+def main() -> None:
+    """Run all cases and print the table and the figures."""
+    cases = [Case("encoder, 0.5 s", "encoder", _rows_for(0.5), 8), Case("encoder, 0.17 s", "encoder", _rows_for(0.17), 15),
+             Case("flights network, 512 rows", "flights", 512, 200)]
+    table, figures = [], {}
+    for case in cases:
+        sides = _rounds(case)
+        serial, ours = sides["1 rank"][0], sides["sparkring"][0]
+        figures[case.name] = {
+            "ratio_to_ddp": sides["torch DDP"][0] / ours, "ratio_to_horovod_optimizer": sides["horovod optimizer"][0] / ours,
+            "efficiency_2": serial / ours, "comm_share": sides["sparkring"][1] / ours}
+        table += [{"case": case.name, "side": side, "ms a step": f"{seconds * 1e3:.1f}", "efficiency of 2": f"{serial / seconds:.3f}"}
+                  for side, (seconds, _) in sides.items()]
+    large, small, flights = (figures[case.name] for case in cases)
+    print_result(table, {**large, "efficiency_2_small": small["efficiency_2"], "ratio_to_ddp_small": small["ratio_to_ddp"],
+                         "ratio_to_horovod_optimizer_small": small["ratio_to_horovod_optimizer"],
+                         "efficiency_2_flights": flights["efficiency_2"], "ratio_to_ddp_flights": flights["ratio_to_ddp"]})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""A rank's one door to Horovod for everything but gradients: start, agree, gather, broadcast, stop.
+
+Every operation is named by the caller: unnamed ones are numbered a process, and ranks with different histories would
+never match. Bytes travel as tensors; nothing that arrives is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import horovod.torch as hvd
+import torch
+from torch import Tensor
+
+from sparkring.errors import DeadlinePassed, RingError
+from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.parallel.mesh import Ranks, process_sets
+
+POLL_S = 0.0002
+
+
+class Communicator:
+    """Horovod, started for one rank. Use as a context manager; leaving it normally waits for the others."""
+
+    def __init__(self, context: RankContext) -> None:
+        """Join the ring.
+
+        Raises:
+            RingError: Horovod counts other ranks than the launcher did.
+        """
+        self.context = context
+        self._sets: dict[Ranks, hvd.ProcessSet] = {ranks: hvd.ProcessSet(list(ranks)) for ranks in process_sets(context.hosts)}
+        hvd.init(process_sets=list(self._sets.values()))
+        if (hvd.rank(), hvd.size()) != (context.rank, context.size):
+            raise RingError(f"Horovod says rank {hvd.rank()} of {hvd.size()}, the launcher said {context.rank} of {context.size}; "
+                            "unset HOROVOD_RANK and HOROVOD_SIZE in the executors' environment.")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.barrier("close")  # a rank that leaves while others still work would tear down their ring
+            hvd.shutdown()
+
+    def process_set(self, ranks: Ranks) -> hvd.ProcessSet:
+        """The process set of ``ranks``: one that the mesh listed, or the global one."""
+        return hvd.global_process_set if len(ranks) == self.context.size else self._sets[ranks]
+
+    def sum(self, tensor: Tensor, *, name: str) -> Tensor:
+        """Elementwise sum over all ranks, as a new tensor on the CPU; int64 wraps around."""
+        handle = hvd.allreduce_async(tensor.cpu(), name=name, op=hvd.Sum)
+        return self._finish(handle, name)
+
+    def gather(self, tensor: Tensor, *, name: str) -> Tensor:
+        """All ranks' tensors, one after the other along the first axis; their lengths may differ, 0 included."""
+        return self._finish(hvd.allgather_async(tensor.cpu().contiguous(), name=name), name)
+
+    def broadcast_bytes(self, data: bytes, *, name: str) -> bytes:
+        """Rank 0's ``data``, on every rank; what the others pass is not looked at."""
+        length = self._broadcast(torch.tensor([len(data)], dtype=torch.int64), name=f"{name}.length")
+        mine = data if self.context.rank == 0 else bytes(int(length[0]))
+        buffer = torch.frombuffer(bytearray(mine or b"\0"), dtype=torch.uint8)
+        received = self._broadcast(buffer, name=name)
+        return received.numpy().tobytes()[:int(length[0])]
+
+    def require_equal(self, data: bytes, *, what: str) -> str:
+        """Check that all ranks hold the same bytes; returns their SHA-256.
+
+        Raises:
+            RingError: some ranks differ; they are named, on every rank.
+        """
+        digest = hashlib.sha256(data).digest()
+        digests = self.gather(torch.frombuffer(bytearray(digest), dtype=torch.uint8)[None], name=f"equal.{what}")
+        other = [rank for rank in range(self.context.size) if digests[rank].numpy().tobytes() != digests[0].numpy().tobytes()]
+        if other:
+            raise RingError(f"{what} of ranks {other} differs from rank 0's; all ranks must hold the same bytes. "
+                            "Check that all executors run the same versions of torch and sparkring.")
+        return digest.hex()
+
+    def agree(self, mine: bool, *, name: str) -> bool:
+        """Whether every rank says yes."""
+        return int(self.sum(torch.tensor([int(mine)]), name=name)[0]) == self.context.size
+
+    def barrier(self, name: str) -> None:
+        """Wait until every rank is here."""
+        self.sum(torch.zeros(1), name=f"barrier.{name}")
+
+    def _broadcast(self, tensor: Tensor, *, name: str) -> Tensor:
+        return self._finish(hvd.broadcast_async(tensor, root_rank=0, name=name), name)
+
+    def _finish(self, handle: int, name: str) -> Tensor:
+        await_handles([handle], what=name, deadline_s=self.context.deadline_s)
+        result: Tensor = hvd.synchronize(handle)
+        return result
+
+
+def await_handles(handles: Sequence[int], *, what: str, deadline_s: float) -> None:
+    """Wait until Horovod has finished ``handles``: sleeping, not spinning as ``synchronize`` does, and not for ever.
+
+    Raises:
+        DeadlinePassed: some are not done after ``deadline_s`` seconds. Horovod's own stall check does not work under Gloo.
+    """
+    until = time.monotonic() + deadline_s
+    while not all(hvd.poll(handle) for handle in handles):
+        if time.monotonic() > until:
+            raise DeadlinePassed(f"{what}: other ranks did not join within {deadline_s:g} s; "
+                                 "see the other ranks' last lines, or raise train.ring.deadline_s if they are only slow.")
+        time.sleep(POLL_S)

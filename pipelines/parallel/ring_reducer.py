@@ -1,0 +1,36 @@
+"""Summing by Horovod's ring over all ranks: one named allreduce a buffer, started as soon as the buffer is full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import horovod.torch as hvd
+from torch import Tensor
+
+from sparkring.pipelines.parallel.communicator import Communicator, await_handles
+
+
+class RingReducer:
+    """The ring alone: between hosts without shared ranks, on GPUs, and where shared memory can't be had."""
+
+    def __init__(self, communicator: Communicator, buffers: Sequence[Tensor]) -> None:
+        self.buffers = buffers
+        self.description = "ring"
+        self._context = communicator.context
+        self._handles: dict[int, int] = {}
+
+    def ready(self, index: int) -> None:
+        """Start the allreduce of one buffer."""
+        if self._context.size > 1:
+            self._handles[index] = hvd.allreduce_async_(self.buffers[index], name=f"gradients.{index}", op=hvd.Sum)
+
+    def finish(self) -> None:
+        """Wait for all of them."""
+        handles = list(self._handles.values())
+        await_handles(handles, what="gradient allreduce", deadline_s=self._context.deadline_s)
+        for handle in handles:
+            hvd.synchronize(handle)
+        self._handles.clear()
+
+    def close(self) -> None:
+        """Nothing is held."""

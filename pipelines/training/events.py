@@ -1,0 +1,95 @@
+"""The event stream of a run: JSON lines, one file a rank and generation, merged by whoever reads.
+
+    <run>/events/<generation>-<rank>.jsonl
+
+Each record has ``event`` (its kind), ``time`` (seconds since 1970), ``generation`` and ``rank``. Kinds:
+
+    start       size, host, device, lanes, dataset_version, reduction, steps_per_epoch, epochs, epoch, step (where it goes on)
+    step        epoch, step, rows (this rank's), global_rows, loss (of the whole step, equal on all ranks), lr,
+                data_s, compute_s, comm_s, digest (of this rank's row ids, rowhash.py), row_ids (when recorded)
+    epoch       epoch, seconds, train_loss, rows, exact (the digest equals the split's), validation {loss, auc, ...}; rank 0 only
+    checkpoint  epoch, step, seconds, name; rank 0 only
+    warning     text; e.g. a damaged checkpoint that was passed over
+    end         seconds
+
+A last line that a killed rank left half written is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sparkring.pipelines.data.store import open_store
+
+Record = dict[str, Any]
+
+
+class EventWriter:
+    """Appends one rank's records; each line reaches the file system when it is written."""
+
+    def __init__(self, run_url: str, *, generation: int, rank: int) -> None:
+        store = open_store(run_url)
+        path = Path(store.path(f"events/{generation}-{rank}.jsonl"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="ascii", buffering=1)
+        self._common = {"generation": generation, "rank": rank}
+
+    def write(self, event: str, **values: Any) -> None:
+        """Append one record of kind ``event``."""
+        record = {"event": event, "time": round(time.time(), 6), **self._common, **values}
+        self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._file.close()
+
+
+def read_events(run_url: str) -> Iterator[Record]:
+    """Yield all records of a run, generation by generation, rank by rank, in the order written."""
+    store = open_store(run_url)
+    for name in event_files(run_url):
+        yield from parse_lines(store.read(f"events/{name}"))
+
+
+def event_files(run_url: str) -> list[str]:
+    """Names of the event files, by generation, then rank."""
+    names = open_store(run_url).names("events")
+    keys = {name: re.fullmatch(r"(\d+)-(\d+)\.jsonl", name) for name in names}
+    return sorted((name for name, key in keys.items() if key), key=lambda name: tuple(map(int, name.removesuffix(".jsonl").split("-"))))
+
+
+def parse_lines(data: bytes) -> Iterator[Record]:
+    """Yield the records of whole lines; a last line without its end is left for later."""
+    for line in data.split(b"\n")[:-1]:
+        record = json.loads(line)
+        if not isinstance(record, dict):
+            raise ValueError(f"an event line holds a {type(record).__name__}, expected an object")
+        yield record
+
+
+class EventTail:
+    """Follows one rank's file while it grows."""
+
+    def __init__(self, run_url: str, *, generation: int, rank: int) -> None:
+        self._path = Path(open_store(run_url).path(f"events/{generation}-{rank}.jsonl"))
+        self._offset = 0
+
+    def new_records(self) -> list[Record]:
+        """The records that have been completed since the last call."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        data = data[:data.rfind(b"\n") + 1]
+        self._offset += len(data)
+        return list(parse_lines(data))

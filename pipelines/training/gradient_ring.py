@@ -1,0 +1,149 @@
+"""The exact gradient: buckets of a model's gradients, summed over the ranks while the backward pass fills them.
+
+A rank differentiates (sum of the losses of its rows) / (rows of the step over all ranks), so the *sum* over the ranks
+is the gradient of the mean loss of the whole step: equal to serial training, however the rows fall to the ranks.
+An average of the ranks' averages is not, as soon as they hold unequal rows.
+
+    parameters  p0 p1 p2 p3 p4          backward reaches p4 first
+    buckets     [ p4 p3 ] [ p2 p1 p0 | loss ]
+                 ready ->  summed while the pass goes on
+
+The step's loss travels in the tail of the last bucket, so it is known on every rank at no cost of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sparkring.errors import ConfigError
+from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.reducer import open_reducer
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Parameters whose gradients travel together, and where each lies in the flat buffer."""
+
+    parameters: tuple[int, ...]
+    """Numbers of the parameters, in the order in which the backward pass is expected to reach them."""
+    offsets: tuple[int, ...]
+    """First element of each."""
+    length: int
+    """Elements in all."""
+
+
+def plan_buckets(sizes: Sequence[int], *, bucket_elements: int) -> list[Bucket]:
+    """Fill buckets with parameters from the last to the first, as the backward pass does.
+
+    Args:
+        sizes: Elements of each parameter.
+        bucket_elements: A bucket is closed once it holds this many or more.
+    """
+    buckets: list[Bucket] = []
+    members: list[int] = []
+    offsets: list[int] = []
+    length = 0
+    for number in reversed(range(len(sizes))):
+        members.append(number)
+        offsets.append(length)
+        length += sizes[number]
+        if length >= bucket_elements or number == 0:
+            buckets.append(Bucket(tuple(members), tuple(offsets), length))
+            members, offsets, length = [], [], 0
+    return buckets
+
+
+class GradientRing:
+    """Makes ``loss.backward()`` leave the sum over all ranks in every ``parameter.grad``. A step:
+
+        ring.begin(loss_sum)      # this rank's share of the step's loss
+        loss.backward()           # skipped by a rank without rows
+        step_loss = ring.finish() # every .grad is now the sum over the ranks
+        optimizer.step()
+    """
+
+    def __init__(self, model: nn.Module, communicator: Communicator, *, bucket_mb: float) -> None:
+        """Allocate the buckets and hook the parameters that need gradients.
+
+        Raises:
+            ConfigError: parameters of several types or devices, which one flat bucket cannot hold.
+        """
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        kinds = {(parameter.dtype, parameter.device) for parameter in self._parameters}
+        if len(kinds) != 1:
+            raise ConfigError(f"the model's parameters are of {sorted(map(str, kinds))}; give all of them one type and one device.")
+        ((dtype, device),) = kinds
+        sizes = [parameter.numel() for parameter in self._parameters]
+        self._buckets = plan_buckets(sizes, bucket_elements=max(1, int(bucket_mb * 1e6) // dtype.itemsize))
+        lengths = [bucket.length for bucket in self._buckets]
+        lengths[-1] += 1  # the loss
+        self._reducer = open_reducer(communicator, lengths, dtype, device=device)
+        self.description = self._reducer.description
+        self.wait_s = 0.0
+        """Seconds of the last step spent on summing and waiting for other ranks."""
+        self._views = self._make_views()
+        self._bucket_of = {number: index for index, bucket in enumerate(self._buckets) for number in bucket.parameters}
+        self._missing = [set(bucket.parameters) for bucket in self._buckets]
+        self._hooks = [parameter.register_post_accumulate_grad_hook(self._make_hook(number))
+                       for number, parameter in enumerate(self._parameters)]
+
+    def begin(self, loss_share: Tensor | float) -> None:
+        """Start a step whose loss on this rank is ``loss_share`` (sum over its rows / rows of the step)."""
+        self.wait_s = 0.0
+        self._missing = [set(bucket.parameters) for bucket in self._buckets]
+        self._reducer.buffers[-1][-1] = loss_share if isinstance(loss_share, float) else loss_share.detach()
+        for parameter in self._parameters:
+            parameter.grad = None  # autograd then hands over its own tensor instead of adding to one
+
+    def finish(self) -> float:
+        """Send what the backward pass did not reach as zeros, wait for the sums, and return the step's loss."""
+        began = time.perf_counter()
+        for index, missing in enumerate(self._missing):
+            if missing:
+                for number in missing:
+                    self._views[number].zero_()
+                missing.clear()
+                self._reducer.ready(index)
+        self._reducer.finish()
+        for parameter, view in zip(self._parameters, self._views, strict=True):
+            parameter.grad = view
+        self.wait_s += time.perf_counter() - began
+        return float(self._reducer.buffers[-1][-1])
+
+    def close(self) -> None:
+        """Unhook the parameters and let go of the buckets."""
+        for hook in self._hooks:
+            hook.remove()
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._views.clear()
+        self._reducer.close()
+
+    def _make_views(self) -> list[Tensor]:
+        """Each parameter's part of its bucket, in the parameter's shape."""
+        views: dict[int, Tensor] = {}
+        for bucket, buffer in zip(self._buckets, self._reducer.buffers, strict=True):
+            for number, offset in zip(bucket.parameters, bucket.offsets, strict=True):
+                parameter = self._parameters[number]
+                views[number] = buffer[offset:offset + parameter.numel()].view(parameter.shape)
+        return [views[number] for number in range(len(self._parameters))]
+
+    def _make_hook(self, number: int):  # type: ignore[no-untyped-def]  # torch's hook type is private
+        view, index = self._views[number], self._bucket_of[number]
+
+        def gradient_arrived(parameter: Tensor) -> None:
+            view.copy_(parameter.grad)  # still in the cache: the backward pass has just written it
+            parameter.grad = None
+            missing = self._missing[index]
+            missing.discard(number)
+            if not missing:
+                began = time.perf_counter()
+                self._reducer.ready(index)
+                self.wait_s += time.perf_counter() - began
+
+        return gradient_arrived

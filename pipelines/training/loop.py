@@ -1,0 +1,210 @@
+"""The training loop of one rank: from the last checkpoint, or the seed, to a trained model.
+
+    start     rank 0's state (fresh, or its latest checkpoint) is broadcast, and all ranks prove that they hold it
+    step      exact gradient, update, one event
+    epoch     every row came exactly once (proved by digest), held-out metrics, checkpoint
+    end       the epoch with the lowest held-out loss becomes the run's model
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+import torch
+
+from sparkring import __version__
+from sparkring.conf.schema import Config
+from sparkring.errors import DatasetError, SparkringError
+from sparkring.models.build import build_model
+from sparkring.pipelines.data.loader import Batch, Loader, LoaderConfig
+from sparkring.pipelines.data.manifest import LABEL, ROW_ID, Dataset, Manifest
+from sparkring.pipelines.data.reader import SplitReader
+from sparkring.pipelines.data.rowhash import rows_digest
+from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints, Position
+from sparkring.pipelines.training.events import EventWriter
+from sparkring.pipelines.training.gradient_ring import GradientRing
+from sparkring.pipelines.training.held_out import evaluate_split
+from sparkring.pipelines.training.job import TrainJob, TrainSummary
+from sparkring.pipelines.training.model_files import ModelCard, save_model
+from sparkring.pipelines.training.optimizer import learning_rate, make_optimizer, set_learning_rate
+from sparkring.pipelines.training.state import pack_state, unpack_state
+from sparkring.pipelines.training.step import Inputs, StepCost, train_step
+
+WRAP = 1 << 64
+
+
+def train_rank(context: RankContext, job: dict[str, Any]) -> dict[str, Any] | None:
+    """Run one rank of a training job; what the ring launcher starts.
+
+    Returns:
+        A ``TrainSummary`` as plain values on rank 0, None on the others.
+    """
+    parsed = TrainJob.model_validate(job)
+    with EventWriter(parsed.run_url, generation=parsed.generation, rank=context.rank) as events, Communicator(context) as communicator:
+        summary = _RankTrainer(parsed, communicator, events).run()
+    return summary.model_dump() if summary else None
+
+
+class _RankTrainer:
+    """One rank's part of one generation of a run."""
+
+    def __init__(self, job: TrainJob, communicator: Communicator, events: EventWriter) -> None:
+        self._job, self._communicator, self._context, self._events = job, communicator, communicator.context, events
+        self._config: Config = job.config
+        dataset = Dataset(job.dataset_url)
+        self._manifest: Manifest = dataset.manifest(job.dataset_version)
+        self._checkpoints = Checkpoints(job.run_url)
+        self._loaders = {split: self._loader(dataset, split) for split in ("train", "validation")}
+        self._inputs = self._make_inputs()
+        torch.manual_seed(self._config.train.seed)
+        features = self._manifest.preprocessing
+        self._model = build_model(self._config.model, num_numeric=len(features.numeric), cardinalities=features.cardinalities())
+        self._model.to(self._inputs.device, self._inputs.dtype)
+        self._optimizer = make_optimizer(self._model.parameters(), self._config.train.optimizer)
+        self._ring = GradientRing(self._model, communicator, bucket_mb=self._config.train.bucket_mb)
+        self._steps = self._loaders["train"].steps()
+        """Steps of an epoch."""
+        self._digest = 0
+        """Digest of the row ids that this rank has seen in this epoch since it last told the others."""
+
+    def run(self) -> TrainSummary | None:
+        """Train to the end; rank 0 returns the summary."""
+        began = time.perf_counter()
+        position = start = self._start()
+        self._write_start(position)
+        while position.epoch < self._config.train.epochs:
+            position = self._epoch(position)
+        self._ring.close()
+        summary = self._finish(position, resumed_at=start.steps_done) if self._context.rank == 0 else None
+        self._events.write("end", seconds=round(time.perf_counter() - began, 3))
+        return summary
+
+    # -- start -------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> Position:
+        """Give every rank rank 0's state and position, and have them prove it."""
+        position, state = Position(), b""
+        if self._context.rank == 0:
+            position, state = self._latest()
+        position = Position.model_validate_json(self._communicator.broadcast_bytes(position.model_dump_json().encode(), name="start.position"))
+        state = self._communicator.broadcast_bytes(state, name="start.state")
+        unpack_state(state, self._model, self._optimizer)
+        self._communicator.require_equal(pack_state(self._model, self._optimizer), what="the model and optimizer state")
+        return position
+
+    def _latest(self) -> tuple[Position, bytes]:
+        """Rank 0's latest whole checkpoint, or the fresh state; damaged ones are named in the events."""
+        checkpoint, damaged = self._checkpoints.latest()
+        for error in damaged:
+            self._events.write("warning", text=str(error))
+        if checkpoint is None:
+            return Position(), pack_state(self._model, self._optimizer)
+        return checkpoint.document.position, checkpoint.state
+
+    def _write_start(self, position: Position) -> None:
+        self._events.write(
+            "start", size=self._context.size, host=socket.gethostname(), device=self._context.device, lanes=self._job.lanes,
+            dataset_version=self._job.dataset_version, reduction=self._ring.description, steps_per_epoch=self._steps,
+            epochs=self._config.train.epochs, epoch=position.epoch, step=position.step)
+
+    # -- an epoch ----------------------------------------------------------------------------------------------------
+
+    def _epoch(self, position: Position) -> Position:
+        """Train from ``position`` to the end of its epoch, judge, checkpoint; returns the next epoch's position."""
+        began, earlier = time.perf_counter(), position.seconds
+        self._digest = 0
+        waiting = time.perf_counter()
+        for batch in self._loaders["train"].epoch(position.epoch, first_step=position.step):
+            position = self._step(position, batch, data_s=time.perf_counter() - waiting)
+            if position.steps_done % self._config.train.checkpoint_steps == 0 and position.step < self._steps:
+                position = self._shared(position.model_copy(update={"seconds": earlier + time.perf_counter() - began}))
+                self._save(position)
+            waiting = time.perf_counter()
+        position = self._shared(position)
+        self._require_exact(position)
+        validation = evaluate_split(self._model, self._loaders["validation"], self._inputs, self._communicator)
+        following = Position(epoch=position.epoch + 1, steps_done=position.steps_done)
+        if self._context.rank == 0:
+            self._events.write("epoch", epoch=position.epoch, seconds=round(earlier + time.perf_counter() - began, 3), rows=position.rows,
+                               train_loss=position.loss_sum / position.rows, exact=True, digest=position.rows_digest, validation=validation)
+        self._save(following, validation)
+        return following
+
+    def _step(self, position: Position, batch: Batch, *, data_s: float) -> Position:
+        """One optimizer step and its event."""
+        train = self._config.train
+        rate = learning_rate(position.steps_done, total_steps=train.epochs * self._steps, config=train.optimizer)
+        set_learning_rate(self._optimizer, rate)
+        loss, cost = train_step(self._model, batch, self._inputs, self._ring, self._optimizer)
+        digest = rows_digest(batch.tensors[ROW_ID].numpy())
+        self._digest = (self._digest + digest) % WRAP
+        self._write_step(position, batch, loss, rate, data_s, cost, digest)
+        return position.model_copy(update={
+            "step": position.step + 1, "steps_done": position.steps_done + 1,
+            "loss_sum": position.loss_sum + loss * batch.global_rows, "rows": position.rows + batch.global_rows})
+
+    def _write_step(self, position: Position, batch: Batch, loss: float, rate: float, data_s: float, cost: StepCost, digest: int) -> None:
+        recorded = {"row_ids": batch.tensors[ROW_ID].tolist()} if self._config.train.record_rows else {}
+        self._events.write(
+            "step", epoch=position.epoch, step=position.step, rows=batch.rows, global_rows=batch.global_rows, loss=loss, lr=rate,
+            data_s=round(data_s, 6), compute_s=round(cost.compute_s, 6), comm_s=round(cost.comm_s, 6), digest=f"{digest:016x}", **recorded)
+
+    def _shared(self, position: Position) -> Position:
+        """The position with all ranks' row digests added to it; every rank calls this at the same step."""
+        signed = self._digest - WRAP if self._digest >= WRAP // 2 else self._digest
+        total = int(self._communicator.sum(torch.tensor([signed], dtype=torch.int64), name="epoch.digest")[0])
+        self._digest = 0
+        return position.model_copy(update={"rows_digest": f"{(int(position.rows_digest, 16) + total) % WRAP:016x}"})
+
+    def _require_exact(self, position: Position) -> None:
+        """Every row of the split exactly once: as many rows, and the same sum of their hashes."""
+        split = self._manifest.splits["train"]
+        if (position.rows, position.rows_digest) != (split.rows, split.rows_digest):
+            raise DatasetError(
+                f"epoch {position.epoch} read {position.rows} rows with digest {position.rows_digest}, the manifest of version "
+                f"{self._manifest.version} says {split.rows} and {split.rows_digest}: some row came twice or not at all. "
+                "The files changed after the commit; prepare a new version.")
+
+    def _save(self, position: Position, validation: dict[str, float] | None = None) -> None:
+        """Rank 0 commits a checkpoint; the others go on."""
+        if self._context.rank != 0:
+            return
+        began = time.perf_counter()
+        document = CheckpointDocument(
+            position=position, validation=validation, content_id=self._manifest.content_id, seed=self._config.train.seed,
+            lanes=self._job.lanes, batch_rows=self._config.train.batch_rows, code_version=__version__, sha256="")
+        name = self._checkpoints.save(pack_state(self._model, self._optimizer), document)
+        self._checkpoints.retain(self._config.train.keep_checkpoints)
+        self._events.write("checkpoint", epoch=position.epoch, step=position.step, seconds=round(time.perf_counter() - began, 6), name=name)
+
+    # -- end ---------------------------------------------------------------------------------------------------------
+
+    def _finish(self, position: Position, *, resumed_at: int) -> TrainSummary:
+        """Make the best epoch's weights the run's model."""
+        best = self._checkpoints.best()
+        if best is None or best.document.validation is None:
+            raise SparkringError(f"{self._job.run_url} has no whole checkpoint of a finished epoch left; run the same command again.")
+        unpack_state(best.state, self._model, self._optimizer)
+        card = ModelCard(
+            name=self._config.name, model=self._config.model, preprocessing=self._manifest.preprocessing, dataset_url=self._job.dataset_url,
+            dataset_version=self._job.dataset_version, content_id=self._manifest.content_id, epoch=best.document.position.epoch,
+            step=best.document.position.steps_done, validation=best.document.validation, code_version=__version__)
+        save_model(self._job.run_url, self._model, card)
+        return TrainSummary(steps=position.steps_done, resumed_at=resumed_at, best_epoch=card.epoch, validation=card.validation)
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    def _loader(self, dataset: Dataset, split: str) -> Loader:
+        train = self._config.train
+        config = LoaderConfig(batch_rows=train.batch_rows if split == "train" else 8 * train.batch_rows, seed=train.seed, lanes=self._job.lanes,
+                              reader_threads=train.reader_threads, deadline_s=train.ring.deadline_s)
+        reader = SplitReader(dataset.store, self._manifest, split)
+        return Loader(reader, config, rank=self._context.rank, num_ranks=self._context.size)
+
+    def _make_inputs(self) -> Inputs:
+        names = tuple(spec.name for spec in self._manifest.tensors if spec.name not in (LABEL, ROW_ID))
+        return Inputs(names=names, label=LABEL, dtype=getattr(torch, self._config.train.precision), device=torch.device(self._context.device))

@@ -1,0 +1,74 @@
+"""One exact optimizer step on one rank, and what it costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sparkring.models.losses import log_loss_sum
+from sparkring.pipelines.data.loader import Batch
+from sparkring.pipelines.training.gradient_ring import GradientRing
+
+LossSum = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Seconds of a step."""
+
+    compute_s: float
+    comm_s: float
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Which tensors of a batch the model and the loss take, and as what."""
+
+    names: tuple[str, ...]
+    """Passed to the model by name."""
+    label: str
+    dtype: torch.dtype
+    device: torch.device
+
+    def of(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The model's arguments: floats in the run's precision, ids as they are."""
+        return {name: self._placed(tensors[name]) for name in self.names}
+
+    def labels(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """(rows,) what is to be predicted."""
+        return self._placed(tensors[self.label])
+
+    def _placed(self, tensor: Tensor) -> Tensor:
+        if self.device.type == "cuda":
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None, non_blocking=True)
+
+
+def train_step(model: nn.Module, batch: Batch, inputs: Inputs, ring: GradientRing, optimizer: torch.optim.Optimizer,
+               loss_sum: LossSum = log_loss_sum) -> tuple[float, StepCost]:
+    """Do one step: this rank's rows forward and backward, the sum over the ring, the update.
+
+    Args:
+        model: In training mode.
+        batch: This rank's rows; there may be none.
+        inputs: What of the batch goes where.
+        ring: Hooked to the model.
+        optimizer: Over the model's parameters.
+        loss_sum: (predictions, labels) -> scalar, summed over rows.
+    Returns:
+        The mean loss over all rows of the step, the same on all ranks, and this rank's costs.
+    """
+    began = time.perf_counter()
+    if batch.rows:
+        share = loss_sum(model(**inputs.of(batch.tensors)), inputs.labels(batch.tensors)) / batch.global_rows
+        ring.begin(share)
+        share.backward()
+    else:
+        ring.begin(0.0)
+    loss = ring.finish()
+    optimizer.step()
+    return loss, StepCost(time.perf_counter() - began - ring.wait_s, ring.wait_s)

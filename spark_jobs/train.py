@@ -1,0 +1,205 @@
+"""Train a model on a dataset version: check the run folder, start the ring, follow its events, come back with the result.
+
+    sparkring train local/flights
+
+The same call again goes on from the last checkpoint, or, when the run is done, says so and trains nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sparkring.conf.schema import Config
+from sparkring.errors import CommitConflict, DatasetError, RunFolderMismatch
+from sparkring.pipelines.data.manifest import Dataset, Manifest
+from sparkring.pipelines.data.order import default_lanes
+from sparkring.pipelines.data.store import Store, open_store
+from sparkring.pipelines.training.checkpoint import Checkpoints
+from sparkring.pipelines.training.events import EventTail, Record, event_files
+from sparkring.pipelines.training.job import TrainJob, TrainSummary
+from sparkring.spark_jobs.progress import SILENT, Bar, Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+IDENTITY = "run.json"
+RESULT = "result.json"
+FREE_TO_CHANGE = {"num_ranks", "lanes", "checkpoint_steps", "keep_checkpoints", "reader_threads", "record_rows", "ring", "bucket_mb"}
+"""Train settings that do not change what is learned, so a run may go on under others."""
+FOLLOW_S = 0.25
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a finished run left."""
+
+    url: str
+    """The run's folder: model, checkpoints, events."""
+    reused: bool
+    """The run was done already; nothing was trained."""
+    resumed_at: int
+    """Optimizer steps that earlier generations had done."""
+    epochs: int
+    steps: int
+    """Optimizer steps of the whole run."""
+    validation: dict[str, float]
+    """Held-out metrics of the best epoch."""
+    seconds: float
+
+
+def train(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT) -> TrainResult:
+    """Train, or go on training, the run of ``config``.
+
+    Args:
+        config: Names the dataset version, the model, the optimizer and the ring.
+        spark: The session to start the ring in; default the active one, or one made from ``config.spark``.
+        progress: Where to report steps and losses.
+    Returns:
+        What the run left.
+    Raises:
+        DatasetVersionNotFound: there is no such version; nothing was written.
+        RunFolderMismatch: the folder belongs to a run with another config; nothing was written.
+        NotEnoughSlots: Spark cannot run that many ranks at once.
+        RankFailed, RankDied: a rank raised or died; the same call again goes on from the last checkpoint.
+    """
+    began = time.perf_counter()
+    manifest = Dataset(config.dataset).manifest(config.dataset_version)
+    _require_rows(manifest, config.dataset)
+    store = open_store(config.run)
+    identity = _claim(store, config, manifest)
+    done = _finished(store)
+    if done is not None:
+        progress.note(f"training: this run is done already ({done.steps} steps); reusing {store.url}")
+        return _result(store, done, config, reused=True, seconds=time.perf_counter() - began)
+    job = TrainJob(config=config, dataset_url=Dataset(config.dataset).url, dataset_version=manifest.version, run_url=store.url,
+                   generation=_next_generation(store.url), lanes=identity["lanes"])
+    summary = _run(job, spark, progress)
+    store.put(RESULT, summary.model_dump_json(indent=1).encode())
+    return _result(store, summary, config, reused=False, seconds=time.perf_counter() - began)
+
+
+def _run(job: TrainJob, spark: SparkSession | None, progress: Progress) -> TrainSummary:
+    """One generation of the ring, its events followed meanwhile."""
+    from sparkring.pipelines.training.loop import train_rank  # brings torch, which a reused run does not need
+    from sparkring.spark_jobs.ring import run_ring
+    from sparkring.spark_jobs.session import spark_session
+
+    session = spark or spark_session(job.config.spark, app_name=f"sparkring {job.config.name}")
+    train_config = job.config.train
+    done = Checkpoints(job.run_url).numbers()
+    if done:
+        progress.note(f"training: going on from the checkpoint after {done[-1]} steps")
+    with progress.stage("train") as bar, _following(job, bar):
+        results = run_ring(train_rank, job.model_dump(mode="json"), num_ranks=train_config.num_ranks, spark=session, config=train_config.ring)
+    return TrainSummary.model_validate(results[0])
+
+
+@contextmanager
+def _following(job: TrainJob, bar: Bar) -> Iterator[None]:
+    """Show rank 0's events in ``bar`` while the block runs; nothing but the run folder is needed for it."""
+    stop = threading.Event()
+    tail = EventTail(job.run_url, generation=job.generation, rank=0)
+    show = _shower(job.config.train.epochs, bar)
+
+    def follow() -> None:
+        while not stop.wait(FOLLOW_S):
+            show(tail.new_records())
+        show(tail.new_records())
+
+    thread = threading.Thread(target=follow, name="sparkring-follow", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _shower(epochs: int, bar: Bar) -> Callable[[list[Record]], None]:
+    """A function that turns rank 0's records into a bar over all steps of the run."""
+    steps_per_epoch = 0
+    validation = ""
+
+    def show(records: list[Record]) -> None:
+        nonlocal steps_per_epoch, validation
+        last: Record | None = None
+        for record in records:
+            if record["event"] == "start":
+                steps_per_epoch = record["steps_per_epoch"]
+            elif record["event"] == "epoch" and record["validation"]:
+                validation = f", held-out loss {record['validation']['loss']:.4f}, AUC {record['validation']['auc']:.4f}"
+            elif record["event"] == "step":
+                last = record
+        if last is not None:
+            bar.update(last["epoch"] * steps_per_epoch + last["step"] + 1, total=epochs * steps_per_epoch,
+                       text=f"epoch {last['epoch'] + 1} of {epochs}, loss {last['loss']:.4f}{validation}")
+
+    return show
+
+
+def _require_rows(manifest: Manifest, url: str) -> None:
+    for name in ("train", "validation"):
+        if name not in manifest.splits or manifest.splits[name].rows == 0:
+            raise DatasetError(f"version {manifest.version} of {url} has no rows in its {name} split; "
+                               "change prepare.split and prepare a new version.")
+
+
+def _claim(store: Store, config: Config, manifest: Manifest) -> dict[str, Any]:
+    """Make the run folder this config's, or check that it is; returns its identity."""
+    mine = _identity(config, manifest)
+    try:
+        store.put_if_absent(IDENTITY, json.dumps(mine, indent=1).encode())
+        return mine
+    except CommitConflict:
+        theirs: dict[str, Any] = json.loads(store.read(IDENTITY))
+    if config.train.lanes is None:
+        mine["lanes"] = theirs.get("lanes")  # fixed at the first start, whatever the ring's width is now
+    for key in sorted(mine.keys() | theirs.keys()):
+        if mine.get(key) != theirs.get(key):
+            where, found, wanted = _first_difference(key, theirs.get(key), mine.get(key))
+            raise RunFolderMismatch(f"{store.url} holds a run with {where}={found}, this config says {wanted}; "
+                                    "set another workspace, or delete that folder to start over.")
+    return theirs
+
+
+def _identity(config: Config, manifest: Manifest) -> dict[str, Any]:
+    """What a run is: everything that changes what it learns."""
+    return {
+        "format": 1,
+        "content_id": manifest.content_id,
+        "dataset_version": manifest.version,
+        "model": config.model.model_dump(mode="json"),
+        "train": config.train.model_dump(mode="json", exclude=FREE_TO_CHANGE),
+        "lanes": config.train.lanes or default_lanes(config.train.num_ranks),
+    }
+
+
+def _first_difference(key: str, theirs: Any, mine: Any) -> tuple[str, Any, Any]:
+    """The config key of the first difference, its value there and here."""
+    if isinstance(theirs, dict) and isinstance(mine, dict):
+        for inner in sorted(theirs.keys() | mine.keys()):
+            if theirs.get(inner) != mine.get(inner):
+                return _first_difference(f"{key}.{inner}", theirs.get(inner), mine.get(inner))
+    return key, theirs, mine
+
+
+def _finished(store: Store) -> TrainSummary | None:
+    try:
+        return TrainSummary.model_validate_json(store.read(RESULT))
+    except FileNotFoundError:
+        return None
+
+
+def _next_generation(run_url: str) -> int:
+    return max((int(name.split("-")[0]) for name in event_files(run_url)), default=-1) + 1
+
+
+def _result(store: Store, summary: TrainSummary, config: Config, *, reused: bool, seconds: float) -> TrainResult:
+    return TrainResult(url=store.url, reused=reused, resumed_at=summary.resumed_at, epochs=config.train.epochs, steps=summary.steps,
+                       validation=summary.validation, seconds=seconds)

@@ -1,0 +1,174 @@
+"""One epoch on 10,007 rows in 7 unequal files: the same weights on 1, 2, 3 and 5 ranks as in a serial loop of plain torch.
+
+The serial loop here uses none of our code: it takes the rows of each step by their ids from the event stream (itself
+checked to hold every row exactly once), reads them with pandas, and trains with torch. A ring that averages the ranks'
+averages is the control: it misses by a gap that the test states.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import horovod.torch as hvd
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from sparkring.conf.schema import Config
+from sparkring.pipelines.data.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.manifest import Dataset
+from sparkring.pipelines.data.reader import SplitReader
+from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.training.events import Record, read_events
+from sparkring.pipelines.training.job import TrainJob
+from sparkring.pipelines.training.loop import train_rank
+from tests.support.training import train_config
+from tests.support.datasets import NUMERIC, write_dataset
+from tests.support.ranks import run_on_ranks
+
+FILES = ([1500, 1500], [700], [3001], [0, 6], [1], [1299, 1000], [1000])  # 10,007 rows in 7 unequal files
+ROWS = 10_007
+BATCH = 512  # the last step has 279 rows
+HIDDEN = (16, 8)
+LANES = 24
+TOLERANCE = 1e-10
+CONTROL_GAP = 1e-5
+OPTIMIZERS = {"sgd": {"name": "sgd", "lr": 0.05, "momentum": 0.9}, "adam": {"name": "adam", "lr": 0.003}}
+
+
+class PlainNetwork(nn.Module):
+    """The network of the test in plain torch, built in the order in which a seed gives the same initial weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embeddings = nn.ModuleList([nn.Embedding(4, 3)])
+        self.layers = nn.Sequential(nn.Linear(len(NUMERIC) + 3, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 1))
+
+    def forward(self, numeric: Tensor, colour: Tensor) -> Tensor:
+        return self.layers(torch.cat([numeric, self.embeddings[0](colour)], dim=1)).squeeze(1)
+
+
+def _config(optimizer: str, workspace: Path) -> Config:
+    return train_config(workspace, model={"hidden": HIDDEN}, train={
+        "epochs": 1, "batch_rows": BATCH, "seed": 5, "precision": "float64", "record_rows": True, "lanes": LANES,
+        "optimizer": {**OPTIMIZERS[optimizer], "schedule": "constant"}})
+
+
+def _job(config: Config, dataset: Dataset, run: Path) -> dict[str, Any]:
+    return TrainJob(config=config, dataset_url=dataset.url, dataset_version=1, run_url=str(run), generation=0, lanes=LANES).model_dump(mode="json")
+
+
+def _steps(run: Path) -> list[list[int]]:
+    """Row ids of each step over all ranks, from the event stream."""
+    records = sorted((record for record in read_events(str(run)) if record["event"] == "step"), key=lambda record: record["step"])
+    return [[row for record in group for row in record["row_ids"]] for _, group in groupby(records, key=lambda record: record["step"])]
+
+
+def _weights(run: Path) -> dict[str, Tensor]:
+    (path,) = (run / "model").glob("*.safetensors")
+    return load_file(path)
+
+
+def _serial_weights(dataset: Path, steps: list[list[int]], optimizer: str) -> dict[str, Tensor]:
+    """Train on the given rows of each step with nothing but pandas and torch."""
+    frame = pd.concat([pd.read_parquet(path) for path in sorted((dataset / "data").rglob("train/*.parquet"))]).set_index("row_id")
+    torch.manual_seed(5)
+    model = PlainNetwork().double()
+    settings = {key: value for key, value in OPTIMIZERS[optimizer].items() if key != "name"}
+    stepper = torch.optim.SGD(model.parameters(), **settings) if optimizer == "sgd" else torch.optim.Adam(model.parameters(), **settings)
+    loss = nn.BCEWithLogitsLoss()
+    for rows in steps:
+        batch = frame.loc[rows]
+        stepper.zero_grad()
+        logits = model(torch.tensor(batch[list(NUMERIC)].to_numpy(np.float64)), torch.tensor(batch["colour"].to_numpy(np.int64)))
+        loss(logits, torch.tensor(batch["late"].to_numpy(np.float64))).backward()
+        stepper.step()
+    return model.state_dict()
+
+
+def _averaging_ring(context: RankContext, dataset_url: str) -> dict[str, list[float]]:
+    """The control: each rank takes the mean over its own rows, Horovod averages the means."""
+    with Communicator(context):
+        dataset = Dataset(dataset_url)
+        reader = SplitReader(dataset.store, dataset.manifest(), "train")
+        loader = Loader(reader, LoaderConfig(batch_rows=BATCH, seed=5, lanes=LANES), rank=context.rank, num_ranks=context.size)
+        torch.manual_seed(5)
+        model = PlainNetwork().double()
+        stepper = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        loss = nn.BCEWithLogitsLoss()
+        for batch in loader.epoch(0):
+            stepper.zero_grad()
+            tensors = batch.tensors
+            loss(model(tensors["numeric"].double(), tensors["categorical"][:, 0]), tensors["label"].double()).backward()
+            for name, parameter in model.named_parameters():
+                hvd.allreduce_(parameter.grad, name=name, op=hvd.Average)
+            stepper.step()
+    return {name: tensor.flatten().tolist() for name, tensor in model.state_dict().items()}
+
+
+def _distance(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    """Largest relative difference of a tensor, over the tensors."""
+    return max(float((one[name] - other[name]).norm() / other[name].norm()) for name in other)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rows") / "dataset"
+    write_dataset(folder, FILES)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Path]:
+    """One run an optimizer and world size; the ring of 3 sums without shared memory, that of 5 lies on two hosts."""
+    made = {}
+    for optimizer in OPTIMIZERS:
+        for size, hosts, shared in ((1, (0,), True), (2, (0, 0), True), (3, (0, 0, 0), False), (5, (0, 0, 1, 1, 1), True)):
+            run = tmp_path_factory.mktemp(f"{optimizer}-{size}") / "run"
+            job = _job(_config(optimizer, run.parent), Dataset(str(dataset)), run)
+            run_on_ranks(size, train_rank, job, hosts=hosts, shared_memory=shared)
+            made[optimizer, size] = run
+    return made
+
+
+@pytest.mark.parallel
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_the_weights_are_those_of_serial_training_at_any_world_size(
+        dataset: Path, runs: dict[tuple[str, int], Path], optimizer: str) -> None:
+    serial = _serial_weights(dataset, _steps(runs[optimizer, 1]), optimizer)
+    distances = {size: _distance(_weights(runs[optimizer, size]), serial) for size in (1, 2, 3, 5)}
+    assert max(distances.values()) <= TOLERANCE, distances
+
+
+@pytest.mark.parallel
+def test_each_row_comes_exactly_once_and_each_step_has_the_same_rows_at_any_world_size(runs: dict[tuple[str, int], Path]) -> None:
+    steps = {size: [sorted(step) for step in _steps(runs["sgd", size])] for size in (1, 2, 3, 5)}
+    assert sorted(row for step in steps[1] for row in step) == list(range(ROWS))
+    assert [len(step) for step in steps[1]] == [BATCH] * (ROWS // BATCH) + [ROWS % BATCH]
+    assert steps[2] == steps[1]
+    assert steps[3] == steps[1]
+    assert steps[5] == steps[1]
+
+
+@pytest.mark.parallel
+def test_all_ranks_know_the_same_loss_of_the_whole_step(runs: dict[tuple[str, int], Path]) -> None:
+    def losses(size: int, rank: int) -> list[float]:
+        records: list[Record] = list(read_events(str(runs["sgd", size])))
+        return [record["loss"] for record in records if record["event"] == "step" and record["rank"] == rank]
+
+    assert losses(5, 4) == losses(5, 0)
+    assert losses(5, 0) == pytest.approx(losses(1, 0), rel=1e-12)
+
+
+@pytest.mark.parallel
+def test_control_a_ring_of_averages_misses_the_serial_weights(dataset: Path, runs: dict[tuple[str, int], Path]) -> None:
+    serial = _serial_weights(dataset, _steps(runs["sgd", 1]), "sgd")
+    averaged = {name: torch.tensor(values, dtype=torch.float64).view_as(serial[name])
+                for name, values in run_on_ranks(5, _averaging_ring, str(dataset))[0].items()}
+    assert _distance(averaged, serial) > CONTROL_GAP
