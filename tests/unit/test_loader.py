@@ -1,0 +1,114 @@
+"""The loader reads exactly a rank's rows, goes on from any step, and names the file when one is not what it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from sparkring.errors import DatasetError
+from sparkring.pipelines.data.loader import Batch, Loader, LoaderConfig
+from sparkring.pipelines.data.manifest import Dataset
+from sparkring.pipelines.data.reader import SplitReader
+from tests.support.datasets import NUMERIC, write_dataset
+
+FILES = ([100, 50], [7], [0, 33], [1], [500])
+ROWS = 691
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return write_dataset(tmp_path_factory.mktemp("loader"), FILES)
+
+
+def _loader(dataset: Dataset, *, rank: int = 0, num_ranks: int = 1, lanes: int = 24, threads: int = 2) -> Loader:
+    config = LoaderConfig(batch_rows=64, seed=3, lanes=lanes, reader_threads=threads, deadline_s=20)
+    return Loader(SplitReader(dataset.store, dataset.manifest(), "train"), config, rank=rank, num_ranks=num_ranks)
+
+
+def _ids(batch: Batch) -> list[int]:
+    ids: list[int] = batch.tensors["row_id"].tolist()
+    return ids
+
+
+def test_a_batch_holds_the_manifest_s_tensors(dataset: Dataset) -> None:
+    batch = next(_loader(dataset).epoch(0))
+    assert {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in batch.tensors.items()} == {
+        "numeric": ((64, 3), torch.float32), "categorical": ((64, 1), torch.int64), "label": ((64,), torch.float32), "row_id": ((64,), torch.int64)}
+
+
+def test_the_values_of_a_row_stay_together(dataset: Dataset) -> None:
+    table = pq.ParquetDataset([dataset.store.path(file.path) for file in dataset.manifest().splits["train"].files]).read().to_pandas().set_index("row_id")
+    for batch in _loader(dataset).epoch(0):
+        expected = table.loc[_ids(batch)]
+        assert torch.equal(batch.tensors["numeric"], torch.tensor(expected[list(NUMERIC)].to_numpy()))
+        assert batch.tensors["label"].tolist() == expected["late"].tolist()
+        assert batch.tensors["categorical"][:, 0].tolist() == expected["colour"].tolist()
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 5, 13, 24])
+def test_the_ranks_together_read_every_row_once_in_the_same_steps(dataset: Dataset, num_ranks: int) -> None:
+    ranks = [list(_loader(dataset, rank=rank, num_ranks=num_ranks).epoch(1)) for rank in range(num_ranks)]
+    steps = [sorted(row for batch in step for row in _ids(batch)) for step in zip(*ranks, strict=True)]
+    assert steps == [sorted(_ids(batch)) for batch in _loader(dataset).epoch(1)]
+    assert sorted(row for step in steps for row in step) == list(range(ROWS))
+    assert all(batch.rows == len(_ids(batch)) for batches in ranks for batch in batches)
+
+
+def test_a_rank_without_lanes_has_a_batch_of_no_rows_a_step(dataset: Dataset) -> None:
+    batches = list(_loader(dataset, rank=24, num_ranks=25).epoch(0))
+    assert [(batch.rows, tuple(batch.tensors["numeric"].shape)) for batch in batches] == [(0, (0, 3))] * 11
+
+
+def test_going_on_from_a_step_gives_the_rest_of_the_epoch(dataset: Dataset) -> None:
+    whole = [_ids(batch) for batch in _loader(dataset).epoch(2)]
+    for step in (0, 1, 5, 10):
+        assert [_ids(batch) for batch in _loader(dataset).epoch(2, first_step=step)] == whole[step:]
+
+
+def test_going_on_from_a_step_does_not_read_what_was_seen(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[int, int]] = []
+    original = SplitReader.read
+
+    def counted(self: SplitReader, group: int, start: int, stop: int, order: object) -> object:
+        read.append((group, stop - start))
+        return original(self, group, start, stop, order)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SplitReader, "read", counted)
+    list(_loader(dataset, lanes=3).epoch(0, first_step=10))  # the last step, of 51 rows
+    assert sum(rows for _, rows in read) <= 51 + 3 * 500  # at most what is left and each lane's current window
+    read.clear()
+    list(_loader(dataset, lanes=3).epoch(0))
+    assert sum(rows for _, rows in read) == ROWS
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path, FILES)
+    file = dataset.manifest().splits["train"].files[4]
+    Path(dataset.store.path(file.path)).unlink()
+    with pytest.raises(DatasetError, match=r"part-4\.parquet cannot be read"):
+        list(_loader(dataset).epoch(0))
+
+
+def test_a_truncated_file_is_named(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path, FILES)
+    path = Path(dataset.store.path(dataset.manifest().splits["train"].files[0].path))
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DatasetError, match=r"part-0\.parquet cannot be read"):
+        list(_loader(dataset).epoch(0))
+
+
+def test_a_row_group_of_another_size_is_named(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path, FILES)
+    path = Path(dataset.store.path(dataset.manifest().splits["train"].files[4].path))
+    table = pq.read_table(path)
+    pq.write_table(table.slice(0, 400), path)
+    with pytest.raises(DatasetError, match="has 400 rows, the manifest says 500"):
+        list(_loader(dataset).epoch(0))
+
+
+def test_an_unknown_split_is_refused_with_those_there_are(dataset: Dataset) -> None:
+    with pytest.raises(DatasetError, match="no split 'tset'; it has train, validation"):
+        SplitReader(dataset.store, dataset.manifest(), "tset")

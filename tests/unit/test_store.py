@@ -1,0 +1,95 @@
+"""The one atomic act: a document appears whole or not at all, and the first writer wins."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from sparkring.errors import CommitConflict, ConfigError, DatasetError, DatasetVersionNotFound
+from sparkring.pipelines.data.manifest import Dataset, parse_manifest
+from sparkring.pipelines.data.store import LocalStore, numbered, open_store
+from tests.support.datasets import write_dataset
+
+
+def test_the_second_commit_of_a_name_is_a_conflict_and_changes_nothing(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.put_if_absent("versions/1.json", b"first")
+    with pytest.raises(CommitConflict, match="committed by another writer first"):
+        store.put_if_absent("versions/1.json", b"second")
+    assert store.read("versions/1.json") == b"first"
+    assert os.listdir(tmp_path / "versions") == ["1.json"]
+
+
+def test_of_many_writers_at_once_exactly_one_wins(tmp_path: Path) -> None:
+    store, won = open_store(str(tmp_path)), []
+
+    def write(number: int) -> None:
+        try:
+            store.put_if_absent("versions/1.json", str(number).encode())
+        except CommitConflict:
+            return
+        won.append(number)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=20)
+    assert [str(number).encode() for number in won] == [store.read("versions/1.json")]
+
+
+def test_a_writer_that_dies_before_the_commit_leaves_nothing_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(str(tmp_path))
+
+    def die(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "link", die)
+    with pytest.raises(OSError, match="no space"):
+        store.put_if_absent("versions/1.json", b"half")
+    assert numbered(store, "versions") == []
+
+
+def test_names_may_not_lead_out_of_the_store(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "inside")
+    for name in ("../outside", "/etc/passwd", "data/../../outside"):
+        with pytest.raises(ConfigError, match="leads out of"):
+            store.path(name)
+
+
+def test_numbered_documents_are_sorted_as_numbers(tmp_path: Path) -> None:
+    store = open_store(tmp_path.as_uri())
+    for name in ("10.json", "9.json", "x.json", "9.json.part", "1.jsonl"):
+        store.put(f"versions/{name}", b"{}")
+    assert numbered(store, "versions") == [9, 10]
+
+
+def test_an_unknown_scheme_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="gopher:"):
+        open_store("gopher://somewhere/data")
+
+
+def test_a_dataset_tells_which_versions_there_are(tmp_path: Path) -> None:
+    dataset = Dataset(str(tmp_path / "none"))
+    with pytest.raises(DatasetVersionNotFound, match="has no committed version; it has none yet"):
+        dataset.manifest()
+    written = write_dataset(tmp_path / "one", [[10]])
+    assert written.versions() == [1]
+    with pytest.raises(DatasetVersionNotFound, match="has no version 7; it has 1"):
+        written.manifest(7)
+
+
+def test_a_manifest_survives_the_way_through_its_document(tmp_path: Path) -> None:
+    manifest = write_dataset(tmp_path, [[10, 3], [5]]).manifest()
+    assert parse_manifest(manifest.to_json(), origin="here") == manifest
+    assert manifest.splits["train"].files[0].rows == 13
+
+
+def test_a_damaged_manifest_is_refused_by_name(tmp_path: Path) -> None:
+    data = write_dataset(tmp_path, [[10]]).manifest().to_json()
+    for damaged in (data[:-20], data.replace(b'"rows": 10', b'"rows": "many"'), b"[]"):
+        with pytest.raises(DatasetError, match=r"versions/1\.json is not a manifest of format 1"):
+            parse_manifest(damaged, origin="versions/1.json")
