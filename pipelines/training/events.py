@@ -4,7 +4,7 @@
 
 Each record has ``event`` (its kind), ``time`` (seconds since 1970), ``generation`` and ``rank``. Kinds:
 
-    start       size, host, device, lanes, dataset_version, reduction, steps_per_epoch, epochs, epoch, step (where it goes on)
+    start       size, host, pid, device, lanes, dataset_version, reduction, steps_per_epoch, epochs, epoch, step (where it goes on)
     step        epoch, step, rows (this rank's), global_rows, loss (of the whole step, equal on all ranks), lr,
                 data_s, compute_s, comm_s, digest (of this rank's row ids, rowhash.py), row_ids (when recorded)
     epoch       epoch, seconds, train_loss, rows, exact (the digest equals the split's), validation {loss, auc, ...}; rank 0 only

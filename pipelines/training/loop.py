@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from typing import Any
@@ -107,7 +108,7 @@ class _RankTrainer:
 
     def _write_start(self, position: Position) -> None:
         self._events.write(
-            "start", size=self._context.size, host=socket.gethostname(), device=self._context.device, lanes=self._job.lanes,
+            "start", size=self._context.size, host=socket.gethostname(), pid=os.getpid(), device=self._context.device, lanes=self._job.lanes,
             dataset_version=self._job.dataset_version, reduction=self._ring.description, steps_per_epoch=self._steps,
             epochs=self._config.train.epochs, epoch=position.epoch, step=position.step)
 

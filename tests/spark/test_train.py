@@ -1,0 +1,124 @@
+"""Training through Spark: a run folder is one run, a killed rank is named, and the same call goes on where it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+from safetensors.torch import load_file
+
+from sparkring.conf.schema import Config, SparkConfig
+from sparkring.errors import DatasetError, DatasetVersionNotFound, RankDied, RankFailed, RunFolderMismatch
+from sparkring.pipelines.training.events import Record, read_events
+from sparkring.spark_jobs.session import spark_session
+from sparkring.spark_jobs.train import train
+from tests.support.datasets import write_dataset
+from tests.support.training import train_config
+
+FILES = ([600, 600], [300], [501])
+DEADLINE_S = 90.0
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    session = spark_session(SparkConfig(master="local[3]"), app_name="test_train")
+    yield session
+    session.stop()
+
+
+def _config(workspace: Path, **settings: Any) -> Config:
+    write_dataset(workspace / "dataset", FILES)
+    return _changed(workspace, **settings)
+
+
+def _changed(workspace: Path, **settings: Any) -> Config:
+    defaults = {"epochs": 2, "batch_rows": 100, "precision": "float64", "checkpoint_steps": 7, "optimizer": {"schedule": "constant"}}
+    return train_config(workspace, model={"hidden": [16]}, train={**defaults, **settings})
+
+
+def _await(condition: Callable[[], Any], what: str) -> Any:
+    until = time.monotonic() + DEADLINE_S
+    while time.monotonic() < until:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not come about within {DEADLINE_S:g} s")
+
+
+def _events(config: Config, kind: str) -> list[Record]:
+    return [record for record in read_events(config.run) if record["event"] == kind]
+
+
+def test_a_run_trains_once_and_is_reused_afterwards(spark: SparkSession, tmp_path: Path) -> None:
+    config = _config(tmp_path)
+    first = train(config, spark=spark)
+    assert (first.reused, first.resumed_at, first.steps) == (False, 0, 42)
+    assert first.validation["auc"] > 0.6
+    assert {record["reduction"] for record in _events(config, "start")} == {"shared memory"}
+    assert [record["exact"] for record in _events(config, "epoch")] == [True, True]
+    again = train(config, spark=spark)
+    assert (again.reused, again.steps, again.validation) == (True, 42, first.validation)
+    with pytest.raises(RunFolderMismatch, match=r"train\.batch_rows=100, this config says 50"):
+        train(_changed(tmp_path, batch_rows=50), spark=spark)
+
+
+def test_without_the_version_or_the_rows_nothing_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    config = _config(tmp_path)
+    with pytest.raises(DatasetVersionNotFound, match="has no version 9; it has 1"):
+        train(config.model_copy(update={"dataset_version": 9}), spark=spark)
+    write_dataset(tmp_path / "empty", FILES, validation_rows=0)
+    with pytest.raises(DatasetError, match="no rows in its validation split"):
+        train(config.model_copy(update={"dataset_url": str(tmp_path / "empty")}), spark=spark)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_killed_rank_is_named_and_the_same_call_goes_on_to_the_undisturbed_result(spark: SparkSession, tmp_path: Path) -> None:
+    undisturbed = _config(tmp_path / "undisturbed", epochs=60)
+    train(undisturbed, spark=spark)
+    config = _config(tmp_path / "killed", epochs=60)
+    raised: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            train(config, spark=spark)
+        except RankDied as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    _await(lambda: _events(config, "checkpoint"), "a checkpoint")
+    pids = {record["rank"]: record["pid"] for record in _events(config, "start")}
+    os.kill(pids[1], signal.SIGKILL)
+    began = time.monotonic()
+    thread.join(timeout=30)
+    assert not thread.is_alive(), "the job did not end within 30 s"
+    assert [(error.rank, error.exit_code) for error in raised if isinstance(error, RankDied)] == [(1, -signal.SIGKILL)]
+    assert "rank 1" in str(raised[0])
+    assert "SIGKILL" in str(raised[0])
+    _await(lambda: not any(psutil.pid_exists(pid) for pid in pids.values()), "the end of all ranks")
+    assert time.monotonic() - began < 30
+
+    result = train(config, spark=spark)
+    assert result.resumed_at > 0
+    weights = [load_file(next((Path(cfg.run) / "model").glob("*.safetensors"))) for cfg in (undisturbed, config)]
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+
+
+def test_a_damaged_dataset_stops_the_run_with_the_rank_and_the_file(spark: SparkSession, tmp_path: Path) -> None:
+    config = _config(tmp_path)
+    next((tmp_path / "dataset/data/d1/train").glob("part-1.parquet")).unlink()
+    with pytest.raises(RankFailed, match=r"part-1\.parquet cannot be read") as raised:
+        train(config, spark=spark)
+    assert raised.value.rank in (0, 1)
+    assert "Traceback" in raised.value.rank_traceback
