@@ -1,19 +1,21 @@
 """From a config's name and ``--set`` overrides to a checked ``Config``.
 
 A name is a shipped file without its ending (``local/flights``) or the path of a YAML file. A file may say
-``extends: base/flights``: what it does not mention comes from there. Later wins: base, file, ``--set``.
-YAML is read with the safe loader only.
+``extends: base/flights``: what it does not mention comes from there (a shipped name, or a path seen from the file that
+extends it). Later wins: base, file, ``--set``. Mappings are merged key by key, anything else is replaced whole.
+YAML is read with the safe loader only, and a key given twice is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError, nearest
@@ -30,7 +32,7 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
     Raises:
         ConfigError: no such file, not YAML, an unknown key, or a value that does not fit.
     """
-    merged = _with_parents(name, seen=())
+    merged = _with_parents(name, folder=Path(), seen=())
     for override in overrides:
         merged = _merge(merged, _parse_override(override))
     return parse_config(merged, origin=name)
@@ -52,30 +54,46 @@ def shipped_configs() -> list[str]:
                   for folder in folders for file in folder.iterdir() if file.name.endswith(".yaml"))
 
 
-def _with_parents(name: str, *, seen: tuple[str, ...]) -> dict[str, Any]:
-    if name in seen:
-        raise ConfigError(f"config {name} extends itself ({' -> '.join([*seen, name])}); remove one `extends`.")
-    values = _read(name)
-    parent = values.pop("extends", None)
-    return values if parent is None else _merge(_with_parents(str(parent), seen=(*seen, name)), values)
-
-
-def _read(name: str) -> dict[str, Any]:
+def _with_parents(name: str, *, folder: Path, seen: tuple[str, ...]) -> dict[str, Any]:
+    """Values of ``name``, looked for from ``folder``, over those of the config that it extends."""
     shipped = resources.files("sparkring.conf").joinpath(f"{name}.yaml")
-    if shipped.is_file():
-        text = shipped.read_text(encoding="utf-8")
-    elif Path(name).is_file():
-        text = Path(name).read_text(encoding="utf-8")
-    else:
+    beside = folder / name
+    if not shipped.is_file() and (beside.is_dir() or not beside.exists()):  # a pipe is as good as a file
         known = shipped_configs()
-        raise ConfigError(f"no config named {name}: not a file, and not one of {', '.join(known)}{nearest(name, known)}")
+        raise ConfigError(f"no config named {name}: not a YAML file, and not one of {', '.join(known)}{nearest(name, known)}")
+    source = shipped if shipped.is_file() else beside
+    if str(source) in seen:
+        raise ConfigError(f"config {name} extends itself ({' -> '.join([*seen, str(source)])}); remove one `extends`.")
     try:
-        values = yaml.safe_load(text)
+        text = source.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config {name} cannot be read as text: {error}") from None
+    values = _parse_yaml(text, origin=name)
+    parent = values.pop("extends", None)
+    if parent is None:
+        return values
+    return _merge(_with_parents(str(parent), folder=beside.parent, seen=(*seen, str(source))), values)
+
+
+def _parse_yaml(text: str, *, origin: str) -> dict[str, Any]:
+    try:
+        values = yaml.load(text, Loader=_Loader)  # noqa: S506 - _Loader is the safe loader
     except yaml.YAMLError as error:
-        raise ConfigError(f"config {name} is not valid YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"config {origin} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
-        raise ConfigError(f"config {name} holds a {type(values).__name__}, expected keys and values such as `name: flights`.")
+        raise ConfigError(f"config {origin} holds a {type(values).__name__}, expected keys and values such as `name: flights`.")
     return values
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, but for keys given twice: YAML's own habit is that the last one wins without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - yaml's
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"key {twice!r} is given twice; keep one", node.start_mark)
+        return super().construct_mapping(node, deep=deep)
 
 
 def _parse_override(text: str) -> dict[str, Any]:
@@ -111,30 +129,49 @@ def _explain(error: ValidationError, origin: str) -> str:
     complaints = error.errors(include_url=False)
     # An unknown key is named first: a misspelt one also shows up as a missing one.
     first = min(complaints, key=lambda complaint: complaint["type"] != "extra_forbidden")
-    where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        section = _section(Config, [str(part) for part in first["loc"][:-1]])
-        known = list(section.model_fields) if section else []
-        hint = nearest(str(first["loc"][-1]), known)
-        text = f"config {origin}: unknown key {where}{hint} (known here: {', '.join(known)})"
-    elif first["type"] == "missing":
-        text = f"config {origin}: {where} is required and has no value; add it to the file or give --set {where}=..."
-    else:
-        found = "" if isinstance(first["input"], Mapping | BaseModel) else f" (found {first['input']!r})"
-        text = f"config {origin}: {where or 'value'}: {first['msg'].removeprefix('Value error, ')}{found}"
     more = len(complaints) - 1
-    return text + (f" ({more} more like it)" if more else "")
+    others = f" ({more} more problem{'s' if more > 1 else ''} in it)" if more else ""
+    return f"config {origin}: {_complaint(first)}{others}"
 
 
-def _section(model: type[BaseModel], path: Iterable[str]) -> type[BaseModel] | None:
+def _complaint(error: ErrorDetails) -> str:
+    path = [str(part) for part in error["loc"]]
+    where = ".".join(path)
+    if error["type"] == "extra_forbidden":
+        section = _section(Config, path[:-1])
+        known = list(section.model_fields) if section else []
+        elsewhere = [key for key in _all_keys(Config) if key.rpartition(".")[2] == path[-1]]
+        hint = nearest(path[-1], known) or (f"; did you mean {elsewhere[0]!r}?" if elsewhere else "")
+        return f"unknown key {where}{hint} (known here: {', '.join(known)})"
+    if error["type"] == "missing":
+        return f"{where} is required and has no value; add it to the file or give --set {where}=..."
+    found = "" if isinstance(error["input"], Mapping | BaseModel) else f" (found {error['input']!r})"
+    return f"{where or 'value'}: {error['msg'].removeprefix('Value error, ')}{found}"
+
+
+def _section(model: type[BaseModel], path: Sequence[str]) -> type[BaseModel] | None:
     """The model that describes ``path``, or None where the path leaves the models (inside a dict)."""
     for part in path:
         field = model.model_fields.get(part)
         if field is None:
             continue  # a name inside a dict of sections, e.g. prepare.sources.flights
-        candidates = [field.annotation, *get_args(field.annotation)]
-        sections = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if not sections:
+        inner = _model_in(field.annotation)
+        if inner is None:
             return None
-        model = sections[0]
+        model = inner
     return model
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """``Section`` of the annotations ``Section``, ``Section | None`` and ``dict[str, Section]``."""
+    kinds = [annotation, *get_args(annotation)]
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
+def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Every key of the schema with its path, e.g. ``train.ring.device``."""
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        inner = _model_in(field.annotation)
+        if inner is not None:
+            yield from _all_keys(inner, f"{prefix}{name}.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -19,6 +19,16 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 class SparkringError(Exception):
     """Base of all errors that are the input's or the cluster's fault, not a bug of ours."""
+
+    def __reduce__(self) -> tuple[Callable[..., SparkringError], tuple[object, ...]]:
+        """Copies and pickles keep message and attributes, whatever arguments the class takes (a process pool hangs otherwise)."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[SparkringError], args: tuple[object, ...], attributes: dict[str, object]) -> SparkringError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class ConfigError(SparkringError, ValueError):
@@ -87,12 +97,19 @@ class RankDied(RingError):
     def __init__(self, rank: int, host: str, exit_code: int, *, stderr_tail: str = "") -> None:
         self.rank, self.host, self.exit_code = rank, host, exit_code
         if exit_code < 0:
-            how = f"was killed by {signal.Signals(-exit_code).name}"
+            how = f"was killed by {_signal_name(-exit_code)}"
             advice = "if nobody killed it, the machine may have run out of memory; "
         else:
             how, advice = f"ended with exit code {exit_code} and no result", ""
         tail = f"\nlast lines it wrote:\n{stderr_tail.rstrip()}" if stderr_tail.strip() else ""
         super().__init__(f"rank {rank} on {host} {how}; {advice}run the same command again to go on from the last checkpoint.{tail}")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # the real-time signals have no names
+        return f"signal {number}"
 
 
 class DeadlinePassed(RingError, TimeoutError):

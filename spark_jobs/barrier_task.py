@@ -1,0 +1,209 @@
+"""One task of the barrier stage: start a rank process, meet the other tasks, watch, and return how the rank ended.
+
+    task 0                              task 1                                  (one Spark slot each)
+      start the rank process              start the rank process
+      bind the rendezvous
+      allGather(facts, port)  <=======>   allGather(facts)                      Spark's own channel
+      order: place, environment           order: place, environment
+      watch the rank and the board        watch the rank and the board          HTTP to task 0, see board.py
+      return its end as one JSON row      return its end as one JSON row
+
+Spark's allGather looks only once a second whether it is done, so tasks gather once, while the ranks import torch, and use
+the board from then on. A task raises nothing that it can report: Spark would show the driver a Java stack instead of the
+rank's own words. Where a task is lost all the same, Spark ends the whole stage, and never runs a failed barrier *result*
+stage again ("Could not recover from a failed barrier ResultStage"): a function runs once at most, and a test holds Spark to it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from sparkring.errors import EnvironmentProblem
+from sparkring.pipelines.parallel.context import RankContext
+from sparkring.spark_jobs import rank_environment
+from sparkring.spark_jobs.board import ANSWER_TIMEOUT_S, Board, BoardClient
+from sparkring.spark_jobs.gpu import common_device
+from sparkring.spark_jobs.hosts import LOOPBACK, Place, TaskFacts, describe_task, memory_identity, places
+from sparkring.spark_jobs.rank_end import RankEnd
+from sparkring.spark_jobs.rank_process import RankProcess
+from sparkring.spark_jobs.rendezvous import Rendezvous
+from sparkring.spark_jobs.watch import CAUSE_GRACE_S, Event, Watch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark import BarrierTaskContext
+
+SCHEMA = "end string"
+"""Of the rows that tasks return: ``RankEnd`` as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """All that a task needs to know; travels from the driver inside Spark's task closure."""
+
+    payload: bytes
+    """The function and its arguments, by cloudpickle."""
+    token: str
+    threads: int
+    device: Literal["cpu", "cuda"]
+    allow_cpu_fallback: bool
+    deadline_s: float
+    heartbeat_s: float
+    shared_memory: bool
+    not_after: float
+    """When the driver has given up, in seconds since the epoch. Spark may hold a stage that does not fit for ten minutes and start
+    it then, cancelled or not (SPARK-24819)."""
+    driver_memory: str
+    """``memory_identity`` of the driver."""
+    driver_path: tuple[str, ...]
+    """``sys.path`` of the driver, for ranks beside it: a notebook's own modules import there as they do in the notebook."""
+    sparkring: str
+    """Version of the driver's sparkring."""
+    python: str
+    """Version of the driver's Python, e.g. ``3.11``."""
+
+
+def run_task(launch: Launch, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Be one task; this is the function that Spark maps over the partitions."""
+    import pyarrow as pa
+    from pyspark import BarrierTaskContext
+
+    for _ in rows:
+        pass  # Spark keeps the Python worker for the next task only if it has read its input to the end
+    end = _Task(launch, BarrierTaskContext.get()).run()
+    yield pa.RecordBatch.from_pydict({"end": [end.to_json()]})
+
+
+def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) -> str | None:
+    """Why these tasks cannot make a ring, or None.
+
+    Args:
+        launch: What the driver said.
+        facts: Of all tasks, by partition.
+        on_one_host: Whether Spark names one host for all executors, so that the ring was laid on loopback.
+    """
+    for fact in facts:
+        if (fact.sparkring, fact.python) != (launch.sparkring, launch.python):
+            return (f"the executor on {fact.hostname} has sparkring {fact.sparkring} on Python {fact.python}, the driver {launch.sparkring} on "
+                    f"{launch.python}; install the same versions on both, or point PYSPARK_PYTHON at the driver's kind of Python.")
+        if on_one_host and fact.network != facts[0].network:
+            return (f"Spark names one host for all executors, but {fact.hostname} and {facts[0].hostname} do not share a network; "
+                    "give each executor an address of its own (SPARK_LOCAL_IP).")
+        if launch.device == "cuda" and fact.gpu is None and not launch.allow_cpu_fallback:
+            return (f"device is cuda, but Spark assigned no GPU to the task on {fact.hostname}; set spark.executor.resource.gpu.amount, "
+                    "spark.task.resource.gpu.amount and a discovery script, or train.ring.allow_cpu_fallback=true.")
+        if fact.clock > launch.not_after:
+            return (f"the task on {fact.hostname} came {fact.clock - launch.not_after:.0f} seconds after this launch was given up; if nobody "
+                    "gave it up, the clocks of that host and of the driver differ: set them right.")
+    return None
+
+
+class _Task:
+    def __init__(self, launch: Launch, context: BarrierTaskContext) -> None:
+        self._launch, self._context, self._partition = launch, context, context.partitionId()
+        executors = [info.address.rpartition(":")[0] for info in context.getTaskInfos()]
+        self._size, self._spark_host, self._on_one_host = len(executors), executors[self._partition], len(set(executors)) == 1
+        gpus = context.resources().get("gpu") if launch.device == "cuda" else None
+        self._gpu = gpus.addresses[0] if gpus else None
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._rendezvous: Rendezvous | None = None
+
+    def run(self) -> RankEnd:
+        process = RankProcess(self._launch.device, env=self._environment(), on_report=self._events.put, on_exit=self._events.put)
+        try:
+            return self._run(process)
+        except EnvironmentProblem as problem:
+            return RankEnd(rank=self._partition, host=self._spark_host, kind="refused", summary=str(problem))
+        finally:
+            process.stop()
+            if self._rendezvous is not None:
+                self._rendezvous.close()
+
+    def _run(self, process: RankProcess) -> RankEnd:
+        facts = self._meet()
+        mine, place = facts[self._partition], places([fact.memory for fact in facts])[self._partition]
+        process.label = f"rank {place.rank}"
+        if self._rendezvous is not None:
+            self._rendezvous.start(allowed={LOOPBACK, *(address for fact in facts for address in fact.addresses)})
+        device, note = self._agree_on_device(mine)
+        process.send(self._order(place, facts, device=device, note=note), self._launch.payload)
+        board = BoardClient(facts[0].address, facts[0].port, token=self._launch.token, heartbeat_s=self._launch.heartbeat_s)
+        end = Watch(process, self._events, rank=place.rank, host=mine.hostname).until_the_end(board)
+        if self._rendezvous is not None:
+            self._rendezvous.board.wait_until_left(within_s=CAUSE_GRACE_S + ANSWER_TIMEOUT_S)
+        return end
+
+    def _meet(self) -> tuple[TaskFacts, ...]:
+        """Tell the others about this task and hear about them.
+
+        Raises:
+            EnvironmentProblem: no ring can come of these tasks; the same in each of them.
+        """
+        told = [json.loads(message) for message in self._context.allGather(json.dumps(self._introduction()))]
+        problems = [entry["problem"] for entry in told if "problem" in entry]
+        if problems:
+            raise EnvironmentProblem(problems[0])
+        facts = tuple(TaskFacts(**entry) for entry in told)
+        refusal = objection(self._launch, facts, on_one_host=self._on_one_host)
+        if refusal:
+            raise EnvironmentProblem(refusal)
+        return facts
+
+    def _introduction(self) -> dict[str, Any]:
+        """This task's facts, or its problem; a problem is told, not raised, so that no other task waits in vain."""
+        try:
+            mine = describe_task(self._spark_host, on_one_host=self._on_one_host, gpu=self._gpu)
+            if self._partition != 0:
+                return asdict(mine)
+            board = Board(self._launch.token, size=self._size, heartbeat_s=self._launch.heartbeat_s)
+            self._rendezvous = Rendezvous(mine.address, board)
+            return asdict(mine) | {"port": self._rendezvous.port}
+        except EnvironmentProblem as problem:
+            return {"problem": str(problem)}
+        except OSError as error:
+            return {"problem": f"cannot listen on {self._spark_host}: {error}; see that the host has a free port on the ring's interface."}
+
+    def _agree_on_device(self, mine: TaskFacts) -> tuple[str, str]:
+        """The device of all ranks, and what to say about it."""
+        if self._launch.device == "cpu":
+            return "cpu", ""
+        event = self._events.get()
+        problem = None
+        if isinstance(event, dict) and event["kind"] == "device":
+            problem = event["summary"] and f"GPU {mine.gpu} on {mine.hostname}: {event['summary']}"
+        else:
+            self._events.put(event)  # the rank has ended already; the watch deals with that
+        everyone = map(json.loads, self._context.allGather(json.dumps(problem)))
+        return common_device(everyone, allow_cpu_fallback=self._launch.allow_cpu_fallback)
+
+    def _environment(self) -> dict[str, str]:
+        """What the rank process starts with: all that must be there before torch is imported."""
+        launch = self._launch
+        path = [entry for entry in sys.path if entry]
+        if memory_identity() == launch.driver_memory:
+            path += [entry for entry in launch.driver_path if entry not in path]
+        return rank_environment.defaults(launch.deadline_s) | os.environ | rank_environment.settings(
+            threads=launch.threads, deadline_s=launch.deadline_s) | {
+                "PYTHONPATH": os.pathsep.join(path),
+                "CUDA_VISIBLE_DEVICES": self._gpu or "",
+                "SPARKRING_TOKEN": launch.token,  # marks the process and all that it starts, for whoever looks for them
+            }
+
+    def _order(self, place: Place, facts: Sequence[TaskFacts], *, device: str, note: str) -> bytes:
+        """The rank's place and the variables that only now are known, as JSON."""
+        launch, interface = self._launch, facts[self._partition].interface
+        sockets = {name: os.environ.get(name, interface) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
+        env = place.horovod_environment() | sockets | {
+            "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo",
+            "HOROVOD_GLOO_IFACE": interface,
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": facts[0].address, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(facts[0].port),
+        }
+        context = RankContext(rank=place.rank, hosts=place.hosts, device=device, token=launch.token,
+                              deadline_s=launch.deadline_s, shared_memory=launch.shared_memory)
+        return json.dumps({"context": asdict(context), "env": env, "note": note}).encode()

@@ -1,0 +1,134 @@
+"""The board: how ranks stand, and what their tasks are to do about it.
+
+A task reports its rank's end once; every task asks for the verdict and is answered at once when there is one. The
+board itself is plain state under a lock; ``rendezvous.py`` serves it, ``BoardClient`` asks over HTTP.
+
+    verdict    running              some rank still works, none failed
+               finished             all ranks are done: let them go
+               stop, severity       a rank failed: end the others (``RankEnd.severity`` of the worst cause so far)
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from sparkring.errors import RingError
+
+LOST_AFTER_TRIES = 3
+"""Requests that may fail in a row before the board counts as gone."""
+ANSWER_TIMEOUT_S = 15.0
+"""Seconds beyond the heartbeat that an answer may take on a crowded machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the tasks are to do."""
+
+    kind: Literal["running", "finished", "stop"]
+    severity: int = 0
+    """Of ``stop``: least severity number among the failures known."""
+
+    def to_json(self) -> bytes:
+        """One line of JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Verdict:
+        """The inverse of ``to_json``."""
+        return cls(**json.loads(data))
+
+
+class Board:
+    """The state of one ring's ranks."""
+
+    def __init__(self, token: str, *, size: int, heartbeat_s: float) -> None:
+        self.token, self.size, self.heartbeat_s = token, size, heartbeat_s
+        self._changed = threading.Condition()
+        self._done: set[int] = set()
+        self._failed: dict[int, int] = {}
+        self._left: set[int] = set()
+
+    def report(self, rank: int, *, severity: int | None) -> int:
+        """Take a rank's end; ``severity`` is None where it is done.
+
+        Returns:
+            How many other ranks had failed before.
+        """
+        if not 0 <= rank < self.size:
+            raise ValueError(f"rank {rank} is not in a ring of {self.size}")
+        with self._changed:
+            earlier = len(self._failed.keys() - {rank})
+            if severity is None:
+                self._done.add(rank)
+            else:
+                self._failed[rank] = severity
+            self._changed.notify_all()
+            return earlier
+
+    def verdict(self) -> Verdict:
+        """Wait up to a heartbeat for something other than ``running``."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._verdict().kind != "running", timeout=self.heartbeat_s)
+            return self._verdict()
+
+    def leave(self, rank: int) -> None:
+        """Note that the task of ``rank`` asks no more."""
+        with self._changed:
+            self._left.add(rank)
+            self._changed.notify_all()
+
+    def wait_until_left(self, *, within_s: float) -> None:
+        """Wait until every task has left, so that the server may go without leaving one in the dark."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._left) == self.size, timeout=within_s)
+
+    def _verdict(self) -> Verdict:
+        if self._failed:
+            return Verdict(kind="stop", severity=min(self._failed.values()))
+        return Verdict(kind="finished" if len(self._done) == self.size else "running")
+
+
+class BoardClient:
+    """A task's view of the board."""
+
+    def __init__(self, address: str, port: int, *, token: str, heartbeat_s: float) -> None:
+        self._address, self._port, self._token, self._heartbeat_s = address, port, token, heartbeat_s
+
+    def report(self, rank: int, *, severity: int | None) -> int:
+        """See ``Board.report``."""
+        return int(self._ask("PUT", str(rank), json.dumps(severity)))
+
+    def wait_for_verdict(self) -> Verdict:
+        """Ask, heartbeat by heartbeat, until there is a verdict.
+
+        Raises:
+            RingError: the board is gone, so the task of rank 0 is.
+        """
+        while True:
+            verdict = Verdict.from_json(self._ask("GET", "verdict"))
+            if verdict.kind != "running":
+                return verdict
+
+    def leave(self, rank: int) -> None:
+        """See ``Board.leave``."""
+        self._ask("DELETE", str(rank))
+
+    def _ask(self, method: str, what: str, body: str | None = None) -> bytes:
+        for attempt in range(LOST_AFTER_TRIES):
+            connection = http.client.HTTPConnection(self._address, self._port, timeout=self._heartbeat_s + ANSWER_TIMEOUT_S)
+            try:
+                connection.request(method, f"/{self._token}/{what}", body)
+                response = connection.getresponse()
+                if response.status == http.client.OK:
+                    return response.read()
+            except OSError:
+                time.sleep(0.2 * (attempt + 1))
+            finally:
+                connection.close()
+        raise RingError(f"lost contact with the task of rank 0 at {self._address}:{self._port}; see that executor's log.")
+

@@ -1,0 +1,49 @@
+"""One finding of the doctor: how it stands, what was found, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from sparkring.errors import SparkringError
+
+Status = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that a job needs."""
+
+    name: str
+    """E.g. ``Java``."""
+    status: Status
+    """``fail``: a job of this config would stop here. ``warn``: it would run, but worse than it could, or nobody can tell."""
+    found: str
+    advice: str = ""
+    """What to do about it; empty where all is well."""
+
+
+def guarded(name: str, look: Callable[[], Check]) -> Check:
+    """Run one check; whatever goes wrong in it becomes its finding, so that it never hides the others."""
+    try:
+        return look()
+    except SparkringError as error:
+        found, _, advice = str(error).partition("; ")  # errors say what was found, then what to do
+        return Check(name, "fail", found, advice[:1].upper() + advice[1:])
+    except Exception as error:  # noqa: BLE001 - a bug in one check must not cost the reader the others
+        return Check(name, "fail", f"the check itself failed: {type(error).__name__}: {error}", "Please report this as a bug of sparkring.")
+
+
+def verdict(name: str, problems: list[tuple[Status, str, str]], *, fine: str) -> Check:
+    """One check out of several findings: the worst status, all that was found, all that is advised.
+
+    Args:
+        name: Of the check.
+        problems: (status, found, advice) of each thing that is amiss.
+        fine: What to say where nothing is.
+    """
+    if not problems:
+        return Check(name, "ok", fine)
+    worst: Status = "fail" if any(status == "fail" for status, _, _ in problems) else "warn"
+    return Check(name, worst, "; ".join(found for _, found, _ in problems), " ".join(dict.fromkeys(advice for _, _, advice in problems)))

@@ -1,0 +1,231 @@
+"""Checks of Spark and of the machines that its tasks run on."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from sparkring.errors import SparkringError
+from sparkring.spark_jobs.diagnosis import survey
+from sparkring.spark_jobs.diagnosis.check import Check, Status, verdict
+from sparkring.spark_jobs.diagnosis.needs import MB, Needs
+from sparkring.spark_jobs.diagnosis.packages import describe_horovod, release
+from sparkring.spark_jobs.diagnosis.survey import Machine, TaskReport
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Problems = list[tuple[Status, str, str]]
+
+ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
+FEWEST_PORTS = 1000
+"""Ephemeral ports under which a busy machine may run out of them."""
+
+
+def check_settings(spark: SparkSession, needs: Needs) -> Check:
+    """Spark properties that keep a ring from starting, or from running well."""
+    problems: Problems = []
+    if is_on(spark, "spark.dynamicAllocation.enabled"):
+        problems.append(("fail", "spark.dynamicAllocation.enabled is true, and Spark runs no barrier stage with it",
+                         "Start the session with spark.dynamicAllocation.enabled=false and spark.executor.instances set."))
+    if is_on(spark, "spark.speculation"):
+        problems.append(("warn", "spark.speculation is true: tasks of prepare and score may run twice (those of the ring never do)",
+                         "Set spark.speculation=false."))
+    cpus, threads = int(setting(spark, "spark.task.cpus") or 1), needs.train.ring.threads_per_rank
+    if threads > cpus and not needs.local:
+        problems.append(("warn", f"spark.task.cpus={cpus}, but a rank has {threads} threads: ranks would share cores",
+                         f"Set spark.task.cpus={threads}, or train.ring.threads_per_rank={cpus}."))
+    problems += _container_problems(spark, needs)
+    return verdict("Spark settings", problems, fine="no dynamic allocation, no speculation, "
+                                                    f"spark.task.cpus={cpus} for {threads} thread(s) a rank")
+
+
+def check_slots(spark: SparkSession, needs: Needs) -> Check:
+    """Whether Spark can run all ranks at once."""
+    from sparkring.spark_jobs.slots import require_slots
+
+    require_slots(spark, num_ranks=needs.train.num_ranks, within_s=needs.train.ring.start_timeout_s)
+    return Check("slots", "ok", f"{needs.train.num_ranks} ranks fit at once on {setting(spark, 'spark.master') or 'the Spark server'}")
+
+
+def survey_tasks(spark: SparkSession, needs: Needs, *, witness: str | None, meet: bool) -> list[TaskReport]:
+    """Have as many tasks as there will be ranks look at their machines.
+
+    Args:
+        spark: The session.
+        needs: Of the job.
+        witness: A file for the tasks to look for.
+        meet: Run them all at once, in a barrier stage, and let them try to reach each other.
+    """
+    from pyspark import cloudpickle
+
+    from sparkring.spark_jobs.spark_job import collect_when_started
+
+    num_tasks = needs.train.num_ranks
+    cloudpickle.register_pickle_by_value(survey)  # it must answer where sparkring is not installed
+    try:
+        frame = spark.range(0, num_tasks, 1, num_tasks).mapInArrow(partial(survey.survey_task, witness, meet), survey.SCHEMA, barrier=meet)
+        rows = collect_when_started(frame, spark, tag=f"sparkring-doctor-{uuid4().hex}", num_tasks=num_tasks,
+                                    within_s=needs.train.ring.start_timeout_s)
+    except SparkringError as error:
+        if "PYTHON_VERSION_MISMATCH" in str(error):
+            raise SparkringError("the executors' Python has another minor version than the driver's; point PYSPARK_PYTHON "
+                                 "(spark.pyspark.python) at a Python 3.11 on the executors.") from error
+        raise
+    finally:
+        cloudpickle.unregister_pickle_by_value(survey)
+    return [TaskReport.from_json(row["report"]) for row in rows]
+
+
+def check_executors(reports: Sequence[TaskReport], here: Machine) -> Check:
+    """Whether executors run the same Python, sparkring, torch and Horovod as the driver, and see its workspace."""
+    problems: Problems = []
+    machines = machines_of(reports)
+    for machine in machines:
+        problems += _python_problems(machine, here)
+        for name in survey.PACKAGES:
+            problems += _package_problems(name, machine, here)
+    blind = sorted({report.machine.host for report in reports if report.sees_witness is False})
+    if blind:
+        problems.append(("fail", f"{', '.join(blind)} cannot see the workspace's folder of this machine",
+                         "Put the workspace on storage that all machines have mounted at the same path."))
+    first = machines[0]
+    versions = ", ".join(f"{name} {first.packages[name].get('version')}" for name in ("sparkring", "torch"))
+    horovod = first.packages["horovod"]
+    fine = f"{len(reports)} task(s) on {', '.join(machine.host for machine in machines)}: Python {first.python}, {versions}"
+    return verdict("executors", problems, fine=fine if "error" in horovod else f"{fine}, {describe_horovod(horovod)}")
+
+
+def check_executor_memory(reports: Sequence[TaskReport], needs: Needs) -> Check:
+    """Free memory of each machine against the ranks that would run there."""
+    problems: Problems = []
+    fine = []
+    for machine, ranks in ranks_by_host(reports):
+        need_mb, free_mb = needs.memory_mb(ranks), machine.free_memory / MB
+        fine.append(f"{free_mb:,.0f} MB free on {machine.host}, {ranks} rank(s) need about {need_mb:,.0f}")
+        if free_mb < need_mb:
+            problems.append(("fail" if free_mb < need_mb / 2 else "warn", fine[-1],
+                             "Use machines with more memory, fewer ranks a machine, or smaller row groups (prepare.row_group_mb)."))
+    return verdict("executor memory", problems, fine="; ".join(fine))
+
+
+def check_network(reports: Sequence[TaskReport], *, port_range: Path = Path("/proc/sys/net/ipv4/ip_local_port_range")) -> Check:
+    """Whether the tasks could listen where the ring would, and reach each other there."""
+    first, last = map(int, port_range.read_text(encoding="ascii").split())
+    advice = (f"Let the executors' machines reach each other on TCP ports {first} to {last}, or name another interface with "
+              "spark.executorEnv.HOROVOD_GLOO_IFACE.")
+    problems: Problems = [("fail", trouble, advice) for report in reports for trouble in report.trouble]
+    if last - first < FEWEST_PORTS:
+        problems.append(("warn", f"only the ports {first} to {last} are free to use", "Widen net.ipv4.ip_local_port_range."))
+    if any(report.address is None for report in reports) and not problems:
+        problems.append(("warn", "not tried, since the tasks could not run at once", "See the checks `slots` and `Spark settings`."))
+    places = sorted({f"{report.address} ({report.interface})" for report in reports})
+    return verdict("network", problems, fine=f"{len(reports)} task(s) reach each other at {', '.join(places)}, ports {first} to {last}")
+
+
+def check_gpu(spark: SparkSession | None, reports: Sequence[TaskReport], needs: Needs, here: Machine) -> Check:
+    """GPUs that Spark assigns and torch can use, against ``train.ring.device``."""
+    ring, seen = needs.train.ring, here.packages["torch"].get("cuda_devices", 0)
+    if ring.device == "cpu":
+        return Check("GPU", "ok", f"not asked for (train.ring.device=cpu); {seen} visible here")
+    problems: list[tuple[str, str]] = []
+    if spark is not None and float(setting(spark, "spark.task.resource.gpu.amount") or 0) < 1:
+        problems.append(("Spark assigns no GPU to tasks (spark.task.resource.gpu.amount is not set)",
+                         "Set spark.task.resource.gpu.amount=1, spark.executor.resource.gpu.amount and a discovery script."))
+    elif any(not report.gpus for report in reports):
+        problems.append(("some tasks were given no GPU", "Set spark.executor.resource.gpu.amount to the GPUs of a machine."))
+    blind = [machine.host for machine in machines_of(reports) if not machine.packages["torch"].get("cuda_devices")]
+    if blind:
+        problems.append((f"torch sees no GPU on {', '.join(blind)}", "Install the NVIDIA driver there (nvidia-smi must list the GPU)."))
+    if not reports:
+        problems.append(("the executors' GPUs were not looked at", "See the check `executors`."))
+    status: Status = "warn" if ring.allow_cpu_fallback or not reports else "fail"
+    if problems:
+        problems.append(("the config asks for cuda", "Or train on CPUs: --set train.ring.device=cpu."))
+    given = ", ".join(sorted({gpu for report in reports for gpu in report.gpus}))
+    return verdict("GPU", [(status, found, advice) for found, advice in problems], fine=f"{len(reports)} task(s) with GPU {given}")
+
+
+def check_encryption(spark: SparkSession, reports: Sequence[TaskReport]) -> Check:
+    """Whether Spark's traffic is encrypted while the ring's is not."""
+    on = [key for key in ENCRYPTION if is_on(spark, key)]
+    hosts = {report.machine.host for report in reports}
+    if not on:
+        return Check("encryption", "ok", "not asked for; the ring's traffic is plain TCP, as Spark's is here")
+    if len(hosts) == 1:
+        return Check("encryption", "ok", f"{', '.join(on)}; the ring stays on {hosts.pop()}")
+    return Check("encryption", "warn", f"{', '.join(on)}, but the ring's traffic between machines (gradients, parameters) is plain TCP",
+                 "Let the ring's machines talk over a private or encrypted network only (VPC, WireGuard).")
+
+
+def machines_of(reports: Sequence[TaskReport]) -> list[Machine]:
+    """Each machine once, as the task saw it that looked at its packages too."""
+    machines = {(report.machine.host, report.machine.executable): report.machine for report in reports if report.machine.packages}
+    return [machines[key] for key in sorted(machines)]
+
+
+def ranks_by_host(reports: Sequence[TaskReport]) -> list[tuple[Machine, int]]:
+    """Each machine, and how many tasks were on it."""
+    counts = Counter(report.machine.host for report in reports)
+    machines = {report.machine.host: report.machine for report in reports}
+    return [(machines[host], counts[host]) for host in sorted(counts)]
+
+
+def setting(spark: SparkSession, key: str) -> str | None:
+    """A Spark property, classic or over Connect; None where it is not set."""
+    return spark.conf.get(key, None)
+
+
+def is_on(spark: SparkSession, key: str) -> bool:
+    """Whether a property is true."""
+    return (setting(spark, key) or "false").lower() == "true"
+
+
+def megabytes(size: str, *, unit: str) -> float:
+    """Spark's ``4g``, ``512m`` or, without a unit, a number of ``unit``."""
+    match = re.fullmatch(r"\s*(\d+)\s*([bkmgt]?)b?\s*", size.lower())
+    if match is None:
+        raise SparkringError(f"{size!r} is not a size as Spark writes them; write e.g. 4g or 512m.")
+    powers = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+    return float(int(match.group(1)) * 1024 ** powers[match.group(2) or unit] / MB)
+
+
+def _python_problems(machine: Machine, here: Machine) -> Problems:
+    if release(machine.python)[:2] == release(here.python)[:2]:
+        return []
+    return [("fail", f"Python {machine.python} on {machine.host}, {here.python} here",
+             "Point PYSPARK_PYTHON (spark.pyspark.python) at a Python of the same minor version on the executors.")]
+
+
+def _package_problems(name: str, machine: Machine, here: Machine) -> Problems:
+    theirs, mine = machine.packages[name], here.packages[name]
+    advice = f"Install the driver's {name} for {machine.executable} on every executor, or ship it in the environment's archive."
+    if "error" in theirs:
+        return [("fail", f"{name} cannot be imported on {machine.host}: {theirs['error']}", advice)]
+    if "version" in mine and theirs["version"] != mine["version"]:
+        return [("fail", f"{name} {theirs['version']} on {machine.host}, {mine['version']} here", advice)]
+    if name == "horovod" and not theirs["gloo"]:
+        return [("fail", f"Horovod on {machine.host} was built without Gloo", advice)]
+    return []
+
+
+def _container_problems(spark: SparkSession, needs: Needs) -> Problems:
+    """On YARN and Kubernetes a rank lives in its executor's container, beside the JVM's heap, and is killed when it outgrows it."""
+    if not (setting(spark, "spark.master") or "").startswith(("yarn", "k8s")):
+        return []
+    heap_mb = megabytes(setting(spark, "spark.executor.memory") or "1g", unit="b")
+    given = setting(spark, "spark.executor.memoryOverhead")
+    factor = float(setting(spark, "spark.executor.memoryOverheadFactor") or 0.1)
+    overhead_mb = megabytes(given, unit="m") if given else max(384 * 1024**2 / MB, factor * heap_mb)
+    cores, cpus = (int(setting(spark, key) or 1) for key in ("spark.executor.cores", "spark.task.cpus"))
+    ranks = max(1, min(cores // cpus, needs.train.num_ranks))
+    need_mb = needs.memory_mb(ranks)
+    if overhead_mb >= need_mb:
+        return []
+    found = f"an executor's container has {overhead_mb:,.0f} MB beside the JVM's heap, {ranks} rank(s) in it need about {need_mb:,.0f}"
+    return [("warn", found, f"Set spark.executor.memoryOverhead={-(-need_mb // 1):.0f}m.")]

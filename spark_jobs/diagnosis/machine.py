@@ -1,0 +1,169 @@
+"""Checks of this machine: Java, Python, memory, disk, shared memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sparkring.conf.schema import Config
+from sparkring.errors import SparkringError
+from sparkring.pipelines.data.store import open_store
+from sparkring.spark_jobs.diagnosis.check import Check, Status, verdict
+from sparkring.spark_jobs.diagnosis.needs import MB, SPARK_MB, Needs
+from sparkring.spark_jobs.diagnosis.survey import SHARED_MEMORY, Machine
+
+PYTHON = (3, 11)
+DISK_FAIL_MB, DISK_WARN_MB = 200, 2000
+"""Free space under which a job would stop soon, or might."""
+
+_INSTALL_JAVA = {
+    "debian": "apt-get install openjdk-17-jre-headless", "rhel": "dnf install java-17-openjdk-headless",
+    "fedora": "dnf install java-21-openjdk-headless", "suse": "zypper install java-17-openjdk-headless",
+    "alpine": "apk add openjdk17-jre-headless"}
+
+
+def check_java(needs: Needs, *, running: bool = False) -> Check:
+    """Java that Spark would start here: 17 or 21. A ``running`` session has its own."""
+    from sparkring.spark_jobs.session import JAVA_VERSIONS, java_version
+
+    if running:
+        return Check("Java", "ok", "not needed: a Spark session is running")
+    if needs.spark.remote and not needs.local:
+        return Check("Java", "ok", "not needed here: the session is Spark Connect's")
+    found, home = java_version(), os.environ.get("JAVA_HOME")
+    where = f"JAVA_HOME={home}" if home else "PATH"
+    if found in JAVA_VERSIONS:
+        return Check("Java", "ok", f"Java {found} ({where})")
+    what = f"Java {found}" if found else "no Java"
+    return Check("Java", "fail", f"{what} ({where}), Spark 4 runs on 17 and 21",
+                 f"Install one: {install_java()}; then set JAVA_HOME to it if it is not first on PATH.")
+
+
+def install_java(os_release: Path = Path("/etc/os-release"), platform: str = sys.platform) -> str:
+    """The command that installs Java on this kind of machine."""
+    if platform == "darwin":
+        return "brew install openjdk@17"
+    try:
+        pairs = (line.partition("=") for line in os_release.read_text(encoding="utf-8").splitlines())
+        facts = {key: value.strip('"') for key, _, value in pairs}
+    except OSError:
+        facts = {}
+    kinds = [facts.get("ID", ""), *facts.get("ID_LIKE", "").split()]
+    known = next((_INSTALL_JAVA[kind] for kind in kinds if kind in _INSTALL_JAVA), None)
+    return known or " or ".join(f"`{command}`" for command in list(_INSTALL_JAVA.values())[:2])
+
+
+def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
+    """Python of the driver."""
+    found = f"Python {'.'.join(map(str, version))} ({sys.executable})"
+    if version == PYTHON:
+        return Check("Python", "ok", found)
+    return Check("Python", "fail", f"{found}, expected {PYTHON[0]}.{PYTHON[1]}",
+                 "Make an environment of Python 3.11, e.g. with `make setup`.")
+
+
+def check_memory(needs: Needs, machine: Machine) -> Check:
+    """Free memory here against what Spark and the ranks that run here take; under half of it fails."""
+    ranks = needs.train.num_ranks if needs.local else 0
+    need_mb, free_mb = needs.memory_mb(ranks) + SPARK_MB, machine.free_memory / MB
+    who = f"{ranks} ranks and Spark need" if ranks else "the driver needs"
+    found = f"{free_mb:,.0f} MB free on {machine.host}, {who} about {need_mb:,.0f}"
+    if free_mb >= need_mb:
+        return Check("memory", "ok", found)
+    return Check("memory", "fail" if free_mb < need_mb / 2 else "warn", found,
+                 "End other programs, give the container more memory, or use fewer ranks (train.num_ranks) or smaller row groups "
+                 "(prepare.row_group_mb).")
+
+
+def check_disk(needs: Needs) -> Check:
+    """Room and permission where results and Spark's shuffles go."""
+    problems: list[tuple[Status, str, str]] = []
+    folders = {"spark.local.dir": _local_dir(needs)} | ({"workspace": _existing(needs.workspace)} if needs.workspace else {})
+    rooms = []
+    for what, folder in folders.items():
+        free_mb = shutil.disk_usage(folder).free / MB
+        rooms.append(f"{free_mb / 1000:,.1f} GB free for {what} ({folder})")
+        if not os.access(folder, os.W_OK):
+            problems.append(("fail", f"{what}: {folder} cannot be written", f"Name another folder with --set {_key(what)}=FOLDER."))
+        if free_mb < DISK_WARN_MB:
+            status: Status = "fail" if free_mb < DISK_FAIL_MB else "warn"
+            problems.append((status, rooms[-1], f"Free some space, or name another folder with --set {_key(what)}=FOLDER."))
+    return verdict("disk", problems, fine=", ".join(rooms))
+
+
+def check_shared_memory(needs: Needs, machine: Machine, *, ranks: int, config: Config | None) -> Check:
+    """Room in /dev/shm for the gradients of ``ranks`` ranks of one host."""
+    name, free_mb = "shared memory", machine.free_shared / MB
+    if needs.train.ring.device != "cpu" or not needs.train.ring.shared_memory or ranks < 2:
+        return Check(name, "ok", f"not used by this job; {free_mb:,.0f} MB free in {SHARED_MEMORY}")
+    gradients_mb = gradient_mb(config)
+    if gradients_mb is None:
+        return Check(name, "ok", f"{free_mb:,.0f} MB free in {SHARED_MEMORY}; how much is needed is known once a dataset is prepared")
+    found = f"{free_mb:,.0f} MB free in {SHARED_MEMORY} of {machine.host}, {ranks} ranks need {ranks * gradients_mb:,.1f}"
+    if free_mb >= ranks * gradients_mb:
+        return Check(name, "ok", found)
+    return Check(name, "warn", found, "Give the container more, e.g. docker run --shm-size=1g. Without it ranks sum by the ring alone: "
+                                      "slower, with the same result.")
+
+
+def gradient_mb(config: Config | None) -> float | None:
+    """Megabytes of one rank's gradients; None as long as there is no dataset to say how large the model is."""
+    if config is None:
+        return None
+    import torch
+
+    from sparkring.models.build import build_model
+    from sparkring.pipelines.data.manifest import Dataset
+
+    try:
+        features = Dataset(config.dataset).manifest(config.dataset_version).preprocessing
+    except SparkringError:
+        return None
+    with torch.device("meta"):  # shapes without memory
+        model = build_model(config.model, num_numeric=len(features.numeric), cardinalities=features.cardinalities())
+    width = torch.finfo(getattr(torch, config.train.precision)).bits // 8
+    return sum(parameter.numel() for parameter in model.parameters()) * width / MB
+
+
+@contextmanager
+def witness(needs: Needs) -> Iterator[str | None]:
+    """A file in the workspace while the block runs, for executors to look for; None where they need not see it.
+
+    Lies in the nearest folder that is there, so that looking leaves nothing behind.
+    """
+    folder = None if needs.workspace is None or needs.local else _writable(needs.workspace)
+    if folder is None:
+        yield None
+        return
+    with tempfile.NamedTemporaryFile(prefix=".sparkring-doctor-", dir=folder) as file:
+        yield file.name
+
+
+def _existing(url: str) -> str:
+    """The nearest folder at or above ``url`` that is there; ConfigError where the storage is not served."""
+    path = Path(open_store(url).path(""))
+    return str(next(folder for folder in (path, *path.parents) if folder.is_dir()))
+
+
+def _writable(url: str) -> str | None:
+    """The same if it can be written; None leaves it to ``check_disk`` to complain."""
+    try:
+        folder = _existing(url)
+    except SparkringError:
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+def _local_dir(needs: Needs) -> str:
+    """Where Spark spills on this machine."""
+    named = os.environ.get("SPARK_LOCAL_DIRS") or needs.spark.conf.get("spark.local.dir") or tempfile.gettempdir()
+    return _existing(named.split(",")[0])
+
+
+def _key(what: str) -> str:
+    return what if what == "workspace" else f"spark.conf.{what}"

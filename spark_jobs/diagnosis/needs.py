@@ -1,0 +1,47 @@
+"""What a config asks of machines, in numbers. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkring.conf.schema import Config, SparkConfig, TrainConfig
+from sparkring.pipelines.data.order import default_lanes
+
+MB = 1_000_000
+RANK_MB = 700
+"""Memory of a rank before it holds a row: Python, torch and Horovod take 530 MB (measured), and the heap grows."""
+SPARK_MB = 1500
+"""Memory of a Spark driver or executor with the default heap at work."""
+OPEN_AT_ONCE = 2
+"""A row group is held decoded once, and once more while a batch is made of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What one job needs."""
+
+    spark: SparkConfig
+    train: TrainConfig
+    workspace: str | None
+    """None without a config: then nothing will be written."""
+    row_group_mb: float
+    """Decoded size of a row group."""
+
+    @classmethod
+    def of(cls, config: Config | None) -> Needs:
+        """Of a config; of a small job on this machine without one."""
+        if config is None:
+            train = TrainConfig()
+            return cls(spark=SparkConfig(master=f"local[{train.num_ranks}]"), train=train, workspace=None, row_group_mb=16.0)
+        return cls(spark=config.spark, train=config.train, workspace=config.workspace, row_group_mb=config.prepare.row_group_mb)
+
+    @property
+    def local(self) -> bool:
+        """Whether Spark and all ranks run on this machine."""
+        return (self.spark.remote or self.spark.master or "").startswith("local")
+
+    def memory_mb(self, ranks: int) -> float:
+        """Memory that ``ranks`` ranks on one machine need, with their share of the open row groups."""
+        lanes = self.train.lanes or default_lanes(self.train.num_ranks)
+        open_mb = OPEN_AT_ONCE * self.row_group_mb * -(-lanes * ranks // self.train.num_ranks)
+        return ranks * RANK_MB + open_mb

@@ -1,0 +1,65 @@
+"""Checks of what is installed beside the driver: PyTorch, Horovod and its build, Petastorm and the Arrow that it can use."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sparkring.spark_jobs.diagnosis.check import Check, Status, verdict
+from sparkring.spark_jobs.diagnosis.needs import Needs
+from sparkring.spark_jobs.diagnosis.survey import Machine
+
+ARROW_FIRST, ARROW_LAST = (14, 0, 1), (14, 0, 2)
+"""Older ones have CVE-2023-47248, newer ones lack what Petastorm imports (docs/adr/0002-stack-pins.md)."""
+BUILD_HOROVOD = "Build it with `make setup` in a checkout, or install the wheel that `make wheels` leaves in dist/."
+
+
+def check_torch(needs: Needs, machine: Machine) -> Check:
+    """PyTorch, and threads against CPUs."""
+    facts = machine.packages["torch"]
+    if "error" in facts:
+        return Check("PyTorch", "fail", f"torch cannot be imported: {facts['error']}", "Install the pinned one, e.g. with `make setup`.")
+    found = f"torch {facts['version']}, {needs.train.ring.threads_per_rank} thread(s) a rank, {machine.cpus} CPUs here"
+    wanted = needs.train.num_ranks * needs.train.ring.threads_per_rank
+    if needs.local and needs.train.ring.device == "cpu" and wanted > machine.cpus:
+        return Check("PyTorch", "warn", f"{found}: {wanted} threads take turns",
+                     f"Lower train.num_ranks or train.ring.threads_per_rank until their product is at most {machine.cpus}.")
+    return Check("PyTorch", "ok", found)
+
+
+def check_horovod(needs: Needs, machine: Machine) -> Check:
+    """Horovod, and which back ends are built in."""
+    facts = machine.packages["horovod"]
+    if "error" in facts:
+        return Check("Horovod", "fail", f"horovod.torch cannot be imported: {facts['error']}", BUILD_HOROVOD)
+    problems: list[tuple[Status, str, str]] = []
+    if not facts["gloo"]:
+        problems.append(("fail", f"Horovod {facts['version']} was built without Gloo", BUILD_HOROVOD))
+    if needs.train.ring.device == "cuda" and not facts["nccl"]:
+        status: Status = "warn" if needs.train.ring.allow_cpu_fallback else "fail"
+        problems.append((status, f"Horovod {facts['version']} was built without NCCL, which GPUs sum with", BUILD_HOROVOD))
+    return verdict("Horovod", problems, fine=describe_horovod(facts))
+
+
+def describe_horovod(facts: dict[str, Any]) -> str:
+    """E.g. ``Horovod 0.28.1 with Gloo and NCCL``."""
+    built = [name for name, there in (("Gloo", facts["gloo"]), ("NCCL", facts["nccl"])) if there]
+    return f"Horovod {facts['version']}" + (f" with {' and '.join(built)}" if built else "")
+
+
+def check_petastorm(machine: Machine) -> Check:
+    """Petastorm, and the one Arrow release that both it and safety allow."""
+    problems: list[tuple[Status, str, str]] = []
+    for name in ("petastorm", "pyarrow"):
+        facts = machine.packages[name]
+        if "error" in facts:
+            problems.append(("fail", f"{name} cannot be imported: {facts['error']}", "Install the pinned versions: `make setup`."))
+    arrow = machine.packages["pyarrow"].get("version")
+    if arrow and not ARROW_FIRST <= release(arrow) <= ARROW_LAST:
+        problems.append(("fail", f"pyarrow {arrow}, Petastorm needs 14.0.1 or 14.0.2", "Install pyarrow==14.0.2."))
+    return verdict("Petastorm", problems, fine=f"petastorm {machine.packages['petastorm'].get('version')}, pyarrow {arrow}")
+
+
+def release(version: str) -> tuple[int, ...]:
+    """``14.0.2`` -> (14, 0, 2); what follows the numbers is left out."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

@@ -1,0 +1,122 @@
+"""``sparkring doctor``: look at everything that a job of a config needs, and say in words what to do about what is amiss.
+
+    machine    Java, Python, PyTorch, Horovod, Petastorm, memory, disk
+    cluster    Spark, its settings, slots; then one Spark job looks at the executors' machines and has their tasks meet
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sparkring.conf.schema import Config
+from sparkring.spark_jobs.diagnosis.check import Check, guarded
+from sparkring.spark_jobs.diagnosis.cluster import (
+    check_encryption,
+    check_executor_memory,
+    check_executors,
+    check_gpu,
+    check_network,
+    check_settings,
+    check_slots,
+    ranks_by_host,
+    setting,
+    survey_tasks,
+)
+from sparkring.spark_jobs.diagnosis.machine import check_disk, check_java, check_memory, check_python, check_shared_memory, witness
+from sparkring.spark_jobs.diagnosis.needs import Needs
+from sparkring.spark_jobs.diagnosis.packages import check_horovod, check_petastorm, check_torch
+from sparkring.spark_jobs.diagnosis.survey import TaskReport, this_machine
+from sparkring.spark_jobs.progress import SILENT, Bar, Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Check", "doctor"]
+
+CLUSTER_CHECKS = ("Spark settings", "slots", "executors", "executor memory", "network")
+NUM_CHECKS = 16
+
+
+def doctor(config: Config | None, *, spark: SparkSession | None = None, progress: Progress = SILENT) -> list[Check]:
+    """Check what a job of ``config`` needs.
+
+    Args:
+        config: The job; None looks at this machine as a small local job would.
+        spark: The session to look at; default the active one, or one made from ``config.spark``.
+        progress: Where to show how far it is.
+    Returns:
+        The checks, from this machine to the cluster. None of them raises, and none hides another.
+    """
+    with progress.stage("doctor", total=NUM_CHECKS) as bar:
+        return _Examination(config, spark, bar).checks
+
+
+class _Examination:
+    """One pass over all checks, in the order in which they build on each other."""
+
+    def __init__(self, config: Config | None, spark: SparkSession | None, bar: Bar) -> None:
+        self._config, self._spark, self._bar = config, spark, bar
+        self._needs, self._here = Needs.of(config), this_machine()
+        self._reports: list[TaskReport] = []
+        self.checks: list[Check] = []
+        self._machine()
+        self._cluster()
+        self._both()
+
+    def _machine(self) -> None:
+        needs, here = self._needs, self._here
+        self._add("Java", lambda: check_java(needs, running=self._spark is not None))
+        self._add("Python", check_python)
+        self._add("PyTorch", lambda: check_torch(needs, here))
+        self._add("Horovod", lambda: check_horovod(needs, here))
+        self._add("Petastorm", lambda: check_petastorm(here))
+        self._add("memory", lambda: check_memory(needs, here))
+        self._add("disk", lambda: check_disk(needs))
+
+    def _cluster(self) -> None:
+        self._add("Spark", self._start)
+        spark, needs = self._spark, self._needs
+        if spark is None:
+            for name in CLUSTER_CHECKS:
+                self._add(name, partial(_unknown, name, "Spark"))
+            return
+        self._add("Spark settings", lambda: check_settings(spark, needs))
+        self._add("slots", lambda: check_slots(spark, needs))
+        at_once = not any(check.status == "fail" for check in self.checks[-2:])
+        self._add("executors", lambda: self._ask_executors(spark, at_once=at_once))
+        if self._reports:
+            self._add("executor memory", lambda: check_executor_memory(self._reports, needs))
+            self._add("network", lambda: check_network(self._reports))
+        else:
+            self._add("executor memory", partial(_unknown, "executor memory", "executors"))
+            self._add("network", partial(_unknown, "network", "executors"))
+
+    def _both(self) -> None:
+        """What can be said with or without Spark, and better with it."""
+        needs, spark, reports = self._needs, self._spark, self._reports
+        machine, ranks = max(ranks_by_host(reports), key=lambda item: item[1], default=(self._here, needs.train.num_ranks))
+        self._add("shared memory", lambda: check_shared_memory(needs, machine, ranks=ranks, config=self._config))
+        self._add("GPU", lambda: check_gpu(spark, reports, needs, self._here))
+        if spark is not None:
+            self._add("encryption", lambda: check_encryption(spark, reports))
+
+    def _add(self, name: str, look: Callable[[], Check]) -> None:
+        self._bar.update(len(self.checks), total=NUM_CHECKS, text=name)
+        self.checks.append(guarded(name, look))
+
+    def _start(self) -> Check:
+        from sparkring.spark_jobs.session import spark_session
+
+        self._spark = spark = self._spark or spark_session(self._needs.spark, app_name="sparkring doctor")
+        return Check("Spark", "ok", f"Spark {spark.version} at {setting(spark, 'spark.master') or 'a Spark Connect server'}")
+
+    def _ask_executors(self, spark: SparkSession, *, at_once: bool) -> Check:
+        with witness(self._needs) as file:
+            self._reports = survey_tasks(spark, self._needs, witness=file, meet=at_once)
+        return check_executors(self._reports, self._here)
+
+
+def _unknown(name: str, cause: str) -> Check:
+    return Check(name, "warn", f"not looked at, see the check `{cause}`", f"First do what the check `{cause}` says.")

@@ -1,0 +1,51 @@
+"""Encode raw features as the numbers that the network sees: Spark columns in, Spark columns out, nothing computed here.
+
+The one implementation of ``Preprocessing``: prepare, scoring of raw rows and the baselines all use it. Values are looked
+up by a broadcast hash join a column, whose cost does not grow with the vocabulary (a map literal is searched from its
+beginning for every row).
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from sparkring.pipelines.data.preprocessing import CategoricalFeature, NumericFeature, Preprocessing
+from sparkring.spark_jobs.columns import finite, named
+
+
+def encode(frame: DataFrame, preprocessing: Preprocessing) -> DataFrame:
+    """Replace each raw feature by its encoded value.
+
+    Args:
+        frame: The raw features, numeric and categorical, by their names; other columns pass through.
+        preprocessing: The fitted figures.
+    Returns:
+        The other columns, then numeric features as float, then categorical ones as int, none of them null.
+    """
+    features = {feature.column for feature in (*preprocessing.numeric, *preprocessing.categorical)}
+    others = [named(name) for name in frame.columns if name not in features]
+    for place, feature in enumerate(preprocessing.categorical):
+        frame = _look_up(frame, feature, place)
+    return frame.select(*others, *(_standardised(feature) for feature in preprocessing.numeric),
+                        *(sf.coalesce(sf.col(_id(place)), sf.lit(0)).alias(feature.column)
+                          for place, feature in enumerate(preprocessing.categorical)))
+
+
+def _standardised(feature: NumericFeature) -> Column:
+    """(x - mean) / std as a float; what is no finite number is 0, the mean."""
+    value = (finite(named(feature.column)) - sf.lit(feature.mean)) / sf.lit(feature.std)
+    return sf.coalesce(value.cast("float"), sf.lit(0.0).cast("float")).alias(feature.column)
+
+
+def _look_up(frame: DataFrame, feature: CategoricalFeature, place: int) -> DataFrame:
+    """Add the ids of one column's values; null where the vocabulary has none."""
+    value = f"__value_{place}"
+    entries = pa.table({value: pa.array(feature.vocabulary, pa.string()), _id(place): pa.array(range(1, feature.size), pa.int32())})
+    vocabulary = frame.sparkSession.createDataFrame(entries)
+    return frame.join(sf.broadcast(vocabulary), named(feature.column).cast("string") == sf.col(value), "left")
+
+
+def _id(place: int) -> str:
+    return f"__id_{place}"

@@ -1,0 +1,63 @@
+"""How the rows of a split are dealt to files and row groups. Pure arithmetic; imports neither pyspark nor pyarrow.
+
+Each row has a key, a hash of its id and the seed; the top bits of the key are its bucket. A file takes a run of buckets:
+
+    bucket     0 1 2 3 4 5 6 7 8 9        (4,096 in all)
+    rows       2 1 3 2 1 2 2 1 2 2
+    3 files    [-----)[------)[----)      borders at 3 and 7: 6, 7, 5 rows
+
+and orders its rows by key. So the order is a function of (ids, seed) alone, whatever Spark does, and is as good as
+random; files are equal up to a bucket, and row groups of equal size leave only the last one of a file a little short.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+BUCKET_BITS = 12
+NUM_BUCKETS = 1 << BUCKET_BITS
+LEAST_GROUP_ROWS = 256
+"""Below this a row group costs more to open than to read: ``min_row_groups`` does not cut finer."""
+
+
+@dataclass(frozen=True)
+class SplitLayout:
+    """Where the rows of one split go."""
+
+    borders: tuple[int, ...]
+    """First bucket of each file but the first, ascending: file i takes the buckets from borders[i - 1] to before borders[i]."""
+    group_rows: int
+    """Rows of a row group."""
+
+    @property
+    def num_files(self) -> int:
+        """Files of the split."""
+        return len(self.borders) + 1
+
+
+def lay_out(bucket_rows: Sequence[int], *, num_files: int, row_bytes: int, group_bytes: float, min_groups: int) -> SplitLayout:
+    """Cut a split into files and row groups.
+
+    Args:
+        bucket_rows: Rows of each bucket.
+        num_files: Files asked for; fewer where there are fewer row groups.
+        row_bytes: Decoded bytes of a row.
+        group_bytes: Decoded bytes that a row group should have at most.
+        min_groups: Row groups of the split at least, where each gets ``LEAST_GROUP_ROWS``.
+    Returns:
+        The layout; each file has a row.
+    """
+    rows = sum(bucket_rows)
+    groups = max(math.ceil(rows * row_bytes / group_bytes), min(min_groups, rows // LEAST_GROUP_ROWS), 1)
+    files = min(num_files, groups)
+    reached = list(accumulate(bucket_rows))
+    # File i should end where i/files of the rows are reached. Buckets are whole: on tiny input two ends may fall together.
+    borders = sorted({bisect_left(reached, rows * number / files) + 1 for number in range(1, files)})
+    borders = [border for border in borders if reached[border - 1] < rows]
+    ends = [0, *(reached[border - 1] for border in borders), rows]
+    largest = max(end - start for start, end in pairwise(ends))
+    return SplitLayout(borders=tuple(borders), group_rows=math.ceil(largest / math.ceil(groups / files)))

@@ -1,0 +1,193 @@
+"""From source tables to a committed dataset version: read, join, check, split by time, fit on train, encode, shuffle, write.
+
+    sparkring prepare local/flights
+
+Nothing is visible before the last step, which puts the manifest; until then errors leave the dataset as it was, and what
+was written is taken away again. An equal recipe (config, source bytes, code) is not cooked twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sparkring import __version__
+from sparkring.conf.schema import Config, PrepareConfig
+from sparkring.pipelines.data.manifest import Dataset, Manifest, Split, content_id
+from sparkring.pipelines.data.preprocessing import Preprocessing
+from sparkring.spark_jobs.columns import named
+from sparkring.spark_jobs.encode import encode
+from sparkring.spark_jobs.examples import SPLITS, run_query, split_name, survey, tables
+from sparkring.spark_jobs.fit import fit
+from sparkring.spark_jobs.progress import SILENT, Bar, Progress
+from sparkring.spark_jobs.session import result_settings, spark_session
+from sparkring.spark_jobs.sources import Source, identify, locate, read_table
+from sparkring.spark_jobs.write_dataset import describe, lay_out_splits, read_back, write_split
+
+RECIPE_FORMAT = 1
+"""Raised when the same config and source would give another dataset than before."""
+
+
+@dataclass(frozen=True)
+class PrepareResult:
+    """A committed dataset version."""
+
+    url: str
+    """The dataset."""
+    version: int
+    reused: bool
+    """The version was there already, made by the same recipe; nothing was done."""
+    rows: dict[str, int]
+    """Rows of each split."""
+    seconds: float
+
+
+def prepare(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT) -> PrepareResult:
+    """Commit a dataset version, or find that the latest one is what this config and source give.
+
+    Args:
+        config: ``prepare`` says what to read and how; ``workspace`` or ``dataset_url`` where to commit.
+        spark: The session to use; default the active one, or one made from ``config.spark`` when it is needed.
+        progress: Where to report.
+    Returns:
+        The version and its row counts.
+    Raises:
+        SourceError: the source is missing something, or is not what the config says it is.
+        ConfigError: the query or a name in the config cannot be used.
+        CommitConflict: another writer committed the same version number meanwhile.
+    """
+    began = time.perf_counter()
+    dataset = Dataset(config.dataset)
+
+    @cache
+    def session() -> SparkSession:
+        return spark or spark_session(config.spark, app_name=f"sparkring {config.name}")
+
+    sources = [locate(name, source) for name, source in config.prepare.sources.items()]
+    facts = {source.name: identify(source, session) for source in sources}
+    recipe_id = _recipe_id(config.prepare, facts)
+    manifest = _same_recipe(dataset, recipe_id)
+    reused = manifest is not None
+    if manifest is None:
+        job = _Job(config, dataset, sources, facts, recipe_id)
+        with progress.stage("prepare", total=len(sources) + 2 + len(SPLITS)) as bar:
+            manifest = job.run(session(), _Steps(bar))
+    else:
+        progress.note(f"prepare: version {manifest.version} was made from this source by this config; reusing {dataset.url}")
+    return PrepareResult(url=dataset.url, version=manifest.version, reused=reused, seconds=time.perf_counter() - began,
+                         rows={name: split.rows for name, split in manifest.splits.items()})
+
+
+class _Steps:
+    """Moves a bar step by step, naming what is being done."""
+
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
+        self._done = 0
+
+    def begin(self, text: str) -> None:
+        """The step before is done and this one begins."""
+        self._bar.update(self._done, text=text)
+        self._done += 1
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One making of a version, from checked sources to the commit."""
+
+    config: Config
+    dataset: Dataset
+    sources: list[Source]
+    facts: dict[str, dict[str, Any]]
+    recipe_id: str
+
+    def run(self, spark: SparkSession, steps: _Steps) -> Manifest:
+        """Do everything and commit."""
+        with result_settings(spark):
+            frames = {}
+            for source in self.sources:
+                steps.begin(f"reading {source.name}")
+                frames[source.name], rows = read_table(spark, source, cache=self._cache)
+                self.facts[source.name]["rows"] = rows
+            with tables(spark, frames):
+                result = run_query(spark, self.config.prepare).persist()
+                try:
+                    return self._make(result, steps)
+                finally:
+                    result.unpersist()
+
+    def _make(self, result: DataFrame, steps: _Steps) -> Manifest:
+        """Check, fit and write the query's result."""
+        config = self.config.prepare
+        steps.begin("joining")
+        survey(result, config)
+        examples = result.where(named(config.label).isNotNull())
+        steps.begin("fitting on train")
+        train = examples.where(split_name(config.split) == SPLITS[0])
+        preprocessing = fit(train, config.features, min_category_rows=config.min_category_rows)
+        data_id = uuid.uuid4().hex[:16]
+        try:
+            splits = self._write(examples, preprocessing, data_id, steps)
+            manifest = self._manifest(preprocessing, splits, data_id)
+            self.dataset.commit(manifest)
+        except BaseException:
+            self.dataset.store.delete(f"data/{data_id}")
+            raise
+        return manifest
+
+    def _write(self, examples: DataFrame, preprocessing: Preprocessing, data_id: str, steps: _Steps) -> dict[str, Split]:
+        """Write all splits into a folder that nobody knows of yet."""
+        config = self.config.prepare
+        fields, tensors = describe(config, preprocessing)
+        layouts = lay_out_splits(examples, config, tensors)
+        root = Path(self.dataset.store.path(""))
+        splits = {}
+        for name in SPLITS:
+            steps.begin(f"writing {name}")
+            folder = root / "data" / data_id / name
+            rows = encode(examples.where(split_name(config.split) == name), preprocessing)
+            write_split(rows, folder, fields=fields, layout=layouts[name], seed=config.seed)
+            splits[name] = read_back(root, folder, fields)
+        return splits
+
+    def _manifest(self, preprocessing: Preprocessing, splits: dict[str, Split], data_id: str) -> Manifest:
+        config = self.config.prepare
+        fields, tensors = describe(config, preprocessing)
+        parent = max(self.dataset.versions(), default=None)
+        return Manifest(
+            version=(parent or 0) + 1, parent=parent, data_id=data_id, content_id=content_id(fields, splits), recipe_id=self.recipe_id,
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"), code_version=__version__, row_id=config.row_id, label=config.label,
+            fields=fields, tensors=tensors, splits=splits, preprocessing=preprocessing,
+            recipe=config.model_dump(mode="json"), source=self.facts)
+
+    @property
+    def _cache(self) -> Path:
+        """Unpacked sources go beside the dataset, where the executors look anyway."""
+        return Path(self.dataset.store.path("cache"))
+
+
+def _recipe_id(config: PrepareConfig, facts: dict[str, dict[str, Any]]) -> str:
+    document = {"format": RECIPE_FORMAT, "prepare": config.model_dump(mode="json"), "source": facts}
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def _same_recipe(dataset: Dataset, recipe_id: str) -> Manifest | None:
+    """The latest version, if it was made by this recipe and its files are all there."""
+    if not dataset.versions():
+        return None
+    manifest = dataset.manifest()
+    return manifest if manifest.recipe_id == recipe_id and _complete(dataset, manifest) else None
+
+
+def _complete(dataset: Dataset, manifest: Manifest) -> bool:
+    paths = ((Path(dataset.store.path(file.path)), file.bytes) for split in manifest.splits.values() for file in split.files)
+    return all(path.is_file() and path.stat().st_size == size for path, size in paths)

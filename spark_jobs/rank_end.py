@@ -1,0 +1,111 @@
+"""How a rank ended, and which of several ends is the cause of the others.
+
+Plain data that crosses from the Spark tasks to the driver as JSON; imports neither pyspark nor torch.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+from sparkring.errors import EnvironmentProblem, RankDied, RankFailed, RingError, SparkringError
+
+Json: TypeAlias = Any
+"""What ``json.dumps`` takes. A recursive type would refuse ``dict[str, float]``, since dict is invariant."""
+
+EndKind: TypeAlias = Literal["done", "raised", "died", "refused", "lost", "stopped"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankEnd:
+    """The end of one rank."""
+
+    rank: int
+    host: str
+    kind: EndKind
+    """``done``: has a result. ``raised``: an exception. ``died``: ended without a word. ``refused``: its environment does
+    not serve. ``lost``: its task lost contact with the others. ``stopped``: ended by its task because of another rank."""
+    result: Json = None
+    summary: str = ""
+    """Of ``raised``: type and message. Of ``refused`` and ``lost``: the whole message."""
+    traceback: str = ""
+    exit_code: int = 0
+    """Of ``died``: negative is the signal's number, as in ``subprocess``."""
+    stderr_tail: str = ""
+    order: int = 0
+    """How many ranks of this ring had failed before."""
+
+    @property
+    def severity(self) -> int:
+        """0: a cause. 1: a cause, unless there is one of 0. 2: what a rank sees when another one is gone."""
+        if self.kind == "raised":
+            return 2 if _tells_of_a_lost_peer(self.summary) else 0
+        if self.kind == "died":
+            if _tells_of_a_lost_peer(self.stderr_tail):
+                return 2
+            return 1 if self.exit_code == -signal.SIGABRT else 0
+        return 2 if self.kind == "lost" else 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether this end calls for ending the other ranks."""
+        return self.kind not in ("done", "stopped")
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> RankEnd:
+        """The inverse of ``to_json``."""
+        return cls(**json.loads(text))
+
+    def error(self) -> SparkringError:
+        """The error to raise on the driver for this end."""
+        if self.kind == "raised":
+            return RankFailed(self.rank, self.summary, self.traceback)
+        if self.kind == "died":
+            return RankDied(self.rank, self.host, self.exit_code, stderr_tail=self.stderr_tail)
+        if self.kind == "refused":
+            return EnvironmentProblem(self.summary)
+        if self.kind == "lost":
+            return RingError(self.summary)
+        return RingError(f"rank {self.rank} on {self.host} was ended before it had a result, and no rank said why; see the executors' logs.")
+
+
+def result_to_json(result: Json) -> str:
+    """A function's result as JSON.
+
+    Raises:
+        TypeError: JSON cannot hold it; says what a function may return.
+    """
+    try:
+        return json.dumps(result)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"the function returned a {type(result).__name__} that JSON cannot hold ({error}); "
+                        "return numbers, texts, lists and dicts of them") from None
+
+
+def results_or_error(ends: Iterable[RankEnd]) -> list[Json]:
+    """Return the results by rank, or raise the error of the rank that failed first.
+
+    Args:
+        ends: One end a rank, in any order.
+    Raises:
+        SparkringError: some rank has no result; the cause wins over what it led to on other ranks.
+    """
+    by_rank = sorted(ends, key=lambda end: end.rank)
+    failures = [end for end in by_rank if end.failed] or [end for end in by_rank if end.kind == "stopped"]
+    if failures:
+        raise min(failures, key=lambda end: (end.severity, end.order, end.rank)).error()
+    return [end.result for end in by_rank]
+
+
+def _tells_of_a_lost_peer(text: str) -> bool:
+    """Whether Horovod or Gloo says in ``text`` that the other end of a connection is gone."""
+    signs = ("HorovodInternalError", "Horovod has been shut down", "Connection closed by peer", "Connection reset by peer",
+             "gloo::IoException")
+    return any(sign in text for sign in signs)

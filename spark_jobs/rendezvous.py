@@ -1,0 +1,193 @@
+"""The meeting point of a ring: a small HTTP key-value store that Horovod's Gloo ranks find each other through.
+
+It serves what ``horovod/common/gloo/http_store.cc`` asks, and the tasks' board beside it on the same port:
+
+    PUT    /scope/key    keep the body
+    GET    /scope/key    the body, or 404 where nobody has put it yet (the client asks again)
+    DELETE /scope/key    that rank has read all it needs; a scope goes when every key in it is deleted
+    PUT    /token/rank, GET /token/verdict, DELETE /token/rank       the board (``board.py``)
+
+Horovod's own server listens on every interface, takes bodies of any size from anyone and outlives the run. This one is
+bound to the one address that the ring uses, hears only the ring's own machines, has limits and is closed with the run.
+Values are bytes to it: nothing is unpickled. Horovod's client speaks IPv4 only, hence so does this.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+import socketserver
+import threading
+from collections.abc import Collection
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+from sparkring.spark_jobs.board import Board
+
+MAX_BODY_BYTES = 4 << 20
+"""A rank puts about 150 bytes for each other rank; this serves rings of more than 20,000."""
+MAX_KEYS = 1 << 16
+MAX_TOTAL_BYTES = 256 << 20
+REQUEST_TIMEOUT_S = 10.0
+"""Seconds that a client may take to send its request."""
+_PATH = re.compile(r"/([\w.,:-]{1,200})/([\w.,:-]{1,200})", re.ASCII)
+
+
+class KeyValueStore:
+    """Scopes of keys and bytes, with limits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._scopes: dict[str, dict[str, bytes]] = {}
+        self._finished: dict[str, set[str]] = {}
+        self._num_keys = self._num_bytes = 0
+
+    def put(self, scope: str, key: str, value: bytes) -> bool:
+        """Keep ``value``; False where the store is full."""
+        with self._lock:
+            old = self._scopes.get(scope, {}).get(key)
+            num_keys = self._num_keys + (old is None)
+            num_bytes = self._num_bytes + len(value) - len(old or b"")
+            if num_keys > MAX_KEYS or num_bytes > MAX_TOTAL_BYTES:
+                return False
+            self._num_keys, self._num_bytes = num_keys, num_bytes
+            self._scopes.setdefault(scope, {})[key] = value
+            self._finished.setdefault(scope, set()).discard(key)
+            return True
+
+    def get(self, scope: str, key: str) -> bytes | None:
+        """The value, or None."""
+        with self._lock:
+            return self._scopes.get(scope, {}).get(key)
+
+    def finish(self, scope: str, key: str) -> None:
+        """Note that the owner of ``key`` is through with ``scope``, and forget the scope with its last owner.
+
+        A value outlives its own DELETE: a rank may be through while a slower one has not read that value yet.
+        """
+        with self._lock:
+            keys = self._scopes.get(scope, {})
+            finished = self._finished.get(scope, set())
+            if key in keys:
+                finished.add(key)
+            if keys and finished >= keys.keys():
+                del self._scopes[scope], self._finished[scope]
+                self._num_keys -= len(keys)
+                self._num_bytes -= sum(map(len, keys.values()))
+
+
+class Rendezvous(socketserver.ThreadingMixIn, HTTPServer):
+    """The server. Bound and listening once made, so that its port is known; it answers from ``start`` on."""
+
+    daemon_threads = True
+    request_queue_size = 1024  # ranks may knock before ``start``
+
+    def __init__(self, address: str, board: Board) -> None:
+        self.store, self.board = KeyValueStore(), board
+        self._allowed: frozenset[str] = frozenset()
+        self._thread: threading.Thread | None = None
+        super().__init__((address, 0), _Handler)
+
+    @property
+    def port(self) -> int:
+        """The port that the system gave."""
+        return int(self.server_address[1])
+
+    def start(self, *, allowed: Collection[str]) -> None:
+        """Answer from now on, to the addresses ``allowed`` only."""
+        self._allowed = frozenset(allowed)
+        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, name="rendezvous", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop and free the port."""
+        if self._thread is not None:
+            self.shutdown()
+            self._thread.join()
+        self.server_close()
+
+    def server_bind(self) -> None:
+        """Bind without HTTPServer's look-up of the machine's name, which can take seconds."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.port
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Hear only the ring's machines; others are hung up on before a byte is read."""
+        return client_address[0] in self._allowed
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hung up is its own business: its rank says what is wrong, the executor's log stays readable."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Rendezvous
+    server_version, sys_version = "sparkring", ""
+    timeout = REQUEST_TIMEOUT_S
+
+    def do_GET(self) -> None:
+        path = self._path()
+        if path is None:
+            self._answer(HTTPStatus.BAD_REQUEST)
+        elif self._for_board(path[0]):
+            self._answer(HTTPStatus.OK, self.server.board.verdict().to_json())
+        else:
+            value = self.server.store.get(*path)
+            self._answer(HTTPStatus.NOT_FOUND if value is None else HTTPStatus.OK, value or b"")
+
+    def do_PUT(self) -> None:
+        path, body = self._path(), self._body()
+        if body is None:
+            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        elif path is None:
+            self._answer(HTTPStatus.BAD_REQUEST)
+        elif self._for_board(path[0]):
+            self._report(path[1], body)
+        else:
+            scope, key = path
+            self._answer(HTTPStatus.OK if self.server.store.put(scope, key, body) else HTTPStatus.INSUFFICIENT_STORAGE)
+
+    def do_DELETE(self) -> None:
+        path = self._path()
+        if path is None:
+            self._answer(HTTPStatus.BAD_REQUEST)
+            return
+        scope, key = path
+        if not self._for_board(scope):
+            self.server.store.finish(scope, key)
+        elif key.isdecimal():
+            self.server.board.leave(int(key))
+        self._answer(HTTPStatus.OK)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (named by http.server)
+        """Requests are not news."""
+
+    def _report(self, rank: str, body: bytes) -> None:
+        try:
+            severity = json.loads(body)
+            order = self.server.board.report(int(rank), severity=None if severity is None else int(severity))
+        except (TypeError, ValueError):
+            self._answer(HTTPStatus.BAD_REQUEST)
+        else:
+            self._answer(HTTPStatus.OK, str(order).encode())
+
+    def _for_board(self, scope: str) -> bool:
+        return hmac.compare_digest(scope.encode(), self.server.board.token.encode())
+
+    def _path(self) -> tuple[str, str] | None:
+        match = _PATH.fullmatch(self.path)
+        return (match.group(1), match.group(2)) if match else None
+
+    def _body(self) -> bytes | None:
+        """The body, or None where its length is missing, no number, or over the limit."""
+        length = self.headers.get("Content-Length", "")
+        if not re.fullmatch(r"\d{1,9}", length, re.ASCII) or int(length) > MAX_BODY_BYTES:
+            return None
+        return self.rfile.read(int(length))
+
+    def _answer(self, status: HTTPStatus, body: bytes = b"") -> None:
+        self.send_response_only(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)

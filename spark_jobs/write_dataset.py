@@ -1,0 +1,149 @@
+"""Write a split: global shuffle, equal files, equal row groups, Petastorm metadata; then read back what was written.
+
+Spark's own Parquet writer writes native columns; no row passes through Python. What the manifest says about the files
+(rows, bytes, hashes, digest) is taken from the files themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from sparkring.conf.schema import PrepareConfig
+from sparkring.errors import SourceError
+from sparkring.pipelines.data.manifest import LABEL, ROW_ID, DataField, DataFile, Split, TensorSpec
+from sparkring.pipelines.data.preprocessing import Preprocessing
+from sparkring.pipelines.data.rowhash import add, rows_digest, to_hex
+from sparkring.spark_jobs.columns import named
+from sparkring.spark_jobs.examples import split_name
+from sparkring.spark_jobs.layout import BUCKET_BITS, NUM_BUCKETS, SplitLayout, lay_out
+from sparkring.spark_jobs.petastorm_schema import unischema, write_metadata
+from sparkring.spark_jobs.session import spark_path
+
+_FILE = "__file"
+_BYTES = {"int8": 1, "int16": 2, "int32": 4, "int64": 8, "float32": 4, "float64": 8}
+
+
+def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple[DataField, ...], tuple[TensorSpec, ...]]:
+    """The columns of the files, and the tensors of a batch that are made of them."""
+    numeric = tuple(feature.column for feature in preprocessing.numeric)
+    categorical = tuple(feature.column for feature in preprocessing.categorical)
+    fields = (DataField(name=config.row_id, dtype="int64"), DataField(name=config.label, dtype="int8"),
+              *(DataField(name=name, dtype="float32") for name in numeric), *(DataField(name=name, dtype="int32") for name in categorical))
+    tensors = (TensorSpec(name="numeric", dtype="float32", fields=numeric),
+               TensorSpec(name="categorical", dtype="int64", fields=categorical),
+               TensorSpec(name=LABEL, dtype="float32", fields=(config.label,), stacked=False),
+               TensorSpec(name=ROW_ID, dtype="int64", fields=(config.row_id,), stacked=False))
+    return fields, tensors
+
+
+def lay_out_splits(examples: DataFrame, config: PrepareConfig, tensors: Sequence[TensorSpec]) -> dict[str, SplitLayout]:
+    """Count the rows of each split and bucket, on the way see that ids are unique, and cut the splits.
+
+    Args:
+        examples: Row id and split column of every example.
+        config: Seed, files, row groups.
+        tensors: What a row is decoded to.
+    Returns:
+        A layout for each split that has rows.
+    Raises:
+        SourceError: an id stands for several rows.
+    """
+    ids = examples.groupBy(named(config.row_id).cast("bigint").alias("id")).agg(
+        sf.count(sf.lit(1)).alias("rows"), sf.min(split_name(config.split)).alias("split"))
+    bucket = sf.shiftrightunsigned(_key(sf.col("id"), config.seed), 64 - BUCKET_BITS).cast("int")
+    counts = ids.groupBy("split", bucket.alias("bucket")).agg(
+        sf.sum("rows").alias("rows"), sf.max("rows").alias("most"), sf.max_by("id", "rows").alias("worst")).collect()
+    worst = max(counts, key=lambda row: row["most"])
+    if worst["most"] > 1:
+        raise SourceError(f"{config.row_id} is not unique: {worst['worst']} stands for {worst['most']} rows; "
+                          "see that no join of the query matches a row twice, or choose an id that tells the rows apart.")
+    rows: dict[str, list[int]] = {}
+    for row in counts:
+        rows.setdefault(row["split"], [0] * NUM_BUCKETS)[row["bucket"]] = row["rows"]
+    row_bytes = sum(_BYTES[tensor.dtype] * len(tensor.fields) for tensor in tensors)
+    return {name: lay_out(buckets, num_files=config.num_files, row_bytes=row_bytes, group_bytes=config.row_group_mb * 1e6,
+                          min_groups=config.min_row_groups) for name, buckets in rows.items()}
+
+
+def write_split(encoded: DataFrame, folder: Path, *, fields: Sequence[DataField], layout: SplitLayout, seed: int) -> None:
+    """Write the rows of one split in their final order.
+
+    Args:
+        encoded: The rows, with the fields' columns; the first field is the row id, the second the label.
+        folder: The split's folder, on a file system that the driver and all executors see; not there yet.
+        fields: The columns to write.
+        layout: Files and row groups.
+        seed: Of the shuffle.
+    """
+    key = _key(named(fields[0].name), seed)
+    bucket = sf.shiftrightunsigned(key, 64 - BUCKET_BITS)
+    number = sum(((bucket >= border).cast("int") for border in layout.borders), start=sf.lit(0))
+    columns = [_never_null(named(field.name), field).alias(field.name) for field in fields]
+    spread = folder.with_name(f".{folder.name}.writing")
+    # A file's rows meet in one task and are sorted there; Spark then makes one file of each run of equal numbers.
+    (encoded.select(*columns, number.alias(_FILE)).repartition(_FILE).sortWithinPartitions(_FILE, key)
+     .write.partitionBy(_FILE).options(**_group_options(layout.group_rows)).parquet(spark_path(str(spread))))
+    _collect_files(spread, folder, layout.num_files)
+
+
+def read_back(root: Path, folder: Path, fields: Sequence[DataField]) -> Split:
+    """Add Petastorm's metadata to a written split and describe its files.
+
+    Args:
+        root: The dataset's folder, which paths are relative to.
+        folder: The split's folder.
+        fields: The columns; the first is the row id, the second the label.
+    Returns:
+        What the manifest says about the split.
+    """
+    files, digests, positives = [], [], 0
+    for path in sorted(folder.glob("*.parquet")):
+        footer = pq.read_metadata(path)
+        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+        sizes = (sum(group.column(column).total_compressed_size for column in range(group.num_columns)) for group in groups)
+        with path.open("rb") as opened:
+            sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+        files.append(DataFile(path=path.relative_to(root).as_posix(), bytes=path.stat().st_size, sha256=sha256,
+                              row_groups=tuple(group.num_rows for group in groups), row_group_bytes=tuple(sizes)))
+        ids, labels = pq.read_table(path, columns=[fields[0].name, fields[1].name]).columns
+        digests.append(rows_digest(ids.to_numpy()))
+        positives += int(labels.to_numpy().sum(dtype="int64"))
+    write_metadata(folder, unischema(folder.name, fields), {Path(file.path).name: len(file.row_groups) for file in files})
+    return Split(files=tuple(files), rows=sum(file.rows for file in files), positives=positives, rows_digest=to_hex(add(digests)))
+
+
+def _key(row_id: Column, seed: int) -> Column:
+    """A 64-bit hash of the id; different ids have different keys, since each step of XXH64 can be undone."""
+    return sf.xxhash64(row_id, sf.lit(seed).cast("bigint"))
+
+
+def _group_options(rows: int) -> dict[str, str]:
+    """Writer options that end each row group after exactly ``rows`` rows.
+
+    parquet-java learned ``parquet.block.row.count.limit`` in 1.16 and Spark 4.0 carries 1.15. But every version looks at a
+    row group's size only when as many rows have come as the size check says, at least and at most; with a limit of one
+    byte it finds every group too large at the first look.
+    """
+    return {"parquet.block.size": "1", "parquet.page.size.row.check.min": str(rows), "parquet.page.size.row.check.max": str(rows)}
+
+
+def _collect_files(spread: Path, folder: Path, num_files: int) -> None:
+    """Move ``__file=3/part-<job>.parquet`` to ``part-00003.parquet``: names without the job's id, and no partition column."""
+    folder.mkdir(parents=True)
+    for number in range(num_files):
+        (written,) = spread.glob(f"{_FILE}={number}/*.parquet")
+        written.rename(folder / f"part-{number:05d}.parquet")
+    shutil.rmtree(spread)
+
+
+def _never_null(column: Column, field: DataField) -> Column:
+    """The column in its field's type. No row is null here; coalesce lets Spark know it, so that Parquet says REQUIRED."""
+    kind = {"int8": "tinyint", "int32": "int", "int64": "bigint", "float32": "float"}[field.dtype]
+    return sf.coalesce(column.cast(kind), sf.lit(0).cast(kind))

@@ -1,0 +1,222 @@
+"""The command line: ``sparkring COMMAND [CONFIG] [--set key=value ...]``, one verb an operation and no flag a field.
+
+Results go to stdout, progress to stderr. Exit codes: 0 done; 1 ``doctor`` found something that stops a job; 2 the input
+or the cluster is at fault, told in one line; 130 interrupted. A bug keeps its traceback. The operations are imported
+after the config was checked, so that help and a mistake in it take no time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from sparkring import __version__
+from sparkring.conf.loading import load_config, shipped_configs
+from sparkring.conf.schema import Config
+from sparkring.errors import SparkringError
+from sparkring.spark_jobs.console import console_progress
+
+if TYPE_CHECKING:
+    from sparkring.spark_jobs.demo import DemoResult
+    from sparkring.spark_jobs.doctor import Check
+
+DEFAULT_CONFIG = "local/flights"
+FAULT = 2
+
+ConfigName = Annotated[str, typer.Argument(metavar="CONFIG", help=f"A shipped config ({', '.join(shipped_configs())}) or a YAML file.")]
+Overrides = Annotated[list[str] | None, typer.Option(
+    "--set", metavar="KEY=VALUE", help="Change one value of the config, e.g. train.epochs=2. May be repeated; the last one wins.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON, and nothing else, on stdout.")]
+
+def _examples(*commands: str) -> str:
+    """The last lines of a command's help."""
+    return "\n\n".join(["Examples:", *(f"  [bold]{escape(command)}[/]" for command in commands)])
+
+
+app = typer.Typer(
+    name="sparkring", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start with [bold]sparkring doctor[/], then [bold]sparkring demo[/]. Each command says more: [bold]sparkring train --help[/].")
+
+
+def main() -> None:
+    """Run the command line; what is the input's or the cluster's fault ends in one line and exit code 2."""
+    try:
+        app()
+    except SparkringError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - the traceback of a failed rank follows in the same text
+        sys.exit(FAULT)
+
+
+@app.callback(invoke_without_command=True)
+def sparkring(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+    """Train PyTorch models with Horovod where Spark keeps the data.
+
+    CONFIG is a shipped name or your own YAML file; any value in it can be changed with --set.
+    """
+    if version:
+        typer.echo(f"sparkring {__version__}")
+        raise typer.Exit
+
+
+@app.command(epilog=_examples("sparkring demo", "sparkring demo local/flights --set workspace=runs/short --set train.epochs=2"))
+def demo(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Run the main job: prepare, train, evaluate, score, report. What is there already is reused."""
+    loaded = _load(config, overrides)
+    from sparkring.spark_jobs.demo import demo as run_demo
+
+    result = run_demo(loaded, progress=console_progress())
+    _show(result, as_json=as_json, text=_demo_text(result, loaded, config))
+
+
+@app.command(epilog=_examples("sparkring prepare", "sparkring prepare my.yaml --set prepare.row_group_mb=4"))
+def prepare(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Commit a dataset version: read and join the source, split by time, fit on train, encode, shuffle, shard.
+
+    Equal source and config give the version that is there already.
+    """
+    loaded = _load(config, overrides)
+    from sparkring.spark_jobs.prepare import prepare as run_prepare
+
+    result = run_prepare(loaded, progress=console_progress())
+    how = "reused" if result.reused else f"prepared in {result.seconds:.1f} s"
+    _show(result, as_json=as_json, text=f"dataset version {result.version} ({how}) at {result.url}")
+
+
+@app.command(epilog=_examples("sparkring train", "sparkring train --set train.num_ranks=4 --set 'spark.master=local[4]'",
+                              "sparkring train my.yaml --set dataset_version=3 --set workspace=runs/third"))
+def train(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Train on a dataset version with a ring of Horovod ranks inside a Spark barrier stage.
+
+    The same command again goes on from the last checkpoint, whatever ended the run before.
+    """
+    loaded = _load(config, overrides)
+    from sparkring.spark_jobs.train import train as run_train
+
+    result = run_train(loaded, progress=console_progress())
+    how = "done already, reused" if result.reused else f"trained in {result.seconds:.1f} s"
+    _show(result, as_json=as_json, text=f"{result.steps:,} steps, {result.epochs} epochs ({how}) at {result.url}\n"
+                                        f"validation: {_figures(result.validation)}")
+
+
+@app.command(epilog=_examples("sparkring evaluate", "sparkring evaluate --json | jq .network.auc"))
+def evaluate(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Judge the trained network on held-out rows, beside the base rate and a logistic regression."""
+    loaded = _load(config, overrides)
+    from sparkring.spark_jobs.evaluate import evaluate as run_evaluate
+
+    result = run_evaluate(loaded, progress=console_progress())
+    _show(result, as_json=as_json, text=_quality_text(result))
+
+
+@app.command(epilog=_examples("sparkring score", "sparkring score --set score.split=validation"))
+def score(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Predict the rows of a split on Spark with the trained model, and write Parquet."""
+    loaded = _load(config, overrides)
+    from sparkring.spark_jobs.score import score as run_score
+
+    result = run_score(loaded, progress=console_progress())
+    _show(result, as_json=as_json, text=f"{result.rows:,} rows scored in {result.seconds:.1f} s at {result.url}")
+
+
+@app.command(epilog=_examples("sparkring report"))
+def report(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Write one self-contained HTML page about what the workspace holds. Needs no Spark."""
+    loaded = _load(config, overrides)
+    from sparkring.spark_jobs.report import report as run_report
+
+    result = run_report(loaded, progress=console_progress())
+    _show(result, as_json=as_json, text=f"report at {result.path}")
+
+
+@app.command(epilog=_examples("sparkring doctor", "sparkring doctor yarn/flights"))
+def doctor(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Look at what a job of this config needs (Java, Python on executors, slots, Horovod, memory, disk, ports, GPUs).
+
+    Says what to do about each thing that is amiss; exits with 1 if one of them would stop a job.
+    """
+    loaded = _load(config, overrides)
+    from sparkring.spark_jobs.doctor import doctor as run_doctor
+
+    checks = run_doctor(loaded, progress=console_progress())
+    if as_json:
+        _show_json([dataclasses.asdict(check) for check in checks])
+    else:
+        _show_checks(checks)
+    if any(check.status == "fail" for check in checks):
+        raise typer.Exit(1)
+
+
+def _load(config: str, overrides: list[str] | None) -> Config:
+    return load_config(config, overrides or [])
+
+
+def _show(result: Any, *, as_json: bool, text: str) -> None:
+    if as_json:
+        _show_json(dataclasses.asdict(result) if dataclasses.is_dataclass(result) and not isinstance(result, type) else result)
+    else:
+        typer.echo(text)
+
+
+def _show_json(value: Any) -> None:
+    typer.echo(json.dumps(value, default=str))
+
+
+def _figures(metrics: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+
+
+def _quality_text(evaluation: dict[str, Any]) -> str:
+    """One line a model, best known figures first."""
+    rows = [f"  {title:<20} AUC {model['auc']:.4f}   average precision {model['average_precision']:.4f}   loss {model['loss']:.4f}"
+            for key, title in (("network", "network"), ("logistic_regression", "logistic regression"), ("base_rate", "base rate"))
+            for model in [evaluation[key]]]
+    return "\n".join([f"on the {evaluation['split']} split of dataset version {evaluation['dataset_version']}:", *rows])
+
+
+def _demo_text(result: DemoResult, config: Config, name: str) -> str:
+    """Where everything lies, and what to try next."""
+    times = ", ".join(f"{step} {seconds:.1f}" for step, seconds in result.seconds.items())
+    return "\n".join([
+        _quality_text(result.evaluation),
+        f"done in {sum(result.seconds.values()):.0f} s (in seconds: {times})",
+        f"  dataset  {result.dataset.url} version {result.dataset.version}{_reused(flag=result.dataset.reused)}",
+        f"  model    {result.training.url}{_reused(flag=result.training.reused)}",
+        f"  scores   {result.scores.url}",
+        f"  report   {result.report.path}",
+        "next, a wider network on the same data:",
+        f"  sparkring demo {name} {_wider(config)}",
+    ])
+
+
+def _wider(config: Config) -> str:
+    """Options for a second run beside the first, on the same dataset."""
+    return f"--set workspace={config.workspace}-wide --set dataset_url={config.dataset} --set 'model.hidden=[512,256]'"
+
+
+def _reused(*, flag: bool) -> str:
+    return " (reused)" if flag else ""
+
+
+def _show_checks(checks: list[Check]) -> None:
+    console = Console()
+    if not console.is_interactive:
+        for check in checks:
+            typer.echo(f"{check.status:<5} {check.name}: {check.found}" + (f" -> {check.advice}" if check.advice else ""))
+        return
+    colour = {"ok": "green", "warn": "yellow", "fail": "red"}
+    table = Table("", "check", "found", "what to do", box=None)
+    for check in checks:
+        table.add_row(f"[{colour[check.status]}]{check.status}", check.name, check.found, check.advice)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

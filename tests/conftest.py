@@ -1,0 +1,23 @@
+"""What all tests share: one thread a process (ranks share few cores), and the marker that each folder implies."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+MARKED_FOLDERS = {"parallel", "spark", "e2e"}
+
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")  # before torch or numpy is imported, here and in every process that a test starts
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test in tests/spark is marked ``spark``, and so on: no test can forget it."""
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder in MARKED_FOLDERS:
+            item.add_marker(folder)

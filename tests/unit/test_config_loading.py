@@ -1,0 +1,155 @@
+"""How a config is found, merged and overridden, and what a mistake in it is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkring.conf.loading import load_config, parse_config
+from sparkring.errors import ConfigError
+from tests.support.configs import MINIMAL, write
+
+
+@pytest.fixture
+def minimal(tmp_path: Path) -> str:
+    return write(tmp_path, "tiny.yaml", MINIMAL)
+
+
+def test_a_file_is_read_and_the_rest_has_defaults(minimal: str) -> None:
+    config = load_config(minimal)
+    assert (config.name, config.train.num_ranks, config.dataset) == ("tiny", 2, "runs/tiny/dataset")
+
+
+@pytest.mark.parametrize(("override", "path", "expected"), [
+    pytest.param("train.epochs=7", "train.epochs", 7, id="a whole number"),
+    pytest.param("train.optimizer.lr=1e-4", "train.optimizer.lr", 1e-4, id="a float without a point, which YAML alone reads as text"),
+    pytest.param("train.ring.shared_memory=false", "train.ring.shared_memory", False, id="a truth value"),
+    pytest.param("model.hidden=[8, 4]", "model.hidden", (8, 4), id="a list"),
+    pytest.param("train.lanes=null", "train.lanes", None, id="nothing"),
+    pytest.param("prepare.query=SELECT a=1 AS b", "prepare.query", "SELECT a=1 AS b", id="a text with an equals sign"),
+    pytest.param(" name = later ", "name", "later", id="spaces around"),
+])
+def test_a_set_option_changes_one_value(minimal: str, override: str, path: str, expected: object) -> None:
+    found: Any = load_config(minimal, [override])
+    for part in path.split("."):
+        found = getattr(found, part)
+    assert found == expected
+
+
+def test_a_set_option_leaves_its_neighbours_alone(minimal: str) -> None:
+    before = load_config(minimal)
+    after = load_config(minimal, ["train.ring.deadline_s=9"])
+    assert after.train.ring.deadline_s == 9
+    assert after.model_dump(exclude={"train": {"ring": {"deadline_s"}}}) == before.model_dump(exclude={"train": {"ring": {"deadline_s"}}})
+
+
+def test_of_two_set_options_for_one_key_the_later_wins(minimal: str) -> None:
+    assert load_config(minimal, ["train.epochs=3", "train.epochs=4"]).train.epochs == 4
+
+
+def test_the_rest_of_a_path_below_spark_conf_is_one_spark_property(minimal: str) -> None:
+    config = load_config(minimal, ["spark.conf.spark.executor.memory=4g", "spark.conf.spark.ui.enabled=false"])
+    assert config.spark.conf == {"spark.executor.memory": "4g", "spark.ui.enabled": "false"}
+
+
+def test_what_a_file_does_not_say_comes_from_the_one_it_extends(tmp_path: Path) -> None:
+    write(tmp_path, "shared/tiny.yaml", MINIMAL | {"train": {"epochs": 9, "batch_rows": 64}})
+    child = write(tmp_path, "mine.yaml", {"extends": "shared/tiny.yaml", "name": "mine", "train": {"epochs": 2}})
+    config = load_config(child)
+    assert (config.name, config.train.epochs, config.train.batch_rows, config.workspace) == ("mine", 2, 64, "runs/tiny")
+
+
+def test_extends_is_seen_from_the_file_that_says_it_not_from_the_current_folder(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "conf/parent.yaml", MINIMAL)
+    write(tmp_path, "conf/child.yaml", {"extends": "parent.yaml", "name": "child"})
+    monkeypatch.chdir(tmp_path)
+    assert load_config("conf/child.yaml").name == "child"
+
+
+@pytest.mark.parametrize(("overrides", "message"), [
+    pytest.param(["train.epoch=2"], "unknown key train.epoch; did you mean 'epochs'?", id="the nearest key of the section"),
+    pytest.param(["epochs=2"], "unknown key epochs; did you mean 'train.epochs'?", id="the same key in another section"),
+    pytest.param(["prepare.sources.trips.colums={}"], "unknown key prepare.sources.trips.colums; did you mean 'columns'?",
+                 id="a key below a name of the user's"),
+    pytest.param(["train.ring.zzz=1"], "unknown key train.ring.zzz (known here: launcher, ", id="nothing near: the keys there are"),
+    pytest.param(["train.epochs=none"], "train.epochs: Input should be a valid integer", id="a text for a number"),
+    pytest.param(["train.epochs=0"], "train.epochs: Input should be greater than 0 (found 0)", id="a number out of range"),
+    pytest.param(["train.optimizer.name=adm"], "'sgd', 'adam' or 'adamw' (found 'adm')", id="a word that is not offered"),
+    pytest.param(["train.lanes=1"], "lanes=1 is less than num_ranks=2", id="values that contradict each other"),
+    pytest.param(["prepare.features.numeric=[]"], "no features: name at least one column", id="no features"),
+    pytest.param(["prepare.label=null"], "prepare.label: Input should be a valid string (found None)", id="nothing for something"),
+])
+def test_a_mistake_is_told_in_one_line_with_its_place_and_a_remedy(minimal: str, overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_config(minimal, overrides)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_key_says_how_to_give_it(tmp_path: Path) -> None:
+    path = write(tmp_path, "tiny.yaml", {key: value for key, value in MINIMAL.items() if key != "workspace"})
+    with pytest.raises(ConfigError, match=r"workspace is required and has no value; add it to the file or give --set workspace="):
+        load_config(path)
+
+
+def test_a_misspelt_key_is_named_before_the_missing_one_that_it_causes(tmp_path: Path) -> None:
+    values = {("worksapce" if key == "workspace" else key): value for key, value in MINIMAL.items()}
+    with pytest.raises(ConfigError, match=r"unknown key worksapce; did you mean 'workspace'\? .*\(1 more problem in it\)"):
+        load_config(write(tmp_path, "tiny.yaml", values))
+
+
+@pytest.mark.parametrize("override", ["train.epochs", "=3", ""])
+def test_a_set_option_without_key_or_value_shows_the_form(minimal: str, override: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not of the form key.path=value, e.g. --set train.epochs=2"):
+        load_config(minimal, [override])
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    pytest.param("name: [unclosed", "is not valid YAML", id="broken YAML"),
+    pytest.param("- a list", "holds a list, expected keys and values", id="a list"),
+    pytest.param("", "holds a NoneType, expected keys and values", id="an empty file"),
+    pytest.param("train:\n  epochs: 1\n  epochs: 2\n", "key 'epochs' is given twice; keep one", id="a key given twice"),
+    pytest.param("name: !!python/object/apply:os.getcwd []", "is not valid YAML", id="a Python object"),
+])
+def test_a_file_that_is_not_a_config_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(write(tmp_path, "bad.yaml", text))
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(b"name: \xff\xfe")
+    with pytest.raises(ConfigError, match="cannot be read as text"):
+        load_config(str(path))
+
+
+def test_a_name_that_is_neither_file_nor_shipped_offers_the_nearest_shipped() -> None:
+    with pytest.raises(ConfigError, match=r"no config named local/flight: .*did you mean 'local/flights'\?"):
+        load_config("local/flight")
+
+
+def test_a_circle_of_extends_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "one.yaml", {"extends": "two.yaml"})
+    two = write(tmp_path, "two.yaml", {"extends": "one.yaml"})
+    with pytest.raises(ConfigError, match=r"extends itself \(.*two.yaml -> .*one.yaml -> .*two.yaml\); remove one `extends`"):
+        load_config(two)
+
+
+def test_the_parent_named_by_extends_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no config named nowhere\.yaml"):
+        load_config(write(tmp_path, "child.yaml", {"extends": "nowhere.yaml"}))
+
+
+def test_plain_values_are_checked_like_a_file() -> None:
+    assert parse_config(MINIMAL, origin="a notebook").name == "tiny"
+    with pytest.raises(ConfigError, match="config a notebook: unknown key nmae; did you mean 'name'"):
+        parse_config(MINIMAL | {"nmae": "x"}, origin="a notebook")
+
+
+def test_a_config_cannot_be_changed_after_it_was_checked() -> None:
+    config = parse_config(MINIMAL, origin="a notebook")
+    with pytest.raises(ValueError, match="frozen"):
+        config.name = "other"  # type: ignore[misc]  # the point of the test

