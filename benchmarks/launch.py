@@ -67,7 +67,8 @@ def by_torch_distributor() -> float:
     """Launch by pyspark's own distributor, on Spark's tasks."""
     from pyspark.ml.torch.distributor import TorchDistributor
 
-    total: float = TorchDistributor(num_processes=NUM_RANKS, local_mode=False, use_gpu=False).run(torch_sum)
+    total = TorchDistributor(num_processes=NUM_RANKS, local_mode=False, use_gpu=False).run(torch_sum)
+    assert isinstance(total, float)
     return total
 
 

@@ -51,6 +51,7 @@ class Encoder(nn.Module):
         self.head = nn.Linear(WIDTH, 1)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits (rows,) for ``tokens`` (rows, LENGTH)."""
         logits: Tensor = self.head(self.encoder(self.embed(tokens)).mean(dim=1))
         return logits.squeeze(1)
 
@@ -83,7 +84,7 @@ def _time(step: Callable[[], float], steps: int) -> tuple[float, float]:
     return statistics.median(seconds), statistics.median(waits)
 
 
-def _serial(context: RankContext, case: Case) -> tuple[float, float]:
+def _serial(_context: RankContext, case: Case) -> tuple[float, float]:
     model, loss_sum = _make(case)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -139,7 +140,7 @@ def _ddp(context: RankContext, case: Case, port: int) -> tuple[float, float]:
     return result
 
 
-def _horovod(context: RankContext, case: Case) -> tuple[float, float]:
+def _horovod(_context: RankContext, case: Case) -> tuple[float, float]:
     import horovod.torch as hvd
 
     hvd.init()

@@ -9,6 +9,7 @@ Shapes: B rows, F numeric features, C category columns. Initial weights depend o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -49,4 +50,4 @@ def embedding_width(cardinality: int, *, limit: int) -> int:
 
     Source: the rule ``min(limit, round(1.6 * n ** 0.56))`` of fastai's tabular models.
     """
-    return max(1, min(limit, round(1.6 * cardinality**0.56)))
+    return max(1, min(limit, round(1.6 * math.pow(cardinality, 0.56))))

@@ -90,8 +90,8 @@ def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) 
     """
     for fact in facts:
         if (fact.sparkring, fact.python) != (launch.sparkring, launch.python):
-            return (f"the executor on {fact.hostname} has sparkring {fact.sparkring} on Python {fact.python}, the driver {launch.sparkring} on "
-                    f"{launch.python}; install the same versions on both, or point PYSPARK_PYTHON at the driver's kind of Python.")
+            return (f"the executor on {fact.hostname} has sparkring {fact.sparkring} on Python {fact.python}, the driver has "
+                    f"{launch.sparkring} on {launch.python}; install the same on both, or point PYSPARK_PYTHON at such a Python.")
         if on_one_host and fact.network != facts[0].network:
             return (f"Spark names one host for all executors, but {fact.hostname} and {facts[0].hostname} do not share a network; "
                     "give each executor an address of its own (SPARK_LOCAL_IP).")
@@ -99,8 +99,8 @@ def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) 
             return (f"device is cuda, but Spark assigned no GPU to the task on {fact.hostname}; set spark.executor.resource.gpu.amount, "
                     "spark.task.resource.gpu.amount and a discovery script, or train.ring.allow_cpu_fallback=true.")
         if fact.clock > launch.not_after:
-            return (f"the task on {fact.hostname} came {fact.clock - launch.not_after:.0f} seconds after this launch was given up; if nobody "
-                    "gave it up, the clocks of that host and of the driver differ: set them right.")
+            return (f"the task on {fact.hostname} came {fact.clock - launch.not_after:.0f} seconds after this launch was given up; if "
+                    "nobody gave it up, the clocks of that host and of the driver differ: set them right.")
     return None
 
 

@@ -34,7 +34,7 @@ class TerminalProgress:
     def __init__(self, console: Console) -> None:
         self._bars = RichProgress(
             TextColumn("{task.description}"), BarColumn(bar_width=30), TaskProgressColumn(), TimeElapsedColumn(),
-            TextColumn("[dim]{task.fields[text]}"), console=console)
+            TextColumn("[dim]{task.fields[text]}"), console=console, refresh_per_second=4)
         self._open = 0
 
     @contextmanager

@@ -2,7 +2,8 @@
 
     sparkring demo local/flights
 
-Each step is the public function of its own module; this one only puts them in order and takes the time.
+Each step is the public function of its own module; this one only puts them in order and takes the time. The first step
+that needs Spark starts the session, and those after it find it active; where all is there already, none is started.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from sparkring.spark_jobs.prepare import PrepareResult, prepare
 from sparkring.spark_jobs.progress import SILENT, Progress
 from sparkring.spark_jobs.report import ReportResult, report
 from sparkring.spark_jobs.score import ScoreResult, score
-from sparkring.spark_jobs.session import spark_session
 from sparkring.spark_jobs.train import TrainResult, train
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class DemoResult:
     scores: ScoreResult
     report: ReportResult
     seconds: dict[str, float]
-    """Wall-clock seconds of ``session``, ``prepare``, ``train``, ``evaluate``, ``score`` and ``report``."""
+    """Wall-clock seconds of ``prepare``, ``train``, ``evaluate``, ``score`` and ``report``; the first one starts Spark."""
 
 
 def demo(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT) -> DemoResult:
@@ -45,7 +45,7 @@ def demo(config: Config, *, spark: SparkSession | None = None, progress: Progres
 
     Args:
         config: Names the workspace that everything goes to, the source and the network.
-        spark: The session to use; default the active one, or one made from ``config.spark``.
+        spark: The session to use; default the active one, or one made from ``config.spark`` when it is needed.
         progress: Where to show a bar for each step.
     Returns:
         What each step left, and how long it took.
@@ -53,16 +53,14 @@ def demo(config: Config, *, spark: SparkSession | None = None, progress: Progres
         SparkringError: what the step at fault raises; the steps before it keep what they made.
     """
     seconds: dict[str, float] = {}
-    with _timed("session", seconds):
-        session = spark or spark_session(config.spark, app_name=f"sparkring {config.name}")
     with _timed("prepare", seconds):
-        dataset = prepare(config, spark=session, progress=progress)
+        dataset = prepare(config, spark=spark, progress=progress)
     with _timed("train", seconds):
-        training = train(config, spark=session, progress=progress)
+        training = train(config, spark=spark, progress=progress)
     with _timed("evaluate", seconds):
-        evaluation = evaluate(config, spark=session, progress=progress)
+        evaluation = evaluate(config, spark=spark, progress=progress)
     with _timed("score", seconds):
-        scores = score(config, spark=session, progress=progress)
+        scores = score(config, spark=spark, progress=progress)
     with _timed("report", seconds):
         page = report(config, progress=progress)
     return DemoResult(dataset=dataset, training=training, evaluation=evaluation, scores=scores, report=page, seconds=seconds)

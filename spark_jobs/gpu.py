@@ -33,5 +33,6 @@ def common_device(problems: Iterable[str | None], *, allow_cpu_fallback: bool) -
     if not found:
         return "cuda:0", ""
     if not allow_cpu_fallback:
-        raise EnvironmentProblem(f"device is cuda, but a rank has no usable GPU: {found[0]}; repair that, or set train.ring.allow_cpu_fallback=true.")
+        raise EnvironmentProblem(f"device is cuda, but a rank has no usable GPU: {found[0]}; repair that, or set "
+                                 "train.ring.allow_cpu_fallback=true.")
     return "cpu", f"all ranks work on the CPU, as allow_cpu_fallback says, since one has no usable GPU: {found[0]}"

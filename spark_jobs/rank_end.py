@@ -73,7 +73,7 @@ class RankEnd:
             return EnvironmentProblem(self.summary)
         if self.kind == "lost":
             return RingError(self.summary)
-        return RingError(f"rank {self.rank} on {self.host} was ended before it had a result, and no rank said why; see the executors' logs.")
+        return RingError(f"rank {self.rank} on {self.host} was ended before it had a result, and none said why; see the executors' logs.")
 
 
 def result_to_json(result: Json) -> str:

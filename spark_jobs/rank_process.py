@@ -52,7 +52,8 @@ class RankProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._orders = self._process.stdin
-        self._listeners = [_in_thread(self._forward_output, self._process.stdout), _in_thread(_hear, os.fdopen(reports_fd, "rb"), on_report)]
+        self._listeners = [_in_thread(self._forward_output, self._process.stdout),
+                           _in_thread(_hear, os.fdopen(reports_fd, "rb"), on_report)]
         self._exited = _in_thread(self._await_exit, on_exit)
 
     @property

@@ -96,7 +96,8 @@ def _run(job: TrainJob, spark: SparkSession | None, progress: Progress) -> Train
     if done:
         progress.note(f"training: going on from the checkpoint after {done[-1]} steps")
     with progress.stage("train") as bar, _following(job, bar):
-        results = run_ring(train_rank, job.model_dump(mode="json"), num_ranks=train_config.num_ranks, spark=session, config=train_config.ring)
+        results = run_ring(train_rank, job.model_dump(mode="json"), num_ranks=train_config.num_ranks, spark=session,
+                           config=train_config.ring)
     return TrainSummary.model_validate(results[0])
 
 

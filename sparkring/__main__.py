@@ -87,7 +87,8 @@ def prepare(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as
 
     result = run_prepare(loaded, progress=console_progress())
     how = "reused" if result.reused else f"prepared in {result.seconds:.1f} s"
-    _show(result, as_json=as_json, text=f"dataset version {result.version} ({how}) at {result.url}")
+    rows = ", ".join(f"{name} {count:,}" for name, count in result.rows.items())
+    _show(result, as_json=as_json, text=f"dataset version {result.version} ({how}) at {result.url}\nrows: {rows}")
 
 
 @app.command(epilog=_examples("sparkring train", "sparkring train --set train.num_ranks=4 --set 'spark.master=local[4]'",
@@ -123,7 +124,8 @@ def score(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_j
     from sparkring.spark_jobs.score import score as run_score
 
     result = run_score(loaded, progress=console_progress())
-    _show(result, as_json=as_json, text=f"{result.rows:,} rows scored in {result.seconds:.1f} s at {result.url}")
+    how = "reused" if result.reused else f"scored in {result.seconds:.1f} s"
+    _show(result, as_json=as_json, text=f"{result.rows:,} rows ({how}) at {result.url}")
 
 
 @app.command(epilog=_examples("sparkring report"))
@@ -189,7 +191,7 @@ def _demo_text(result: DemoResult, config: Config, name: str) -> str:
         f"done in {sum(result.seconds.values()):.0f} s (in seconds: {times})",
         f"  dataset  {result.dataset.url} version {result.dataset.version}{_reused(flag=result.dataset.reused)}",
         f"  model    {result.training.url}{_reused(flag=result.training.reused)}",
-        f"  scores   {result.scores.url}",
+        f"  scores   {result.scores.url}{_reused(flag=result.scores.reused)}",
         f"  report   {result.report.path}",
         "next, a wider network on the same data:",
         f"  sparkring demo {name} {_wider(config)}",

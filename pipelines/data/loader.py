@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -133,7 +134,7 @@ class _ReadAhead:
         self._coming: deque[tuple[int, Window, Future[Tensors]]] = deque()
         self._pool = ThreadPoolExecutor(config.reader_threads, thread_name_prefix="sparkring-reader")
 
-    def __enter__(self) -> _ReadAhead:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

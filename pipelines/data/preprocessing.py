@@ -13,10 +13,14 @@ class _Fitted(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class NumericFeature(_Fitted):
+class _Feature(_Fitted):
+    column: str
+    """Column of the source's rows."""
+
+
+class NumericFeature(_Feature):
     """Encoded as ``(x - mean) / std``; a null becomes 0, the mean."""
 
-    column: str
     mean: float
     std: float
     """Standard deviation of the train rows, never 0 (a constant column gets 1)."""
@@ -24,10 +28,9 @@ class NumericFeature(_Fitted):
     """Null train rows."""
 
 
-class CategoricalFeature(_Fitted):
+class CategoricalFeature(_Feature):
     """Encoded as 1 + position in ``vocabulary``; null, unseen and rare values become 0."""
 
-    column: str
     vocabulary: tuple[str, ...]
     """Values by falling train frequency, then by name."""
 

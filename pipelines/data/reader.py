@@ -44,7 +44,7 @@ class SplitReader:
         names = [spec.name for spec in manifest.tensors]
         unknown = set(tensors or ()) - set(names)
         if unknown:
-            raise DatasetError(f"version {manifest.version} has no tensor {sorted(unknown)[0]!r}; it has {', '.join(names)}.")
+            raise DatasetError(f"version {manifest.version} has no tensor {min(unknown)!r}; it has {', '.join(names)}.")
         self.specs = tuple(spec for spec in manifest.tensors if tensors is None or spec.name in tensors)
         self.files: tuple[DataFile, ...] = manifest.splits[split].files
         self._columns = list(dict.fromkeys(field for spec in self.specs for field in spec.fields))

@@ -82,7 +82,7 @@ class Communicator:
                             "Check that all executors run the same versions of torch and sparkring.")
         return digest.hex()
 
-    def agree(self, mine: bool, *, name: str) -> bool:
+    def agree(self, *, mine: bool, name: str) -> bool:
         """Whether every rank says yes."""
         return int(self.sum(torch.tensor([int(mine)]), name=name)[0]) == self.context.size
 

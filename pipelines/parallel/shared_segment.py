@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sparkring.pipelines.parallel.communicator import Communicator
 
-FOLDER = Path("/dev/shm")
+FOLDER = Path("/dev/shm")  # noqa: S108 - the memory file system; files are O_EXCL, 0600 and randomly named
 LINE = 64
 PHASES = 3
 
@@ -55,10 +55,10 @@ def open_segments(communicator: Communicator, sizes: Sequence[int], dtype: torch
     path = _path(context.token, context.rank)
     try:
         created = _create(path, length)
-        if not communicator.agree(created, name="segments.created"):
+        if not communicator.agree(mine=created, name="segments.created"):
             return None
         maps = {rank: _map(_path(context.token, rank), length) for rank in context.local_ranks}
-        if not communicator.agree(None not in maps.values(), name="segments.mapped"):
+        if not communicator.agree(mine=None not in maps.values(), name="segments.mapped"):
             return None
     finally:
         path.unlink(missing_ok=True)

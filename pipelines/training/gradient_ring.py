@@ -14,10 +14,9 @@ The step's loss travels in the tail of the last bucket, so it is known on every 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from sparkring.errors import ConfigError
@@ -133,11 +132,13 @@ class GradientRing:
                 views[number] = buffer[offset:offset + parameter.numel()].view(parameter.shape)
         return [views[number] for number in range(len(self._parameters))]
 
-    def _make_hook(self, number: int):  # type: ignore[no-untyped-def]  # torch's hook type is private
+    def _make_hook(self, number: int) -> Callable[[Tensor], None]:
+        """What is to happen when the backward pass has made this parameter's gradient."""
         view, index = self._views[number], self._bucket_of[number]
 
         def gradient_arrived(parameter: Tensor) -> None:
-            view.copy_(parameter.grad)  # still in the cache: the backward pass has just written it
+            if parameter.grad is not None:
+                view.copy_(parameter.grad)  # still in the cache: the backward pass has just written it
             parameter.grad = None
             missing = self._missing[index]
             missing.discard(number)

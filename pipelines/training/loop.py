@@ -91,7 +91,8 @@ class _RankTrainer:
         position, state = Position(), b""
         if self._context.rank == 0:
             position, state = self._latest()
-        position = Position.model_validate_json(self._communicator.broadcast_bytes(position.model_dump_json().encode(), name="start.position"))
+        told = self._communicator.broadcast_bytes(position.model_dump_json().encode(), name="start.position")
+        position = Position.model_validate_json(told)
         state = self._communicator.broadcast_bytes(state, name="start.state")
         unpack_state(state, self._model, self._optimizer)
         self._communicator.require_equal(pack_state(self._model, self._optimizer), what="the model and optimizer state")
@@ -108,8 +109,8 @@ class _RankTrainer:
 
     def _write_start(self, position: Position) -> None:
         self._events.write(
-            "start", size=self._context.size, host=socket.gethostname(), pid=os.getpid(), device=self._context.device, lanes=self._job.lanes,
-            dataset_version=self._job.dataset_version, reduction=self._ring.description, steps_per_epoch=self._steps,
+            "start", size=self._context.size, host=socket.gethostname(), pid=os.getpid(), device=self._context.device,
+            lanes=self._job.lanes, dataset_version=self._job.dataset_version, reduction=self._ring.description, steps_per_epoch=self._steps,
             epochs=self._config.train.epochs, epoch=position.epoch, step=position.step)
 
     # -- an epoch ----------------------------------------------------------------------------------------------------
@@ -130,8 +131,9 @@ class _RankTrainer:
         validation = evaluate_split(self._model, self._loaders["validation"], self._inputs, self._communicator)
         following = Position(epoch=position.epoch + 1, steps_done=position.steps_done)
         if self._context.rank == 0:
-            self._events.write("epoch", epoch=position.epoch, seconds=round(earlier + time.perf_counter() - began, 3), rows=position.rows,
-                               train_loss=position.loss_sum / position.rows, exact=True, digest=position.rows_digest, validation=validation)
+            self._events.write("epoch", epoch=position.epoch, seconds=round(earlier + time.perf_counter() - began, 3),
+                               rows=position.rows, train_loss=position.loss_sum / position.rows, exact=True,
+                               digest=position.rows_digest, validation=validation)
         self._save(following, validation)
         return following
 
@@ -201,11 +203,13 @@ class _RankTrainer:
 
     def _loader(self, dataset: Dataset, split: str) -> Loader:
         train = self._config.train
-        config = LoaderConfig(batch_rows=train.batch_rows if split == "train" else 8 * train.batch_rows, seed=train.seed, lanes=self._job.lanes,
-                              reader_threads=train.reader_threads, deadline_s=train.ring.deadline_s)
+        batch_rows = train.batch_rows if split == "train" else 8 * train.batch_rows
+        config = LoaderConfig(batch_rows=batch_rows, seed=train.seed, lanes=self._job.lanes, reader_threads=train.reader_threads,
+                              deadline_s=train.ring.deadline_s)
         reader = SplitReader(dataset.store, self._manifest, split)
         return Loader(reader, config, rank=self._context.rank, num_ranks=self._context.size)
 
     def _make_inputs(self) -> Inputs:
         names = tuple(spec.name for spec in self._manifest.tensors if spec.name not in (LABEL, ROW_ID))
-        return Inputs(names=names, label=LABEL, dtype=getattr(torch, self._config.train.precision), device=torch.device(self._context.device))
+        dtype: torch.dtype = getattr(torch, self._config.train.precision)
+        return Inputs(names=names, label=LABEL, dtype=dtype, device=torch.device(self._context.device))

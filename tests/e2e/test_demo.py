@@ -84,11 +84,12 @@ def test_each_step_shows_how_far_it_is(demo: Demo) -> None:
         assert re.search(rf"^{step}: done in [\d.]+ s$", demo.first.stderr, flags=re.MULTILINE), demo.first.stderr
 
 
-def test_the_second_run_reuses_dataset_and_model_and_says_so(demo: Demo) -> None:
-    reused = r"^  (dataset|model) +\S+.* \(reused\)$"
+def test_the_second_run_reuses_what_is_there_and_says_so(demo: Demo) -> None:
+    reused = r"^  (\w+) +\S+.* \(reused\)$"
     assert re.findall(reused, demo.first.stdout, flags=re.MULTILINE) == []
-    assert re.findall(reused, demo.second.stdout, flags=re.MULTILINE) == ["dataset", "model"]
-    assert not re.search(r"^train: ", demo.second.stderr, flags=re.MULTILINE)
+    assert re.findall(reused, demo.second.stdout, flags=re.MULTILINE) == ["dataset", "model", "scores"]
+    for step in ("prepare", "train", "evaluate", "score"):
+        assert not re.search(rf"^{step}.*: done in", demo.second.stderr, flags=re.MULTILINE)
 
 
 def test_the_next_command_that_it_offers_is_one_that_can_be_run(demo: Demo) -> None:

@@ -23,8 +23,8 @@ def _conversation(context: RankContext) -> dict[str, Any]:
             "gathered": communicator.gather(torch.full((rank, 2), float(rank)), name="gather").tolist(),
             "bytes": communicator.broadcast_bytes(f"from rank {rank}".encode(), name="bytes").decode(),
             "nothing": communicator.broadcast_bytes(b"" if rank == 0 else b"ignored", name="nothing").decode(),
-            "all agree": communicator.agree(True, name="yes"),
-            "one disagrees": communicator.agree(rank != 1, name="no"),
+            "all agree": communicator.agree(mine=True, name="yes"),
+            "one disagrees": communicator.agree(mine=rank != 1, name="no"),
             "same hash": len(communicator.require_equal(b"the same state", what="state")),
         }
         try:

@@ -28,9 +28,9 @@ from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.events import Record, read_events
 from sparkring.pipelines.training.job import TrainJob
 from sparkring.pipelines.training.loop import train_rank
-from tests.support.training import train_config
 from tests.support.datasets import NUMERIC, write_dataset
 from tests.support.ranks import run_on_ranks
+from tests.support.training import train_config
 
 FILES = ([1500, 1500], [700], [3001], [0, 6], [1], [1299, 1000], [1000])  # 10,007 rows in 7 unequal files
 ROWS = 10_007
@@ -39,7 +39,7 @@ HIDDEN = (16, 8)
 LANES = 24
 TOLERANCE = 1e-10
 CONTROL_GAP = 1e-5
-OPTIMIZERS = {"sgd": {"name": "sgd", "lr": 0.05, "momentum": 0.9}, "adam": {"name": "adam", "lr": 0.003}}
+OPTIMIZERS: dict[str, dict[str, Any]] = {"sgd": {"name": "sgd", "lr": 0.05, "momentum": 0.9}, "adam": {"name": "adam", "lr": 0.003}}
 
 
 class PlainNetwork(nn.Module):
@@ -61,7 +61,8 @@ def _config(optimizer: str, workspace: Path) -> Config:
 
 
 def _job(config: Config, dataset: Dataset, run: Path) -> dict[str, Any]:
-    return TrainJob(config=config, dataset_url=dataset.url, dataset_version=1, run_url=str(run), generation=0, lanes=LANES).model_dump(mode="json")
+    job = TrainJob(config=config, dataset_url=dataset.url, dataset_version=1, run_url=str(run), generation=0, lanes=LANES)
+    return job.model_dump(mode="json")
 
 
 def _steps(run: Path) -> list[list[int]]:

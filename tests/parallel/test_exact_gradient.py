@@ -35,6 +35,11 @@ class SigmoidNetwork(nn.Module):
         return torch.sigmoid(hidden @ self.second[:, :3].T + self.second[:, 3])
 
 
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
 def _loss_sum(rows: slice, model: nn.Module) -> Tensor:
     x, y = (torch.tensor(values, dtype=torch.float64)[rows] for values in (X, Y))
     return 0.5 * ((y - model(x)) ** 2).sum()
@@ -56,7 +61,7 @@ def _ring_gradient(context: RankContext, splits: list[list[int]]) -> list[tuple[
                 else:
                     ring.begin(0.0)
                 loss = ring.finish()
-                results.append((float(model.first.grad[0, 0]), loss, bool((model.unused.grad == 0).all())))
+                results.append((float(_gradient(model.first)[0, 0]), loss, bool((_gradient(model.unused) == 0).all())))
             ring.close()
         return results
 
@@ -67,14 +72,14 @@ def _averaged_gradient(context: RankContext, split: list[int]) -> float:
         model = SigmoidNetwork()
         start = sum(split[:context.rank])
         (_loss_sum(slice(start, start + split[context.rank]), model) / split[context.rank]).backward()
-        return float(hvd.allreduce(model.first.grad, name="average", op=hvd.Average)[0, 0])
+        return float(hvd.allreduce(_gradient(model.first), name="average", op=hvd.Average)[0, 0])
 
 
 @pytest.mark.parallel
 @pytest.mark.parametrize("shared_memory", [pytest.param(True, id="shared memory"), pytest.param(False, id="ring alone")])
 def test_any_split_over_two_ranks_gives_the_serial_gradient(shared_memory: bool) -> None:
     splits = [[3, 2], [4, 1], [5, 0], [0, 5]]
-    serial_loss = float(_loss_sum(slice(None), SigmoidNetwork())) / len(X)
+    serial_loss = _loss_sum(slice(None), SigmoidNetwork()).item() / len(X)
     for results in run_on_ranks(2, _ring_gradient, splits, shared_memory=shared_memory):
         assert [round(gradient, 6) for gradient, _, _ in results] == [SERIAL] * len(results)
         assert [loss for _, loss, _ in results] == pytest.approx([serial_loss] * len(results), rel=1e-12)
@@ -89,7 +94,7 @@ def test_control_the_plain_average_is_not_the_serial_gradient() -> None:
 def test_serial_training_gives_the_lecture_s_gradient() -> None:
     model = SigmoidNetwork()
     (_loss_sum(slice(None), model) / len(X)).backward()
-    assert round(float(model.first.grad[0, 0]), 6) == SERIAL
+    assert round(float(_gradient(model.first)[0, 0]), 6) == SERIAL
 
 
 def test_buckets_are_filled_from_the_last_parameter_to_the_first() -> None:

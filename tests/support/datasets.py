@@ -38,7 +38,8 @@ def write_dataset(folder: Path, files: Sequence[Sequence[int]], *, validation_ro
     manifest = Manifest(
         version=1, parent=None, data_id="d1", content_id=content_id(fields, splits), recipe_id="r1", created_at="2026-01-01T00:00:00Z",
         code_version="test", row_id="row_id", label="late", fields=fields, splits=splits, recipe={}, source={},
-        tensors=(TensorSpec(name="numeric", dtype="float32", fields=NUMERIC), TensorSpec(name="categorical", dtype="int64", fields=("colour",)),
+        tensors=(TensorSpec(name="numeric", dtype="float32", fields=NUMERIC),
+                 TensorSpec(name="categorical", dtype="int64", fields=("colour",)),
                  TensorSpec(name="label", dtype="float32", fields=("late",), stacked=False),
                  TensorSpec(name="row_id", dtype="int64", fields=("row_id",), stacked=False)),
         preprocessing=Preprocessing(numeric=tuple(NumericFeature(column=name, mean=0.0, std=1.0, nulls=0) for name in NUMERIC),
@@ -58,7 +59,8 @@ def _write_split(folder: Path, name: str, layout: Sequence[Sequence[int]], *, fi
         footer = pq.ParquetFile(folder / path).metadata
         written.append(DataFile(
             path=str(path), bytes=(folder / path).stat().st_size, sha256=hashlib.sha256((folder / path).read_bytes()).hexdigest(),
-            row_groups=tuple(groups), row_group_bytes=tuple(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))))
+            row_groups=tuple(groups),
+            row_group_bytes=tuple(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))))
         tables.append(table)
         first_id += table.num_rows
     whole = pa.concat_tables(tables)

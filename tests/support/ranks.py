@@ -68,10 +68,11 @@ def _collect(pipes: list[Connection]) -> list[Any]:
         pending = [pipe for rank, pipe in enumerate(pipes) if rank not in results]
         arrived = wait(pending, timeout=max(0.0, until - time.monotonic()))
         assert arrived, f"ranks {[rank for rank in range(len(pipes)) if rank not in results]} did not end within {DEADLINE_S:g} s"
-        for pipe in arrived:
-            rank = pipes.index(pipe)  # type: ignore[arg-type]
+        for rank, pipe in enumerate(pipes):
+            if pipe not in arrived:
+                continue
             try:
-                ok, value = pipe.recv()  # type: ignore[union-attr]
+                ok, value = pipe.recv()
             except EOFError:
                 raise AssertionError(f"rank {rank} died without a word") from None
             assert ok, f"rank {rank} raised:\n{value}"
@@ -97,7 +98,7 @@ def _main(pipe: Connection, environment: dict[str, str], context: RankContext, f
     torch.set_num_threads(1)
     try:
         result = (True, fn(context, *args))
-    except BaseException:  # whatever it is, the test wants to read it
+    except BaseException:  # noqa: BLE001 - whatever it is, the test wants to read it
         result = (False, traceback.format_exc())
     pipe.send(result)
     pipe.close()

@@ -39,7 +39,7 @@ class Browser:
         with (profile / "browser.log").open("wb") as log:
             self._process = subprocess.Popen(
                 ["bash", "-c", command, "bash", program, *FLAGS, f"--user-data-dir={profile}"], pass_fds=(to_browser, from_browser),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | {"TMPDIR": str(profile)})
         os.close(to_browser)
         os.close(from_browser)
         self._buffer, self._number, self._session = b"", 0, ""
@@ -54,8 +54,13 @@ class Browser:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._process.kill()
-        self._process.wait(DEADLINE_S)
+        self._session = ""  # the browser itself, not the tab
+        try:
+            self.call("Browser.close")
+            self._process.wait(DEADLINE_S)
+        finally:
+            self._process.kill()
+            self._process.wait(DEADLINE_S)
         os.close(self._send)
         os.close(self._receive)
 

@@ -18,7 +18,7 @@ from sparkring.pipelines.training.state import pack_state, unpack_state
 def _trained(seed: int, *, name: str = "adamw", steps: int = 2) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
-    optimizer = make_optimizer(model.parameters(), OptimizerConfig(name=name, lr=0.1, momentum=0.5))  # type: ignore[arg-type]
+    optimizer = make_optimizer(model.parameters(), OptimizerConfig(name=name, lr=0.1, momentum=0.5))
     for _ in range(steps):
         optimizer.zero_grad()
         model(torch.ones(2, 3)).sum().backward()

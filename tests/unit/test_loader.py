@@ -36,11 +36,13 @@ def _ids(batch: Batch) -> list[int]:
 def test_a_batch_holds_the_manifest_s_tensors(dataset: Dataset) -> None:
     batch = next(_loader(dataset).epoch(0))
     assert {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in batch.tensors.items()} == {
-        "numeric": ((64, 3), torch.float32), "categorical": ((64, 1), torch.int64), "label": ((64,), torch.float32), "row_id": ((64,), torch.int64)}
+        "numeric": ((64, 3), torch.float32), "categorical": ((64, 1), torch.int64), "label": ((64,), torch.float32),
+        "row_id": ((64,), torch.int64)}
 
 
 def test_the_values_of_a_row_stay_together(dataset: Dataset) -> None:
-    table = pq.ParquetDataset([dataset.store.path(file.path) for file in dataset.manifest().splits["train"].files]).read().to_pandas().set_index("row_id")
+    paths = [dataset.store.path(file.path) for file in dataset.manifest().splits["train"].files]
+    table = pq.ParquetDataset(paths).read().to_pandas().set_index("row_id")
     for batch in _loader(dataset).epoch(0):
         expected = table.loc[_ids(batch)]
         assert torch.equal(batch.tensors["numeric"], torch.tensor(expected[list(NUMERIC)].to_numpy()))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkring.pipelines.data.order import EpochOrder, default_lanes, group_rows, permutation
+from sparkring.pipelines.data.order import EpochOrder, Int64s, default_lanes, group_rows, permutation
 
 Groups = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
@@ -16,7 +16,7 @@ def _order(groups: list[int], *, lanes: int, seed: int = 1, epoch: int = 0) -> E
     return EpochOrder(np.array(groups, dtype=np.int64), seed, epoch, lanes)
 
 
-def _lane_stream(order: EpochOrder, lane: int) -> np.ndarray:
+def _lane_stream(order: EpochOrder, lane: int) -> Int64s:
     """Global row numbers of a lane, in order."""
     starts = np.concatenate([[0], np.cumsum(order.group_rows)])
     parts = [starts[window.group] + window.start + order.shuffle(window) for window in order.windows(lane)]
@@ -26,8 +26,13 @@ def _lane_stream(order: EpochOrder, lane: int) -> np.ndarray:
 def _steps(order: EpochOrder, *, num_ranks: int, batch_rows: int) -> list[list[list[int]]]:
     """Row numbers by step and rank."""
     streams = [_lane_stream(order, lane) for lane in range(order.lanes)]
-    return [[[int(row) for lane in order.owned_lanes(rank, num_ranks) for row in streams[lane][slice(*order.lane_slice(lane, step, batch_rows))]]
-             for rank in range(num_ranks)] for step in range(order.steps(batch_rows))]
+
+
+    def rows(step: int, rank: int) -> list[int]:
+        slices = {lane: slice(*order.lane_slice(lane, step, batch_rows)) for lane in order.owned_lanes(rank, num_ranks)}
+        return [int(row) for lane, part in slices.items() for row in streams[lane][part]]
+
+    return [[rows(step, rank) for rank in range(num_ranks)] for step in range(order.steps(batch_rows))]
 
 
 def test_lanes_are_dealt_out_like_cards() -> None:
@@ -40,7 +45,8 @@ def test_lanes_are_dealt_out_like_cards() -> None:
         [(0, 2), (0, 1), (0, 1)],
         [(2, 3), (1, 3), (1, 2)],
         [(3, 4), (3, 3), (2, 3)]]
-    assert [(window.first, window.start, window.stop) for lane in range(3) for window in order.windows(lane)] == [(0, 0, 4), (0, 4, 7), (0, 7, 10)]
+    windows = [window for lane in range(3) for window in order.windows(lane)]
+    assert [(window.first, window.start, window.stop) for window in windows] == [(0, 0, 4), (0, 4, 7), (0, 7, 10)]
 
 
 @settings(max_examples=60, deadline=None)

@@ -20,7 +20,7 @@ def test_the_second_commit_of_a_name_is_a_conflict_and_changes_nothing(tmp_path:
     with pytest.raises(CommitConflict, match="committed by another writer first"):
         store.put_if_absent("versions/1.json", b"second")
     assert store.read("versions/1.json") == b"first"
-    assert os.listdir(tmp_path / "versions") == ["1.json"]
+    assert [path.name for path in (tmp_path / "versions").iterdir()] == ["1.json"]
 
 
 def test_of_many_writers_at_once_exactly_one_wins(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""Judge the trained network on the test split, beside two baselines on the same rows: the base rate and logistic regression.
+
+    sparkring evaluate local/flights
+
+Metrics are exact: every test row's probability and label come to the driver (16 bytes a row) and are judged together.
+The result is ``<run>/evaluation.json``; the same model on the same data is not judged twice.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from sparkring.conf.schema import Config
+from sparkring.errors import DatasetError
+from sparkring.pipelines.data.manifest import Manifest
+from sparkring.pipelines.data.store import Store, open_store
+from sparkring.pipelines.training.metrics import BinaryMetrics, binary_metrics
+from sparkring.pipelines.training.model_files import ModelCard, load_card
+from sparkring.spark_jobs.baselines import logistic_regression
+from sparkring.spark_jobs.columns import named
+from sparkring.spark_jobs.progress import SILENT, Progress
+from sparkring.spark_jobs.score import PROBABILITY, predict, read_split, trained_on
+from sparkring.spark_jobs.session import result_settings, spark_session
+
+DOCUMENT = "evaluation.json"
+SPLIT = "test"
+
+
+def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT) -> dict[str, Any]:
+    """Judge the model of ``config.run``, or find that it was judged already.
+
+    Args:
+        config: Names the run.
+        spark: The session to use; default the active one, or one made from ``config.spark`` when it is needed.
+        progress: Where to report.
+    Returns:
+        ``split``, ``dataset_version``, ``content_id``, ``weights_sha256``, and for ``network``, ``logistic_regression`` and
+        ``base_rate`` what ``metrics.BinaryMetrics`` holds.
+    Raises:
+        ConfigError: the run has no trained model.
+        DatasetError: the dataset version is not what the model was trained on, or its test rows have one label only.
+    """
+    card, store = load_card(config.run), open_store(config.run)
+    manifest = trained_on(card)
+    identity = {"split": SPLIT, "dataset_version": manifest.version, "content_id": card.content_id, "weights_sha256": card.weights_sha256}
+    before = _judged(store)
+    if before is not None and identity.items() <= before.items():
+        progress.note(f"evaluate: this model was judged on these rows already; reusing {store.url}/{DOCUMENT}")
+        return before
+    _require_both_labels(manifest, card)
+    session = spark or spark_session(config.spark, app_name=f"sparkring {config.name}")
+    with progress.stage("evaluate", total=2) as bar, result_settings(session):
+        train, test = (read_split(session, manifest, card.dataset_url, name) for name in ("train", SPLIT))
+        bar.update(0, text="network")
+        network, labels = _collect(predict(test, config.run, keep=[manifest.label], batch_rows=config.score.batch_rows), manifest.label)
+        bar.update(1, text="logistic regression")
+        regression = _collect(logistic_regression(train, test, manifest.preprocessing, label=manifest.label), "label")
+    share = manifest.splits["train"].positives / manifest.splits["train"].rows
+    models = {"network": binary_metrics(network, labels), "logistic_regression": binary_metrics(*regression),
+              "base_rate": binary_metrics(np.full(labels.shape, share), labels)}
+    return _commit(store, identity, models)
+
+
+def _collect(predicted: DataFrame, label: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Probabilities and labels of all rows, in one order."""
+    table = predicted.select(sf.col(PROBABILITY), named(label).cast("double").alias("label")).toArrow()
+    return table[PROBABILITY].to_numpy(), table["label"].to_numpy()
+
+
+def _require_both_labels(manifest: Manifest, card: ModelCard) -> None:
+    for name in ("train", SPLIT):
+        split = manifest.splits[name]
+        if split.positives in (0, split.rows):
+            raise DatasetError(f"all {split.rows} rows of the {name} split of version {manifest.version} of {card.dataset_url} have label "
+                               f"{min(split.positives, 1)}, so no model can be told from another; change prepare.split and prepare again.")
+
+
+def _judged(store: Store) -> dict[str, Any] | None:
+    try:
+        document: dict[str, Any] = json.loads(store.read(DOCUMENT))
+    except FileNotFoundError:
+        return None
+    return document
+
+
+def _commit(store: Store, identity: dict[str, Any], models: dict[str, BinaryMetrics]) -> dict[str, Any]:
+    document = identity | {name: metrics.model_dump(mode="json") for name, metrics in models.items()}
+    store.put(DOCUMENT, json.dumps(document, indent=1).encode())
+    return document

@@ -1,0 +1,56 @@
+"""Where the latest scores are: the one document that a reader of scores follows. Needs no Spark.
+
+    <workspace>/scores/_scores.json          names the folder of the latest finished scoring, put there by one atomic act
+    <workspace>/scores/<folder>/*.parquet    written before
+
+A scoring goes to a fresh folder and is named only when it is whole, so a reader finds the old scores or the new ones. The
+document's name begins with ``_``, so that tools which read every Parquet file below a folder pass it over.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from sparkring.pipelines.data.store import Store
+
+DOCUMENT = "_scores.json"
+
+
+class Scores(BaseModel):
+    """One finished scoring."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    format: Literal[1] = 1
+    folder: str
+    """Relative to the scores' URL."""
+    rows: int
+    split: str | None
+    """The split of the dataset version; None for rows that the caller brought."""
+    weights_sha256: str
+    """The model."""
+    dataset_url: str
+    """The dataset that the model was trained on."""
+    dataset_version: int
+    content_id: str
+    """What that version holds."""
+    created_at: str
+    """UTC, ISO 8601."""
+
+
+def latest_scores(store: Store) -> Scores | None:
+    """The latest finished scoring in the scores' folder, or None."""
+    try:
+        return Scores.model_validate_json(store.read(DOCUMENT))
+    except FileNotFoundError:
+        return None
+
+
+def commit_scores(store: Store, scores: Scores) -> None:
+    """Make ``scores`` the latest, then remove the ones before, which nobody is sent to any more."""
+    before = latest_scores(store)
+    store.put(DOCUMENT, scores.model_dump_json(indent=1).encode())
+    if before is not None and before.folder != scores.folder:
+        store.delete(before.folder)

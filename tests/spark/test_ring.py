@@ -1,0 +1,104 @@
+"""``run_ring`` on a local master: results, errors, slots, and that nothing is left running in any case."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import ring_functions
+from tests.support.ring_driver import Driver, assert_no_process_left, driver, marks, wait_until
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    with driver(tmp_path_factory.mktemp("local"), master="local[3]") as running:
+        yield running
+
+
+def test_results_come_back_by_rank_and_nothing_is_left(local: Driver, tmp_path: Path) -> None:
+    ranks = local.ring(ring_functions.introduce, str(tmp_path), num_ranks=3, threads_per_rank=1).results
+    assert [(told["rank"], told["horovod"], told["sum"]) for told in ranks] == [(rank, [rank, 3, rank], 33.0) for rank in range(3)]
+    assert [(told["hosts"], told["device"], told["threads"], told["stdin"]) for told in ranks] == [([0, 0, 0], "cpu", 1, "")] * 3
+    assert {address for told in ranks for address in told["listening"]} == {"127.0.0.1"}
+    assert "[rank 1] hello from 1" in local.log
+    assert_no_process_left(ranks[0]["token"])
+
+
+def test_an_exception_names_its_rank_and_brings_its_traceback(local: Driver) -> None:
+    outcome = local.ring(ring_functions.raise_on_rank_1, num_ranks=2)
+    assert outcome.error.startswith("RankFailed")
+    assert outcome.attributes["rank"] == 1
+    assert outcome.attributes["summary"] == "ValueError: the user's mistake"
+    assert "in raise_on_rank_1" in outcome.attributes["rank_traceback"]
+
+
+@pytest.mark.parametrize(("how", "words"), [("SIGKILL", "was killed by SIGKILL"), ("exit", "ended with exit code 3 and no result")])
+def test_a_rank_that_dies_ends_the_ring_with_its_name_and_takes_its_children_along(
+        local: Driver, tmp_path: Path, how: str, words: str) -> None:
+    outcome = local.ring(ring_functions.die_on_rank_1, str(tmp_path), how, num_ranks=2)
+    assert outcome.error.startswith("RankDied")
+    assert outcome.attributes["rank"] == 1
+    assert words in outcome.message
+    assert outcome.message.endswith("my last words")
+    assert outcome.seconds < 30
+    assert_no_process_left(marks(tmp_path, num_ranks=2)[0]["token"])
+
+
+def test_a_result_that_json_cannot_hold_is_refused(local: Driver) -> None:
+    outcome = local.ring(ring_functions.return_a_tensor, num_ranks=2)
+    assert outcome.error.startswith("RankFailed")
+    assert "rank 1 raised TypeError: the function returned a Tensor that JSON cannot hold" in outcome.message
+
+
+def test_a_rank_that_returns_early_does_not_break_the_others_ring(local: Driver) -> None:
+    assert local.ring(ring_functions.leave_early, num_ranks=3).results == [2.0, 2.0, -1.0]
+
+
+def test_more_ranks_than_slots_are_refused(local: Driver) -> None:
+    outcome = local.ring(ring_functions.raise_on_rank_1, num_ranks=4)
+    assert outcome.error.startswith("NotEnoughSlots")
+    assert "4 ranks need 4 free slots at once, local[3] has 3" in outcome.message
+
+
+def test_slots_that_stay_taken_are_refused_after_the_start_timeout(local: Driver, tmp_path: Path) -> None:
+    local.tell({"do": "occupy", "until": str(tmp_path / "free")})
+    wait_until((tmp_path / "free.busy").exists, "the other job")
+    outcome = local.ring(ring_functions.sleep, str(tmp_path), num_ranks=3, start_timeout_s=2)
+    (tmp_path / "free").touch()
+    assert outcome.error.startswith("NotEnoughSlots")
+    assert outcome.seconds < 30
+    assert local.ring(ring_functions.leave_early, num_ranks=3).results == [2.0, 2.0, -1.0]  # the slots are free again
+    assert not list(tmp_path.glob("rank-*"))  # and the launch that was given up has not run
+
+
+def test_cancelling_the_job_ends_ranks_that_never_finish(local: Driver, tmp_path: Path) -> None:
+    local.begin(ring_functions.sleep, str(tmp_path), num_ranks=2)
+    token = marks(tmp_path, num_ranks=2)[0]["token"]
+    local.tell({"do": "cancel"})
+    outcome = local.outcome()
+    assert outcome.error.startswith("RingError")
+    assert "cancelled" in outcome.message
+    assert_no_process_left(token)
+
+
+def test_ctrl_c_ends_the_ranks(local: Driver, tmp_path: Path) -> None:
+    local.begin(ring_functions.sleep, str(tmp_path), num_ranks=2)
+    token = marks(tmp_path, num_ranks=2)[0]["token"]
+    local.interrupt()
+    assert local.outcome().error.startswith("KeyboardInterrupt")
+    assert_no_process_left(token)
+
+
+def test_a_python_worker_that_is_killed_ends_the_ring_and_the_function_is_not_run_again(local: Driver, tmp_path: Path) -> None:
+    local.begin(ring_functions.sleep, str(tmp_path), num_ranks=2)
+    before = marks(tmp_path, num_ranks=2)
+    os.kill(before[1]["task"], signal.SIGKILL)
+    outcome = local.outcome()
+    assert outcome.error.startswith("RingError")
+    assert "Python worker exited unexpectedly" in outcome.message
+    assert_no_process_left(before[0]["token"])
+    assert marks(tmp_path, num_ranks=2) == before

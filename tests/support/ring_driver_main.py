@@ -1,0 +1,92 @@
+"""The program behind ``ring_driver.Driver``: makes a session, then does what it is told, one JSON object a line.
+
+    {"do": "ring", "fn": NAME, "args": [...], "num_ranks": n, "config": {...}}     in the main thread; answers with an Outcome
+    {"do": "occupy", "until": PATH}      keep one slot busy until the file is there
+    {"do": "cancel"}                     cancel all jobs
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import InheritableThread
+from pyspark.sql import SparkSession
+
+from sparkring.conf.schema import RingConfig
+from sparkring.spark_jobs.ring import run_ring
+from tests.support import ring_functions
+
+QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.host": "127.0.0.1",
+         "spark.driver.bindAddress": "127.0.0.1", "spark.driver.memory": "512m"}
+
+
+def main() -> None:
+    """Run until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    spark = session(json.loads(sys.argv[1]))
+    launches: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    threading.Thread(target=listen, args=(spark, launches), daemon=True).start()
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    while (command := launches.get()) is not None:
+        print(json.dumps(launch(spark, command)), file=answers, flush=True)
+    spark.stop()
+
+
+def session(options: dict[str, str]) -> SparkSession:
+    """A session by master or remote address, and properties."""
+    builder = SparkSession.builder
+    builder = builder.remote(options.pop("remote")) if "remote" in options else builder.master(options.pop("master"))
+    for name, value in {**QUIET, **options}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def listen(spark: SparkSession, launches: queue.SimpleQueue[dict[str, Any] | None]) -> None:
+    """Do at once what must happen during a launch, and hand launches to the main thread."""
+    for line in sys.stdin:
+        command = json.loads(line)
+        if command["do"] == "ring":
+            launches.put(command)
+        elif command["do"] == "occupy":
+            InheritableThread(target=occupy, args=(spark, command["until"]), session=spark, daemon=True).start()
+        elif command["do"] == "cancel":
+            spark.sparkContext.cancelAllJobs()
+    launches.put(None)
+
+
+def launch(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
+    """One ``run_ring``; what comes of it."""
+    began = time.monotonic()
+    try:
+        results = run_ring(getattr(ring_functions, command["fn"]), *command["args"], num_ranks=command["num_ranks"], spark=spark,
+                           config=RingConfig(**command["config"]))
+    except BaseException as error:
+        kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
+        attributes = {name: value for name, value in vars(error).items() if isinstance(value, int | str)}
+        return {"error": kinds, "message": str(error), "attributes": attributes, "seconds": time.monotonic() - began}
+    return {"results": results, "seconds": time.monotonic() - began}
+
+
+def occupy(spark: SparkSession, until: str) -> None:
+    """A job with one task that waits for a file."""
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        Path(f"{until}.busy").touch()
+        while not Path(until).exists():
+            time.sleep(0.05)
+        yield from batches
+
+    spark.range(0, 1, 1, 1).mapInArrow(wait, "id long").collect()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""What the ring tests run on ranks. Each function takes the rank's context first; a rank imports this module by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from sparkring.pipelines.parallel.context import RankContext
+
+FOREVER_S = 600.0
+"""Longer than any test waits: a rank that sleeps so long is ended by others or the test fails."""
+
+
+def allreduce_sum(value: float) -> float:
+    """One Horovod allreduce."""
+    import horovod.torch as hvd
+    import torch
+
+    return float(hvd.allreduce(torch.tensor([value]), op=hvd.Sum).item())
+
+
+def introduce(context: RankContext, folder: str) -> dict[str, Any]:
+    """Join the ring and tell what a rank sees of itself."""
+    import horovod.torch as hvd
+    import psutil
+    import torch
+
+    hvd.init()
+    print(f"hello from {context.rank}")
+    both = (psutil.Process(), psutil.Process().parent())
+    listening = [connection.laddr.ip for process in both if process for connection in process.net_connections("tcp")
+                 if connection.status == psutil.CONN_LISTEN]
+    return {
+        "rank": context.rank, "hosts": context.hosts, "device": context.device, "horovod": (hvd.rank(), hvd.size(), hvd.local_rank()),
+        "sum": allreduce_sum(10.0 + context.rank), "threads": torch.get_num_threads(), "listening": listening, "stdin": sys.stdin.read(),
+        "gpu": os.environ["CUDA_VISIBLE_DEVICES"], "pid": os.getpid(), "task": os.getppid(), "token": context.token,
+    }
+
+
+def raise_on_rank_1(context: RankContext) -> float:
+    """Rank 1 raises while the others wait for it in an allreduce."""
+    import horovod.torch as hvd
+
+    hvd.init()
+    if context.rank == 1:
+        raise ValueError("the user's mistake")
+    return allreduce_sum(1.0)
+
+
+def die_on_rank_1(context: RankContext, folder: str, how: str) -> float:
+    """Rank 1, which has a child, dies while the others wait for it in an allreduce."""
+    import horovod.torch as hvd
+
+    hvd.init()
+    mark(context, folder)
+    if context.rank == 1:
+        subprocess.Popen(["sleep", str(FOREVER_S)])
+        print("my last words")
+        if how == "exit":
+            sys.exit(3)
+        os.kill(os.getpid(), getattr(signal, how))
+    return allreduce_sum(1.0)
+
+
+def return_a_tensor(context: RankContext) -> Any:
+    """A result that JSON cannot hold, on rank 1 only."""
+    import torch
+
+    return torch.ones(1) if context.rank == 1 else 1.0
+
+
+def leave_early(context: RankContext) -> float:
+    """Rank 2 has nothing to do in the end and returns while the others still work together."""
+    import horovod.torch as hvd
+
+    pair = hvd.ProcessSet([0, 1])
+    hvd.init(process_sets=[pair])
+    if context.rank == 2:
+        return -1.0
+    import torch
+
+    time.sleep(1.0)  # long enough for rank 2 to be gone, were it let go
+    return float(hvd.allreduce(torch.tensor([1.0]), op=hvd.Sum, process_set=pair).item())
+
+
+def sleep(context: RankContext, folder: str) -> None:
+    """Never come back, with a child that does not either."""
+    child = subprocess.Popen(["sleep", str(FOREVER_S)])
+    mark(context, folder)
+    child.wait()
+
+
+def mark(context: RankContext, folder: str) -> None:
+    """Leave a file that tells of this rank's processes."""
+    told = {"token": context.token, "pid": os.getpid(), "task": os.getppid()}
+    with Path(folder, f"rank-{context.rank}-{os.getpid()}.part").open("w", encoding="ascii") as file:
+        json.dump(told, file)
+    Path(file.name).rename(Path(folder, f"rank-{context.rank}-{os.getpid()}.json"))
