@@ -50,7 +50,7 @@ def doctor(config: Config | None, *, spark: SparkSession | None = None, progress
         The checks, from this machine to the cluster. None of them raises, and none hides another.
     """
     with progress.stage("doctor", total=NUM_CHECKS) as bar:
-        return _Examination(config, spark, bar).checks
+        return _Examination(config, spark, bar).run()
 
 
 class _Examination:
@@ -60,12 +60,15 @@ class _Examination:
         self._config, self._spark, self._bar = config, spark, bar
         self._needs, self._here = Needs.of(config), this_machine()
         self._reports: list[TaskReport] = []
-        self.checks: list[Check] = []
-        self._machine()
-        self._cluster()
-        self._both()
+        self._checks: list[Check] = []
 
-    def _machine(self) -> None:
+    def run(self) -> list[Check]:
+        self._look_here()
+        self._look_at_spark()
+        self._look_at_what_both_share()
+        return self._checks
+
+    def _look_here(self) -> None:
         needs, here = self._needs, self._here
         self._add("Java", lambda: check_java(needs, running=self._spark is not None))
         self._add("Python", check_python)
@@ -75,7 +78,7 @@ class _Examination:
         self._add("memory", lambda: check_memory(needs, here))
         self._add("disk", lambda: check_disk(needs))
 
-    def _cluster(self) -> None:
+    def _look_at_spark(self) -> None:
         self._add("Spark", self._start)
         spark, needs = self._spark, self._needs
         if spark is None:
@@ -84,7 +87,7 @@ class _Examination:
             return
         self._add("Spark settings", lambda: check_settings(spark, needs))
         self._add("slots", lambda: check_slots(spark, needs))
-        at_once = not any(check.status == "fail" for check in self.checks[-2:])
+        at_once = not any(check.status == "fail" for check in self._checks[-2:])
         self._add("executors", lambda: self._ask_executors(spark, at_once=at_once))
         if self._reports:
             self._add("executor memory", lambda: check_executor_memory(self._reports, needs))
@@ -93,7 +96,7 @@ class _Examination:
             self._add("executor memory", partial(_unknown, "executor memory", "executors"))
             self._add("network", partial(_unknown, "network", "executors"))
 
-    def _both(self) -> None:
+    def _look_at_what_both_share(self) -> None:
         """What can be said with or without Spark, and better with it."""
         needs, spark, reports = self._needs, self._spark, self._reports
         machine, ranks = max(ranks_by_host(reports), key=lambda item: item[1], default=(self._here, needs.train.num_ranks))
@@ -103,8 +106,8 @@ class _Examination:
             self._add("encryption", lambda: check_encryption(spark, reports))
 
     def _add(self, name: str, look: Callable[[], Check]) -> None:
-        self._bar.update(len(self.checks), total=NUM_CHECKS, text=name)
-        self.checks.append(guarded(name, look))
+        self._bar.update(len(self._checks), total=NUM_CHECKS, text=name)
+        self._checks.append(guarded(name, look))
 
     def _start(self) -> Check:
         from sparkring.spark_jobs.session import spark_session

@@ -68,13 +68,16 @@ def run_by_horovod(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     told = Told(token=uuid4().hex, device=config.device, allow_cpu_fallback=config.allow_cpu_fallback,
                 deadline_s=config.deadline_s, shared_memory=config.shared_memory)
     said = _StandardError()
+    # Upstream counts all that happens before the ranks run, not only Spark's part of it.
+    start_timeout_s = config.start_timeout_s + config.deadline_s
     try:
         with _signal_handlers_kept():
             texts = horovod.spark.run(
-                run_rank, args=(fn, tuple(args), told), num_proc=num_ranks, start_timeout=math.ceil(config.start_timeout_s),
+                run_rank, args=(fn, tuple(args), told), num_proc=num_ranks, start_timeout=math.ceil(start_timeout_s),
                 env=_environment(told, threads=config.threads_per_rank), stderr=said, verbose=0, use_gloo=True)
     except TimeoutException as error:
-        raise DeadlinePassed(f"{str(error).rstrip('.')}; waited train.ring.start_timeout_s={config.start_timeout_s:g} seconds.") from error
+        raise DeadlinePassed(f"horovod.spark did not start its ranks within {start_timeout_s:g} seconds, train.ring's start_timeout_s and "
+                             f"deadline_s together: {error}") from error
     except Exception as error:  # upstream raises bare RuntimeError and Exception
         results_or_error([*said.ends, *_deaths(error)])
         raise RingError(f"horovod.spark ended the ring: {' '.join(str(error).split())[:600]} -- see the executors' logs.") from error

@@ -180,11 +180,12 @@ class _Handler(BaseHTTPRequestHandler):
         return (match.group(1), match.group(2)) if match else None
 
     def _body(self) -> bytes | None:
-        """The body, or None where its length is missing, no number, or over the limit."""
+        """The body, or None where its length is missing, no number or over the limit, or where it does not come whole."""
         length = self.headers.get("Content-Length", "")
         if not re.fullmatch(r"\d{1,9}", length, re.ASCII) or int(length) > MAX_BODY_BYTES:
             return None
-        return self.rfile.read(int(length))
+        body = self.rfile.read(int(length))
+        return body if len(body) == int(length) else None
 
     def _answer(self, status: HTTPStatus, body: bytes = b"") -> None:
         self.send_response_only(status)

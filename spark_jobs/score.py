@@ -121,7 +121,7 @@ def trained_on(card: ModelCard) -> Manifest:
     """
     manifest = Dataset(card.dataset_url).manifest(card.dataset_version)
     if manifest.content_id != card.content_id:
-        raise DatasetError(f"version {card.dataset_version} of {card.dataset_url} has content {manifest.content_id[:16]}, but the model was "
+        raise DatasetError(f"version {card.dataset_version} of {card.dataset_url} holds {manifest.content_id[:16]}, but the model was "
                            f"trained on {card.content_id[:16]}; train again, or bring that dataset back.")
     return manifest
 

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
@@ -72,7 +73,10 @@ def spark_session(config: SparkConfig, *, app_name: str) -> SparkSession:
     for key, value in {**defaults, **config.conf}.items():
         builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        with warnings.catch_warnings():
+            # A local Connect server is started with these properties, and then the client tries to set them once more.
+            warnings.filterwarnings("ignore", message="Failed to set spark", category=UserWarning)
+            return builder.getOrCreate()
     except (PySparkException, Py4JError, RuntimeError) as error:
         raise EnvironmentProblem(f"no Spark session on {address or 'the default master'}: {_reason(error)}; "
                                  "see that the address is right and takes connections, and that spark.conf fits it.") from error

@@ -39,8 +39,8 @@ def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float) -> No
             "stages with it (SPARK-24942); start the session with it off and spark.executor.instances set.")
     master = master_of(spark)
     sc = spark_context(spark)
-    count: Callable[[], int | None] = (lambda: _slots_of(sc)) if sc is not None else (lambda: _local_slots(master))
-    deadline = time.monotonic() + (0 if _local_slots(master) is not None else within_s)
+    count: Callable[[], int | None] = (lambda: _slots_of(sc)) if sc is not None else (lambda: local_slots(master))
+    deadline = time.monotonic() + (0 if local_slots(master) is not None else within_s)
     while (slots := count()) is not None and slots < num_ranks:
         if time.monotonic() >= deadline:
             raise NotEnoughSlots(wanted=num_ranks, slots=slots, master=master)
@@ -63,7 +63,7 @@ def _slots_of(sc: SparkContext) -> int:
     return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
 
 
-def _local_slots(master: str) -> int | None:
+def local_slots(master: str) -> int | None:
     """Slots of ``local`` and ``local[n]``; None for ``local[*]`` and all other masters."""
     if master == "local":
         return 1

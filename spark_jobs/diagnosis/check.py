@@ -30,7 +30,7 @@ def guarded(name: str, look: Callable[[], Check]) -> Check:
         return look()
     except SparkringError as error:
         found, _, advice = str(error).partition("; ")  # errors say what was found, then what to do
-        return Check(name, "fail", found, advice[:1].upper() + advice[1:])
+        return Check(name, "fail", found, advice[:1].upper() + advice[1:] or "See what was found.")
     except Exception as error:  # noqa: BLE001 - a bug in one check must not cost the reader the others
         return Check(name, "fail", f"the check itself failed: {type(error).__name__}: {error}", "Please report this as a bug of sparkring.")
 

@@ -10,9 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-import pyarrow as pa
-import pyarrow.dataset as pa_dataset
-
 from sparkring.conf.schema import Config
 from sparkring.errors import SparkringError
 from sparkring.pipelines.data.manifest import Dataset
@@ -23,6 +20,7 @@ from sparkring.spark_jobs.reporting.data_facts import DataFacts, data_facts
 from sparkring.spark_jobs.reporting.quality_facts import QualityFacts, quality_facts
 from sparkring.spark_jobs.reporting.run_facts import RunFacts
 from sparkring.spark_jobs.reporting.run_reader import read_run
+from sparkring.spark_jobs.scores import Scores, latest_scores
 
 DATASET, TRAINING, MODEL, EVALUATION, SCORES = "dataset", "training run", "trained model", "evaluation", "scores"
 
@@ -53,7 +51,7 @@ class Workspace:
     run: RunFacts | None
     card: ModelCard | None
     quality: QualityFacts | None
-    scored_rows: int | None
+    scores: Scores | None
     absent: tuple[Absent, ...]
     """In the order in which jobs make the parts."""
 
@@ -69,7 +67,7 @@ def gather(config: Config) -> Workspace:
     version = run.dataset_version if run else config.dataset_version
     return Workspace(
         data=_part(DATASET, absent, lambda: _data(config, version)), run=run, card=_part(MODEL, absent, lambda: _card(config)),
-        quality=_part(EVALUATION, absent, lambda: _quality(config)), scored_rows=_part(SCORES, absent, lambda: _scored_rows(config)),
+        quality=_part(EVALUATION, absent, lambda: _quality(config)), scores=_part(SCORES, absent, lambda: _scores(config)),
         absent=tuple(sorted(absent, key=lambda part: list(MADE_BY).index(part.what))))
 
 
@@ -80,7 +78,7 @@ def _part(what: str, absent: list[Absent], read: Callable[[], Facts]) -> Facts |
         why = "not there yet"
     except SparkringError as error:
         why = str(error)
-    except (ValueError, KeyError, TypeError, OSError, pa.ArrowException) as error:
+    except (ValueError, KeyError, TypeError, OSError) as error:
         why = f"cannot be read ({type(error).__name__}: {error})"
     absent.append(Absent(what, why, MADE_BY[what]))
     return None
@@ -114,11 +112,8 @@ def _quality(config: Config) -> QualityFacts:
         raise _NotThere from None
 
 
-def _scored_rows(config: Config) -> int:
-    """Row counts come from the footers; no column is read."""
-    folder = open_store(config.scores).path("")
-    try:
-        rows: int = pa_dataset.dataset(folder, format="parquet").count_rows()
-    except FileNotFoundError:
-        raise _NotThere from None
-    return rows
+def _scores(config: Config) -> Scores:
+    scores = latest_scores(open_store(config.scores))
+    if scores is None:
+        raise _NotThere
+    return scores

@@ -33,22 +33,28 @@ def tiles(workspace: Workspace) -> tuple[Tile, ...]:
 
 
 def _sentences(workspace: Workspace) -> Iterator[str]:
-    run, quality, data, card = workspace.run, workspace.quality, workspace.data, workspace.card
+    run, quality, data = workspace.run, workspace.quality, workspace.data
     if run:
-        train_rows = next((split.rows for split in data.splits if split.name == "train"), None) if data else None
-        rows = f" over {count(train_rows)} rows" if train_rows else ""
-        epochs = several(len(run.epochs), "epoch")
-        state = f"for {epochs}{rows}" if run.finished else f"so far for {epochs}{rows}, and has not reached its end,"
-        hidden = f" ({'-'.join(map(str, card.model.hidden))})" if card else ""
-        yield f"A network{hidden} was trained on {several(run.size, 'Horovod rank')} {state} in {duration(run.wall_s)}."
+        yield _training(run, workspace)
     elif data:
         yield f"Version {data.version} of the dataset holds {count(data.rows)} rows; nothing has been trained on it yet."
     if quality:
         label = f"\u201c{data.label}\u201d " if data else ""
         others = " and ".join(f"{metric(other.metrics.auc)} for the {other.title.lower()}" for other in quality.baselines)
-        yield (f"It predicts {label}on {count(quality.network.rows)} held-out {quality.split} rows with a ROC AUC of "
-               f"{metric(quality.network.auc)}, against {others}.")
+        yield (f"{'It' if run else 'The network'} predicts {label}on {count(quality.network.rows)} held-out {quality.split} rows with a "
+               f"ROC AUC of {metric(quality.network.auc)}, against {others}.")
         yield "It beats both." if quality.beaten else "It does not beat both in loss and AUC."
+
+
+def _training(run: RunFacts, workspace: Workspace) -> str:
+    """What was trained, on what, for how long."""
+    splits = workspace.data.splits if workspace.data else ()
+    rows = "".join(f" over {count(split.rows)} rows" for split in splits if split.name == "train")
+    network = f"A network ({'-'.join(map(str, workspace.card.model.hidden))})" if workspace.card else "A network"
+    ranks, epochs, spent = several(run.size, "Horovod rank"), several(len(run.epochs), "epoch"), duration(run.wall_s)
+    if run.finished:
+        return f"{network} was trained on {ranks} for {epochs}{rows} in {spent}."
+    return f"{network} is being trained on {ranks}: {epochs}{rows} and {several(run.steps, 'step')} so far, in {spent}."
 
 
 def _quality_tiles(quality: QualityFacts) -> Iterator[Tile]:

@@ -20,7 +20,7 @@ from sparkring.spark_jobs.reporting.quality_charts import quality_pictures
 from sparkring.spark_jobs.reporting.quality_facts import METRICS
 from sparkring.spark_jobs.reporting.run_charts import learning_pictures, time_pictures
 
-LONG_TABLE = 24
+LONG_TABLE = 60
 """Most rows of a table that is open from the start."""
 
 

@@ -42,6 +42,8 @@ class QualityFacts:
 
     split: str
     dataset_version: int
+    weights_sha256: str
+    """Of the network that was judged."""
     models: tuple[ModelQuality, ...]
     """The network first, then the baselines."""
 
@@ -75,7 +77,8 @@ def quality_facts(document: Mapping[str, Any]) -> QualityFacts:
         KeyError, TypeError, ValueError: it is not one, or lacks the network or a baseline.
     """
     models = tuple(ModelQuality(key=key, title=title, metrics=_metrics(document[key])) for key, title in _TITLES.items())
-    return QualityFacts(split=document["split"], dataset_version=document["dataset_version"], models=models)
+    return QualityFacts(split=document["split"], dataset_version=document["dataset_version"],
+                        weights_sha256=document["weights_sha256"], models=models)
 
 
 def _metrics(document: Mapping[str, Any]) -> BinaryMetrics:

@@ -54,12 +54,13 @@ def _loss_by_step(loss: LossCurve, steps: int) -> Picture:
 
     first, last = loss.smooth.y[0], loss.smooth.y[-1]
     ends = "; dashed lines are ends of epochs" if marked else ""
+    small = f" {count(loss.small)} of much fewer rows, such as the last of an epoch, count in the mean only." if loss.small else ""
     missing = f" {count(loss.not_finite)} steps had a loss that is not a number and are not drawn." if loss.not_finite else ""
     return Picture(
         name="loss-steps", title="Train loss, step by step",
         svg=draw(paint, name="loss-steps", label=f"Train loss over {count(steps)} steps: from {metric(first)} to {metric(last)}."),
         legend=(Key("moving mean", TRAIN), Key("single steps", TRAIN, "faint")),
-        caption=f"From {metric(first)} to {metric(last)} over {count(steps)} steps{ends}.{missing}")
+        caption=f"From {metric(first)} to {metric(last)} over {count(steps)} steps{ends}.{small}{missing}")
 
 
 def _loss_by_epoch(epochs: Sequence[Epoch]) -> Picture:

@@ -76,9 +76,13 @@ class LossCurve:
     """Train loss per step."""
 
     raw: Band
+    """Single steps, but for small ones."""
     smooth: Curve
+    """Mean over the rows of neighbouring steps, small ones included."""
     epoch_ends: tuple[float, ...]
     """Step numbers after which an epoch ended, the last one left out."""
+    small: int
+    """Steps of so few rows that their own loss says little, such as the last of an epoch."""
     not_finite: int
     """Steps whose loss was infinite or not a number; they are not drawn."""
 

@@ -2,7 +2,7 @@
 
 Events arrive rank by rank, so steps are matched across ranks by (epoch, step). A step that was done again after a
 restart counts once in the curves (its last time) and every time in the seconds spent. Only sums are kept a step, so a
-run of 10^5 steps on many ranks fits into some 10 MB. Pure: records in, facts out.
+run of 10^5 steps takes tens of MB on any number of ranks. Pure: records in, facts out.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ MOST_BARS = 24
 """Ranks shown one by one; more are shown as means of neighbours."""
 TIME_BINS = 120
 """Bins of the seconds over steps: wide ones, since single steps are noise."""
+SMALL_STEP = 0.1
+"""Share of the usual rows under which a step's own loss is noise."""
 
 Record = Mapping[str, Any]
 
@@ -122,7 +124,7 @@ def _facts(events: _Events) -> RunFacts:
         reduction=start["reduction"], steps=len(ordered), repeated_steps=events.repeated,
         started=min(life.began for life in events.lives.values()),
         wall_s=_wall_s(events.lives), rows_per_s=float(rows.sum() / seconds.sum()) if seconds.sum() > 0 else math.nan,
-        checkpoints=events.checkpoints, loss=_loss_curve(losses, _epoch_ends(positions)), times=_group(by_rank),
+        checkpoints=events.checkpoints, loss=_loss_curve(losses, rows, _epoch_ends(positions)), times=_group(by_rank),
         mean_time=_mean([time.seconds for time in by_rank]), step_times=_step_times(seconds),
         throughput=_throughput(rows, seconds.sum(axis=1)),
         epochs=tuple(_epoch(record) for _, record in sorted(events.epochs.items())), generations=_generations(events.lives),
@@ -136,14 +138,16 @@ def _epoch_ends(positions: Sequence[tuple[int, int]]) -> tuple[float, ...]:
 
 def _epoch(record: Record) -> Epoch:
     return Epoch(number=record["epoch"] + 1, seconds=record["seconds"], train_loss=record["train_loss"], rows=record["rows"],
-                 exact=record["exact"], validation=record["validation"] or {})
+                 exact=record["exact"], validation=dict(record["validation"] or {}))
 
 
-def _loss_curve(losses: Series, epoch_ends: tuple[float, ...]) -> LossCurve:
+def _loss_curve(losses: Series, rows: Series, epoch_ends: tuple[float, ...]) -> LossCurve:
     finite = np.isfinite(losses)
-    number, drawn = np.arange(1.0, len(losses) + 1)[finite], losses[finite]
-    smooth = moving_mean(drawn, window=max(1, len(drawn) // 40))
-    return LossCurve(raw=envelope(number, drawn), smooth=thin(number, smooth), epoch_ends=epoch_ends, not_finite=int((~finite).sum()))
+    number, loss, weight = np.arange(1.0, len(losses) + 1)[finite], losses[finite], rows[finite]
+    smooth = moving_mean(loss, weights=weight, window=max(1, len(loss) // 40))
+    usual = weight >= SMALL_STEP * np.max(weight, initial=0.0)
+    return LossCurve(raw=envelope(number[usual], loss[usual]), smooth=thin(number, smooth), epoch_ends=epoch_ends,
+                     small=int((~usual).sum()), not_finite=int((~finite).sum()))
 
 
 def _step_times(seconds: Series) -> StepTimes:

@@ -1,4 +1,4 @@
-"""Long series made short enough to draw: equal bins, their means and extremes, and a centred moving mean.
+"""Long series made short enough to draw: equal bins, their means and extremes, and a weighted moving mean.
 
 A chart is a few hundred pixels wide; a million points in it cost megabytes and show nothing more.
 """
@@ -52,13 +52,13 @@ def envelope(x: Series, y: Series, *, most: int = MOST_POINTS) -> Band:
     return Band(_plain(bin_means(x, most=most)), _plain(np.minimum.reduceat(y, starts)), _plain(np.maximum.reduceat(y, starts)))
 
 
-def moving_mean(values: Series, *, window: int) -> Series:
-    """Return the mean over ``window`` values around each of ``values`` (n,); at the ends over those that there are."""
-    total = np.concatenate([[0.0], np.cumsum(values)])
+def moving_mean(values: Series, *, weights: Series, window: int) -> Series:
+    """Return the weighted mean over ``window`` values around each of ``values`` (n,); at the ends over those that there are."""
+    total, weight = (np.concatenate([[0.0], np.cumsum(series)]) for series in (values * weights, weights))
     here = np.arange(len(values))
     first = np.maximum(here - window // 2, 0)
     last = np.minimum(here + (window - window // 2), len(values))
-    means: Series = (total[last] - total[first]) / (last - first)
+    means: Series = (total[last] - total[first]) / (weight[last] - weight[first])
     return means
 
 

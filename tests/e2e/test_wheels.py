@@ -38,7 +38,7 @@ def python(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iter
     folder = tmp_path_factory.mktemp("empty")
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=120)
     interpreter = folder / "bin" / "python"
-    run(interpreter, "-m", "pip", "install", "--quiet", *map(str, wheels), cwd=folder, timeout=1100)
+    run(interpreter, "-m", "pip", "install", "--quiet", "--no-compile", *map(str, wheels), cwd=folder, timeout=1100)
     yield interpreter
     shutil.rmtree(folder)
 

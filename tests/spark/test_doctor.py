@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.spark_cluster import standalone
+
 
 @dataclass(frozen=True)
 class Findings:
@@ -87,3 +89,20 @@ def test_executors_without_sparkring_too_few_slots_and_missing_gpus_are_all_told
     assert found.status["Spark settings"] == "warn"
     assert found.status["network"] == "warn"  # the tasks could not run at once, so nobody knows
     assert (found.status["GPU"], "spark.task.resource.gpu.amount" in found.found["GPU"]) == ("fail", True)
+
+
+def test_executors_of_a_cluster_reach_each_other_see_the_workspace_and_have_the_gpus_that_spark_gave_them(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workers whose discovery scripts report GPUs that are not there."""
+    for name, value in (("CUDA_VISIBLE_DEVICES", ""), ("SPARK_LOCAL_IP", "127.0.0.1"), ("PYSPARK_PYTHON", sys.executable)):
+        monkeypatch.setenv(name, value)
+    conf = {"executor.memory": "512m", "executor.cores": 1, "cores.max": 2,
+            "executor.resource.gpu.amount": 1, "task.resource.gpu.amount": 1}
+    with standalone(tmp_path, gpus=("3", "5")) as master:
+        found = doctor(tmp_path, f"spark.master={master}", "train.ring.device=cuda", "train.ring.allow_cpu_fallback=true",
+                       *(f"spark.conf.spark.{key}={value}" for key, value in conf.items()))
+    assert found.code == 0
+    assert (found.status["executors"], found.found["executors"][:10]) == ("ok", "2 task(s) ")
+    assert found.found["network"].startswith("2 task(s) reach each other")
+    assert (found.status["GPU"], found.found["GPU"].startswith("torch sees no GPU on ")) == ("warn", True)
+    assert not list(tmp_path.glob(".sparkring-doctor-*"))

@@ -15,7 +15,7 @@ from tests.support.ring_driver import Driver, assert_no_process_left, driver, ma
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    with driver(tmp_path_factory.mktemp("local"), master="local[3]") as running:
+    with driver(tmp_path_factory.mktemp("local"), {"master": "local[3]"}) as running:
         yield running
 
 
@@ -102,3 +102,18 @@ def test_a_python_worker_that_is_killed_ends_the_ring_and_the_function_is_not_ru
     assert "Python worker exited unexpectedly" in outcome.message
     assert_no_process_left(before[0]["token"])
     assert marks(tmp_path, num_ranks=2) == before
+
+
+def test_upstream_s_launcher_gives_the_same_results(local: Driver, tmp_path: Path) -> None:
+    ranks = local.ring(ring_functions.introduce, str(tmp_path), num_ranks=2, launcher="horovod.spark").results
+    assert [(told["rank"], told["hosts"], told["horovod"], told["sum"], told["threads"]) for told in ranks] == [
+        (rank, [0, 0], [rank, 2, rank], 21.0, 1) for rank in range(2)]
+
+
+def test_upstream_s_launcher_gives_the_same_errors(local: Driver, tmp_path: Path) -> None:
+    failed = local.ring(ring_functions.raise_on_rank_1, num_ranks=2, launcher="horovod.spark")
+    assert failed.error.startswith("RankFailed")
+    assert (failed.attributes["rank"], failed.attributes["summary"]) == (1, "ValueError: the user's mistake")
+    died = local.ring(ring_functions.die_on_rank_1, str(tmp_path), "SIGKILL", 0, num_ranks=2, launcher="horovod.spark")
+    assert died.error.startswith("RankDied")
+    assert (died.attributes["rank"], died.attributes["exit_code"]) == (1, -signal.SIGKILL)

@@ -21,7 +21,7 @@ GPUS = {"spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amou
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     folder = tmp_path_factory.mktemp("cluster")
     sizes = {"spark.executor.memory": "512m", "spark.cores.max": "2", "spark.executor.cores": "1"}
-    with standalone(folder, gpus=("3", "5")) as master, driver(folder, master=master, **sizes, **GPUS) as running:
+    with standalone(folder, gpus=("3", "5")) as master, driver(folder, {"master": master, **sizes, **GPUS}) as running:
         yield running
 
 

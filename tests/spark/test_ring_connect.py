@@ -13,7 +13,7 @@ from tests.support.ring_driver import Driver, assert_no_process_left, driver, ma
 
 @pytest.fixture(scope="module")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    with driver(tmp_path_factory.mktemp("connect"), environment={"SPARK_TESTING": "1"}, remote="local[3]") as running:
+    with driver(tmp_path_factory.mktemp("connect"), {"remote": "local[3]"}, environment={"SPARK_TESTING": "1"}) as running:
         yield running
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
@@ -23,6 +21,7 @@ from sparkring.pipelines.data.preprocessing import CategoricalFeature, NumericFe
 from sparkring.pipelines.data.store import open_store
 from sparkring.pipelines.training.metrics import binary_metrics
 from sparkring.pipelines.training.model_files import ModelCard, save_model
+from sparkring.spark_jobs.scores import Scores, commit_scores
 
 Record = dict[str, Any]
 
@@ -93,10 +92,9 @@ def write_workspace(workspace: Path, **events: Any) -> Config:
     config = sample_config(workspace)
     Dataset(config.dataset).commit(sample_manifest())
     write_events(config, sample_events(**events))
-    write_evaluation(config)
-    write_model(config)
-    Path(config.scores).mkdir(parents=True)
-    pq.write_table(pa.table({"row_id": range(SPLIT_ROWS["test"])}), f"{config.scores}/part-0.parquet")
+    weights = write_model(config)
+    write_evaluation(config, weights_sha256=weights)
+    write_scores(config, weights_sha256=weights)
     return config
 
 
@@ -110,18 +108,19 @@ def write_events(config: Config, events: Iterator[tuple[str, Record]]) -> None:
         store.put(f"events/{name}", "".join(lines).encode())
 
 
-def write_evaluation(config: Config) -> None:
-    """Write the run's evaluation: labels drawn, then predicted with more or less noise."""
-    open_store(config.run).put("evaluation.json", json.dumps(sample_evaluation()).encode())
+def write_evaluation(config: Config, **changes: Any) -> None:
+    """Write the run's evaluation; ``changes`` replace keys."""
+    open_store(config.run).put("evaluation.json", json.dumps(sample_evaluation() | changes).encode())
 
 
 @cache
-def sample_evaluation(rows: int = SPLIT_ROWS["test"]) -> Record:
-    """A network that knows more of the true odds than the logistic regression, and the base rate, which knows nothing."""
-    random = np.random.default_rng(3)
+def sample_evaluation() -> Record:
+    """Labels drawn, then predicted: by a network that knows more of the true odds than the logistic regression, and by the base rate."""
+    random, rows = np.random.default_rng(3), SPLIT_ROWS["test"]
     seen, hidden = random.normal(0, 0.75, rows), random.normal(0, 0.65, rows)
     labels = (random.random(rows) < _sigmoid(seen + hidden - 1.45)).astype(np.int64)
-    return {"split": "test", "dataset_version": 1, "network": _metrics(labels, _sigmoid(seen + hidden - 1.4)),
+    return {"split": "test", "dataset_version": 1, "content_id": "c1", "weights_sha256": "w1",
+            "network": _metrics(labels, _sigmoid(seen + hidden - 1.4)),
             "logistic_regression": _metrics(labels, _sigmoid(0.85 * seen - 1.15)),
             "base_rate": _metrics(labels, np.full(rows, labels.mean()))}
 
@@ -134,14 +133,23 @@ def _metrics(labels: NDArray[np.int64], predicted: NDArray[np.float64]) -> Recor
     return binary_metrics(predicted, labels).model_dump(mode="json")
 
 
-def write_model(config: Config) -> None:
-    """Commit a fresh network as the run's model."""
+def write_scores(config: Config, **changes: Any) -> None:
+    """Commit scores of the test split, their files left out; ``changes`` replace fields."""
+    values: dict[str, Any] = {
+        "folder": "00ff", "rows": SPLIT_ROWS["test"], "split": "test", "weights_sha256": "w1", "dataset_url": config.dataset,
+        "dataset_version": 1, "content_id": sample_manifest().content_id, "created_at": "2026-01-01T00:10:00Z"}
+    commit_scores(open_store(config.scores), Scores(**{**values, **changes}))
+
+
+def write_model(config: Config) -> str:
+    """Commit a fresh network as the run's model; returns the hash of its weights."""
     preprocessing, manifest = sample_preprocessing(), sample_manifest()
     torch.manual_seed(0)
     model = build_model(config.model, num_numeric=len(NUMERIC), cardinalities=preprocessing.cardinalities())
-    save_model(config.run, model, ModelCard(
+    card = save_model(config.run, model, ModelCard(
         name=config.name, model=config.model, preprocessing=preprocessing, dataset_url=config.dataset, dataset_version=1,
         content_id=manifest.content_id, epoch=4, step=868, validation={"loss": 0.41, "auc": 0.73}, code_version="0.1.0"))
+    return card.weights_sha256
 
 
 def _split(name: str, rows: int) -> Split:
@@ -162,8 +170,9 @@ def _rank_events(rank: int, *, ranks: int, epochs: int, steps: int, first: int, 
     for number in range(first, last):
         data, compute = 0.002 + abs(noise.normal(0, 0.001)), 0.009 + abs(noise.normal(0, 0.0012)) + (0.2 if number == first else 0)
         comm = 0.003 + abs(noise.normal(0, 0.001)) + 0.001 * rank
+        rows = 1024 if (number + 1) % steps else 221
         loss = 0.43 + 0.26 * math.exp(-number / (0.3 * steps)) - 0.01 * number / (epochs * steps) + float(losses[number])
-        yield {"event": "step", "epoch": number // steps, "step": number % steps, "rows": 1024 // ranks, "global_rows": 1024, "loss": loss,
+        yield {"event": "step", "epoch": number // steps, "step": number % steps, "rows": rows // ranks, "global_rows": rows, "loss": loss,
                "lr": 0.001, "data_s": data, "compute_s": compute, "comm_s": comm, "digest": "0" * 16, "spent": data + compute + comm}
         if rank == 0 and (number + 1) % steps == 0:
             yield from _epoch_end(number // steps, steps)

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,10 +89,8 @@ class Driver:
         try:
             self._process.wait(DEADLINE_S)
         finally:
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -111,8 +109,8 @@ class Driver:
 
 
 @contextmanager
-def driver(folder: Path, *, environment: Mapping[str, str] | None = None, **session: str) -> Iterator[Driver]:
-    """A driver with a session as given: ``master=`` or ``remote=``, and ``spark.*`` properties by name."""
+def driver(folder: Path, session: Mapping[str, str], *, environment: Mapping[str, str] | None = None) -> Iterator[Driver]:
+    """A driver with a session as given: ``master`` or ``remote``, and ``spark.*`` properties by name."""
     running = Driver(session, folder=folder, environment={**bytecode(folder), **(environment or {})})
     try:
         yield running

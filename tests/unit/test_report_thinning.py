@@ -26,7 +26,7 @@ def test_unequal_bins_still_hold_every_value_once() -> None:
 def test_an_empty_series_stays_empty() -> None:
     nothing = np.array([])
     assert bin_means(nothing).tolist() == []
-    assert moving_mean(nothing, window=3).tolist() == []
+    assert moving_mean(nothing, weights=nothing, window=3).tolist() == []
     assert envelope(nothing, nothing).x == ()
 
 
@@ -39,8 +39,12 @@ def test_a_spike_survives_in_the_envelope_and_not_in_the_mean() -> None:
 
 
 def test_a_moving_mean_takes_what_there_is_at_the_ends() -> None:
-    assert moving_mean(np.array([0.0, 3.0, 6.0, 9.0]), window=3).tolist() == [1.5, 3.0, 6.0, 7.5]
+    assert moving_mean(np.array([0.0, 3.0, 6.0, 9.0]), weights=np.ones(4), window=3).tolist() == [1.5, 3.0, 6.0, 7.5]
 
 
 def test_a_window_of_one_changes_nothing() -> None:
-    assert moving_mean(np.array([5.0, 7.0]), window=1).tolist() == [5.0, 7.0]
+    assert moving_mean(np.array([5.0, 7.0]), weights=np.array([3.0, 1.0]), window=1).tolist() == [5.0, 7.0]
+
+
+def test_a_moving_mean_is_one_over_rows_not_over_steps() -> None:
+    assert moving_mean(np.array([1.0, 9.0]), weights=np.array([3.0, 1.0]), window=4).tolist() == [3.0, 3.0]

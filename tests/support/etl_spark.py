@@ -1,0 +1,19 @@
+"""The Spark session of the ETL tests: a test module names this one in ``pytest_plugins`` and asks for ``spark``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkring.conf.schema import SparkConfig
+from sparkring.spark_jobs.session import spark_session
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """Two slots, as the jobs make it for themselves."""
+    session = spark_session(SparkConfig(master="local[2]"), app_name="etl tests")
+    yield session
+    session.stop()

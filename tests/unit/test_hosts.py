@@ -1,0 +1,66 @@
+"""Places of ranks on hosts, worked by hand, and the addresses of this machine."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from sparkring.errors import EnvironmentProblem
+from sparkring.spark_jobs.hosts import LOOPBACK, describe_task, places, ring_address
+
+
+def horovod(places_at: list[str], name: str) -> list[int]:
+    """One of Horovod's variables, by partition."""
+    return [int(place.horovod_environment()[f"HOROVOD_{name}"]) for place in places(places_at)]
+
+
+def test_ranks_of_one_host_are_consecutive() -> None:
+    interleaved = list("ABAB")
+    assert [place.rank for place in places(interleaved)] == [0, 2, 1, 3]
+    assert {place.hosts for place in places(interleaved)} == {(0, 0, 1, 1)}
+
+
+def test_partition_0_is_rank_0_wherever_it_runs() -> None:
+    assert [place.rank for place in places(list("CABC"))] == [0, 2, 3, 1]
+
+
+def test_horovod_is_told_of_hosts_of_unequal_size() -> None:
+    uneven = list("ABBAB")  # ranks: A 0 1, B 2 3 4
+    assert horovod(uneven, "RANK") == [0, 2, 3, 1, 4]
+    assert horovod(uneven, "LOCAL_RANK") == [0, 0, 1, 1, 2]
+    assert horovod(uneven, "LOCAL_SIZE") == [2, 3, 3, 2, 3]
+    assert horovod(uneven, "CROSS_RANK") == [0, 1, 1, 0, 0]  # the third rank of B has no counterpart on A
+    assert horovod(uneven, "CROSS_SIZE") == [2, 2, 2, 2, 1]
+    names = [place.horovod_environment()["HOROVOD_HOSTNAME"] for place in places(uneven)]
+    assert names == ["host-0", "host-1", "host-1", "host-0", "host-1"]
+
+
+def test_a_ring_on_one_host_stays_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOROVOD_GLOO_IFACE", raising=False)
+    assert ring_address("any-name", on_one_host=True)[0] == LOOPBACK
+
+
+def test_a_ring_between_hosts_never_takes_a_loopback_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOROVOD_GLOO_IFACE", raising=False)
+    try:
+        address, interface = ring_address("localhost", on_one_host=False)
+    except EnvironmentProblem:
+        pytest.skip("this machine has no network")
+    assert not address.startswith("127.")
+    assert interface in [name for _, name in socket.if_nameindex()]
+
+
+def test_the_environment_may_name_the_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    loopback = ring_address("localhost", on_one_host=True)[1]
+    monkeypatch.setenv("HOROVOD_GLOO_IFACE", loopback)
+    assert ring_address("localhost", on_one_host=False) == (LOOPBACK, loopback)
+    monkeypatch.setenv("HOROVOD_GLOO_IFACE", "nonesuch0")
+    with pytest.raises(EnvironmentProblem, match=f"HOROVOD_GLOO_IFACE=nonesuch0 has no IPv4 address on .*; name one of .*{loopback}"):
+        ring_address("localhost", on_one_host=False)
+
+
+def test_two_looks_at_one_machine_agree_on_who_it_is() -> None:
+    one, other = (describe_task("localhost", on_one_host=True, gpu=None) for _ in range(2))
+    assert (one.memory, one.network) == (other.memory, other.network)
+    assert LOOPBACK in one.addresses

@@ -1,0 +1,70 @@
+"""Which of several ends is the cause, and which error the driver raises for it."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from sparkring.errors import EnvironmentProblem, RankDied, RankFailed, RingError
+from sparkring.spark_jobs.rank_end import RankEnd, result_to_json, results_or_error
+
+LOST = "HorovodInternalError: Horovod has been shut down"
+
+
+def done(rank: int) -> RankEnd:
+    return RankEnd(rank=rank, host="a", kind="done", result={"loss": rank / 2})
+
+
+def raised(rank: int, summary: str, *, order: int = 0) -> RankEnd:
+    return RankEnd(rank=rank, host="a", kind="raised", summary=summary, traceback="Traceback ...", order=order)
+
+
+def died(rank: int, code: int, *, tail: str = "", order: int = 0) -> RankEnd:
+    return RankEnd(rank=rank, host="a", kind="died", exit_code=code, stderr_tail=tail, order=order)
+
+
+def stopped(rank: int) -> RankEnd:
+    return RankEnd(rank=rank, host="a", kind="stopped")
+
+
+def test_results_are_in_rank_order() -> None:
+    assert results_or_error([done(2), done(0), done(1)]) == [{"loss": 0.0}, {"loss": 0.5}, {"loss": 1.0}]
+
+
+@pytest.mark.parametrize(("ends", "kind", "rank"), [
+    pytest.param([raised(0, LOST), raised(1, "ValueError: no"), stopped(2)], RankFailed, 1, id="a mistake before a lost peer"),
+    pytest.param([raised(0, LOST), died(1, -signal.SIGKILL, order=1)], RankDied, 1, id="a kill before a lost peer, though told later"),
+    pytest.param([died(0, -signal.SIGABRT), died(1, -signal.SIGKILL, order=1)], RankDied, 1, id="a kill before an abort"),
+    pytest.param([raised(0, LOST), died(1, -signal.SIGABRT)], RankDied, 1, id="an abort before a lost peer"),
+    pytest.param([died(0, -signal.SIGABRT, tail="what(): gloo::IoException"), raised(1, "OSError: full")], RankFailed, 1,
+                 id="a mistake before an abort over a lost peer"),
+    pytest.param([raised(0, "KeyError: 1", order=1), raised(1, "ValueError: 0")], RankFailed, 1, id="of two mistakes the first"),
+    pytest.param([died(0, 3), stopped(1)], RankDied, 0, id="an exit without a result"),
+])
+def test_the_cause_wins_over_what_it_led_to(ends: list[RankEnd], kind: type[RingError], rank: int) -> None:
+    with pytest.raises(kind) as caught:
+        results_or_error(ends)
+    assert isinstance(caught.value, RankFailed | RankDied)
+    assert caught.value.rank == rank
+
+
+def test_what_the_environment_lacks_is_told_in_its_own_words() -> None:
+    with pytest.raises(EnvironmentProblem, match=r"^no GPU here$"):
+        results_or_error([RankEnd(rank=0, host="a", kind="refused", summary="no GPU here"), stopped(1)])
+
+
+def test_a_rank_without_a_result_is_never_taken_for_a_success() -> None:
+    with pytest.raises(RingError, match="rank 1 on a was ended before it had a result"):
+        results_or_error([done(0), stopped(1)])
+
+
+def test_an_end_survives_the_way_to_the_driver() -> None:
+    end = died(1, -9, tail="last words\nof two lines", order=1)
+    assert RankEnd.from_json(end.to_json()) == end
+
+
+@pytest.mark.parametrize("result", [{"a": {1, 2}}, object(), 1j])
+def test_a_result_that_json_cannot_hold_is_named(result: object) -> None:
+    with pytest.raises(TypeError, match=f"returned a {type(result).__name__} that JSON cannot hold"):
+        result_to_json(result)

@@ -1,0 +1,71 @@
+"""What a launch is refused for: what tasks find out about each other, and what Spark says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sparkring.errors import EnvironmentProblem, NotEnoughSlots, RingError, SparkringError
+from sparkring.spark_jobs.barrier_task import Launch, objection
+from sparkring.spark_jobs.gpu import common_device
+from sparkring.spark_jobs.hosts import TaskFacts
+from sparkring.spark_jobs.slots import local_slots
+from sparkring.spark_jobs.spark_job import explain
+
+LAUNCH = Launch(
+    payload=b"", token="t", threads=1, device="cuda", allow_cpu_fallback=False, deadline_s=1, heartbeat_s=1, shared_memory=True,
+    not_after=100.0, driver_memory="m", driver_path=(), sparkring="1.2.3", python="3.11")
+FACTS = TaskFacts(
+    hostname="alpha", network="n", memory="m", address="10.0.0.1", interface="eth0", addresses=("10.0.0.1",), sparkring="1.2.3",
+    python="3.11", gpu="0", clock=99.0)
+
+
+def test_tasks_that_fit_make_a_ring() -> None:
+    assert objection(LAUNCH, [FACTS, replace(FACTS, hostname="beta", network="o", memory="p")], on_one_host=False) is None
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    pytest.param({"sparkring": "1.2.2"}, "on beta has sparkring 1.2.2 on Python 3.11, the driver has 1.2.3 on 3.11", id="sparkring"),
+    pytest.param({"python": "3.12"}, "on beta has sparkring 1.2.3 on Python 3.12, the driver has 1.2.3 on 3.11", id="Python"),
+    pytest.param({"network": "o"}, "beta and alpha do not share a network", id="one name for two machines"),
+    pytest.param({"gpu": None}, "Spark assigned no GPU to the task on beta", id="no GPU"),
+    pytest.param({"clock": 142.0}, "on beta came 42 seconds after this launch was given up", id="too late"),
+])
+def test_a_task_that_does_not_fit_is_named(change: dict[str, object], words: str) -> None:
+    beta = replace(FACTS, hostname="beta", **change)  # type: ignore[arg-type]
+    assert words in str(objection(LAUNCH, [FACTS, beta], on_one_host=True))
+
+
+def test_no_gpu_is_no_objection_where_the_config_lets_ranks_fall_back() -> None:
+    assert objection(replace(LAUNCH, allow_cpu_fallback=True), [replace(FACTS, gpu=None)], on_one_host=True) is None
+
+
+def test_all_ranks_take_the_same_device() -> None:
+    assert common_device([None, None], allow_cpu_fallback=False) == ("cuda:0", "")
+    device, note = common_device([None, "GPU 5 is broken"], allow_cpu_fallback=True)
+    assert device == "cpu"
+    assert note.endswith("GPU 5 is broken")
+    with pytest.raises(EnvironmentProblem, match="no usable GPU: GPU 5 is broken"):
+        common_device([None, "GPU 5 is broken"], allow_cpu_fallback=False)
+
+
+@pytest.mark.parametrize(("master", "slots"), [
+    ("local", 1), ("local[3]", 3), ("local[3,2]", 3), ("local[*]", None), ("local-cluster[2,1,1024]", None), ("spark://h:7077", None)])
+def test_slots_of_a_local_master_are_in_its_name(master: str, slots: int | None) -> None:
+    assert local_slots(master) == slots
+
+
+@pytest.mark.parametrize(("text", "kind", "words"), [
+    pytest.param("org.apache.spark...: [SPARK-24819]: Barrier execution mode does not allow run a barrier stage that requires more slots",
+                 NotEnoughSlots, "7 ranks need 7 free slots", id="too few slots"),
+    pytest.param("  File \"worker.py\"\nModuleNotFoundError: No module named 'sparkring'\n", EnvironmentProblem,
+                 "the executors' Python has no module sparkring", id="sparkring is not there"),
+    pytest.param("An error occurred while calling o1.collect.\n: java.lang.Exception: Job 3 cancelled\n\tat org.apache.X(Y.scala:1)\n",
+                 RingError, "An error occurred while calling o1.collect. : java.lang.Exception: Job 3 cancelled --", id="anything else"),
+])
+def test_what_spark_says_becomes_one_line(text: str, kind: type[SparkringError], words: str) -> None:
+    error = explain(RuntimeError(text), num_tasks=7)
+    assert type(error) is kind
+    assert words in str(error)
+    assert "\n" not in str(error)
