@@ -145,7 +145,7 @@ with_signs_of_life() {  # COMMAND...: uv draws bars on a terminal; elsewhere say
     fi
     ( while sleep 30 >/dev/null 2>&1; do say "... $SECONDS s"; done ) &
     local ticker=$! result=0
-    "$@" 2>&1 | sed -u -E '/^ ([-+~]|Download)/d' >&2 || result=$?
+    "$@" 2>&1 | sed -u -E '/^( [-+~]| ?Download)/d' >&2 || result=$?
     kill "$ticker" 2>/dev/null || true
     return "$result"
 }

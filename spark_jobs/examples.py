@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import AtomicType, BooleanType, DataType, DateType, IntegralType, NumericType, TimestampNTZType, TimestampType
@@ -19,6 +18,7 @@ from pyspark.sql.types import AtomicType, BooleanType, DataType, DateType, Integ
 from sparkring.conf.schema import PrepareConfig, SplitConfig
 from sparkring.errors import ConfigError, SourceError, nearest
 from sparkring.spark_jobs.columns import named
+from sparkring.spark_jobs.spark_errors import SPARK_ERRORS, reason
 
 SPLITS = ("train", "validation", "test")
 
@@ -65,8 +65,8 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
     try:
         result = spark.sql(config.query)
         types = {field.name: field.dataType for field in result.schema}
-    except PySparkException as error:
-        raise ConfigError(f"prepare.query cannot run: {_sentence(error)}") from None
+    except SPARK_ERRORS as error:
+        raise ConfigError(f"prepare.query cannot run: {reason(error)}") from None
     for role, name, kinds, expected in _roles(config):
         if name not in types:
             raise ConfigError(f"{role} names column {name}, which the query does not yield{nearest(name, types)}; "
@@ -161,8 +161,3 @@ def _judge(found: Row, config: PrepareConfig) -> None:
 
 def _is_temporary(spark: SparkSession, name: str) -> bool:
     return spark.catalog.tableExists(name) and spark.catalog.getTable(name).isTemporary
-
-
-def _sentence(error: PySparkException) -> str:
-    """Spark's complaint without the plan and the query below it."""
-    return " ".join(str(error).partition("\n")[0].split())

@@ -16,12 +16,13 @@ from sparkring.pipelines.data.preprocessing import CategoricalFeature, NumericFe
 from sparkring.spark_jobs.columns import finite, named
 
 
-def fit(train: DataFrame, features: FeaturesConfig, *, min_category_rows: int) -> Preprocessing:
+def fit(train: DataFrame, features: FeaturesConfig, *, rows: int, min_category_rows: int) -> Preprocessing:
     """Fit all features.
 
     Args:
         train: The examples of the train split, with the features' columns.
         features: Which columns are what.
+        rows: Rows of ``train``.
         min_category_rows: Rows that a category needs to get an id of its own.
     Returns:
         The fitted figures. Means and deviations keep nine digits: sums taken in another order differ in the last ones,
@@ -29,7 +30,6 @@ def fit(train: DataFrame, features: FeaturesConfig, *, min_category_rows: int) -
     Raises:
         SourceError: a feature is null in all rows.
     """
-    rows = train.count()
     return Preprocessing(numeric=_fit_numeric(train, features.numeric, rows),
                          categorical=_fit_categorical(train, features.categorical, rows, min_category_rows=min_category_rows),
                          train_rows=rows)

@@ -5,6 +5,7 @@ For clusters that have grown used to it. What it does differently, and cannot be
 - It needs a SparkContext and the main thread, so neither Spark Connect nor a notebook's worker thread can use it.
 - It listens wider: services on every interface of the driver and the executors, with an HMAC key, and a rendezvous on every
   interface without one, which stays open until the driver ends.
+- It forks the driver, and the fork hangs where another thread of the driver is reading standard input.
 - Errors come back by way of the ranks' standard error, and a dead rank is known by its exit code alone, not by its host.
 - A rank that returns early ends the ring for the others: let the function end with a barrier.
 """
@@ -101,7 +102,8 @@ def run_rank(fn: Callable[..., Json], args: Sequence[Any], told: Told) -> str:
 def _environment(told: Told, *, threads: int) -> dict[str, str]:
     """What upstream adds to the environment of Spark's Python workers for a rank."""
     defaults = {name: os.environ.get(name, value) for name, value in rank_environment.defaults(told.deadline_s).items()}
-    return defaults | rank_environment.settings(threads=threads, deadline_s=told.deadline_s) | {"SPARKRING_TOKEN": told.token}
+    no_gpu_yet = {"CUDA_VISIBLE_DEVICES": "", "SPARKRING_TOKEN": told.token}
+    return defaults | rank_environment.settings(threads=threads, deadline_s=told.deadline_s) | no_gpu_yet
 
 
 def _context(rank: int, told: Told) -> RankContext:

@@ -46,7 +46,7 @@ def lay_out(bucket_rows: Sequence[int], *, num_files: int, row_bytes: int, group
         bucket_rows: Rows of each bucket.
         num_files: Files asked for; fewer where there are fewer row groups.
         row_bytes: Decoded bytes of a row.
-        group_bytes: Decoded bytes that a row group should have at most.
+        group_bytes: Decoded bytes that a row group should have about.
         min_groups: Row groups of the split at least, where each gets ``LEAST_GROUP_ROWS``.
     Returns:
         The layout; each file has a row.

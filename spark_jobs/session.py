@@ -18,12 +18,11 @@ from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import SparkConfig
 from sparkring.errors import EnvironmentProblem
+from sparkring.spark_jobs.spark_errors import SPARK_ERRORS, reason
 
 JAVA_VERSIONS = (17, 21)
 """Releases that Spark 4.0 runs on."""
@@ -77,8 +76,8 @@ def spark_session(config: SparkConfig, *, app_name: str) -> SparkSession:
             # A local Connect server is started with these properties, and then the client tries to set them once more.
             warnings.filterwarnings("ignore", message="Failed to set spark", category=UserWarning)
             return builder.getOrCreate()
-    except (PySparkException, Py4JError, RuntimeError) as error:
-        raise EnvironmentProblem(f"no Spark session on {address or 'the default master'}: {_reason(error)}; "
+    except (*SPARK_ERRORS, RuntimeError) as error:
+        raise EnvironmentProblem(f"no Spark session on {address or 'the default master'}: {reason(error)}; "
                                  "see that the address is right and takes connections, and that spark.conf fits it.") from error
 
 
@@ -147,10 +146,3 @@ def _quiet() -> dict[str, str]:
     """For a JVM of our own: errors only on the console, where our progress bars are."""
     log_config = resources.files("sparkring.conf").joinpath("log4j2.yaml")
     return {"spark.ui.showConsoleProgress": "false", "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log_config}"}
-
-
-def _reason(error: Exception) -> str:
-    """The line that says why; Py4J puts the place before it."""
-    lines = [line.strip(" :") for line in str(error).splitlines() if line.strip(" :")]
-    said = next((line for line in lines if not line.startswith("An error occurred while calling")), type(error).__name__)
-    return said.rstrip(".")

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
-from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import AtomicType, DataType
@@ -30,6 +29,7 @@ from sparkring.conf.schema import SourceConfig
 from sparkring.errors import ConfigError, SourceError, nearest
 from sparkring.spark_jobs.columns import named
 from sparkring.spark_jobs.session import spark_path
+from sparkring.spark_jobs.spark_errors import SPARK_ERRORS, reason
 
 _CHUNK = 1 << 20
 
@@ -123,9 +123,9 @@ def _open(spark: SparkSession, source: Source, cache: Path) -> DataFrame:
         if source.config.format == "parquet":
             return spark.read.parquet(path)
         return spark.read.csv(path, header=True, nullValue=source.config.null_value, escape='"', enforceSchema=False)
-    except AnalysisException as error:
+    except SPARK_ERRORS as error:
         raise SourceError(f"source {source.name}: Spark cannot read {source.config.path} as {source.config.format}: "
-                          f"{_first_line(error)}; correct prepare.sources.{source.name}.") from None
+                          f"{reason(error)}; correct prepare.sources.{source.name}.") from None
 
 
 def _typed(raw: DataFrame, source: Source, column: str) -> Column:
@@ -134,7 +134,7 @@ def _typed(raw: DataFrame, source: Source, column: str) -> Column:
     wanted = source.config.columns[column]
     try:
         kind = DataType.fromDDL(wanted)
-    except PySparkException:
+    except SPARK_ERRORS:
         raise ConfigError(f"{key}: {wanted!r} is no Spark SQL type; give int, bigint, double, string, date or timestamp.") from None
     found = raw.schema[column].dataType
     if found == kind:
@@ -180,8 +180,8 @@ def _listing(source: Source, spark: SparkSession) -> tuple[int, str]:
     try:
         files = (spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(source.config.path)
                  .select("path", "length", sf.unix_micros("modificationTime")).collect())
-    except PySparkException as error:
-        raise SourceError(f"source {source.name}: Spark finds nothing at {source.config.path}: {_first_line(error)}; "
+    except SPARK_ERRORS as error:
+        raise SourceError(f"source {source.name}: Spark finds nothing at {source.config.path}: {reason(error)}; "
                           f"correct prepare.sources.{source.name}.path.") from None
     lines = sorted(f"{path} {length} {changed}\n" for path, length, changed in files)
     return sum(file[1] for file in files), hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -220,7 +220,3 @@ def _crc32(path: Path) -> int:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".")

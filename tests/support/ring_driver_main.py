@@ -31,11 +31,13 @@ QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "
 
 def main() -> None:
     """Run until standard input ends."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    # Commands and answers have pipes of their own: upstream's launcher forks, and the child hangs if a thread is reading sys.stdin.
+    commands, answers = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     spark = session(json.loads(sys.argv[1]))
     launches: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-    threading.Thread(target=listen, args=(spark, launches), daemon=True).start()
+    threading.Thread(target=listen, args=(commands, spark, launches), daemon=True).start()
     answer: dict[str, Any] | None = {"ready": True}
     while answer is not None:
         answers.write(f"{json.dumps(answer)}\n")
@@ -54,9 +56,9 @@ def session(options: dict[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
-def listen(spark: SparkSession, launches: queue.SimpleQueue[dict[str, Any] | None]) -> None:
+def listen(commands: Iterable[str], spark: SparkSession, launches: queue.SimpleQueue[dict[str, Any] | None]) -> None:
     """Do at once what must happen during a launch, and hand launches to the main thread."""
-    for line in sys.stdin:
+    for line in commands:
         command = json.loads(line)
         if command["do"] == "ring":
             launches.put(command)

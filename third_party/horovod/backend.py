@@ -134,7 +134,7 @@ def _source(work: Path) -> Path:
     subprocess.run([sys.executable, "-m", "pip", "download", "--no-deps", "--no-build-isolation", "--no-binary", ":all:",
                     "--require-hashes", "--dest", str(work), "--requirement", str(wanted)], check=True)
     with tarfile.open(work / f"horovod-{VERSION}.tar.gz") as tar:
-        tar.extractall(work, filter="data")
+        tar.extractall(work)  # noqa: S202 - its content is known by hash, and Python 3.11.2 (Debian 12) has no filters yet
     source = work / f"horovod-{VERSION}"
     for name, old, new in EDITS:
         text = (source / name).read_text()

@@ -1,0 +1,111 @@
+"""Evaluation: exact metrics on the test split, beside baselines that another library confirms."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from numpy.typing import NDArray
+from pyspark.sql import SparkSession
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss, roc_auc_score
+
+from sparkring.conf.schema import Config
+from sparkring.errors import ConfigError, DatasetError
+from sparkring.pipelines.data.manifest import Dataset
+from sparkring.spark_jobs.baselines import REGULARISATION
+from sparkring.spark_jobs.evaluate import evaluate
+from sparkring.spark_jobs.prepare import prepare
+from sparkring.spark_jobs.score import score
+from tests.support.etl_tables import etl_config, save_untrained
+
+pytest_plugins = ["tests.support.etl_spark"]
+
+
+@pytest.fixture(scope="module")
+def config(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """A prepared dataset and an untrained model."""
+    made = etl_config(tmp_path_factory.mktemp("evaluate"))
+    prepare(made, spark=spark)
+    save_untrained(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def evaluation(spark: SparkSession, config: Config) -> dict[str, Any]:
+    """What evaluating it gives."""
+    return evaluate(config, spark=spark)
+
+
+def _split(config: Config, name: str) -> pa.Table:
+    dataset = Dataset(config.dataset)
+    return pa.concat_tables(pq.read_table(dataset.store.path(file.path)) for file in dataset.manifest().splits[name].files)
+
+
+def _design(table: pa.Table) -> NDArray[np.float64]:
+    """Numeric columns, then one column for each city id."""
+    numeric = [table[name].to_numpy().astype(np.float64) for name in ("km", "km2")]
+    return np.stack([*numeric, *((table["city"].to_numpy() == place).astype(np.float64) for place in range(3))], axis=1)
+
+
+def test_the_network_is_judged_by_the_probabilities_that_scoring_writes(spark: SparkSession, config: Config, evaluation: dict[str, Any]) -> None:
+    scored = pq.read_table(Path(score(config, spark=spark).url.removeprefix("file://")))
+    label, probability = scored["late"].to_numpy(), scored["probability"].to_numpy()
+    network = evaluation["network"]
+    assert (network["rows"], network["positives"]) == (len(label), label.sum())
+    assert network["auc"] == pytest.approx(roc_auc_score(label, probability))
+    assert network["loss"] == pytest.approx(log_loss(label, probability))
+
+
+def test_the_base_rate_is_the_train_share_for_every_row(config: Config, evaluation: dict[str, Any]) -> None:
+    share = np.mean(_split(config, "train")["late"].to_numpy())
+    label = _split(config, "test")["late"].to_numpy()
+    base = evaluation["base_rate"]
+    assert (base["auc"], base["average_precision"]) == (0.5, pytest.approx(label.mean()))
+    assert base["loss"] == pytest.approx(-(label.mean() * math.log(share) + (1 - label.mean()) * math.log(1 - share)))
+    assert base["calibration_error"] == pytest.approx(abs(share - label.mean()))
+
+
+def test_logistic_regression_is_what_scikit_learn_makes_of_the_same_features(config: Config, evaluation: dict[str, Any]) -> None:
+    train, test = _split(config, "train"), _split(config, "test")
+    reference = LogisticRegression(C=1 / (REGULARISATION * train.num_rows), max_iter=1000, tol=1e-8)
+    reference.fit(_design(train), train["late"].to_numpy())
+    probability = reference.predict_proba(_design(test))[:, 1]
+    found = evaluation["logistic_regression"]
+    assert found["auc"] == pytest.approx(roc_auc_score(test["late"].to_numpy(), probability), abs=2e-3)
+    assert found["loss"] == pytest.approx(log_loss(test["late"].to_numpy(), probability), abs=2e-3)
+    assert found["auc"] > 0.9 > evaluation["base_rate"]["auc"]
+
+
+def test_the_document_says_what_was_judged_and_is_reused_for_it_only(spark: SparkSession, config: Config, evaluation: dict[str, Any]) -> None:
+    path = Path(config.run, "evaluation.json")
+    manifest = Dataset(config.dataset).manifest()
+    assert json.loads(path.read_text()) == evaluation
+    assert (evaluation["split"], evaluation["dataset_version"], evaluation["content_id"]) == ("test", 1, manifest.content_id)
+    path.write_text(json.dumps(evaluation | {"marked": True}))
+    assert evaluate(config, spark=spark)["marked"]
+    weights = save_untrained(config, seed=5).weights_sha256
+    other = evaluate(config, spark=spark)
+    assert (other["weights_sha256"], "marked" in other) == (weights, False)
+    assert other["network"]["loss"] != evaluation["network"]["loss"]
+    assert other["logistic_regression"]["auc"] == pytest.approx(evaluation["logistic_regression"]["auc"])
+
+
+def test_without_a_model_there_is_nothing_to_judge(spark: SparkSession, config: Config, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no trained model"):
+        evaluate(config.model_copy(update={"workspace": str(tmp_path)}), spark=spark)
+
+
+def test_a_test_split_of_one_label_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    config = etl_config(tmp_path, query="SELECT id AS row_id, day, IF(id >= 750, 1, late) AS late, km, km AS km2, city FROM trips")
+    prepare(config, spark=spark)
+    save_untrained(config)
+    with pytest.raises(DatasetError, match=r"all 150 rows of the test split of version 1 of .* have label 1, so no model can be told"):
+        evaluate(config, spark=spark)
+    assert not Path(config.run, "evaluation.json").exists()

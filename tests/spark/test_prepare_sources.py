@@ -1,0 +1,113 @@
+"""Reading source tables: declared columns with declared types, wherever the bytes are, packed or not."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkring.conf.schema import SourceConfig
+from sparkring.errors import SourceError
+from sparkring.spark_jobs.sources import identify, locate, read_table
+
+pytest_plugins = ["tests.support.etl_spark"]
+
+TEXT = 'id,"a.b",when,extra\n1,"x, ""y""",2020-01-01T05:00:00Z,?\n2,NA,2020-01-02T00:00:00+01:00,?\n'
+ROWS = [(1, 'x, "y"', datetime(2020, 1, 1, 5, tzinfo=UTC)), (2, None, datetime(2020, 1, 1, 23, tzinfo=UTC))]
+COLUMNS = {"id": "bigint", "a.b": "string", "when": "timestamp"}
+
+
+def _config(path: Path | str, **settings: Any) -> SourceConfig:
+    return SourceConfig(**{"path": str(path), "columns": COLUMNS, "null_value": "NA", **settings})
+
+
+def _read(spark: SparkSession, config: SourceConfig, cache: Path) -> list[tuple[Any, ...]]:
+    frame, rows = read_table(spark, locate("table", config), cache=cache)
+    found = [(row[0], row[1], row[2].astimezone(UTC)) for row in frame.orderBy("id").collect()]
+    assert rows == len(found)
+    return found
+
+
+def _no_session() -> SparkSession:
+    raise AssertionError("a local source needs no session")
+
+
+def _pack(folder: Path, **files: str) -> Path:
+    archive = folder / "table.csv.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, text in files.items():
+            packed.writestr(f"{name}.csv", text)
+    return archive
+
+
+def test_a_csv_is_read_by_its_header_with_quotes_nulls_and_types(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "with space.csv"
+    path.write_text(TEXT)
+    assert _read(spark, _config(path), tmp_path) == ROWS
+    assert _read(spark, _config(path.as_uri()), tmp_path) == ROWS
+
+
+def test_a_folder_is_one_table_and_hidden_files_are_none_of_it(spark: SparkSession, tmp_path: Path) -> None:
+    header, *lines = TEXT.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        (tmp_path / f"part-{number}.csv").write_text(header + line)
+    before = identify(locate("table", _config(tmp_path)), _no_session)
+    (tmp_path / "_SUCCESS").touch()
+    assert _read(spark, _config(tmp_path), tmp_path) == ROWS
+    assert identify(locate("table", _config(tmp_path)), _no_session) == before
+    (tmp_path / "part-2.csv").write_text(header)
+    assert identify(locate("table", _config(tmp_path)), _no_session)["sha256"] != before["sha256"]
+
+
+def test_parquet_columns_are_cast_to_the_declared_types(spark: SparkSession, tmp_path: Path) -> None:
+    moments = pa.array([row[2] for row in ROWS], pa.timestamp("us", "UTC"))
+    pq.write_table(pa.table({"id": ["1", "2"], "a.b": [row[1] for row in ROWS], "when": moments}), tmp_path / "table.parquet")
+    config = _config(tmp_path / "table.parquet", format="parquet")
+    assert _read(spark, config, tmp_path) == ROWS
+    with pytest.raises(SourceError, match=r"1 of 2 values of column a\.b are no int, e\.g\. 'x, \"y\"'"):
+        read_table(spark, locate("table", config.model_copy(update={"columns": {"a.b": "int"}})), cache=tmp_path)
+
+
+def test_a_packed_csv_is_unpacked_once_and_again_when_the_copy_is_damaged(spark: SparkSession, tmp_path: Path) -> None:
+    config, cache = _config(_pack(tmp_path, table=TEXT)), tmp_path / "cache"
+    assert _read(spark, config, cache) == ROWS
+    (copy,) = (path for path in cache.rglob("*") if path.is_file())
+    inode = copy.stat().st_ino
+    assert _read(spark, config, cache) == ROWS
+    assert copy.stat().st_ino == inode
+    copy.write_text(TEXT.replace("2020", "2021"))  # as long as before, but not the same bytes
+    assert _read(spark, config, cache) == ROWS
+    _pack(tmp_path, table=TEXT.replace("2020", "1999"))
+    assert _read(spark, config, cache)[0][2].year == 1999
+    assert not list(cache.rglob("*.part"))
+
+
+def test_a_package_of_several_files_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="holds 2 files, expected one; unpack it"):
+        read_table(spark, locate("table", _config(_pack(tmp_path, a=TEXT, b=TEXT))), cache=tmp_path)
+
+
+def test_a_local_source_is_known_by_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(TEXT)
+    facts = identify(locate("table", _config(tmp_path / "table.csv")), _no_session)
+    assert facts == {"path": str(tmp_path / "table.csv"), "bytes": len(TEXT), "sha256": hashlib.sha256(TEXT.encode()).hexdigest()}
+
+
+def test_a_source_that_spark_alone_can_reach_is_known_by_its_listing(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(TEXT)
+    spark.conf.set("fs.viewfs.mounttable.default.link./elsewhere", tmp_path.as_uri())  # a Hadoop file system that is not ours
+    source = locate("table", _config("viewfs:///elsewhere/table.csv"))
+    assert source.local is None
+    facts = identify(source, lambda: spark)
+    assert (facts["path"], facts["bytes"], len(facts["listing_sha256"])) == ("viewfs:///elsewhere/table.csv", len(TEXT), 64)
+    assert identify(source, lambda: spark) == facts
+    assert _read(spark, source.config, tmp_path) == ROWS
+    (tmp_path / "table.csv").write_text(TEXT + "3,x,2020-01-03T00:00:00Z,?\n")
+    assert identify(source, lambda: spark) != facts

@@ -1,0 +1,160 @@
+"""Scoring: what Spark writes is what the network says, row by row, and readers find whole scores only."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from sparkring.conf.schema import Config
+from sparkring.errors import CheckpointDamaged, ConfigError, DatasetError, SourceError
+from sparkring.pipelines.data.manifest import Dataset
+from sparkring.pipelines.data.store import open_store
+from sparkring.pipelines.training.model_files import load_model
+from sparkring.spark_jobs.evaluate import evaluate
+from sparkring.spark_jobs.prepare import prepare
+from sparkring.spark_jobs.score import ScoreResult, score
+from sparkring.spark_jobs.scores import latest_scores
+from tests.support.etl_tables import COLUMNS, QUERY, etl_config, save_untrained
+
+pytest_plugins = ["tests.support.etl_spark"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def config(spark: SparkSession, prepared: Path, tmp_path: Path) -> Config:
+    """A prepared dataset, shared, and an untrained model in a workspace of the test's own."""
+    made = etl_config(prepared).model_copy(update={"workspace": str(tmp_path), "dataset_url": str(prepared / "workspace/dataset")})
+    save_untrained(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def prepared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a source and its prepared dataset."""
+    folder = tmp_path_factory.mktemp("prepared")
+    prepare(etl_config(folder), spark=spark)
+    return folder
+
+
+def _read(result: ScoreResult) -> pa.Table:
+    return pq.read_table(Path(result.url.removeprefix("file://"))).sort_by("row_id")
+
+
+def _expected(config: Config, split: str) -> pa.Table:
+    """Row id, label and probability by plain torch, from the manifest's files."""
+    dataset = Dataset(config.dataset)
+    manifest = dataset.manifest()
+    model, card = load_model(config.run)
+    rows = pa.concat_tables(pq.read_table(dataset.store.path(file.path)) for file in manifest.splits[split].files).sort_by("row_id")
+    numeric, categorical = (np.stack([rows[feature.column].to_numpy() for feature in features], axis=1)
+                            for features in (card.preprocessing.numeric, card.preprocessing.categorical))
+    with torch.inference_mode():
+        logits = model(numeric=torch.from_numpy(numeric), categorical=torch.from_numpy(categorical.astype(np.int64)))
+    return rows.select(["row_id", "late"]).append_column("probability", pa.array(torch.sigmoid(logits.double()).numpy()))
+
+
+def _raw(spark: SparkSession, config: Config) -> Any:
+    """The query's result, as a user would bring it."""
+    source = spark.read.csv(config.prepare.sources["trips"].path, header=True, nullValue="NA")
+    source.select([sf.col(name).cast(kind) for name, kind in COLUMNS.items()]).createOrReplaceTempView("trips")
+    return spark.sql(QUERY)
+
+
+@pytest.mark.parametrize("batch_rows", [7, 8192])
+def test_each_row_gets_what_the_network_says(spark: SparkSession, config: Config, batch_rows: int) -> None:
+    config = config.model_copy(update={"score": config.score.model_copy(update={"batch_rows": batch_rows})})
+    result = score(config, spark=spark)
+    found, expected = _read(result), _expected(config, "test")
+    assert result.rows == found.num_rows == expected.num_rows
+    assert found.select(["row_id", "late"]) == expected.select(["row_id", "late"])
+    np.testing.assert_allclose(found["probability"].to_numpy(), expected["probability"].to_numpy(), rtol=1e-6)
+    _, card = load_model(config.run)
+    assert set(found["model"].to_pylist()) == {card.weights_sha256[:16]}
+    assert set(found["dataset_version"].to_pylist()) == {1}
+
+
+def test_raw_rows_are_encoded_as_the_train_rows_were(spark: SparkSession, config: Config) -> None:
+    result = score(config, spark=spark, frame=_raw(spark, config).where("late IS NOT NULL"))
+    found = {row["row_id"]: row for row in _read(result).to_pylist()}
+    for split in ("train", "validation", "test"):
+        for row in _expected(config, split).to_pylist():
+            assert found[row["row_id"]]["probability"] == pytest.approx(row["probability"], rel=1e-6)
+    unlabelled = _read(score(config, spark=spark, frame=_raw(spark, config).drop("late", "day")))
+    assert unlabelled.column_names == ["row_id", "probability", "model", "dataset_version"]
+    assert unlabelled.num_rows == 900
+
+
+def test_the_same_scores_are_reused_and_another_model_replaces_them(spark: SparkSession, config: Config) -> None:
+    first = score(config, spark=spark)
+    again = score(config, spark=spark)
+    assert (again.url, again.rows, again.reused) == (first.url, first.rows, True)
+    save_untrained(config, seed=1)
+    other = score(config, spark=spark)
+    assert (other.reused, other.url == first.url) == (False, False)
+    store = open_store(config.scores)
+    document = latest_scores(store)
+    assert document is not None
+    assert store.path(document.folder) == other.url.removeprefix("file://")
+    assert sorted(entry.name for entry in Path(config.scores).iterdir()) == sorted(["_scores.json", document.folder])
+    # A tool that knows nothing of the document reads the same rows.
+    assert spark.read.option("recursiveFileLookup", "true").parquet(config.scores).count() == other.rows
+
+
+def test_a_scoring_that_fails_leaves_the_scores_before_it_alone(spark: SparkSession, config: Config) -> None:
+    before = score(config, spark=spark)
+    listing = sorted(Path(config.scores).rglob("*"))
+    broken = _raw(spark, config).withColumn("km", sf.raise_error(sf.lit("the disk is gone")).cast("double"))
+    with pytest.raises(Exception, match="the disk is gone"):
+        score(config, spark=spark, frame=broken)
+    assert sorted(Path(config.scores).rglob("*")) == listing
+    assert score(config, spark=spark).url == before.url
+
+
+def test_rows_without_a_feature_are_refused(spark: SparkSession, config: Config) -> None:
+    frame = _raw(spark, config).withColumnRenamed("km2", "km_2")
+    with pytest.raises(SourceError, match=r"have no column km2; did you mean 'km_2'\?; the model trips needs row_id and its 3 features"):
+        score(config, spark=spark, frame=frame)
+    assert not Path(config.scores).exists()
+
+
+def test_without_a_trained_model_there_are_no_scores(spark: SparkSession, config: Config, tmp_path: Path) -> None:
+    untrained = config.model_copy(update={"workspace": str(tmp_path / "other")})
+    with pytest.raises(ConfigError, match="holds no trained model; run `sparkring train`"):
+        score(untrained, spark=spark)
+    (weights,) = Path(config.run).glob("model/*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    with pytest.raises(CheckpointDamaged, match="has SHA-256"):
+        score(config, spark=spark)
+    assert not Path(config.scores).exists()
+
+
+def test_a_dataset_that_was_exchanged_under_the_model_is_refused(spark: SparkSession, config: Config) -> None:
+    card = Path(config.run, "model/model.json")
+    card.write_text(card.read_text().replace(Dataset(config.dataset).manifest().content_id, "0" * 64))
+    with pytest.raises(DatasetError, match=r"version 1 of .* holds \w{16}, but the model was trained on 0000000000000000; train again"):
+        score(config, spark=spark)
+
+
+def test_over_spark_connect_everything_is_as_in_a_classic_session(spark: SparkSession, config: Config, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "tests.support.etl_connect", str(tmp_path)], cwd=ROOT, capture_output=True, text=True,
+                          timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert "connect" in found["session"]
+    manifest = Dataset(config.dataset).manifest()
+    assert found["rows"] == {name: split.rows for name, split in manifest.splits.items()}
+    assert found["content_id"] == manifest.content_id
+    np.testing.assert_allclose(found["probabilities"], _expected(config, "test")["probability"].to_numpy(), rtol=1e-6)
+    assert found["auc"] == pytest.approx(evaluate(config, spark=spark)["logistic_regression"]["auc"], abs=1e-6)

@@ -1,0 +1,40 @@
+"""Prepare, score and evaluate over Spark Connect: a program, since a process has either a Connect session or a classic one.
+
+    python -m tests.support.etl_connect FOLDER
+
+Prints one line of JSON about what it made.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from sparkring.conf.schema import SparkConfig
+from sparkring.pipelines.data.manifest import Dataset
+from sparkring.spark_jobs.evaluate import evaluate
+from sparkring.spark_jobs.prepare import prepare
+from sparkring.spark_jobs.score import score
+from sparkring.spark_jobs.session import spark_session
+from tests.support.etl_tables import etl_config, save_untrained
+
+
+def main(folder: Path) -> None:
+    """Do everything with one session."""
+    config = etl_config(folder)
+    spark = spark_session(SparkConfig(remote="local[2]"), app_name="etl over connect")
+    made = prepare(config, spark=spark)
+    save_untrained(config)
+    scored = score(config, spark=spark)
+    evaluation = evaluate(config, spark=spark)
+    probabilities = pq.read_table(Path(scored.url.removeprefix("file://"))).sort_by("row_id")["probability"].to_pylist()
+    print(json.dumps({"session": type(spark).__module__, "rows": made.rows, "content_id": Dataset(config.dataset).manifest().content_id,
+                      "probabilities": probabilities, "auc": evaluation["logistic_regression"]["auc"]}))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

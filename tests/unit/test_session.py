@@ -1,0 +1,61 @@
+"""Java is looked for before Spark is started, and what is missing is named with the command that installs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkring.conf.schema import SparkConfig
+from sparkring.errors import EnvironmentProblem
+from sparkring.spark_jobs.session import java_version, require_java, spark_path, spark_session
+from sparkring.spark_jobs.spark_errors import reason
+
+FOUND = {"17": 'openjdk version "17.0.15" 2025-04-15', "21": 'openjdk version "21" 2023-09-19', "8": 'java version "1.8.0_402"',
+         "11": 'openjdk version "11.0.22" 2024-01-16'}
+
+
+def _install(home: Path, says: str) -> None:
+    """A program at JAVA_HOME/bin/java that reports a version as Java does, on stderr."""
+    program = home / "bin/java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize(("release", "version"), [("17", 17), ("21", 21), ("11", 11), ("8", 1)])
+def test_the_java_of_java_home_is_asked_for_its_version(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, version: int) -> None:
+    _install(tmp_path, FOUND[release])
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert java_version() == version
+
+
+@pytest.mark.parametrize(("release", "found"), [("11", "found Java 11 in JAVA_HOME="), (None, "found none in JAVA_HOME=")])
+def test_an_unsuitable_java_is_refused_before_spark_starts(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str | None, found: str) -> None:
+    if release:
+        _install(tmp_path, FOUND[release])
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(EnvironmentProblem, match=f"{found}.*, Spark needs Java 17 or 21; install one .*openjdk-17-jre-headless"):
+        spark_session(SparkConfig(master="local[1]"), app_name="test")
+
+
+def test_no_java_at_all_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EnvironmentProblem, match="found none on PATH, Spark needs Java 17 or 21"):
+        require_java()
+
+
+def test_spark_is_told_that_a_path_is_the_drivers_own_but_for_databricks_mounts() -> None:
+    assert spark_path("/mnt/a b/data") == "file:/mnt/a b/data"
+    assert spark_path("/Volumes/main/default/data") == "/Volumes/main/default/data"
+
+
+def test_of_sparks_complaint_the_line_that_says_why_is_kept() -> None:
+    assert reason(Exception("\n[PARSE_SYNTAX_ERROR] Syntax error at 'x'.  SQLSTATE: 42601 (line 1)\n\n== SQL ==\nx")) == \
+        "[PARSE_SYNTAX_ERROR] Syntax error at 'x'. SQLSTATE: 42601 (line 1)"
+    assert reason(Exception("An error occurred while calling o1.x.\n: java.io.IOException: no host.\n\tat a.b(c:1)")) == \
+        "java.io.IOException: no host"
+    assert reason(ValueError("")) == "ValueError"
