@@ -78,7 +78,7 @@ def _with_parents(name: str, *, folder: Path, seen: tuple[str, ...]) -> dict[str
 def _parse_yaml(text: str, *, origin: str) -> dict[str, Any]:
     try:
         values = yaml.load(text, Loader=_Loader)  # noqa: S506 - _Loader is the safe loader
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # a date such as 2013-10-32 is a ValueError
         raise ConfigError(f"config {origin} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"config {origin} holds a {type(values).__name__}, expected keys and values such as `name: flights`.")
@@ -102,7 +102,7 @@ def _parse_override(text: str) -> dict[str, Any]:
         raise ConfigError(f"--set {text!r} is not of the form key.path=value, e.g. --set train.epochs=2")
     try:
         parsed: Any = yaml.safe_load(value)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):
         parsed = value
     for part in reversed(_key_path(key.strip())):
         parsed = {part: parsed}

@@ -13,12 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 class Section(BaseModel):
     """What all sections share: immutable, and strict about keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class SourceConfig(Section):
@@ -91,7 +92,7 @@ class PrepareConfig(Section):
     """A split is cut into at least this many row groups where it has the rows, so that every lane has its own."""
     num_files: Positive = 4
     """Parquet files a split."""
-    seed: int = 20130101
+    seed: Seed = 20130101
     """Seed of the global shuffle before writing."""
 
 
@@ -149,7 +150,7 @@ class TrainConfig(Section):
     epochs: Positive = 5
     batch_rows: Positive = 1024
     """Rows of one optimizer step over all ranks together: the global batch."""
-    seed: int = 1
+    seed: Seed = 1
     """Seed of the initial weights and of the row order."""
     lanes: Positive | None = None
     """Virtual streams that the row order is cut into; fixed at a run's first start. Default: a multiple of num_ranks, at least 24."""

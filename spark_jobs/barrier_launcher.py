@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+LATE_START_S = 10.0
+"""Seconds for Spark to bring up its Python workers once it has granted the slots."""
+
+
 def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: int, spark: SparkSession, config: RingConfig) -> list[Json]:
     """Run ``fn`` on the tasks of a barrier stage; see ``run_ring``."""
     from pyspark import cloudpickle
@@ -30,7 +34,7 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     launch = Launch(
         payload=cloudpickle.dumps((fn, tuple(args))), token=uuid4().hex, threads=config.threads_per_rank, device=config.device,
         allow_cpu_fallback=config.allow_cpu_fallback, deadline_s=config.deadline_s, heartbeat_s=config.heartbeat_s,
-        shared_memory=config.shared_memory, not_after=time.time() + config.start_timeout_s, driver_memory=memory_identity(),
+        shared_memory=config.shared_memory, not_after=time.time() + config.start_timeout_s + LATE_START_S, driver_memory=memory_identity(),
         driver_path=tuple(str(Path(entry).absolute()) for entry in sys.path), sparkring=__version__, python=python_version())
     stage = spark.range(0, num_ranks, 1, num_ranks).mapInArrow(partial(run_task, launch), SCHEMA, barrier=True)
     rows = collect_when_started(stage, spark, tag=f"sparkring-{launch.token}", num_tasks=num_ranks, within_s=config.start_timeout_s)

@@ -173,10 +173,14 @@ class _Task:
         """The device of all ranks, and what to say about it."""
         if self._launch.device == "cpu":
             return "cpu", ""
-        event = self._events.get()
+        which = f"GPU {mine.gpu} on {mine.hostname}" if mine.gpu else f"Spark assigned none to a task on {mine.hostname}"
         problem = None
+        try:
+            event = self._events.get(timeout=self._launch.deadline_s)
+        except queue.Empty:
+            event = {"kind": "device", "summary": f"its driver did not answer within {self._launch.deadline_s:g} s"}
         if isinstance(event, dict) and event["kind"] == "device":
-            problem = event["summary"] and f"GPU {mine.gpu} on {mine.hostname}: {event['summary']}"
+            problem = event["summary"] and f"{which}: {event['summary']}"
         else:
             self._events.put(event)  # the rank has ended already; the watch deals with that
         everyone = map(json.loads, self._context.allGather(json.dumps(problem)))

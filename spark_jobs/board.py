@@ -126,7 +126,7 @@ class BoardClient:
                 response = connection.getresponse()
                 if response.status == http.client.OK:
                     return response.read()
-            except OSError:
+            except (OSError, http.client.HTTPException):  # the latter when it dies in the middle of its answer
                 time.sleep(0.2 * (attempt + 1))
             finally:
                 connection.close()

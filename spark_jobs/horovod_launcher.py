@@ -189,7 +189,7 @@ def _signal_handlers_kept() -> Iterator[None]:
         yield
     finally:
         for number, handler in kept.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python
 
 
 def _deaths(error: Exception) -> Iterator[RankEnd]:

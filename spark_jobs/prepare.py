@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkring import __version__
 from sparkring.conf.schema import Config, PrepareConfig
+from sparkring.errors import CommitConflict
 from sparkring.pipelines.data.manifest import Dataset, Manifest, Split, content_id
 from sparkring.pipelines.data.preprocessing import Preprocessing
 from sparkring.spark_jobs.columns import named
@@ -138,11 +139,19 @@ class _Job:
         try:
             splits = self._write(examples, preprocessing, data_id, steps)
             manifest = self._manifest(preprocessing, splits, data_id)
-            self.dataset.commit(manifest)
         except BaseException:
             self.dataset.store.delete(f"data/{data_id}")
             raise
+        self._commit(manifest)
         return manifest
+
+    def _commit(self, manifest: Manifest) -> None:
+        """Make the version visible. Only a lost race is certain to have left the files unseen, so only then they go."""
+        try:
+            self.dataset.commit(manifest)
+        except CommitConflict:
+            self.dataset.store.delete(f"data/{manifest.data_id}")
+            raise
 
     def _write(self, examples: DataFrame, preprocessing: Preprocessing, data_id: str, steps: _Steps) -> dict[str, Split]:
         """Write all splits into a folder that nobody knows of yet."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-from sparkring.errors import EnvironmentProblem, RankDied, RankFailed, RingError, SparkringError
+from sparkring.errors import DeadlinePassed, EnvironmentProblem, RankDied, RankFailed, RingError, SparkringError
 
 Json: TypeAlias = Any
 """What ``json.dumps`` takes. A recursive type would refuse ``dict[str, float]``, since dict is invariant."""
@@ -34,25 +34,28 @@ class RankEnd:
     traceback: str = ""
     exit_code: int = 0
     """Of ``died``: negative is the signal's number, as in ``subprocess``."""
-    stderr_tail: str = ""
+    output_tail: str = ""
+    """The last lines that the rank wrote."""
     order: int = 0
     """How many ranks of this ring had failed before."""
 
     @property
     def severity(self) -> int:
         """0: a cause. 1: a cause, unless there is one of 0. 2: what a rank sees when another one is gone."""
-        if self.kind == "raised":
-            return 2 if _tells_of_a_lost_peer(self.summary) else 0
-        if self.kind == "died":
-            if _tells_of_a_lost_peer(self.stderr_tail):
-                return 2
-            return 1 if self.exit_code == -signal.SIGABRT else 0
-        return 2 if self.kind == "lost" else 0
+        if self.kind == "lost" or _tells_of_a_lost_peer(self.output_tail if self.kind == "died" else self.summary):
+            return 2
+        return int(self.kind == "died" and self.exit_code == -signal.SIGABRT)
 
     @property
     def failed(self) -> bool:
         """Whether this end calls for ending the other ranks."""
         return self.kind not in ("done", "stopped")
+
+    @property
+    def waited_too_long(self) -> bool:
+        """Whether the rank gave up waiting for another one."""
+        signs = ("Wait timeout after", "Timed out waiting", "is stalled for longer than")  # Horovod's store, Gloo, Horovod
+        return self.severity == 2 and any(sign in self.summary + self.output_tail for sign in signs)
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -68,7 +71,7 @@ class RankEnd:
         if self.kind == "raised":
             return RankFailed(self.rank, self.summary, self.traceback)
         if self.kind == "died":
-            return RankDied(self.rank, self.host, self.exit_code, stderr_tail=self.stderr_tail)
+            return RankDied(self.rank, self.host, self.exit_code, stderr_tail=self.output_tail)
         if self.kind == "refused":
             return EnvironmentProblem(self.summary)
         if self.kind == "lost":
@@ -99,9 +102,15 @@ def results_or_error(ends: Iterable[RankEnd]) -> list[Json]:
     """
     by_rank = sorted(ends, key=lambda end: end.rank)
     failures = [end for end in by_rank if end.failed] or [end for end in by_rank if end.kind == "stopped"]
-    if failures:
-        raise min(failures, key=lambda end: (end.severity, end.order, end.rank)).error()
-    return [end.result for end in by_rank]
+    if not failures:
+        return [end.result for end in by_rank]
+    cause = min(failures, key=lambda end: (end.severity, end.order, end.rank))
+    awaited = [str(end.rank) for end in by_rank if end.kind == "stopped"]
+    if cause.waited_too_long and awaited:
+        raise DeadlinePassed(
+            f"rank {cause.rank} on {cause.host} waited longer than train.ring.deadline_s for rank {' and '.join(awaited)}, which still "
+            f"ran; find out what holds that up, or raise the deadline.\nlast lines that rank {cause.rank} wrote:\n{cause.output_tail}")
+    raise cause.error()
 
 
 def _tells_of_a_lost_peer(text: str) -> bool:

@@ -7,6 +7,7 @@ The order pipe is also the lifeline: when the task's process is gone, however it
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -57,11 +58,6 @@ class RankProcess:
         self._exited = _in_thread(self._await_exit, on_exit)
 
     @property
-    def pid(self) -> int:
-        """Of the rank; its process group has the same number."""
-        return self._process.pid
-
-    @property
     def tail(self) -> str:
         """The last lines that it wrote."""
         return "\n".join(self._tail)
@@ -90,10 +86,11 @@ class RankProcess:
 
     def _await_exit(self, on_exit: Callable[[int], None]) -> None:
         code = self._process.wait()
-        # What it left behind goes with it. The guard keeps the group, and so its number, in being until this very signal.
-        self._signal_group(signal.SIGKILL)
+        self._signal_group(signal.SIGKILL)  # its guard, and whatever else it left behind
         for listener in self._listeners:
             listener.join(LAST_WORDS_S)
+        with suppress(BrokenPipeError):
+            self._orders.close()
         on_exit(code)
 
     def _signal_group(self, number: int) -> None:
@@ -101,10 +98,10 @@ class RankProcess:
             os.killpg(self._process.pid, number)
 
     def _forward_output(self, output: IO[bytes]) -> None:
-        for raw in output:
-            line = raw.decode(errors="replace").rstrip("\n")
-            self._tail.append(line)
-            sys.stderr.write(f"[{self.label}] {line}\n")
+        # As text with universal newlines: a progress bar ends its lines with a carriage return alone.
+        for line in io.TextIOWrapper(output, encoding="utf-8", errors="replace"):
+            self._tail.append(line.rstrip("\n"))
+            sys.stderr.write(f"[{self.label}] {line}")
             sys.stderr.flush()
 
 

@@ -4,7 +4,7 @@ It serves what ``horovod/common/gloo/http_store.cc`` asks, and the tasks' board 
 
     PUT    /scope/key    keep the body
     GET    /scope/key    the body, or 404 where nobody has put it yet (the client asks again)
-    DELETE /scope/key    that rank has read all it needs; a scope goes when every key in it is deleted
+    DELETE /scope/rank   that rank has read all it needs; a scope goes when all its ranks have said so
     PUT    /token/rank, GET /token/verdict, DELETE /token/rank       the board (``board.py``)
 
 Horovod's own server listens on every interface, takes bodies of any size from anyone and outlives the run. This one is
@@ -27,7 +27,7 @@ from typing import Any
 from sparkring.spark_jobs.board import Board
 
 MAX_BODY_BYTES = 4 << 20
-"""A rank puts about 150 bytes for each other rank; this serves rings of more than 20,000."""
+"""A rank puts 136 bytes for each other rank, so this serves rings of 30,000."""
 MAX_KEYS = 1 << 16
 MAX_TOTAL_BYTES = 256 << 20
 REQUEST_TIMEOUT_S = 10.0
@@ -62,17 +62,18 @@ class KeyValueStore:
         with self._lock:
             return self._scopes.get(scope, {}).get(key)
 
-    def finish(self, scope: str, key: str) -> None:
-        """Note that the owner of ``key`` is through with ``scope``, and forget the scope with its last owner.
+    def finish(self, scope: str, rank: str) -> None:
+        """Note that ``rank`` is through with ``scope``, and forget the scope with its last rank.
 
-        A value outlives its own DELETE: a rank may be through while a slower one has not read that value yet.
+        Each rank puts two values, under ``rank_0`` and under ``0``, and deletes the second. Values outlive that, since a
+        slower rank may not have read them yet; but all ranks have put theirs by then, so who is missing is known.
         """
         with self._lock:
             keys = self._scopes.get(scope, {})
             finished = self._finished.get(scope, set())
-            if key in keys:
-                finished.add(key)
-            if keys and finished >= keys.keys():
+            if rank in keys:
+                finished.add(rank)
+            if finished and finished == {key for key in keys if key.isdecimal()}:
                 del self._scopes[scope], self._finished[scope]
                 self._num_keys -= len(keys)
                 self._num_bytes -= sum(map(len, keys.values()))

@@ -49,8 +49,8 @@ def latest_scores(store: Store) -> Scores | None:
 
 
 def commit_scores(store: Store, scores: Scores) -> None:
-    """Make ``scores`` the latest, then remove the ones before, which nobody is sent to any more."""
+    """Make ``scores`` the latest. They replace those of the same split; of rows that a caller brought, all stay."""
     before = latest_scores(store)
     store.put(DOCUMENT, scores.model_dump_json(indent=1).encode())
-    if before is not None and before.folder != scores.folder:
+    if before is not None and before.split is not None and before.split == scores.split and before.folder != scores.folder:
         store.delete(before.folder)

@@ -40,7 +40,8 @@ def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float) -> No
     master = master_of(spark)
     sc = spark_context(spark)
     count: Callable[[], int | None] = (lambda: _slots_of(sc)) if sc is not None else (lambda: local_slots(master))
-    deadline = time.monotonic() + (0 if local_slots(master) is not None else within_s)
+    never_grows = re.match(r"local(\[|$)", master)
+    deadline = time.monotonic() + (0 if never_grows else within_s)
     while (slots := count()) is not None and slots < num_ranks:
         if time.monotonic() >= deadline:
             raise NotEnoughSlots(wanted=num_ranks, slots=slots, master=master)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 IDENTITY = "run.json"
 RESULT = "result.json"
+LOCK = ".lock"
 FREE_TO_CHANGE = {"num_ranks", "lanes", "checkpoint_steps", "keep_checkpoints", "reader_threads", "record_rows", "ring", "bucket_mb"}
 """Train settings that do not change what is learned, so a run may go on under others."""
 FOLLOW_S = 0.25
@@ -69,19 +70,37 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
         RankFailed, RankDied: a rank raised or died; the same call again goes on from the last checkpoint.
     """
     began = time.perf_counter()
-    manifest = Dataset(config.dataset).manifest(config.dataset_version)
-    _require_rows(manifest, config.dataset)
+    dataset = Dataset(config.dataset)
+    manifest = dataset.manifest(config.dataset_version)
+    _require_rows(manifest, dataset.url)
     store = open_store(config.run)
-    identity = _claim(store, config, manifest)
-    done = _finished(store)
-    if done is not None:
-        progress.note(f"training: this run is done already ({done.steps} steps); reusing {store.url}")
-        return _result(store, done, config, reused=True, seconds=time.perf_counter() - began)
-    job = TrainJob(config=config, dataset_url=Dataset(config.dataset).url, dataset_version=manifest.version, run_url=store.url,
-                   generation=_next_generation(store.url), lanes=identity["lanes"])
-    summary = _run(job, spark, progress)
+    with store.lock(LOCK, busy=f"{store.url} is being trained by another process; wait for it, or set another workspace."):
+        identity = _claim(store, config, manifest)
+        summary = _finished(store)
+        reused = summary is not None
+        if summary is None:
+            job = TrainJob(config=config, dataset_url=dataset.url, dataset_version=manifest.version, run_url=store.url,
+                           generation=_next_generation(store.url), lanes=identity["lanes"])
+            summary = _generation(store, job, spark, progress)
+        else:
+            progress.note(f"training: this run is done already ({summary.steps} steps); reusing {store.url}")
+    return TrainResult(url=store.url, reused=reused, resumed_at=summary.resumed_at, epochs=config.train.epochs, steps=summary.steps,
+                       validation=summary.validation, seconds=time.perf_counter() - began)
+
+
+def _generation(store: Store, job: TrainJob, spark: SparkSession | None, progress: Progress) -> TrainSummary:
+    """Start the ring and note its result; where no rank ever began, the folder is given up again."""
+    idle = job.config.train.num_ranks - job.lanes
+    if idle > 0:
+        progress.note(f"training: {idle} ranks get no rows, since this run was begun with {job.lanes} lanes")
+    try:
+        summary = _run(job, spark, progress)
+    except BaseException:
+        if not event_files(store.url):
+            store.delete(IDENTITY)  # e.g. too few slots: what this attempt asked for must not bind the next one
+        raise
     store.put(RESULT, summary.model_dump_json(indent=1).encode())
-    return _result(store, summary, config, reused=False, seconds=time.perf_counter() - began)
+    return summary
 
 
 def _run(job: TrainJob, spark: SparkSession | None, progress: Progress) -> TrainSummary:
@@ -146,8 +165,10 @@ def _shower(epochs: int, bar: Bar) -> Callable[[list[Record]], None]:
 
 def _require_rows(manifest: Manifest, url: str) -> None:
     for name in ("train", "validation"):
-        if name not in manifest.splits or manifest.splits[name].rows == 0:
-            raise DatasetError(f"version {manifest.version} of {url} has no rows in its {name} split; "
+        split = manifest.splits.get(name)
+        if split is None or split.positives in (0, split.rows):
+            found = f"{split.rows} rows, {split.positives} of them with label 1" if split else "no such split"
+            raise DatasetError(f"version {manifest.version} of {url}: the {name} split needs rows of both labels, found {found}; "
                                "change prepare.split and prepare a new version.")
 
 
@@ -200,7 +221,3 @@ def _finished(store: Store) -> TrainSummary | None:
 def _next_generation(run_url: str) -> int:
     return max((int(name.split("-")[0]) for name in event_files(run_url)), default=-1) + 1
 
-
-def _result(store: Store, summary: TrainSummary, config: Config, *, reused: bool, seconds: float) -> TrainResult:
-    return TrainResult(url=store.url, reused=reused, resumed_at=summary.resumed_at, epochs=config.train.epochs, steps=summary.steps,
-                       validation=summary.validation, seconds=seconds)

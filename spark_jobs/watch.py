@@ -79,12 +79,11 @@ class Watch:
         """Take up an end of this rank and report it. A rank that dies after its result has failed after all."""
         if self._end is not None and self._end.failed:
             return
-        end = self._end_of(event)
-        order = board.report(self._rank, severity=end.severity if end.failed else None)
-        self._end = replace(end, order=order)
+        self._end = self._end_of(event)
+        with suppress(RingError):  # a board that is gone makes itself heard in the queue
+            order = board.report(self._rank, severity=self._end.severity if self._end.failed else None)
+            self._end = replace(self._end, order=order)
 
     def _end_of(self, event: Report | int) -> RankEnd:
-        if isinstance(event, int):
-            tail = self._process.tail
-            return RankEnd(rank=self._rank, host=self._host, kind="died", exit_code=event, stderr_tail=tail)
-        return RankEnd(rank=self._rank, host=self._host, **event)
+        report: Report = {"kind": "died", "exit_code": event} if isinstance(event, int) else event
+        return RankEnd(rank=self._rank, host=self._host, output_tail=self._process.tail, **report)

@@ -27,7 +27,11 @@ from sparkring.spark_jobs.petastorm_schema import unischema, write_metadata
 from sparkring.spark_jobs.session import spark_path
 
 _FILE = "__file"
-_BYTES = {"int8": 1, "int16": 2, "int32": 4, "int64": 8, "float32": 4, "float64": 8}
+_BYTES = {"int64": 8, "float32": 4, "float64": 8}
+"""Of a value in a tensor."""
+_ENCODING = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false", "compression": "snappy"}
+"""One encoding a column. Where there are several, the footer lists them in the order of a Java hash set, which differs from JVM
+to JVM, and equal content would have unequal hashes. Integers are delta-packed, so small ids take few bits all the same."""
 
 
 def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple[DataField, ...], tuple[TensorSpec, ...]]:
@@ -89,7 +93,7 @@ def write_split(encoded: DataFrame, folder: Path, *, fields: Sequence[DataField]
     spread = folder.with_name(f".{folder.name}.writing")
     # A file's rows meet in one task and are sorted there; Spark then makes one file of each run of equal numbers.
     (encoded.select(*columns, number.alias(_FILE)).repartition(_FILE).sortWithinPartitions(_FILE, key)
-     .write.partitionBy(_FILE).options(**_group_options(layout.group_rows)).parquet(spark_path(str(spread))))
+     .write.partitionBy(_FILE).options(**_ENCODING, **_group_options(layout.group_rows)).parquet(spark_path(str(spread))))
     _collect_files(spread, folder, layout.num_files)
 
 

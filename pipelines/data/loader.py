@@ -137,8 +137,8 @@ class _ReadAhead:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._pool.shutdown(wait=kind is None, cancel_futures=True)  # a read that hangs must not hold back the error that says so
 
     def deliver(self, step: int) -> None:
         """Hand every window that ``step`` needs to its lane, and keep ``read_ahead`` more on their way."""

@@ -9,10 +9,13 @@ Local disk is served here; ``open_store`` refuses other schemes by name.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlparse
@@ -49,6 +52,10 @@ class Store(Protocol):
         """Remove a file or a folder with all it holds; nothing happens if it is not there."""
         ...
 
+    def lock(self, name: str, *, busy: str) -> AbstractContextManager[None]:
+        """Keep other processes out of the block; CommitConflict with the text ``busy`` if one is inside."""
+        ...
+
 
 class LocalStore:
     """A folder of the local file system (or of one that is mounted, such as NFS or a Databricks volume)."""
@@ -71,7 +78,7 @@ class LocalStore:
         """Names of the files directly inside ``folder``, sorted."""
         try:
             return sorted(entry.name for entry in os.scandir(self.path(folder)) if entry.is_file())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def put_if_absent(self, name: str, data: bytes) -> None:
@@ -93,21 +100,39 @@ class LocalStore:
         _sync_folder(target.parent)
 
     def delete(self, name: str) -> None:
-        """Remove a file or folder."""
+        """Remove a file or folder inside this one."""
         path = Path(self.path(name))
+        if path == self.root:
+            raise ConfigError(f"{name!r} is {self.url} itself; only what lies inside a store is deleted.")
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
 
+    @contextmanager
+    def lock(self, name: str, *, busy: str) -> Iterator[None]:
+        """Hold a lock on the file ``name``; the kernel frees it however this process ends."""
+        path = Path(self.path(name))
+        _make_folder(path.parent)
+        with path.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise CommitConflict(busy) from None
+            yield
+
     @staticmethod
     def _write_beside(target: Path, data: bytes) -> Path:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(target.parent)
         partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
-        with partial.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with partial.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
         return partial
 
 
@@ -127,6 +152,13 @@ def numbered(store: Store, folder: str) -> list[int]:
     """Numbers N of the documents ``<folder>/N.json``, ascending."""
     matches = (re.fullmatch(r"(\d+)\.json", name) for name in store.names(folder))
     return sorted(int(match.group(1)) for match in matches if match)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise ConfigError(f"cannot make the folder {folder}: {error.strerror}; set a workspace that can be written to.") from None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -81,7 +81,8 @@ class HostReducer:
 
     def close(self) -> None:
         """Drop the mappings; the memory is freed with the last rank that does."""
-        self._open.clear()
+        self._segments = ()
+        del self._mine, self._leader
 
     def _advance(self) -> bool:
         """Take each open buffer as far as it goes without waiting; whether anything moved."""
@@ -162,9 +163,10 @@ class HostReducer:
         self._mine.counters[phase, index] = self._round
 
     def _acquire(self) -> None:
-        """A full memory barrier, for processors that reorder stores: taking and freeing a lock is one."""
-        with self._fence:
-            return
+        """A full memory barrier, for processors that reorder stores: what stands between freeing a lock and taking it again."""
+        for _ in range(2):
+            with self._fence:
+                pass
 
     def _lateness(self) -> str:
         index, phase = next(iter(self._open.items()))

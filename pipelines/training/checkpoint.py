@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from sparkring.errors import CheckpointDamaged, CommitConflict
+from sparkring.errors import CheckpointDamaged
 from sparkring.pipelines.data.store import numbered, open_store
 
 FOLDER = "checkpoints"
@@ -82,12 +82,13 @@ class Checkpoints:
     def save(self, state: bytes, document: CheckpointDocument) -> str:
         """Write the state, then commit the document; returns its name. The document's hash is filled in here."""
         committed = document.model_copy(update={"sha256": hashlib.sha256(state).hexdigest()})
-        name = f"{FOLDER}/{committed.position.steps_done}.json"
+        steps = committed.position.steps_done
+        name = f"{FOLDER}/{steps}.json"
         self._store.put(_state_name(committed), state)
-        try:
-            self._store.put_if_absent(name, committed.model_dump_json(indent=1).encode())
-        except CommitConflict:
-            self._store.put(name, committed.model_dump_json(indent=1).encode())  # the same step redone after a restart
+        self._store.put(name, committed.model_dump_json(indent=1).encode())  # in place of one of the same step before a restart
+        for number in self.numbers():
+            if number > steps:  # of a life that was damaged and has been overtaken
+                self._store.delete(f"{FOLDER}/{number}.json")
         return name
 
     def read(self, number: int) -> Checkpoint:
@@ -100,7 +101,7 @@ class Checkpoints:
         try:
             document = CheckpointDocument.model_validate_json(self._store.read(name))
             state = self._store.read(_state_name(document))
-        except (FileNotFoundError, ValidationError) as error:
+        except (OSError, ValidationError) as error:
             raise CheckpointDamaged(f"checkpoint {self._store.path(name)} cannot be read: {str(error).splitlines()[0]}") from None
         found = hashlib.sha256(state).hexdigest()
         if found != document.sha256:
@@ -129,23 +130,23 @@ class Checkpoints:
         return None
 
     def retain(self, keep: int) -> None:
-        """Delete all but the latest ``keep`` and the best; documents go before the states they name."""
+        """Delete all but the latest ``keep`` and the best: first documents, then the states that no document names."""
         documents = self._documents()
         judged = [(document.validation["loss"], number) for number, document in documents.items() if document.validation]
         kept = set(sorted(documents)[-keep:]) | {number for _, number in sorted(judged)[:1]}
-        needed = {documents[number].sha256 for number in kept}
-        for number, document in documents.items():
-            if number not in kept:
-                self._store.delete(f"{FOLDER}/{number}.json")
-                if document.sha256 not in needed:
-                    self._store.delete(_state_name(document))
+        for number in documents.keys() - kept:
+            self._store.delete(f"{FOLDER}/{number}.json")
+        needed = {_state_name(documents[number]) for number in kept}
+        for file in self._store.names(f"{FOLDER}/data"):
+            if f"{FOLDER}/data/{file}" not in needed:
+                self._store.delete(f"{FOLDER}/data/{file}")
 
     def _documents(self) -> dict[int, CheckpointDocument]:
         documents = {}
         for number in self.numbers():
             try:
                 documents[number] = CheckpointDocument.model_validate_json(self._store.read(f"{FOLDER}/{number}.json"))
-            except (FileNotFoundError, ValidationError):
+            except (OSError, ValidationError):
                 continue  # damaged: `latest` names it
         return documents
 

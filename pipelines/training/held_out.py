@@ -24,8 +24,8 @@ def evaluate_split(model: nn.Module, loader: Loader, inputs: Inputs, communicato
     parts: list[Tensor] = []
     for batch in loader.epoch(0):
         if batch.rows:
-            probability = torch.sigmoid(model(**inputs.of(batch.tensors)))
-            parts.append(torch.stack([probability.double(), inputs.labels(batch.tensors).double()], dim=1).cpu())
+            probability = torch.sigmoid(model(**inputs.of(batch.tensors)).double())  # float32 would round a confident one to 1
+            parts.append(torch.stack([probability, inputs.labels(batch.tensors).double()], dim=1).cpu())
     model.train()
     mine = torch.cat(parts) if parts else torch.empty((0, 2), dtype=torch.float64)
     everyone = communicator.gather(mine, name="held_out.predictions")

@@ -22,7 +22,7 @@ from sparkring.models.build import build_model
 from sparkring.pipelines.data.loader import Batch, Loader, LoaderConfig
 from sparkring.pipelines.data.manifest import LABEL, ROW_ID, Dataset, Manifest
 from sparkring.pipelines.data.reader import SplitReader
-from sparkring.pipelines.data.rowhash import rows_digest
+from sparkring.pipelines.data.rowhash import add, from_hex, rows_digest, to_hex
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints, Position
@@ -34,8 +34,6 @@ from sparkring.pipelines.training.model_files import ModelCard, save_model
 from sparkring.pipelines.training.optimizer import learning_rate, make_optimizer, set_learning_rate
 from sparkring.pipelines.training.state import pack_state, unpack_state
 from sparkring.pipelines.training.step import Inputs, StepCost, train_step
-
-WRAP = 1 << 64
 
 
 def train_rank(context: RankContext, job: dict[str, Any]) -> dict[str, Any] | None:
@@ -144,7 +142,7 @@ class _RankTrainer:
         set_learning_rate(self._optimizer, rate)
         loss, cost = train_step(self._model, batch, self._inputs, self._ring, self._optimizer)
         digest = rows_digest(batch.tensors[ROW_ID].numpy())
-        self._digest = (self._digest + digest) % WRAP
+        self._digest = add([self._digest, digest])
         self._write_step(position, batch, loss, rate, data_s, cost, digest)
         return position.model_copy(update={
             "step": position.step + 1, "steps_done": position.steps_done + 1,
@@ -154,14 +152,14 @@ class _RankTrainer:
         recorded = {"row_ids": batch.tensors[ROW_ID].tolist()} if self._config.train.record_rows else {}
         self._events.write(
             "step", epoch=position.epoch, step=position.step, rows=batch.rows, global_rows=batch.global_rows, loss=loss, lr=rate,
-            data_s=round(data_s, 6), compute_s=round(cost.compute_s, 6), comm_s=round(cost.comm_s, 6), digest=f"{digest:016x}", **recorded)
+            data_s=round(data_s, 6), compute_s=round(cost.compute_s, 6), comm_s=round(cost.comm_s, 6), digest=to_hex(digest), **recorded)
 
     def _shared(self, position: Position) -> Position:
         """The position with all ranks' row digests added to it; every rank calls this at the same step."""
-        signed = self._digest - WRAP if self._digest >= WRAP // 2 else self._digest
-        total = int(self._communicator.sum(torch.tensor([signed], dtype=torch.int64), name="epoch.digest")[0])
+        mine = torch.tensor([self._digest], dtype=torch.uint64).view(torch.int64)  # Horovod sums no uint64; int64 wraps alike
+        total = int(self._communicator.sum(mine, name="epoch.digest")[0])
         self._digest = 0
-        return position.model_copy(update={"rows_digest": f"{(int(position.rows_digest, 16) + total) % WRAP:016x}"})
+        return position.model_copy(update={"rows_digest": to_hex(add([from_hex(position.rows_digest), total]))})
 
     def _require_exact(self, position: Position) -> None:
         """Every row of the split exactly once: as many rows, and the same sum of their hashes."""

@@ -37,9 +37,7 @@ def unpack_state(data: bytes, model: nn.Module, optimizer: torch.optim.Optimizer
             if name.startswith(OPTIMIZER):
                 owner, _, key = name.removeprefix(OPTIMIZER).rpartition("/")
                 parameter = parameters[owner]
-                # A state of a parameter's shape lives where it does; a counter stays on the CPU.
-                device = parameter.device if tensor.shape == parameter.shape else torch.device("cpu")
-                optimizer.state[parameter][key] = tensor.to(device)
+                optimizer.state[parameter][key] = tensor.to(parameter.device)  # counters too: the fused kernels want them there
     except (RuntimeError, KeyError) as error:
         raise CheckpointDamaged(f"the saved state does not fit the model: {' '.join(str(error).split())}; "
                                 "it was saved by another model. Use another workspace.") from None

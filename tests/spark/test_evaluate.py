@@ -54,7 +54,8 @@ def _design(table: pa.Table) -> NDArray[np.float64]:
     return np.stack([*numeric, *((table["city"].to_numpy() == place).astype(np.float64) for place in range(3))], axis=1)
 
 
-def test_the_network_is_judged_by_the_probabilities_that_scoring_writes(spark: SparkSession, config: Config, evaluation: dict[str, Any]) -> None:
+def test_the_network_is_judged_by_the_probabilities_that_scoring_writes(
+        spark: SparkSession, config: Config, evaluation: dict[str, Any]) -> None:
     scored = pq.read_table(Path(score(config, spark=spark).url.removeprefix("file://")))
     label, probability = scored["late"].to_numpy(), scored["probability"].to_numpy()
     network = evaluation["network"]
@@ -83,7 +84,8 @@ def test_logistic_regression_is_what_scikit_learn_makes_of_the_same_features(con
     assert found["auc"] > 0.9 > evaluation["base_rate"]["auc"]
 
 
-def test_the_document_says_what_was_judged_and_is_reused_for_it_only(spark: SparkSession, config: Config, evaluation: dict[str, Any]) -> None:
+def test_the_document_says_what_was_judged_and_is_reused_for_it_only(
+        spark: SparkSession, config: Config, evaluation: dict[str, Any]) -> None:
     path = Path(config.run, "evaluation.json")
     manifest = Dataset(config.dataset).manifest()
     assert json.loads(path.read_text()) == evaluation

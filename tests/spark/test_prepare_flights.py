@@ -26,8 +26,8 @@ def _flight(number: int, **changes: Any) -> dict[str, Any]:
 
 def _observation(hour: int, **changes: Any) -> dict[str, Any]:
     """The weather at JFK at that hour (UTC)."""
-    return {"origin": "JFK", "time_hour": f"2013-07-04T{hour:02}:00:00Z", "temp": 50.0 + hour, "dewp": 60.0, "humid": 50.0, "wind_dir": 90.0,
-            "wind_speed": 10.0, "wind_gust": None, "precip": 0.0, "pressure": 1015.0, "visib": 10.0} | changes
+    return {"origin": "JFK", "time_hour": f"2013-07-04T{hour:02}:00:00Z", "temp": 50.0 + hour, "dewp": 60.0, "humid": 50.0,
+            "wind_dir": 90.0, "wind_speed": 10.0, "wind_gust": None, "precip": 0.0, "pressure": 1015.0, "visib": 10.0} | changes
 
 
 FLIGHTS = [

@@ -48,6 +48,13 @@ def test_a_rank_that_dies_ends_the_ring_with_its_name_and_takes_its_children_alo
     assert_no_process_left(marks(tmp_path, num_ranks=2)[0]["token"])
 
 
+def test_a_rank_that_never_joins_ends_the_ring_at_the_deadline(local: Driver) -> None:
+    outcome = local.ring(ring_functions.never_join, num_ranks=2, deadline_s=2)
+    assert outcome.error.startswith("DeadlinePassed")
+    assert "rank 0 on " in outcome.message
+    assert "waited longer than train.ring.deadline_s for rank 1" in outcome.message
+
+
 def test_a_result_that_json_cannot_hold_is_refused(local: Driver) -> None:
     outcome = local.ring(ring_functions.return_a_tensor, num_ranks=2)
     assert outcome.error.startswith("RankFailed")
@@ -88,7 +95,7 @@ def test_cancelling_the_job_ends_ranks_that_never_finish(local: Driver, tmp_path
 def test_ctrl_c_ends_the_ranks(local: Driver, tmp_path: Path) -> None:
     local.begin(ring_functions.sleep, str(tmp_path), num_ranks=2)
     token = marks(tmp_path, num_ranks=2)[0]["token"]
-    local.interrupt()
+    local.send_signal(signal.SIGINT)
     assert local.outcome().error.startswith("KeyboardInterrupt")
     assert_no_process_left(token)
 
@@ -117,3 +124,11 @@ def test_upstream_s_launcher_gives_the_same_errors(local: Driver, tmp_path: Path
     died = local.ring(ring_functions.die_on_rank_1, str(tmp_path), "SIGKILL", 0, num_ranks=2, launcher="horovod.spark")
     assert died.error.startswith("RankDied")
     assert (died.attributes["rank"], died.attributes["exit_code"]) == (1, -signal.SIGKILL)
+
+
+def test_a_driver_that_is_killed_leaves_no_rank(tmp_path: Path) -> None:
+    with driver(tmp_path, {"master": "local[1]"}) as running:
+        running.begin(ring_functions.sleep, str(tmp_path), num_ranks=1)
+        token = marks(tmp_path, num_ranks=1)[0]["token"]
+        running.send_signal(signal.SIGKILL)
+        assert_no_process_left(token)

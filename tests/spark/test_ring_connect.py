@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def test_slots_that_stay_taken_are_refused_after_the_start_timeout(connect: Driv
 def test_ctrl_c_ends_the_ranks(connect: Driver, tmp_path: Path) -> None:
     connect.begin(ring_functions.sleep, str(tmp_path), num_ranks=2)
     token = marks(tmp_path, num_ranks=2)[0]["token"]
-    connect.interrupt()
+    connect.send_signal(signal.SIGINT)
     assert connect.outcome().error.startswith("KeyboardInterrupt")
     assert_no_process_left(token)
 

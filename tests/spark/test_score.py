@@ -78,7 +78,7 @@ def test_each_row_gets_what_the_network_says(spark: SparkSession, config: Config
     result = score(config, spark=spark)
     found, expected = _read(result), _expected(config, "test")
     assert result.rows == found.num_rows == expected.num_rows
-    assert found.select(["row_id", "late"]) == expected.select(["row_id", "late"])
+    assert found.select(["row_id", "late"]).to_pydict() == expected.select(["row_id", "late"]).to_pydict()
     np.testing.assert_allclose(found["probability"].to_numpy(), expected["probability"].to_numpy(), rtol=1e-6)
     _, card = load_model(config.run)
     assert set(found["model"].to_pylist()) == {card.weights_sha256[:16]}
@@ -108,8 +108,8 @@ def test_the_same_scores_are_reused_and_another_model_replaces_them(spark: Spark
     assert document is not None
     assert store.path(document.folder) == other.url.removeprefix("file://")
     assert sorted(entry.name for entry in Path(config.scores).iterdir()) == sorted(["_scores.json", document.folder])
-    # A tool that knows nothing of the document reads the same rows.
-    assert spark.read.option("recursiveFileLookup", "true").parquet(config.scores).count() == other.rows
+    brought = score(config, spark=spark, frame=_raw(spark, config).limit(5))  # rows of the caller's: nothing replaces them
+    assert (score(config, spark=spark).reused, _read(brought).num_rows, _read(other).num_rows) == (False, 5, other.rows)
 
 
 def test_a_scoring_that_fails_leaves_the_scores_before_it_alone(spark: SparkSession, config: Config) -> None:

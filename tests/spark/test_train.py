@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from safetensors.torch import load_file
 
 from sparkring.conf.schema import Config, SparkConfig
-from sparkring.errors import DatasetError, DatasetVersionNotFound, RankDied, RankFailed, RunFolderMismatch
+from sparkring.errors import CommitConflict, DatasetError, DatasetVersionNotFound, NotEnoughSlots, RankDied, RankFailed, RunFolderMismatch
 from sparkring.pipelines.training.events import Record, read_events
 from sparkring.spark_jobs.session import spark_session
 from sparkring.spark_jobs.train import train
@@ -78,9 +78,12 @@ def test_without_the_version_or_the_rows_nothing_is_written(spark: SparkSession,
     with pytest.raises(DatasetVersionNotFound, match="has no version 9; it has 1"):
         train(config.model_copy(update={"dataset_version": 9}), spark=spark)
     write_dataset(tmp_path / "empty", FILES, validation_rows=0)
-    with pytest.raises(DatasetError, match="no rows in its validation split"):
+    with pytest.raises(DatasetError, match="the validation split needs rows of both labels, found 0 rows"):
         train(config.model_copy(update={"dataset_url": str(tmp_path / "empty")}), spark=spark)
     assert not (tmp_path / "run").exists()
+    with pytest.raises(NotEnoughSlots, match="50 ranks need 50 free slots"):
+        train(_changed(tmp_path, num_ranks=50), spark=spark)
+    assert not (tmp_path / "run/run.json").exists()  # the next attempt is free to choose its lanes
 
 
 def test_a_killed_rank_is_named_and_the_same_call_goes_on_to_the_undisturbed_result(spark: SparkSession, tmp_path: Path) -> None:
@@ -98,6 +101,8 @@ def test_a_killed_rank_is_named_and_the_same_call_goes_on_to_the_undisturbed_res
     thread = threading.Thread(target=attempt)
     thread.start()
     _await(lambda: _events(config, "checkpoint"), "a checkpoint")
+    with pytest.raises(CommitConflict, match="is being trained by another process"):
+        train(config, spark=spark)
     pids = {record["rank"]: record["pid"] for record in _events(config, "start")}
     os.kill(pids[1], signal.SIGKILL)
     began = time.monotonic()

@@ -31,8 +31,9 @@ def main(folder: Path) -> None:
     scored = score(config, spark=spark)
     evaluation = evaluate(config, spark=spark)
     probabilities = pq.read_table(Path(scored.url.removeprefix("file://"))).sort_by("row_id")["probability"].to_pylist()
-    print(json.dumps({"session": type(spark).__module__, "rows": made.rows, "content_id": Dataset(config.dataset).manifest().content_id,
-                      "probabilities": probabilities, "auc": evaluation["logistic_regression"]["auc"]}))
+    found = {"session": type(spark).__module__, "rows": made.rows, "content_id": Dataset(config.dataset).manifest().content_id,
+             "probabilities": probabilities, "auc": evaluation["logistic_regression"]["auc"]}
+    sys.stdout.write(json.dumps(found) + "\n")
     spark.stop()
 
 

@@ -78,9 +78,9 @@ class Driver:
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
 
-    def interrupt(self) -> None:
-        """Ctrl-C."""
-        self._process.send_signal(signal.SIGINT)
+    def send_signal(self, number: int) -> None:
+        """To the Python process alone; SIGINT is Ctrl-C."""
+        self._process.send_signal(number)
 
     def close(self) -> None:
         """End the driver and all that is left of its group."""

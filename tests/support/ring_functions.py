@@ -32,6 +32,8 @@ def introduce(context: RankContext, folder: str) -> dict[str, Any]:
     import torch
 
     hvd.init()
+    hvd.shutdown()
+    hvd.init()  # again, as after a failure: nothing of the first time is in the way
     sys.stdout.write(f"hello from {context.rank}\n")
     both = (psutil.Process(), psutil.Process().parent())
     listening = [connection.laddr.ip for process in both if process for connection in process.net_connections("tcp")
@@ -88,6 +90,16 @@ def leave_early(context: RankContext) -> float:
 
     time.sleep(1.0)  # long enough for rank 2 to be gone, were it let go
     return float(hvd.allreduce(torch.tensor([1.0]), op=hvd.Sum, process_set=pair).item())
+
+
+def never_join(context: RankContext) -> float:
+    """Rank 1 never comes to the meeting that rank 0 waits at."""
+    import horovod.torch as hvd
+
+    if context.rank == 1:
+        time.sleep(FOREVER_S)
+    hvd.init()
+    return allreduce_sum(1.0)
 
 
 def sleep(context: RankContext, folder: str) -> None:

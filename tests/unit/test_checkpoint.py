@@ -102,6 +102,16 @@ def test_the_same_step_may_be_saved_again_after_a_restart(tmp_path: Path) -> Non
     assert checkpoints.read(3).state == b"again"
 
 
+def test_a_checkpoint_overtakes_damaged_ones_of_more_steps_and_leaves_no_state_behind(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    checkpoints.save(b"good", _document(469, loss=0.1))
+    checkpoints.save(b"damaged", _document(600))
+    checkpoints.save(b"overtaking", _document(500))
+    checkpoints.retain(1)
+    assert checkpoints.numbers() == [469, 500]
+    assert len(list((tmp_path / "checkpoints/data").iterdir())) == 2
+
+
 def test_the_learning_rate_warms_up_and_falls_by_half_a_cosine() -> None:
     config = OptimizerConfig(lr=1.0, schedule="cosine", warmup_steps=2)
     rates = [learning_rate(step, total_steps=6, config=config) for step in range(6)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import pytest
 
-from sparkring.errors import EnvironmentProblem, RankDied, RankFailed, RingError
+from sparkring.errors import DeadlinePassed, EnvironmentProblem, RankDied, RankFailed, RingError
 from sparkring.spark_jobs.rank_end import RankEnd, result_to_json, results_or_error
 
 LOST = "HorovodInternalError: Horovod has been shut down"
@@ -21,7 +22,7 @@ def raised(rank: int, summary: str, *, order: int = 0) -> RankEnd:
 
 
 def died(rank: int, code: int, *, tail: str = "", order: int = 0) -> RankEnd:
-    return RankEnd(rank=rank, host="a", kind="died", exit_code=code, stderr_tail=tail, order=order)
+    return RankEnd(rank=rank, host="a", kind="died", exit_code=code, output_tail=tail, order=order)
 
 
 def stopped(rank: int) -> RankEnd:
@@ -47,6 +48,17 @@ def test_the_cause_wins_over_what_it_led_to(ends: list[RankEnd], kind: type[Ring
         results_or_error(ends)
     assert isinstance(caught.value, RankFailed | RankDied)
     assert caught.value.rank == rank
+
+
+@pytest.mark.parametrize("end", [
+    pytest.param(died(0, -signal.SIGABRT, tail="gloo::IoException\nwhat(): Wait timeout after 6 seconds for key(s): 1."),
+                 id="at the meeting"),
+    pytest.param(replace(raised(0, LOST), output_tail="1!: [gradient]\nOne or more rank is stalled for longer than 6 seconds."),
+                 id="in an allreduce"),
+])
+def test_a_wait_for_a_rank_that_still_runs_is_a_deadline(end: RankEnd) -> None:
+    with pytest.raises(DeadlinePassed, match=r"rank 0 on a waited longer than train.ring.deadline_s for rank 1 and 2, which still ran"):
+        results_or_error([end, stopped(1), stopped(2)])
 
 
 def test_what_the_environment_lacks_is_told_in_its_own_words() -> None:

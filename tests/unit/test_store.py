@@ -67,6 +67,27 @@ def test_numbered_documents_are_sorted_as_numbers(tmp_path: Path) -> None:
     assert numbered(store, "versions") == [9, 10]
 
 
+def test_a_store_does_not_delete_itself(tmp_path: Path) -> None:
+    for name in ("", "."):
+        with pytest.raises(ConfigError, match="only what lies inside"):
+            open_store(str(tmp_path)).delete(name)
+
+
+def test_one_process_at_a_time_is_inside_a_lock(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    with store.lock(".lock", busy="taken"), pytest.raises(CommitConflict, match="taken"), store.lock(".lock", busy="taken"):
+        pass
+    with store.lock(".lock", busy="taken"):
+        assert (tmp_path / ".lock").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ConfigError, match="cannot make the folder"):
+        open_store(str(tmp_path / "file/inside")).put("a.json", b"")
+    assert numbered(open_store(str(tmp_path / "file")), "versions") == []
+
+
 def test_an_unknown_scheme_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="gopher:"):
         open_store("gopher://somewhere/data")
