@@ -17,7 +17,8 @@ from sparkring.spark_jobs.columns import named
 
 REGULARISATION = 1e-4
 """L2 penalty of the mean loss: enough to make the optimum unique, since one-hot columns add up to 1."""
-MAX_ITERATIONS = 100
+MAX_ITERATIONS, TOLERANCE = 100, 1e-5
+"""Of L-BFGS: past these the loss moves in its sixth digit."""
 
 
 def logistic_regression(train: DataFrame, test: DataFrame, preprocessing: Preprocessing, *, label: str) -> DataFrame:
@@ -40,6 +41,6 @@ def logistic_regression(train: DataFrame, test: DataFrame, preprocessing: Prepro
     model = Pipeline(stages=[
         *steps, VectorAssembler(inputCols=[*numeric, *one_hot], outputCol="__features"),
         LogisticRegression(featuresCol="__features", labelCol=label, probabilityCol="__probability", rawPredictionCol="__raw",
-                           predictionCol="__prediction", regParam=REGULARISATION, maxIter=MAX_ITERATIONS)]).fit(train)
+                           predictionCol="__prediction", regParam=REGULARISATION, maxIter=MAX_ITERATIONS, tol=TOLERANCE)]).fit(train)
     return model.transform(test).select(vector_to_array(sf.col("__probability"))[1].alias("probability"),
                                         named(label).cast("double").alias("label"))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import AtomicType, BooleanType, DataType, DateType, IntegralType, NumericType, TimestampNTZType, TimestampType
@@ -21,16 +21,6 @@ from sparkring.spark_jobs.columns import named
 from sparkring.spark_jobs.spark_errors import SPARK_ERRORS, reason
 
 SPLITS = ("train", "validation", "test")
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What one pass over the examples found."""
-
-    rows: dict[str, int]
-    """Examples of each split, none of them zero."""
-    unlabelled: int
-    """Rows of the query's result that were left out because their label is null."""
 
 
 @contextmanager
@@ -77,30 +67,34 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
     return result.select([named(name) for _, name, _, _ in _roles(config)])
 
 
-def survey(result: DataFrame, config: PrepareConfig) -> Survey:
-    """Look at every row's id, label and moment.
+def survey(result: DataFrame, config: PrepareConfig) -> dict[str, int]:
+    """Compute the query's rows and look at the id, label and moment of each.
 
     Args:
         result: What ``run_query`` returned.
         config: The names of the columns and the borders of the splits.
     Returns:
-        Row counts.
+        Examples of each split, rows without a label left out.
     Raises:
-        SourceError: null ids or moments, a label other than 0 and 1, or a split without rows.
+        SourceError: the query fails on a row, null ids or moments, a label other than 0 and 1, or a split without rows.
     """
     label, moment = named(config.label), named(config.split.column)
     labelled = label.isNotNull()
     strange = labelled & ~label.cast("double").isin(0.0, 1.0)
     split = split_name(config.split)
-    found = result.agg(
+    figures = result.agg(
         sf.count_if(labelled).alias("labelled"), sf.count_if(~labelled).alias("unlabelled"),
         sf.count_if(labelled & named(config.row_id).isNull()).alias("no_id"), sf.count_if(labelled & moment.isNull()).alias("no_moment"),
         sf.count_if(strange).alias("strange"), sf.min(sf.when(strange, label).cast("string")).alias("strange_example"),
         sf.unix_micros(sf.min(sf.when(labelled, moment.cast("timestamp")))).alias("first"),
         sf.unix_micros(sf.max(sf.when(labelled, moment.cast("timestamp")))).alias("last"),
-        *(sf.count_if(labelled & (split == name)).alias(name) for name in SPLITS)).collect()[0]
+        *(sf.count_if(labelled & (split == name)).alias(name) for name in SPLITS))
+    try:
+        found = figures.collect()[0]
+    except PySparkException as error:  # such as a cast or a division in the query that a row does not allow
+        raise SourceError(f"prepare.query fails on its rows: {reason(error)}; correct the query or the source.") from None
     _judge(found, config)
-    return Survey(rows={name: found[name] for name in SPLITS}, unlabelled=found["unlabelled"])
+    return {name: found[name] for name in SPLITS}
 
 
 def split_name(config: SplitConfig) -> Column:

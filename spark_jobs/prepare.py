@@ -130,11 +130,11 @@ class _Job:
         """Check, fit and write the query's result."""
         config = self.config.prepare
         steps.begin("joining")
-        found = survey(result, config)
+        rows = survey(result, config)
         examples = result.where(named(config.label).isNotNull())
         steps.begin("fitting on train")
         train = examples.where(split_name(config.split) == SPLITS[0])
-        preprocessing = fit(train, config.features, rows=found.rows[SPLITS[0]], min_category_rows=config.min_category_rows)
+        preprocessing = fit(train, config.features, rows=rows[SPLITS[0]], min_category_rows=config.min_category_rows)
         data_id = uuid.uuid4().hex[:16]
         try:
             splits = self._write(examples, preprocessing, data_id, steps)

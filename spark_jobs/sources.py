@@ -48,8 +48,11 @@ def locate(name: str, config: SourceConfig) -> Source:
     """Find the bytes of a source without reading them.
 
     Raises:
+        ConfigError: the name cannot be a table's.
         SourceError: no such package, file or folder.
     """
+    if not name.isidentifier():
+        raise ConfigError(f"prepare.sources: {name!r} cannot name a table; use letters, digits and _, not a digit first.")
     scheme = urlparse(config.path).scheme
     if scheme == "package":
         local = _in_package(name, config.path.removeprefix("package:"))

@@ -63,14 +63,19 @@ def explain(error: BaseException, *, num_tasks: int) -> SparkringError:
     text = str(error)
     if "SPARK-24819" in text or "requires more slots" in text:
         return NotEnoughSlots(wanted=num_tasks, slots=None, master="Spark")
-    missing = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", text)
-    if missing:
+    wrong_python = (re.search(r"No module named '[\w.]+'", text)
+                    or re.search(r"Python in worker has different version: [\d.]+ than that in driver: [\d.]+", text))
+    if wrong_python:
         return EnvironmentProblem(
-            f"the executors' Python has no module {missing.group(1)}; install sparkring and its dependencies there, or point "
+            f"the executors' Python does not serve ({wrong_python.group()}); install sparkring and its dependencies there, or point "
             f"PYSPARK_PYTHON at a Python that has them, such as {sys.executable} on this machine.")
-    noise = re.compile(r"\s*(at |\.\.\. \d+ more|Driver stacktrace|$)")
-    reasons = [line.strip() for line in text.splitlines() if not noise.match(line)]
-    return RingError(f"Spark ended the ring: {' '.join(reasons[:3])[:600]} -- see the executors' logs.")
+    return RingError(f"Spark ended the ring: {' '.join(_said(text))[:600]} -- see the executors' logs.")
+
+
+def _said(text: str) -> list[str]:
+    """The lines of Java's and Python's stack traces that say something: the calls are indented."""
+    empty = re.compile(r"\s|$|An error occurred while calling|Driver stacktrace|.*Traceback \(most recent call last\)")
+    return [line.removeprefix(": ") for line in text.splitlines() if not empty.match(line)]
 
 
 class _Job(Protocol):

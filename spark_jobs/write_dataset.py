@@ -135,7 +135,8 @@ def _group_options(rows: int) -> dict[str, str]:
     row group's size only when as many rows have come as the size check says, at least and at most; with a limit of one
     byte it finds every group too large at the first look.
     """
-    return {"parquet.block.size": "1", "parquet.page.size.row.check.min": str(rows), "parquet.page.size.row.check.max": str(rows)}
+    return {"parquet.block.size": "1", "parquet.page.size.row.check.min": str(rows), "parquet.page.size.row.check.max": str(rows),
+            "maxRecordsPerFile": "0"}  # whatever the session says: how many files there are is decided here
 
 
 def _collect_files(spread: Path, folder: Path, num_files: int) -> None:

@@ -179,6 +179,13 @@ def test_row_groups_are_many_and_nearly_equal(spark: SparkSession, tmp_path: Pat
     assert len(groups) == pytest.approx(split.rows / 71, abs=3)
 
 
+def test_categories_that_are_all_rare_share_id_zero(spark: SparkSession, tmp_path: Path) -> None:
+    config = etl_config(tmp_path, min_category_rows=10_000)
+    prepare(config, spark=spark)
+    assert _manifest(config).preprocessing.cardinalities() == (1,)
+    assert set(_table(config, "train")["city"].to_pylist()) == {0}
+
+
 def test_an_equal_recipe_is_reused_without_spark_and_says_so(
         spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, progress = etl_config(tmp_path), _Notes()

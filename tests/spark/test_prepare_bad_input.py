@@ -68,6 +68,9 @@ BAD = {
         ConfigError, r"prepare\.query cannot run: \[UNRESOLVED_COLUMN.*`note`", settings=_yielding("note")),
     "a query that reads a table the config does not declare": Bad(
         ConfigError, r"prepare\.query cannot run: \[TABLE_OR_VIEW_NOT_FOUND\].*`trip`", settings={"query": "SELECT * FROM trip"}),
+    "a query that fails on a row": Bad(
+        SourceError, r"prepare\.query fails on its rows: \[DIVIDE_BY_ZERO\].*; correct the query or the source",
+        settings=_yielding("1 / (id - 3) AS inverse") | _features("km", "inverse")),
     "a feature that the query does not yield": Bad(
         ConfigError, r"prepare\.features\.numeric names column km22, which the query does not yield; did you mean 'km2'\?; it yields",
         settings=_features("km22")),
@@ -80,6 +83,9 @@ BAD = {
     "a split column that is no moment": Bad(
         SourceError, r"column km of the query is double, but prepare\.split\.column must be timestamp",
         settings=_features("km2") | {"split": {"column": "km", "validation_from": VALIDATION_FROM, "test_from": TEST_FROM}}),
+    "a table whose name SQL cannot say": Bad(
+        ConfigError, r"prepare\.sources: 'my-trips' cannot name a table",
+        settings={"sources": {"my-trips": {"path": "trips.csv", "columns": COLUMNS}}}),
     "a feature that is the label": Bad(ConfigError, r"prepare\.features holds late, which is the label", settings=_features("km", "late")),
     "a feature whose name cannot be an attribute": Bad(
         ConfigError, r"prepare\.features\.numeric: 'km per h' cannot name a dataset's column; give it a name",
@@ -160,6 +166,8 @@ def _files(folder: Path) -> dict[Path, bytes]:
 
 
 def _with_source(config: Config, **changes: Any) -> Config:
+    if not changes:
+        return config
     source = config.prepare.sources["trips"].model_copy(update=changes)
     return config.model_copy(update={"prepare": config.prepare.model_copy(update={"sources": {"trips": source}})})
 

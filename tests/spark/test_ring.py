@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,3 +133,11 @@ def test_a_driver_that_is_killed_leaves_no_rank(tmp_path: Path) -> None:
         token = marks(tmp_path, num_ranks=1)[0]["token"]
         running.send_signal(signal.SIGKILL)
         assert_no_process_left(token)
+
+
+def test_executors_whose_python_lacks_the_packages_are_told_apart(tmp_path: Path) -> None:
+    bare = str(Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}"))
+    with driver(tmp_path, {"master": "local[1]"}, environment={"PYSPARK_PYTHON": bare}) as running:
+        outcome = running.ring(ring_functions.leave_early, num_ranks=1)
+    assert outcome.error.startswith("EnvironmentProblem")
+    assert "the executors' Python does not serve (No module named " in outcome.message

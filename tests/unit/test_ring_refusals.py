@@ -60,9 +60,12 @@ def test_slots_of_a_local_master_are_in_its_name(master: str, slots: int | None)
     pytest.param("org.apache.spark...: [SPARK-24819]: Barrier execution mode does not allow run a barrier stage that requires more slots",
                  NotEnoughSlots, "7 ranks need 7 free slots", id="too few slots"),
     pytest.param("  File \"worker.py\"\nModuleNotFoundError: No module named 'sparkring'\n", EnvironmentProblem,
-                 "the executors' Python has no module sparkring", id="sparkring is not there"),
-    pytest.param("An error occurred while calling o1.collect.\n: java.lang.Exception: Job 3 cancelled\n\tat org.apache.X(Y.scala:1)\n",
-                 RingError, "An error occurred while calling o1.collect. : java.lang.Exception: Job 3 cancelled --", id="anything else"),
+                 "the executors' Python does not serve (No module named 'sparkring')", id="sparkring is not there"),
+    pytest.param("RuntimeError: [X] Python in worker has different version: 3.10 than that in driver: 3.11, cannot\n", EnvironmentProblem,
+                 "(Python in worker has different version: 3.10 than that in driver: 3.11)", id="another Python"),
+    pytest.param("An error occurred while calling o1.collect.\n: java.lang.X: Stage failed.\norg.Y: Traceback (most recent call last):\n"
+                 "  File \"worker.py\", line 1, in f\n    raise\nOSError: disk full\n\n\tat org.apache.X(Y.scala:1)\n",
+                 RingError, "Spark ended the ring: java.lang.X: Stage failed. OSError: disk full --", id="anything else"),
 ])
 def test_what_spark_says_becomes_one_line(text: str, kind: type[SparkringError], words: str) -> None:
     error = explain(RuntimeError(text), num_tasks=7)
