@@ -5,6 +5,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
 RUN := scripts/bootstrap.sh
 CONFIG ?= local/flights
 
@@ -27,8 +28,8 @@ doctor:  ## Look at this machine and say what is missing for a job
 .PHONY: test
 test:  ## Run what must pass: lint, types, then all tests, fast ones first
 	@$(RUN) --browser
-	@$(MAKE) --no-print-directory lint
-	@$(RUN) pytest
+	@$(MAKE) lint
+	@$(RUN) pytest --durations=10
 
 .PHONY: test-unit
 test-unit:  ## Run the tests that need neither Spark nor ranks
