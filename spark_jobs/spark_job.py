@@ -5,11 +5,11 @@ What Spark says about a job that failed becomes one of our errors here.
 
 from __future__ import annotations
 
+import queue
 import re
 import sys
 import threading
 import time
-from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Protocol
 
 from sparkring.errors import EnvironmentProblem, NotEnoughSlots, RingError, SparkringError
@@ -40,22 +40,27 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
 
     sc = spark_context(spark)
     job: _Job = _ConnectJob(spark, tag) if sc is None else _ClassicJob(sc, tag)
-    outcome: Future[list[Row]] = Future()
-    InheritableThread(target=_collect, args=(frame, job, outcome), session=spark, daemon=True).start()
+    outcomes: queue.SimpleQueue[list[Row] | BaseException] = queue.SimpleQueue()
+    ended = threading.Event()
+    too_late = NotEnoughSlots(wanted=num_tasks, slots=None, master=master_of(spark))
+    InheritableThread(target=_collect, args=(frame, job, outcomes), session=spark, daemon=True).start()
+    threading.Thread(target=_watch_start, args=(job, outcomes, ended, time.monotonic() + within_s, too_late), daemon=True).start()
     try:
-        if not _starts(job, outcome, within_s=within_s):
-            _raise_not_started(spark, num_tasks)
-        while not wait([outcome], timeout=LOOK_S).done:
-            pass  # in short naps, since a long one would not hear Ctrl-C
+        # Ctrl-C is heard here. This thread asks Spark nothing meanwhile: PySpark's handler for it speaks to Spark in this very
+        # thread, and would break into the talk.
+        outcome = outcomes.get()
     except BaseException:
         job.cancel()
         raise
     finally:
+        ended.set()
         job.close()
-    error = outcome.exception()
-    if error is not None:
-        raise explain(error, num_tasks=num_tasks) from error
-    return outcome.result()
+    if outcome is too_late:
+        job.cancel()
+        raise too_late
+    if isinstance(outcome, BaseException):
+        raise explain(outcome, num_tasks=num_tasks) from outcome
+    return outcome
 
 
 def explain(error: BaseException, *, num_tasks: int) -> SparkringError:
@@ -138,22 +143,18 @@ class _ConnectJob:
         self._started |= inflight_tasks > 0 and threading.get_ident() == self._thread
 
 
-def _collect(frame: DataFrame, job: _Job, outcome: Future[list[Row]]) -> None:
+def _collect(frame: DataFrame, job: _Job, outcomes: queue.SimpleQueue[list[Row] | BaseException]) -> None:
     try:
         job.name()
-        outcome.set_result(frame.collect())
+        outcomes.put(frame.collect())
     except BaseException as error:  # noqa: BLE001 (the waiting caller gets it)
-        outcome.set_exception(error)
+        outcomes.put(error)
 
 
-def _starts(job: _Job, outcome: Future[list[Row]], *, within_s: float) -> bool:
-    """Wait for the job to start or end; False where it does neither in time."""
-    deadline = time.monotonic() + within_s
-    while not wait([outcome], timeout=LOOK_S).done and not job.started():
+def _watch_start(job: _Job, outcomes: queue.SimpleQueue[list[Row] | BaseException], ended: threading.Event, deadline: float,
+                 too_late: NotEnoughSlots) -> None:
+    """End the wait for a job whose tasks have not started by ``deadline``."""
+    while not ended.wait(LOOK_S) and not job.started():
         if time.monotonic() > deadline:
-            return False
-    return True
-
-
-def _raise_not_started(spark: SparkSession, num_tasks: int) -> None:
-    raise NotEnoughSlots(wanted=num_tasks, slots=None, master=master_of(spark))
+            outcomes.put(too_late)
+            return
