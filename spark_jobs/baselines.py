@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from sparkring.pipelines.data.preprocessing import Preprocessing
-from sparkring.spark_jobs.columns import named
+from sparkring.spark_jobs.etl.columns import named
 
 REGULARISATION = 1e-4
 """L2 penalty of the mean loss: enough to make the optimum unique, since one-hot columns add up to 1."""

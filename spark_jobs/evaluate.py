@@ -23,7 +23,7 @@ from sparkring.pipelines.data.store import Store, open_store
 from sparkring.pipelines.training.metrics import BinaryMetrics, binary_metrics
 from sparkring.pipelines.training.model_files import ModelCard, load_card
 from sparkring.spark_jobs.baselines import logistic_regression
-from sparkring.spark_jobs.columns import named
+from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.progress import SILENT, Progress
 from sparkring.spark_jobs.score import PROBABILITY, predict, read_split, trained_on
 from sparkring.spark_jobs.session import result_settings, spark_session

@@ -25,14 +25,14 @@ from sparkring.conf.schema import Config, PrepareConfig
 from sparkring.errors import CommitConflict
 from sparkring.pipelines.data.manifest import Dataset, Manifest, Split, content_id
 from sparkring.pipelines.data.preprocessing import Preprocessing
-from sparkring.spark_jobs.columns import named
-from sparkring.spark_jobs.encode import encode
-from sparkring.spark_jobs.examples import SPLITS, run_query, split_name, survey, tables
-from sparkring.spark_jobs.fit import fit
+from sparkring.spark_jobs.etl.columns import named
+from sparkring.spark_jobs.etl.encode import encode
+from sparkring.spark_jobs.etl.examples import SPLITS, run_query, split_name, survey, tables
+from sparkring.spark_jobs.etl.fit import fit
+from sparkring.spark_jobs.etl.sources import Source, identify, locate, read_table
+from sparkring.spark_jobs.etl.write_dataset import describe, lay_out_splits, read_back, write_split
 from sparkring.spark_jobs.progress import SILENT, Bar, Progress
 from sparkring.spark_jobs.session import result_settings, spark_session
-from sparkring.spark_jobs.sources import Source, identify, locate, read_table
-from sparkring.spark_jobs.write_dataset import describe, lay_out_splits, read_back, write_split
 
 RECIPE_FORMAT = 1
 """Raised when the same config and source would give another dataset than before."""

@@ -28,8 +28,8 @@ from sparkring.errors import DatasetError, SourceError, nearest
 from sparkring.pipelines.data.manifest import Dataset, Manifest
 from sparkring.pipelines.data.store import Store, open_store
 from sparkring.pipelines.training.model_files import ModelCard, load_card, load_weights, model_from_bytes
-from sparkring.spark_jobs.columns import named
-from sparkring.spark_jobs.encode import encode
+from sparkring.spark_jobs.etl.columns import named
+from sparkring.spark_jobs.etl.encode import encode
 from sparkring.spark_jobs.progress import SILENT, Progress
 from sparkring.spark_jobs.scores import Scores, commit_scores, latest_scores
 from sparkring.spark_jobs.session import result_settings, spark_path, spark_session

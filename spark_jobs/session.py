@@ -115,7 +115,7 @@ def java_version() -> int | None:
         said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
     except OSError:
         return None
-    found = re.search(r'version "(\d+)', said)
+    found = re.search(r'version "(?:1\.)?(\d+)', said)  # Java 8 calls itself 1.8
     return int(found.group(1)) if found else None
 
 

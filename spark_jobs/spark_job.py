@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 LOOK_S = 0.2
-"""Seconds between two looks at a job that has not started."""
+"""Seconds between two looks at a job that has not started, or not ended."""
+GIVE_UP_S = 10.0
+"""Seconds to cancel a job again and again."""
 
 
 def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num_tasks: int, within_s: float) -> list[Row]:
@@ -43,20 +45,21 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
     outcomes: queue.SimpleQueue[list[Row] | BaseException] = queue.SimpleQueue()
     ended = threading.Event()
     too_late = NotEnoughSlots(wanted=num_tasks, slots=None, master=master_of(spark))
-    InheritableThread(target=_collect, args=(frame, job, outcomes), session=spark, daemon=True).start()
+    collecting = InheritableThread(target=_collect, args=(frame, job, outcomes), session=spark, daemon=True)
+    collecting.start()
     threading.Thread(target=_watch_start, args=(job, outcomes, ended, time.monotonic() + within_s, too_late), daemon=True).start()
     try:
         # Ctrl-C is heard here. This thread asks Spark nothing meanwhile: PySpark's handler for it speaks to Spark in this very
         # thread, and would break into the talk.
         outcome = outcomes.get()
     except BaseException:
-        job.cancel()
+        _give_up(job, collecting)
         raise
     finally:
         ended.set()
         job.close()
     if outcome is too_late:
-        job.cancel()
+        _give_up(job, collecting)
         raise too_late
     if isinstance(outcome, BaseException):
         raise explain(outcome, num_tasks=num_tasks) from outcome
@@ -149,6 +152,14 @@ def _collect(frame: DataFrame, job: _Job, outcomes: queue.SimpleQueue[list[Row] 
         outcomes.put(frame.collect())
     except BaseException as error:  # noqa: BLE001 (the waiting caller gets it)
         outcomes.put(error)
+
+
+def _give_up(job: _Job, collecting: threading.Thread) -> None:
+    """Cancel the job until it has ended: at the first try Spark may not have had it yet."""
+    deadline = time.monotonic() + GIVE_UP_S
+    while collecting.is_alive() and time.monotonic() < deadline:
+        job.cancel()
+        collecting.join(LOOK_S)
 
 
 def _watch_start(job: _Job, outcomes: queue.SimpleQueue[list[Row] | BaseException], ended: threading.Event, deadline: float,

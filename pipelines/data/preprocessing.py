@@ -1,7 +1,7 @@
 """Fitted preprocessing: how a column of the source becomes a number the network sees.
 
 Fitted on the train split only, stored in the manifest and in the model, and the only definition there is: training,
-evaluation and scoring all read it. This module holds the facts; ``spark_jobs/encode.py`` turns them into Spark columns.
+evaluation and scoring all read it. This module holds the facts; ``spark_jobs/etl/encode.py`` turns them into Spark columns.
 """
 
 from __future__ import annotations

@@ -34,3 +34,8 @@ class RankContext:
     def local_ranks(self) -> tuple[int, ...]:
         """Ranks on this rank's host, this one included."""
         return tuple(rank for rank, host in enumerate(self.hosts) if host == self.hosts[self.rank])
+
+    @property
+    def sums_in_memory(self) -> bool:
+        """Whether gradients are meant to pass through shared memory alone: all ranks are on one host, on its CPU."""
+        return self.shared_memory and self.device == "cpu" and len(set(self.hosts)) == 1

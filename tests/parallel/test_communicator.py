@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 from typing import Any
@@ -65,3 +66,20 @@ def test_a_wait_for_a_rank_that_does_not_come_ends_at_the_deadline() -> None:
     text, in_time = run_on_ranks(2, _one_is_late)[0]
     assert "barrier.early: other ranks did not join within 0.5 s" in text
     assert in_time
+
+
+def _cycle(context: RankContext) -> str:
+    with Communicator(context):
+        return os.environ["HOROVOD_CYCLE_TIME"]
+
+
+@pytest.mark.parallel
+@pytest.mark.parametrize(("hosts", "shared_memory", "user", "cycle"), [
+    pytest.param((0, 0), True, None, "100", id="sums in memory"),
+    pytest.param((0, 0), False, None, "5", id="rings"),
+    pytest.param((0, 1), True, None, "5", id="rings between hosts"),
+    pytest.param((0, 0), True, 2, "2", id="the user's own"),
+])
+def test_horovods_thread_wakes_often_only_where_gradients_pass_through_it(
+        hosts: tuple[int, ...], shared_memory: bool, user: int | None, cycle: str) -> None:
+    assert run_on_ranks(2, _cycle, hosts=hosts, shared_memory=shared_memory, cycle_ms=user) == [cycle, cycle]

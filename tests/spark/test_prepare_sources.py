@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import SourceConfig
 from sparkring.errors import SourceError
-from sparkring.spark_jobs.sources import identify, locate, read_table
+from sparkring.spark_jobs.etl.sources import identify, locate, read_table
 
 pytest_plugins = ["tests.support.etl_spark"]
 

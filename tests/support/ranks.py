@@ -26,7 +26,7 @@ _context.set_forkserver_preload(["torch", "horovod.torch", "pyarrow.parquet", "s
 
 
 def run_on_ranks(num_ranks: int, fn: Callable[..., Any], *args: Any, hosts: Sequence[int] = (), shared_memory: bool = True,
-                 cycle_ms: float = 2) -> list[Any]:
+                 cycle_ms: float | None = 2) -> list[Any]:
     """Run ``fn(context, *args)`` on real Horovod ranks and return the results by rank.
 
     Args:
@@ -35,7 +35,7 @@ def run_on_ranks(num_ranks: int, fn: Callable[..., Any], *args: Any, hosts: Sequ
         args: Picklable.
         hosts: Host number of each rank; default all on one.
         shared_memory: What the context says.
-        cycle_ms: Horovod's cycle time.
+        cycle_ms: Horovod's cycle time; None leaves it to the rank.
     Raises:
         AssertionError: a rank raised (its traceback is the message), died, or did not end in time.
     """
@@ -80,14 +80,14 @@ def _collect(pipes: list[Connection]) -> list[Any]:
     return [results[rank] for rank in range(len(pipes))]
 
 
-def _environment(context: RankContext, port: int, cycle_ms: float) -> dict[str, str]:
+def _environment(context: RankContext, port: int, cycle_ms: float | None) -> dict[str, str]:
     host, sizes = context.hosts[context.rank], Counter(context.hosts)
     local_rank = context.local_ranks.index(context.rank)
     names = {"RANK": context.rank, "SIZE": context.size, "LOCAL_RANK": local_rank, "LOCAL_SIZE": sizes[host],
              "CROSS_RANK": sum(1 for other in range(host) if sizes[other] > local_rank),
              "CROSS_SIZE": sum(1 for count in sizes.values() if count > local_rank),
              "GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "GLOO_RENDEZVOUS_PORT": port, "CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo",
-             "GLOO_IFACE": "lo", "HOSTNAME": f"host{host}", "CYCLE_TIME": cycle_ms}
+             "GLOO_IFACE": "lo", "HOSTNAME": f"host{host}"} | ({} if cycle_ms is None else {"CYCLE_TIME": cycle_ms})
     return {f"HOROVOD_{name}": str(value) for name, value in names.items()} | {"OMP_NUM_THREADS": "1"}
 
 

@@ -53,7 +53,7 @@ def test_no_java_fails_with_the_command_that_installs_one(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("says", "status", "found"), [
     ('openjdk version "17.0.15" 2025-04-15', "ok", "Java 17"), ('openjdk version "21.0.1" 2023-10-17', "ok", "Java 21"),
-    ('java version "1.8.0_392"', "fail", "Java 1"), ('openjdk version "11.0.2" 2019-01-15', "fail", "Java 11"),
+    ('java version "1.8.0_392"', "fail", "Java 8"), ('openjdk version "11.0.2" 2019-01-15', "fail", "Java 11"),
     ("nothing of the kind", "fail", "no Java")])
 def test_only_the_releases_that_spark_runs_on_will_do(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str, status: str, found: str) -> None:

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from sparkring.errors import EnvironmentProblem
-from sparkring.spark_jobs.hosts import LOOPBACK, describe_task, places, ring_address
+from sparkring.spark_jobs.launch.hosts import LOOPBACK, describe_task, places, ring_address
 
 
 def horovod(places_at: list[str], name: str) -> list[int]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sparkring.errors import DeadlinePassed, EnvironmentProblem, RankDied, RankFailed, RingError
-from sparkring.spark_jobs.rank_end import RankEnd, result_to_json, results_or_error
+from sparkring.spark_jobs.launch.rank_end import RankEnd, result_to_json, results_or_error
 
 LOST = "HorovodInternalError: Horovod has been shut down"
 

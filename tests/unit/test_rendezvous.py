@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from sparkring.spark_jobs import rendezvous
-from sparkring.spark_jobs.board import Board
-from sparkring.spark_jobs.hosts import LOOPBACK
-from sparkring.spark_jobs.rendezvous import KeyValueStore, Rendezvous
+from sparkring.spark_jobs.launch import rendezvous
+from sparkring.spark_jobs.launch.board import Board
+from sparkring.spark_jobs.launch.hosts import LOOPBACK
+from sparkring.spark_jobs.launch.rendezvous import KeyValueStore, Rendezvous
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from sparkring.errors import EnvironmentProblem, NotEnoughSlots, RingError, SparkringError
-from sparkring.spark_jobs.barrier_task import Launch, objection
-from sparkring.spark_jobs.gpu import common_device
-from sparkring.spark_jobs.hosts import TaskFacts
+from sparkring.spark_jobs.launch.barrier_task import Launch, objection
+from sparkring.spark_jobs.launch.gpu import common_device
+from sparkring.spark_jobs.launch.hosts import TaskFacts
 from sparkring.spark_jobs.slots import local_slots
 from sparkring.spark_jobs.spark_job import explain
 

@@ -23,7 +23,7 @@ def _install(home: Path, says: str) -> None:
     program.chmod(0o755)
 
 
-@pytest.mark.parametrize(("release", "version"), [("17", 17), ("21", 21), ("11", 11), ("8", 1)])
+@pytest.mark.parametrize(("release", "version"), [("17", 17), ("21", 21), ("11", 11), ("8", 8)])
 def test_the_java_of_java_home_is_asked_for_its_version(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, version: int) -> None:
     _install(tmp_path, FOUND[release])

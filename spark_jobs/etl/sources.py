@@ -27,7 +27,7 @@ from pyspark.sql.types import AtomicType, DataType
 
 from sparkring.conf.schema import SourceConfig
 from sparkring.errors import ConfigError, SourceError, nearest
-from sparkring.spark_jobs.columns import named
+from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.session import spark_path
 from sparkring.spark_jobs.spark_errors import SPARK_ERRORS, reason
 

@@ -31,10 +31,10 @@ from uuid import uuid4
 from sparkring.conf.schema import RingConfig
 from sparkring.errors import DeadlinePassed, EnvironmentProblem, RingError
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.spark_jobs import rank_environment
-from sparkring.spark_jobs.gpu import common_device, cuda_problem
-from sparkring.spark_jobs.hosts import memory_identity
-from sparkring.spark_jobs.rank_end import Json, RankEnd, result_to_json, results_or_error
+from sparkring.spark_jobs.launch import rank_environment
+from sparkring.spark_jobs.launch.gpu import common_device, cuda_problem
+from sparkring.spark_jobs.launch.hosts import memory_identity
+from sparkring.spark_jobs.launch.rank_end import Json, RankEnd, result_to_json, results_or_error
 from sparkring.spark_jobs.slots import require_slots, spark_context
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from sparkring.errors import RingError
-from sparkring.spark_jobs.board import BoardClient, Verdict
-from sparkring.spark_jobs.rank_end import RankEnd
-from sparkring.spark_jobs.rank_process import RankProcess, Report
+from sparkring.spark_jobs.launch.board import BoardClient, Verdict
+from sparkring.spark_jobs.launch.rank_end import RankEnd
+from sparkring.spark_jobs.launch.rank_process import RankProcess, Report
 
 CAUSE_GRACE_S = 2.0
 """Seconds to look for the cause, once a rank has seen no more than that another one is gone."""

@@ -12,9 +12,9 @@ from uuid import uuid4
 
 from sparkring import __version__
 from sparkring.conf.schema import RingConfig
-from sparkring.spark_jobs.barrier_task import SCHEMA, Launch, run_task
-from sparkring.spark_jobs.hosts import memory_identity, python_version
-from sparkring.spark_jobs.rank_end import Json, RankEnd, results_or_error
+from sparkring.spark_jobs.launch.barrier_task import SCHEMA, Launch, run_task
+from sparkring.spark_jobs.launch.hosts import memory_identity, python_version
+from sparkring.spark_jobs.launch.rank_end import Json, RankEnd, results_or_error
 from sparkring.spark_jobs.slots import require_slots
 from sparkring.spark_jobs.spark_job import collect_when_started
 

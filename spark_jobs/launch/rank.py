@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import IO
 
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.spark_jobs.framing import read_message, write_message
-from sparkring.spark_jobs.gpu import cuda_problem
-from sparkring.spark_jobs.rank_end import result_to_json
+from sparkring.spark_jobs.launch.framing import read_message, write_message
+from sparkring.spark_jobs.launch.gpu import cuda_problem
+from sparkring.spark_jobs.launch.rank_end import result_to_json
 
 
 def main() -> None:
-    """Be a rank: ``python -m sparkring.spark_jobs.rank REPORTS_FD DEVICE``, with orders on standard input."""
+    """Be a rank: ``python -m sparkring.spark_jobs.launch.rank REPORTS_FD DEVICE``, with orders on standard input."""
     reports_fd, device = int(sys.argv[1]), sys.argv[2]
     # The function finds an empty standard input, and what it starts inherits neither pipe.
     orders_fd = os.dup(0)

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from sparkring.pipelines.data.preprocessing import CategoricalFeature, NumericFeature, Preprocessing
-from sparkring.spark_jobs.columns import finite, named
+from sparkring.spark_jobs.etl.columns import finite, named
 
 
 def encode(frame: DataFrame, preprocessing: Preprocessing) -> DataFrame:

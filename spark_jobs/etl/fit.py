@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 from sparkring.conf.schema import FeaturesConfig
 from sparkring.errors import SourceError
 from sparkring.pipelines.data.preprocessing import CategoricalFeature, NumericFeature, Preprocessing
-from sparkring.spark_jobs.columns import finite, named
+from sparkring.spark_jobs.etl.columns import finite, named
 
 
 def fit(train: DataFrame, features: FeaturesConfig, *, rows: int, min_category_rows: int) -> Preprocessing:

@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sparkring.errors import EnvironmentProblem
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.spark_jobs import rank_environment
-from sparkring.spark_jobs.board import ANSWER_TIMEOUT_S, Board, BoardClient
-from sparkring.spark_jobs.gpu import common_device
-from sparkring.spark_jobs.hosts import LOOPBACK, Place, TaskFacts, describe_task, memory_identity, places
-from sparkring.spark_jobs.rank_end import RankEnd
-from sparkring.spark_jobs.rank_process import RankProcess
-from sparkring.spark_jobs.rendezvous import Rendezvous
-from sparkring.spark_jobs.watch import CAUSE_GRACE_S, Event, Watch
+from sparkring.spark_jobs.launch import rank_environment
+from sparkring.spark_jobs.launch.board import ANSWER_TIMEOUT_S, Board, BoardClient
+from sparkring.spark_jobs.launch.gpu import common_device
+from sparkring.spark_jobs.launch.hosts import LOOPBACK, Place, TaskFacts, describe_task, memory_identity, places
+from sparkring.spark_jobs.launch.rank_end import RankEnd
+from sparkring.spark_jobs.launch.rank_process import RankProcess
+from sparkring.spark_jobs.launch.rendezvous import Rendezvous
+from sparkring.spark_jobs.launch.watch import CAUSE_GRACE_S, Event, Watch
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,10 +20,10 @@ from sparkring.errors import SourceError
 from sparkring.pipelines.data.manifest import LABEL, ROW_ID, DataField, DataFile, Split, TensorSpec
 from sparkring.pipelines.data.preprocessing import Preprocessing
 from sparkring.pipelines.data.rowhash import add, rows_digest, to_hex
-from sparkring.spark_jobs.columns import named
-from sparkring.spark_jobs.examples import split_name
-from sparkring.spark_jobs.layout import BUCKET_BITS, NUM_BUCKETS, SplitLayout, lay_out
-from sparkring.spark_jobs.petastorm_schema import unischema, write_metadata
+from sparkring.spark_jobs.etl.columns import named
+from sparkring.spark_jobs.etl.examples import split_name
+from sparkring.spark_jobs.etl.layout import BUCKET_BITS, NUM_BUCKETS, SplitLayout, lay_out
+from sparkring.spark_jobs.etl.petastorm_schema import unischema, write_metadata
 from sparkring.spark_jobs.session import spark_path
 
 _FILE = "__file"

@@ -1,6 +1,6 @@
 """A Spark task's handle on the rank process it started: give it its order, hear from it, end it with all it started.
 
-The process is ``python -m sparkring.spark_jobs.rank``, fresh and leader of its own process group. Three pipes join the
+The process is ``python -m sparkring.spark_jobs.launch.rank``, fresh and leader of its own process group. Three pipes join the
 two: orders in, reports out, and its output, which goes line by line to the executor's log with the rank's name before it.
 The order pipe is also the lifeline: when the task's process is gone, however it went, the rank's guard ends the group.
 """
@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any, TypeAlias
 
-from sparkring.spark_jobs.framing import read_message, write_message
+from sparkring.spark_jobs.launch.framing import read_message, write_message
 
 TAIL_LINES = 20
 TERM_GRACE_S = 2.0
@@ -47,7 +47,7 @@ class RankProcess:
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         reports_fd, ranks_fd = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "sparkring.spark_jobs.rank", str(ranks_fd), device], env=dict(env), pass_fds=[ranks_fd],
+            [sys.executable, "-m", "sparkring.spark_jobs.launch.rank", str(ranks_fd), device], env=dict(env), pass_fds=[ranks_fd],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
         os.close(ranks_fd)
         assert self._process.stdin is not None

@@ -17,7 +17,7 @@ from pyspark.sql.types import AtomicType, BooleanType, DataType, DateType, Integ
 
 from sparkring.conf.schema import PrepareConfig, SplitConfig
 from sparkring.errors import ConfigError, SourceError, nearest
-from sparkring.spark_jobs.columns import named
+from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.spark_errors import SPARK_ERRORS, reason
 
 SPLITS = ("train", "validation", "test")

@@ -24,7 +24,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
-from sparkring.spark_jobs.board import Board
+from sparkring.spark_jobs.launch.board import Board
 
 MAX_BODY_BYTES = 4 << 20
 """A rank puts 136 bytes for each other rank, so this serves rings of 30,000."""
