@@ -61,7 +61,7 @@ def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Pro
         network, labels = _collect(predict(test, config.run, keep=[manifest.label], batch_rows=config.score.batch_rows), manifest.label)
         bar.update(1, text="logistic regression")
         regression = _collect(logistic_regression(train, test, manifest.preprocessing, label=manifest.label), "label")
-    share = manifest.splits["train"].positives / manifest.splits["train"].rows
+    share = (manifest.splits["train"].positives or 0) / manifest.splits["train"].rows
     models = {"network": binary_metrics(network, labels), "logistic_regression": binary_metrics(*regression),
               "base_rate": binary_metrics(np.full(labels.shape, share), labels)}
     return _commit(store, identity, models)

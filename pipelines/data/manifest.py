@@ -21,6 +21,11 @@ from sparkring.pipelines.data.preprocessing import Preprocessing
 from sparkring.pipelines.data.store import Store, numbered, open_store
 
 FORMAT = 1
+Dtype = Literal["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float16", "float32", "float64"]
+Task = Literal["binary", "multiclass", "next_token"]
+"""What is predicted: a probability, one class of several, or at each place of a sequence the token that follows."""
+Codec = Literal["scalar", "ndarray", "compressed_ndarray", "png", "jpeg"]
+"""How Petastorm stores a field: ScalarCodec, NdarrayCodec, CompressedNdarrayCodec or CompressedImageCodec."""
 LABEL, ROW_ID = "label", "row_id"
 """Names of the tensors that are not inputs of the model."""
 
@@ -33,21 +38,53 @@ class DataField(_Document):
     """One column of the Parquet files."""
 
     name: str
-    dtype: Literal["int8", "int16", "int32", "int64", "float32", "float64", "bool"]
-    shape: tuple[int, ...] = ()
-    codec: Literal["scalar"] = "scalar"
+    dtype: Dtype
+    """Of one element."""
+    shape: tuple[int | None, ...] = ()
+    """Of one row; None is an axis whose length differs from row to row. Images: (height, width) or (height, width, channels)."""
+    codec: Codec = "scalar"
     nullable: bool = False
+
+
+class Augment(_Document):
+    """Random changes to a train image, drawn from (run seed, epoch, row id): the same on any number of ranks."""
+
+    flip: bool = False
+    """Mirror left to right, every second time."""
+    crop_padding: int = 0
+    """Shift by up to this many pixels each way, zeros coming in."""
+
+
+class ImageSpec(_Document):
+    """How stored pixels become what the network sees: ``(pixel / 255 - mean) / std``, channels first."""
+
+    mean: tuple[float, ...]
+    """A channel."""
+    std: tuple[float, ...]
+    augment: Augment | None = None
+    """On the train split only."""
 
 
 class TensorSpec(_Document):
     """One tensor of a batch, made of one or more fields."""
 
     name: str
-    dtype: Literal["int64", "float32", "float64"]
+    dtype: Dtype
     fields: tuple[str, ...]
     """The columns, in order."""
     stacked: bool = True
-    """True: shape (rows, fields). False: one field, shape (rows,)."""
+    """True: shape (rows, fields), of scalar fields. False: one field, shape (rows, *shape)."""
+    shape: tuple[int, ...] = ()
+    """Of one row of an unstacked tensor. Images: (channels, height, width)."""
+    pad: float | None = None
+    """A row of a ragged field is cut or filled up with this to ``shape``; None where rows have that shape already."""
+    image: ImageSpec | None = None
+    """Set where the field is an image."""
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one row of the tensor."""
+        return (len(self.fields),) if self.stacked else self.shape
 
 
 class DataFile(_Document):
@@ -73,8 +110,8 @@ class Split(_Document):
 
     files: tuple[DataFile, ...]
     rows: int
-    positives: int
-    """Rows whose label is 1."""
+    positives: int | None = None
+    """Rows whose label is 1, where the task is to tell 0 from 1."""
     rows_digest: str
     """Order-free hash of the row ids (``rowhash.py``), which an epoch's reads must add up to."""
 
@@ -96,6 +133,10 @@ class Manifest(_Document):
     code_version: str
     row_id: str
     label: str
+    """The field that is predicted."""
+    task: Task = "binary"
+    classes: int = 2
+    """Classes of the label, or ids of the vocabulary of tokens."""
     fields: tuple[DataField, ...]
     tensors: tuple[TensorSpec, ...]
     splits: dict[str, Split]

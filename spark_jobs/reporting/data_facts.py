@@ -90,7 +90,7 @@ def data_facts(manifest: Manifest) -> DataFacts:
 def _split(name: str, split: Split) -> SplitFacts:
     groups = [rows for file in split.files for rows in file.row_groups]
     return SplitFacts(
-        name=name, rows=split.rows, label_share=split.positives / split.rows if split.rows else None, files=len(split.files),
+        name=name, rows=split.rows, label_share=split.positives / split.rows if split.rows and split.positives is not None else None, files=len(split.files),
         row_groups=len(groups), smallest_group=min(groups, default=0), largest_group=max(groups, default=0),
         bytes=sum(file.bytes for file in split.files))
 
