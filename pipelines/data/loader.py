@@ -1,27 +1,36 @@
 """The batches of one rank: its rows of each step, read ahead in the order in which the steps will need them.
 
-Knows the ring only as two integers (rank, num_ranks); talks to no other rank. Memory: about lanes / num_ranks windows
-open, plus the few that are read ahead.
+Knows the ring only as two integers (rank, num_ranks); talks to no other rank.
+
+    reader threads      row groups -> blocks, a lane's rows in its order       read_ahead.py
+    assembler thread    a step's pieces of all lanes -> tensors, a few steps   assemble.py
+                        ahead of the one that trains
+    this iterator       hands the batches over
+
+Works in a loop of one's own, and where a torch ``IterableDataset`` is expected: ``set_epoch``, ``len``, ``iter``,
+``state_dict`` and ``load_state_dict``.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Self
+from pathlib import Path
+from typing import Any
 
-import torch
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
-from sparkring.errors import DatasetError
-from sparkring.pipelines.data.order import EpochOrder, Window, group_rows
+from sparkring.errors import ConfigError
+from sparkring.pipelines.data.assemble import Assembler
+from sparkring.pipelines.data.order import EpochOrder, group_rows
+from sparkring.pipelines.data.read_ahead import Budget, Lane, ReadAhead, ReadAheadConfig
 from sparkring.pipelines.data.reader import SplitReader
 
-Tensors = dict[str, Tensor]
+MB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -29,7 +38,7 @@ class Batch:
     """One rank's rows of one step."""
 
     step: int
-    tensors: Tensors
+    tensors: dict[str, Tensor]
     """Tensor name -> (rows, ...); rows may be 0."""
     rows: int
     """This rank's rows."""
@@ -48,17 +57,24 @@ class LoaderConfig:
     reader_threads: int = 1
     read_ahead: int = 4
     """Windows read before a step needs them."""
+    assemble_ahead: int = 2
+    """Batches made before a step needs them."""
+    memory_mb: float = 1024.0
+    """Decoded rows that may wait in memory; what exceeds it waits in a file on local disk."""
+    spill_folder: Path | None = None
+    """Where that file goes; None: where temporary files go (TMPDIR)."""
     deadline_s: float = 120.0
     """Seconds that one row group may take to arrive."""
 
 
-class Loader:
+class Loader(IterableDataset[Batch]):
     """Iterates over one rank's batches of an epoch, from any step on."""
 
     def __init__(self, reader: SplitReader, config: LoaderConfig, *, rank: int, num_ranks: int) -> None:
         self._reader, self._config = reader, config
         self._rank, self._num_ranks = rank, num_ranks
         self._group_rows = group_rows([file.row_groups for file in reader.files])
+        self._epoch, self._next_step = 0, 0
 
     def steps(self) -> int:
         """Steps of an epoch."""
@@ -75,96 +91,77 @@ class Loader:
             DatasetError: a file is gone, damaged or too slow; it is named.
         """
         order, config = self.order(epoch), self._config
-        lanes = [_Lane(order, lane, first_step, config.batch_rows) for lane in order.owned_lanes(self._rank, self._num_ranks)]
-        with _ReadAhead(self._reader, order, lanes, config) as arriving:
+        with ExitStack() as stack:
+            making = _Making(self._reader, config, order, first_step, order.owned_lanes(self._rank, self._num_ranks), stack)
+            coming: deque[Future[Batch]] = deque()
             for step in range(first_step, order.steps(config.batch_rows)):
-                arriving.deliver(step)
-                parts = [part for lane in lanes for part in lane.take(step)]
-                tensors = self._join(parts)
-                rows = sum(len(next(iter(part.values()))) for part in parts)
-                yield Batch(step, tensors, rows, order.step_rows(step, config.batch_rows))
+                coming.append(making.begin(step))
+                if len(coming) > config.assemble_ahead:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
 
-    def _join(self, parts: list[Tensors]) -> Tensors:
-        if not parts:
-            return self._no_rows()
-        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    # -- as torch's datasets and Lightning expect it ---------------------------------------------------------------------
 
-    def _no_rows(self) -> Tensors:
-        """Tensors of zero rows in the shapes and types of a batch."""
-        return {spec.name: torch.empty((0, len(spec.fields)) if spec.stacked else (0,), dtype=getattr(torch, spec.dtype))
-                for spec in self._reader.specs}
+    def set_epoch(self, epoch: int) -> None:
+        """Iterate over ``epoch`` from its first step the next time."""
+        self._epoch, self._next_step = epoch, 0
 
+    def __len__(self) -> int:
+        """Steps of an epoch."""
+        return self.steps()
 
-class _Lane:
-    """One lane's open windows and how far it has been read out."""
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches of the current epoch from where it was left; at its end the next epoch becomes the current one."""
+        for batch in self.epoch(self._epoch, first_step=self._next_step):
+            self._next_step = batch.step + 1
+            yield batch
+        self.set_epoch(self._epoch + 1)
 
-    def __init__(self, order: EpochOrder, lane: int, first_step: int, batch_rows: int) -> None:
-        self._order, self._batch_rows = order, batch_rows
-        self.lane = lane
-        self.offset = order.lane_slice(lane, first_step, batch_rows)[0]
-        self._open: deque[tuple[Window, Tensors]] = deque()
+    def state_dict(self) -> dict[str, Any]:
+        """The whole position, the same on every rank: it may be loaded by a ring of another size."""
+        config = self._config
+        return {"epoch": self._epoch, "step": self._next_step,
+                "order": {"seed": config.seed, "lanes": config.lanes, "batch_rows": config.batch_rows}}
 
-    def windows(self) -> Iterator[Window]:
-        """The windows still to come."""
-        return self._order.windows(self.lane, self.offset)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where ``state_dict`` was taken.
 
-    def put(self, window: Window, tensors: Tensors) -> None:
-        """Take in a window that was read."""
-        self._open.append((window, tensors))
-
-    def take(self, step: int) -> Iterator[Tensors]:
-        """Yield views of this lane's rows of ``step``; a window that is used up is let go."""
-        _, end = self._order.lane_slice(self.lane, step, self._batch_rows)
-        while self.offset < end:
-            window, tensors = self._open[0]
-            stop = min(end, window.first + window.rows)
-            yield {name: tensor[self.offset - window.first:stop - window.first] for name, tensor in tensors.items()}
-            self.offset = stop
-            if stop == window.first + window.rows:
-                self._open.popleft()
+        Raises:
+            ConfigError: the state belongs to another order: rows would come twice or never.
+        """
+        mine = self.state_dict()["order"]
+        if state["order"] != mine:
+            raise ConfigError(f"the loader's state is of the order {state['order']}, this loader's is {mine}; give it the same "
+                              "seed, lanes and batch_rows (only the number of ranks may change).")
+        self._epoch, self._next_step = state["epoch"], state["step"]
 
 
-class _ReadAhead:
-    """Reads the lanes' windows in the order of the steps that need them, a few ahead of the step that runs."""
+class _Making:
+    """Makes batches in a thread of its own, step after step."""
 
-    def __init__(self, reader: SplitReader, order: EpochOrder, lanes: list[_Lane], config: LoaderConfig) -> None:
-        self._reader, self._order, self._config = reader, order, config
-        self._lanes = {lane.lane: lane for lane in lanes}
-        self._plan = heapq.merge(*(self._keyed(lane) for lane in lanes), key=lambda item: item[0])
-        self._coming: deque[tuple[int, Window, Future[Tensors]]] = deque()
-        self._pool = ThreadPoolExecutor(config.reader_threads, thread_name_prefix="sparkring-reader")
+    def __init__(self, reader: SplitReader, config: LoaderConfig, order: EpochOrder, first_step: int, owned: range,
+                 stack: ExitStack) -> None:
+        self._order, self._batch_rows = order, config.batch_rows
+        budget = Budget(config.memory_mb * MB, config.spill_folder)
+        self._lanes = [Lane(order, lane, first_step, config.batch_rows, budget) for lane in owned]
+        ahead = ReadAheadConfig(batch_rows=config.batch_rows, threads=config.reader_threads, windows=config.read_ahead,
+                                deadline_s=config.deadline_s)
+        self._arriving = stack.enter_context(ReadAhead(reader, order, self._lanes, ahead, budget))
+        decoders = ThreadPoolExecutor(config.reader_threads, thread_name_prefix="sparkring-decoder") if config.reader_threads > 1 else None
+        if decoders:
+            stack.callback(decoders.shutdown, wait=False, cancel_futures=True)
+        self._assembler = Assembler(reader.specs, reader.fields, seed=config.seed, augmented=reader.split == "train", pool=decoders)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkring-assembler")
+        stack.callback(self._thread.shutdown, wait=False, cancel_futures=True)
 
-    def __enter__(self) -> Self:
-        return self
+    def begin(self, step: int) -> Future[Batch]:
+        """Make the batch of ``step``; steps follow each other."""
+        return self._thread.submit(self._make, step)
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._pool.shutdown(wait=kind is None, cancel_futures=True)  # a read that hangs must not hold back the error that says so
-
-    def deliver(self, step: int) -> None:
-        """Hand every window that ``step`` needs to its lane, and keep ``read_ahead`` more on their way."""
-        self._request()
-        while self._coming and self._coming[0][0] <= step:
-            _, window, future = self._coming.popleft()
-            self._request()
-            self._lanes[window.lane].put(window, self._result(window, future))
-
-    def _keyed(self, lane: _Lane) -> Iterator[tuple[int, Window]]:
-        return ((self._order.needed_at(window, self._config.batch_rows), window) for window in lane.windows())
-
-    def _request(self) -> None:
-        while len(self._coming) < self._config.read_ahead:
-            item = next(self._plan, None)
-            if item is None:
-                return
-            self._coming.append((*item, self._pool.submit(self._read, item[1])))
-
-    def _read(self, window: Window) -> Tensors:
-        return self._reader.read(window.group, window.start, window.stop, self._order.shuffle(window))
-
-    def _result(self, window: Window, future: Future[Tensors]) -> Tensors:
-        try:
-            return future.result(timeout=self._config.deadline_s)
-        except FutureTimeout:
-            file, index = self._reader.place(window.group)
-            raise DatasetError(f"row group {index} of {file.path} did not arrive within {self._config.deadline_s:g} s; "
-                               "check the storage, or raise train.ring.deadline_s.") from None
+    def _make(self, step: int) -> Batch:
+        self._arriving.deliver(step)
+        pieces = [piece for lane in self._lanes for piece in lane.take(step)]
+        rows = sum(len(next(iter(piece.values()))) for piece in pieces)
+        tensors = self._assembler.join(pieces, epoch=self._order.epoch)
+        return Batch(step, tensors, rows, self._order.step_rows(step, self._batch_rows))

@@ -1,4 +1,4 @@
-"""From a window of the row order to tensors: reads one row group, takes the wanted columns, rows and order.
+"""From a window of the row order to blocks: reads one row group, takes the wanted columns, rows and order.
 
 Reads with pyarrow alone, by the manifest's schema; no pickled metadata is ever looked at. Safe to call from several
 threads: each keeps its own open files.
@@ -13,16 +13,17 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from sparkring.errors import DatasetError
-from sparkring.pipelines.data.manifest import DataFile, Manifest, TensorSpec
+from sparkring.pipelines.data.blocks import Array, Block, DenseBlock, EncodedBlock
+from sparkring.pipelines.data.codecs import uniform_arrays
+from sparkring.pipelines.data.manifest import ROW_ID, DataField, DataFile, Manifest, TensorSpec
 from sparkring.pipelines.data.order import Int64s
 from sparkring.pipelines.data.store import Store
 
 OPEN_FILES = 16  # a thread; an open file holds its footer, which is what costs to read again
+TILE_ROWS = 1024
+"""Rows turned from columns to rows at a time: they fit a core's cache."""
 
 
 class SplitReader:
@@ -45,9 +46,13 @@ class SplitReader:
         unknown = set(tensors or ()) - set(names)
         if unknown:
             raise DatasetError(f"version {manifest.version} has no tensor {min(unknown)!r}; it has {', '.join(names)}.")
+        self.split = split
+        self.fields = {field.name: field for field in manifest.fields}
         self.specs = tuple(spec for spec in manifest.tensors if tensors is None or spec.name in tensors)
         self.files: tuple[DataFile, ...] = manifest.splits[split].files
-        self._columns = list(dict.fromkeys(field for spec in self.specs for field in spec.fields))
+        augmented = any(spec.image and spec.image.augment for spec in self.specs)
+        self._read_specs = tuple(spec for spec in manifest.tensors if spec in self.specs or (augmented and spec.name == ROW_ID))
+        self._columns = list(dict.fromkeys(field for spec in self._read_specs for field in spec.fields))
         counts = [len(file.row_groups) for file in self.files]
         self._first_group = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self._store = store
@@ -58,7 +63,7 @@ class SplitReader:
         number = int(np.searchsorted(self._first_group, group, side="right")) - 1
         return self.files[number], group - int(self._first_group[number])
 
-    def read(self, group: int, start: int, stop: int, order: Int64s) -> dict[str, Tensor]:
+    def read(self, group: int, start: int, stop: int, order: Int64s) -> dict[str, Block]:
         """Read rows [start, stop) of a row group in the given order.
 
         Args:
@@ -67,7 +72,7 @@ class SplitReader:
             stop: One past the last row.
             order: (stop - start,) which of those rows comes at each place.
         Returns:
-            Tensor name -> (rows, fields), or (rows,) where the manifest says not stacked.
+            Tensor name -> its rows; the row id's too where augmentation needs it.
         Raises:
             DatasetError: the file is gone, damaged, or not what the manifest says; it is named.
         """
@@ -81,8 +86,20 @@ class SplitReader:
         if table.num_rows != file.row_groups[index]:
             raise DatasetError(f"row group {index} of {self._store.path(file.path)} has {table.num_rows} rows, the manifest says "
                                f"{file.row_groups[index]}; the file changed after the version was committed. Prepare a new version.")
-        columns = {name: _values(table.column(name), name, file) for name in self._columns}
-        return {spec.name: torch.from_numpy(_gather(spec, columns, start, stop, order)) for spec in self.specs}
+        window = table.slice(start, stop - start)
+        columns = {name: _column(window.column(name), self.fields[name], file) for name in self._columns}
+        return {spec.name: self._block(spec, columns, order) for spec in self._read_specs}
+
+    def _block(self, spec: TensorSpec, columns: Mapping[str, pa.Array], order: Int64s) -> Block:
+        if spec.stacked:
+            return DenseBlock(_stack([_values(columns[name]) for name in spec.fields], np.dtype(spec.dtype), order))
+        field, column = self.fields[spec.fields[0]], columns[spec.fields[0]]
+        if field.codec == "scalar":
+            return DenseBlock(_values(column).take(order))
+        arrays = uniform_arrays(column, field) if field.codec == "ndarray" and spec.pad is None else None
+        if arrays is not None:
+            return DenseBlock(arrays.take(order, axis=0))
+        return EncodedBlock(column.take(pa.array(order)))
 
     def _open(self, file: DataFile) -> pq.ParquetFile:
         """The open file of this thread; the least recently used one beyond ``OPEN_FILES`` is closed."""
@@ -92,25 +109,34 @@ class SplitReader:
         if file.path in files:
             files.move_to_end(file.path)
             return files[file.path]
-        files[file.path] = parquet = pq.ParquetFile(self._store.path(file.path), memory_map=True)
+        files[file.path] = parquet = pq.ParquetFile(self._store.path(file.path))
         if len(files) > OPEN_FILES:
             files.popitem(last=False)[1].close()
         return parquet
 
 
-def _values(column: pa.ChunkedArray, name: str, file: DataFile) -> NDArray[np.generic]:
-    if column.null_count:
-        raise DatasetError(f"column {name} of {file.path} holds {column.null_count} nulls, the manifest says none; prepare a new version.")
-    values: NDArray[np.generic] = column.to_numpy()
+def _column(column: pa.ChunkedArray, field: DataField, file: DataFile) -> pa.Array:
+    """The window's values in one piece; nulls only as the NaN of a nullable float."""
+    if column.null_count and not (field.nullable and field.codec == "scalar" and field.dtype.startswith("float")):
+        raise DatasetError(f"column {field.name} of {file.path} holds {column.null_count} nulls, the manifest says none; "
+                           "prepare a new version.")
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _values(column: pa.Array) -> Array:
+    values: Array = column.to_numpy(zero_copy_only=False)
     return values
 
 
-def _gather(spec: TensorSpec, columns: Mapping[str, NDArray[np.generic]], start: int, stop: int, order: Int64s) -> NDArray[np.generic]:
-    """Stack the spec's fields side by side, rows in ``order``."""
-    dtype = np.dtype(spec.dtype)
-    if not spec.stacked:
-        return columns[spec.fields[0]][start:stop].take(order).astype(dtype, copy=False)
-    out = np.empty((stop - start, len(spec.fields)), dtype=dtype)
-    for position, name in enumerate(spec.fields):
-        out[:, position] = columns[name][start:stop].take(order)
-    return out
+def _stack(columns: Sequence[Array], dtype: np.dtype[np.generic], order: Int64s) -> Array:
+    """Columns side by side, rows in ``order``: (rows, columns).
+
+    Row by row the target is written once a tile, not once a column: a tile stays in the cache while its columns come in.
+    """
+    rows = len(order)
+    stacked = np.empty((rows, len(columns)), dtype=dtype)
+    for first in range(0, rows, TILE_ROWS):
+        tile, places = stacked[first:first + TILE_ROWS], order[first:first + TILE_ROWS]
+        for place, column in enumerate(columns):
+            tile[:, place] = column.take(places)
+    return stacked

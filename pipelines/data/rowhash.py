@@ -20,20 +20,26 @@ _MODULUS = 1 << 64
 def rows_digest(ids: NDArray[np.int64]) -> int:
     """Digest the multiset of ``ids``.
 
-    The mixer is the finaliser of SplitMix64 applied to the id plus its increment, so that id 0 counts too.
-    Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014, figure 16
-    (the variant with Stafford's constants, as in ``java.util.SplittableRandom``).
-
     Args:
         ids: Row ids, int64, shape (rows,).
     Returns:
         An integer in [0, 2**64); 0 for no rows.
     """
-    mixed = ids.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    return int(mix(ids.astype(np.uint64)).sum(dtype=np.uint64))
+
+
+def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Spread each value over 64 bits, one to one.
+
+    The finaliser of SplitMix64 applied to the value plus its increment, so that 0 counts too.
+    Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014, figure 16
+    (the variant with Stafford's constants, as in ``java.util.SplittableRandom``).
+    """
+    mixed = values + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed ^= mixed >> np.uint64(31)
-    return int(mixed.sum(dtype=np.uint64))
+    return mixed
 
 
 def add(digests: Iterable[int]) -> int:

@@ -1,0 +1,97 @@
+"""From the pieces that lanes give for a step to the tensors of a batch: join, decode, pad, transform.
+
+    dense pieces   -> one array of the tensor's type
+    encoded cells  -> arrays -> padded to one shape where they are ragged
+    images         -> augmented (train) -> (pixel / 255 - mean) / std, channels first
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sparkring.errors import DatasetError
+from sparkring.pipelines.data.augment import augment
+from sparkring.pipelines.data.blocks import Array, Cells
+from sparkring.pipelines.data.codecs import decode
+from sparkring.pipelines.data.manifest import ROW_ID, DataField, ImageSpec, TensorSpec
+
+Piece = Mapping[str, Array | Cells]
+"""What one lane gives for a step: tensor name -> rows."""
+DECODE_TOGETHER = 64
+"""Cells that a thread decodes at a time."""
+
+
+@dataclass(frozen=True)
+class Assembler:
+    """Makes batches of one split."""
+
+    specs: tuple[TensorSpec, ...]
+    """The tensors to make."""
+    fields: Mapping[str, DataField]
+    seed: int
+    """Of augmentation."""
+    augmented: bool
+    """Whether images may be changed."""
+    pool: ThreadPoolExecutor | None = None
+    """Decodes cells; None: the caller does."""
+
+    def join(self, pieces: Sequence[Piece], *, epoch: int) -> dict[str, Tensor]:
+        """Make the tensors of a step of the pieces of its lanes, in that order; tensors of no rows if there are none."""
+        if not pieces:
+            return {spec.name: torch.empty((0, *spec.row_shape), dtype=getattr(torch, spec.dtype)) for spec in self.specs}
+        return {spec.name: torch.from_numpy(self._tensor(spec, pieces, epoch)) for spec in self.specs}
+
+    def _tensor(self, spec: TensorSpec, pieces: Sequence[Piece], epoch: int) -> Array:
+        dense = [piece for piece in (one[spec.name] for one in pieces) if not isinstance(piece, list)]
+        if dense and not spec.image:
+            return _joined(dense, np.dtype(spec.dtype))
+        rows = np.concatenate(dense) if dense else self._decoded(spec, [cell for one in pieces for cell in one[spec.name]])
+        if not spec.image:
+            return rows.astype(spec.dtype, copy=False)
+        if self.augmented and spec.image.augment:
+            ids = np.concatenate([np.asarray(one[ROW_ID]) for one in pieces])
+            rows = augment(rows, ids, spec.image.augment, seed=self.seed, epoch=epoch)
+        return _normalised(rows, spec.image)
+
+    def _decoded(self, spec: TensorSpec, cells: Sequence[bytes]) -> Array:
+        """(rows, ...) of encoded cells."""
+        field = self.fields[spec.fields[0]]
+        shape = tuple(field.shape) if spec.pad is None else spec.shape
+        if None in shape:
+            raise DatasetError(f"tensor {spec.name}: rows of field {field.name} differ in shape {field.shape}; "
+                               "give it a pad value and a shape.")
+        filled = np.full((len(cells), *shape), spec.pad or 0, dtype=field.dtype)
+
+        def fill(first: int) -> None:
+            for row, cell in enumerate(cells[first:first + DECODE_TOGETHER], start=first):
+                array = decode(cell, field)
+                within = tuple(slice(0, size) for size in np.minimum(array.shape, filled.shape[1:]))
+                filled[row][within] = array[within]
+
+        starts = range(0, len(cells), DECODE_TOGETHER)
+        for _ in self.pool.map(fill, starts) if self.pool else map(fill, starts):
+            pass
+        return filled
+
+
+def _joined(pieces: Sequence[Array], dtype: np.dtype[np.generic]) -> Array:
+    joined: Array = np.concatenate(pieces, dtype=dtype, casting="unsafe")
+    return joined
+
+
+def _normalised(pixels: NDArray[np.uint8], spec: ImageSpec) -> Array:
+    """(rows, height, width[, channels]) of 0..255 -> (rows, channels, height, width) float32."""
+    channels_first = pixels[:, None] if pixels.ndim == 3 else np.moveaxis(pixels, 3, 1)
+    scale = np.array([1 / (255 * std) for std in spec.std], dtype=np.float32)[:, None, None]
+    shift = np.array([-mean / std for mean, std in zip(spec.mean, spec.std, strict=True)], dtype=np.float32)[:, None, None]
+    out = np.empty(channels_first.shape, dtype=np.float32)
+    np.multiply(channels_first, scale, out=out)
+    out += shift
+    return out

@@ -1,0 +1,54 @@
+"""Random changes to train images that depend on (seed, epoch, row id) alone: the same on any rank, in any batch."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparkring.pipelines.data.manifest import Augment
+from sparkring.pipelines.data.rowhash import mix
+
+Images = NDArray[np.uint8]
+
+
+def augment(images: Images, row_ids: NDArray[np.int64], how: Augment, *, seed: int, epoch: int) -> Images:
+    """Change each image as its row's random bits say.
+
+    Args:
+        images: (rows, height, width) or (rows, height, width, channels).
+        row_ids: (rows,)
+        how: What may be done.
+        seed: The run's.
+        epoch: The bits are other ones in each epoch.
+    Returns:
+        Images of the same shape.
+    """
+    bits = _row_bits(row_ids, seed=seed, epoch=epoch)
+    if how.crop_padding:
+        images = _shift(images, bits, how.crop_padding)
+    if how.flip:
+        mirrored = (bits >> np.uint64(63)).astype(bool)
+        images = images.copy()
+        images[mirrored] = images[mirrored, :, ::-1]
+    return images
+
+
+def _row_bits(row_ids: NDArray[np.int64], *, seed: int, epoch: int) -> NDArray[np.uint64]:
+    """(rows,) 64 random bits a row: its id and the key of the epoch, mixed twice."""
+    digest = hashlib.blake2b(struct.pack("<2q", seed, epoch), digest_size=8).digest()
+    return mix(mix(row_ids.astype(np.uint64)) ^ np.uint64(int.from_bytes(digest, "little")))
+
+
+def _shift(images: Images, bits: NDArray[np.uint64], most: int) -> Images:
+    """Cut each image out of itself with ``most`` zeros around it, at a random place."""
+    height, width = images.shape[1:3]
+    padded = np.pad(images, ((0, 0), (most, most), (most, most), *[(0, 0)] * (images.ndim - 3)))
+    span = np.uint64(2 * most + 1)
+    tops, lefts = (bits & np.uint64(0xFFFF)) % span, ((bits >> np.uint64(16)) & np.uint64(0xFFFF)) % span
+    shifted = np.empty_like(images)
+    for row, (top, left) in enumerate(zip(tops.tolist(), lefts.tolist(), strict=True)):
+        shifted[row] = padded[row, top:top + height, left:left + width]
+    return shifted

@@ -1,0 +1,152 @@
+"""What a lane holds of a window: the values of one tensor, in the lane's order, waiting for the steps that take them.
+
+    DenseBlock     values in memory                          scalars, arrays of one shape
+    EncodedBlock   cells still encoded, decoded by the step  images, compressed and ragged arrays: a tenth of the memory
+    their spilled forms: the same rows on local disk         what exceeds the rank's memory budget
+A step takes rows [start, stop) of a block, always behind those it took before, so a file is read from front to back.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+Array = NDArray[np.generic]
+Cells = list[bytes]
+"""Encoded values, a row each."""
+
+
+class Block(Protocol):
+    """Rows of one tensor of one window."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it holds."""
+        ...
+
+    def take(self, start: int, stop: int) -> Array | Cells:
+        """Rows [start, stop): an array (rows, ...) in the stored type, or the rows' cells."""
+        ...
+
+    def spill(self, folder: Path | None) -> Block:
+        """The same rows in a file under ``folder`` (None: where temporary files go)."""
+        ...
+
+
+@dataclass(frozen=True)
+class DenseBlock:
+    """Decoded rows in memory."""
+
+    values: Array
+    """(rows, ...), contiguous."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values."""
+        return self.values.nbytes
+
+    def take(self, start: int, stop: int) -> Array:
+        """A view."""
+        return self.values[start:stop]
+
+    def spill(self, folder: Path | None) -> Block:
+        """Write the values to a file without a name."""
+        return _SpilledRows(_SpillFile(folder, _bytes_of(self.values)), self.values.dtype, self.values.shape[1:])
+
+
+@dataclass(frozen=True)
+class EncodedBlock:
+    """Encoded rows in memory."""
+
+    cells: pa.Array
+    """Binary, no nulls."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the cells."""
+        return int(self.cells.nbytes)
+
+    def take(self, start: int, stop: int) -> Cells:
+        """Copies of the cells."""
+        taken: Cells = self.cells.slice(start, stop - start).to_pylist()
+        return taken
+
+    def spill(self, folder: Path | None) -> Block:
+        """Write the cells to a file without a name; where each begins stays in memory."""
+        cells = self.take(0, len(self.cells))
+        ends = np.zeros(len(cells) + 1, dtype=np.int64)
+        np.cumsum([len(cell) for cell in cells], out=ends[1:])
+        return _SpilledCells(_SpillFile(folder, np.frombuffer(b"".join(cells), dtype=np.uint8)), ends)
+
+
+@dataclass(frozen=True)
+class _SpilledRows:
+    file: _SpillFile
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    nbytes: int = 0
+
+    def take(self, start: int, stop: int) -> Array:
+        values = np.empty((stop - start, *self.shape), dtype=self.dtype)
+        if values.nbytes:
+            self.file.read(_bytes_of(values), offset=start * (values.nbytes // len(values)))
+        return values
+
+    def spill(self, folder: Path | None) -> Block:
+        return self
+
+
+@dataclass(frozen=True)
+class _SpilledCells:
+    file: _SpillFile
+    ends: NDArray[np.int64]
+    """(rows + 1,) where each cell begins in the file."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.ends.nbytes
+
+    def take(self, start: int, stop: int) -> Cells:
+        places = self.ends[start:stop + 1] - self.ends[start]
+        data = np.empty(int(places[-1]), dtype=np.uint8)
+        self.file.read(data, offset=int(self.ends[start]))
+        whole, borders = data.tobytes(), places.tolist()
+        return [whole[first:last] for first, last in pairwise(borders)]
+
+    def spill(self, folder: Path | None) -> Block:
+        return self
+
+
+class _SpillFile:
+    """Bytes on local disk in a file without a name: gone with the process, however it ends.
+
+    Read with ``pread``, not mapped: pages of a mapping would count as this process's memory.
+    """
+
+    def __init__(self, folder: Path | None, data: NDArray[np.uint8]) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - closed with the last block that uses it
+        view, written = memoryview(data), 0
+        while written < len(view):
+            written += self._file.write(view[written:])
+
+    def read(self, into: NDArray[np.uint8], *, offset: int) -> None:
+        """Fill ``into`` with the bytes from ``offset`` on."""
+        view, done = memoryview(into), 0
+        while done < len(view):
+            count = os.preadv(self._file.fileno(), [view[done:]], offset + done)
+            if not count:
+                raise OSError(f"a spill file ends at byte {offset + done}, {len(view) - done} early")
+            done += count
+
+
+def _bytes_of(values: Array) -> NDArray[np.uint8]:
+    """The memory of a contiguous array."""
+    return values.reshape(-1).view(np.uint8)
