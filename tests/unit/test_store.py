@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from sparkring.errors import CommitConflict, ConfigError, DatasetError, DatasetVersionNotFound
+from sparkring.pipelines.data.local_store import LocalStore
 from sparkring.pipelines.data.manifest import Dataset, parse_manifest
-from sparkring.pipelines.data.store import LocalStore, numbered, open_store
+from sparkring.pipelines.data.store import numbered, open_store
 from tests.support.datasets import write_dataset
 
 

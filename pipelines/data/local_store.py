@@ -1,0 +1,149 @@
+"""A store on the local file system, or on one that is mounted (NFS, a Databricks volume).
+
+The commit is ``link(2)``: it fails if the name is taken, on every file system that has it and over NFS too. Everything
+that a commit could name is flushed to the disk before, and so are the folders that lead to it, so that a power cut leaves
+the old state or the new one as a killed process does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from sparkring.errors import CommitConflict, ConfigError
+from sparkring.pipelines.data.store import require_inside, require_not_all
+
+
+class LocalStore:
+    """A folder of the local file system."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.url = self.root.as_uri()
+
+    def path(self, name: str) -> str:
+        """Absolute path of ``name``, which may not lead out of the folder."""
+        require_inside(name, self.url)
+        return str(self.root / name) if name else str(self.root)
+
+    def open_input(self, name: str) -> pa.NativeFile:
+        """Open the file. It is not mapped: a mapped file that is cut off while it is read kills the process."""
+        return pa.OSFile(self.path(name))
+
+    def read(self, name: str) -> bytes:
+        """The bytes of ``name``."""
+        return Path(self.path(name)).read_bytes()
+
+    def size(self, name: str) -> int | None:
+        """Bytes of the file ``name``; None if there is no such file."""
+        path = Path(self.path(name))
+        return path.stat().st_size if path.is_file() else None
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files directly inside ``folder``, sorted."""
+        try:
+            return sorted(entry.name for entry in os.scandir(self.path(folder)) if entry.is_file())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def put_if_absent(self, name: str, data: bytes) -> None:
+        """Write beside, then link: the link fails if the name is taken, whoever took it."""
+        target = Path(self.path(name))
+        with _beside(target) as partial:
+            _write(partial, data)
+            try:
+                os.link(partial, target)
+            except FileExistsError:
+                raise CommitConflict(
+                    f"{target} was committed by another writer first; nothing was changed. Read it and try again.") from None
+            _sync(target.parent)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write beside, then rename over."""
+        target = Path(self.path(name))
+        with _beside(target) as partial:
+            _write(partial, data)
+            partial.replace(target)
+            _sync(target.parent)
+
+    def upload(self, source: Path, name: str) -> None:
+        """Copy beside, then rename over."""
+        target = Path(self.path(name))
+        with _beside(target) as partial:
+            shutil.copyfile(source, partial)
+            _sync(partial)
+            partial.replace(target)
+            _sync(target.parent)
+
+    def move(self, source: str, target: str) -> None:
+        """Flush the file to the disk, then rename it."""
+        old, new = Path(self.path(source)), Path(self.path(target))
+        _make_folder(new.parent)
+        _sync(old)
+        old.replace(new)
+        _sync(new.parent)
+
+    def delete(self, name: str) -> None:
+        """Remove a file or folder inside this one."""
+        path = Path(self.path(require_not_all(name, self.url)))
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def lock(self, name: str, *, busy: str) -> Iterator[None]:
+        """Hold a lock on the file ``name``; the kernel frees it however this process ends."""
+        path = Path(self.path(name))
+        _make_folder(path.parent)
+        with path.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise CommitConflict(busy) from None
+            yield
+
+
+@contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """A name in ``target``'s folder for what is to become ``target``; what still has it at the end is removed."""
+    _make_folder(target.parent)
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+    try:
+        yield partial
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it that are missing, each durably."""
+    missing = [path for path in (folder, *folder.parents) if not path.is_dir()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise ConfigError(f"cannot make the folder {folder}: {error.strerror}; set a workspace that can be written to.") from None
+    for path in missing:
+        _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    """Flush a file's bytes, or the names in a folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
