@@ -2,8 +2,8 @@
 
 A name is a shipped file without its ending (``local/flights``) or the path of a YAML file. A file may say
 ``extends: base/flights``: what it does not mention comes from there (a shipped name, or a path seen from the file that
-extends it). Later wins: base, file, ``--set``. Mappings are merged key by key, anything else is replaced whole.
-YAML is read with the safe loader only, and a key given twice is an error.
+extends it). Later wins: base, file, ``--set``. Mappings are merged key by key, anything else is replaced whole, and so is a
+split or model by one of another kind. YAML is read with the safe loader only, and a key given twice is an error.
 """
 
 from __future__ import annotations
@@ -120,8 +120,17 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
-        merged[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and not _another_kind(key, old, value):
+            value = _merge(old, value)  # noqa: PLW2901 - what stands here now
+        merged[key] = value
     return merged
+
+
+def _another_kind(key: str, old: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
+    """Whether ``value`` asks for another kind of section than ``old``, to which the keys of the old one mean nothing."""
+    word, default = {"split": ("by", "time"), "model": ("kind", "tabular")}.get(key, ("", ""))
+    before = old.get(word, default)
+    return bool(value.get(word, before) != before)
 
 
 def _explain(error: ValidationError, origin: str) -> str:

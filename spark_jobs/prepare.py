@@ -27,9 +27,10 @@ from sparkring.pipelines.data.manifest import Dataset, Manifest, Split, content_
 from sparkring.pipelines.data.preprocessing import Preprocessing
 from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.etl.encode import encode
-from sparkring.spark_jobs.etl.examples import SPLITS, run_query, split_name, survey, tables
+from sparkring.spark_jobs.etl.examples import run_query, survey, tables
 from sparkring.spark_jobs.etl.fit import fit
 from sparkring.spark_jobs.etl.sources import Source, identify, locate, read_table
+from sparkring.spark_jobs.etl.splits import SPLITS, split_name
 from sparkring.spark_jobs.etl.write_dataset import describe, lay_out_splits, read_back, write_split
 from sparkring.spark_jobs.progress import SILENT, Bar, Progress
 from sparkring.spark_jobs.session import result_settings, spark_session
@@ -133,7 +134,7 @@ class _Job:
         rows = survey(result, config)
         examples = result.where(named(config.label).isNotNull())
         steps.begin("fitting on train")
-        train = examples.where(split_name(config.split) == SPLITS[0])
+        train = examples.where(split_name(config) == SPLITS[0])
         preprocessing = fit(train, config.features, rows=rows[SPLITS[0]], min_category_rows=config.min_category_rows)
         data_id = uuid.uuid4().hex[:16]
         try:
@@ -163,7 +164,7 @@ class _Job:
         for name in SPLITS:
             steps.begin(f"writing {name}")
             folder = root / "data" / data_id / name
-            rows = encode(examples.where(split_name(config.split) == name), preprocessing)
+            rows = encode(examples.where(split_name(config) == name), preprocessing)
             write_split(rows, folder, fields=fields, layout=layouts[name], seed=config.seed)
             splits[name] = read_back(root, folder, fields)
         return splits

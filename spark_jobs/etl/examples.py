@@ -1,6 +1,6 @@
 """From source tables to example rows: run the query, then see that its result is what the config says it is.
 
-An example is a row with an id, a 0 / 1 label, the moment that decides its split, and the raw features. All complaints
+An example is a row with an id, a 0 / 1 label, the key that decides its split, and the raw features. All complaints
 about them are raised here, before anything is fitted or written.
 """
 
@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import AtomicType, BooleanType, DataType, DateType, IntegralType, NumericType, TimestampNTZType, TimestampType
+from pyspark.sql.types import AtomicType, BooleanType, DataType, IntegralType, NumericType
 
-from sparkring.conf.schema import PrepareConfig, SplitConfig
+from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import ConfigError, SourceError, nearest
 from sparkring.spark_jobs.etl.columns import named
+from sparkring.spark_jobs.etl.splits import SPLITS, key_figures, split_key, split_name, why_empty
 from sparkring.spark_jobs.spark_errors import SPARK_ERRORS, reason
-
-SPLITS = ("train", "validation", "test")
 
 
 @contextmanager
@@ -64,30 +62,30 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
         if not isinstance(types[name], kinds):
             raise SourceError(f"column {name} of the query is {types[name].simpleString()}, but {role} must be {expected}; "
                               f"cast it in the query, e.g. CAST({name} AS {expected.partition(' ')[0].upper()}).")
-    return result.select([named(name) for _, name, _, _ in _roles(config)])
+    return result.select([named(name) for name in dict.fromkeys(name for _, name, _, _ in _roles(config))])
 
 
 def survey(result: DataFrame, config: PrepareConfig) -> dict[str, int]:
-    """Compute the query's rows and look at the id, label and moment of each.
+    """Compute the query's rows and look at the id, label and split key of each.
 
     Args:
         result: What ``run_query`` returned.
-        config: The names of the columns and the borders of the splits.
+        config: The names of the columns, and how rows are split.
     Returns:
         Examples of each split, rows without a label left out.
     Raises:
-        SourceError: the query fails on a row, null ids or moments, a label other than 0 and 1, or a split without rows.
+        SourceError: the query fails on a row, null ids or keys, a label other than 0 and 1, or a split without rows.
     """
-    label, moment = named(config.label), named(config.split.column)
+    label, key = named(config.label), named(split_key(config).column)
     labelled = label.isNotNull()
     strange = labelled & ~label.cast("double").isin(0.0, 1.0)
-    split = split_name(config.split)
+    split = split_name(config)
     figures = result.agg(
         sf.count_if(labelled).alias("labelled"), sf.count_if(~labelled).alias("unlabelled"),
-        sf.count_if(labelled & named(config.row_id).isNull()).alias("no_id"), sf.count_if(labelled & moment.isNull()).alias("no_moment"),
+        sf.count_if(labelled & named(config.row_id).isNull()).alias("no_id"), sf.count_if(labelled & key.isNull()).alias("no_key"),
         sf.count_if(strange).alias("strange"), sf.min(sf.when(strange, label).cast("string")).alias("strange_example"),
-        sf.unix_micros(sf.min(sf.when(labelled, moment.cast("timestamp")))).alias("first"),
-        sf.unix_micros(sf.max(sf.when(labelled, moment.cast("timestamp")))).alias("last"),
+        sf.count_if(labelled & key.isNotNull() & split.isNull()).alias("nowhere"),
+        sf.min(sf.when(labelled & split.isNull(), key).cast("string")).alias("nowhere_example"), *key_figures(config, labelled),
         *(sf.count_if(labelled & (split == name)).alias(name) for name in SPLITS))
     try:
         found = figures.collect()[0]
@@ -97,27 +95,12 @@ def survey(result: DataFrame, config: PrepareConfig) -> dict[str, int]:
     return {name: found[name] for name in SPLITS}
 
 
-def split_name(config: SplitConfig) -> Column:
-    """The split that a row belongs to by its moment; null where that is null."""
-    moment = named(config.column).cast("timestamp")
-    return (sf.when(moment < _instant(config.validation_from), "train").when(moment < _instant(config.test_from), "validation")
-            .when(moment.isNotNull(), "test"))
-
-
-def utc(moment: datetime) -> datetime:
-    """A config's moment with its time zone; one without is UTC."""
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-
-
-def _instant(moment: datetime) -> Column:
-    return sf.timestamp_micros(sf.lit(round(utc(moment).timestamp() * 1_000_000)))
-
-
 def _roles(config: PrepareConfig) -> list[tuple[str, str, tuple[type[DataType], ...], str]]:
     """Config key, column, allowed types, and how to call them."""
     numbers: tuple[type[DataType], ...] = (NumericType, BooleanType)
+    key = split_key(config)
     return [("prepare.row_id", config.row_id, (IntegralType,), "bigint"), ("prepare.label", config.label, numbers, "int (0 or 1)"),
-            ("prepare.split.column", config.split.column, (TimestampType, TimestampNTZType, DateType), "timestamp"),
+            ("prepare.split.column", key.column, key.types, key.expected),
             *(("prepare.features.numeric", name, numbers, "double") for name in config.features.numeric),
             *(("prepare.features.categorical", name, (AtomicType,), "string") for name in config.features.categorical)]
 
@@ -129,7 +112,7 @@ def _check_names(config: PrepareConfig) -> None:
             raise ConfigError(f"{role}: {name!r} cannot name a dataset's column; "
                               "give it a name of letters, digits and _ in the query (AS), not beginning with a digit or _.")
     for name in (*config.features.numeric, *config.features.categorical):
-        if name in (config.label, config.row_id, config.split.column):
+        if name in (config.label, config.row_id, split_key(config).column):
             raise ConfigError(f"prepare.features holds {name}, which is the label, the row id or the split column; a model would "
                               "learn nothing else. Leave it out, or give a copy that may be known another name in the query.")
 
@@ -142,15 +125,15 @@ def _judge(found: Row, config: PrepareConfig) -> None:
     if found["strange"]:
         raise SourceError(f"label {config.label} is neither 0 nor 1 in {found['strange']} of {rows} rows, e.g. {found['strange_example']}; "
                           "make it 0 or 1 in the query, e.g. CAST(x > 15 AS INT), or null for rows to leave out.")
-    for name, missing in ((config.row_id, found["no_id"]), (config.split.column, found["no_moment"])):
+    for name, missing in ((config.row_id, found["no_id"]), (split_key(config).column, found["no_key"])):
         if missing:
             raise SourceError(f"column {name} is null in {missing} of {rows} rows; each needs one: filter or fill it in the query.")
+    if found["nowhere"]:
+        raise SourceError(f"{split_key(config).column} names no split in {found['nowhere']} of {rows} rows, e.g. "
+                          f"{found['nowhere_example']!r}; make it {', '.join(SPLITS)} in the query, or filter those rows out.")
     for name in SPLITS:
         if not found[name]:
-            first, last = (datetime.fromtimestamp(found[end] / 1e6, tz=UTC).isoformat() for end in ("first", "last"))
-            borders = (utc(border).isoformat() for border in (config.split.validation_from, config.split.test_from))
-            raise SourceError(f"the {name} split is empty: {config.split.column} reaches from {first} to {last}, and validation_from and "
-                              f"test_from are {' and '.join(borders)}; choose both inside that range (prepare.split).")
+            raise SourceError(why_empty(config, name, found))
 
 
 def _is_temporary(spark: SparkSession, name: str) -> bool:

@@ -21,9 +21,9 @@ from sparkring.pipelines.data.manifest import LABEL, ROW_ID, DataField, DataFile
 from sparkring.pipelines.data.preprocessing import Preprocessing
 from sparkring.pipelines.data.rowhash import add, rows_digest, to_hex
 from sparkring.spark_jobs.etl.columns import named
-from sparkring.spark_jobs.etl.examples import split_name
 from sparkring.spark_jobs.etl.layout import BUCKET_BITS, NUM_BUCKETS, SplitLayout, lay_out
 from sparkring.spark_jobs.etl.petastorm_schema import unischema, write_metadata
+from sparkring.spark_jobs.etl.splits import split_name
 from sparkring.spark_jobs.session import spark_path
 
 _FILE = "__file"
@@ -60,7 +60,7 @@ def lay_out_splits(examples: DataFrame, config: PrepareConfig, tensors: Sequence
         SourceError: an id stands for several rows.
     """
     ids = examples.groupBy(named(config.row_id).cast("bigint").alias("id")).agg(
-        sf.count(sf.lit(1)).alias("rows"), sf.min(split_name(config.split)).alias("split"))
+        sf.count(sf.lit(1)).alias("rows"), sf.min(split_name(config)).alias("split"))
     bucket = sf.shiftrightunsigned(_key(sf.col("id"), config.seed), 64 - BUCKET_BITS).cast("int")
     counts = ids.groupBy("split", bucket.alias("bucket")).agg(
         sf.sum("rows").alias("rows"), sf.max("rows").alias("most"), sf.max_by("id", "rows").alias("worst")).collect()

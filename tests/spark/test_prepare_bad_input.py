@@ -111,6 +111,21 @@ BAD = {
     "an empty validation split": Bad(
         SourceError, r"the validation split is empty", settings={"query": f"{QUERY} WHERE id < 600 OR id >= 750"}),
     "an empty test split": Bad(SourceError, r"the test split is empty", settings={"query": f"{QUERY} WHERE id < 750"}),
+    "a key that is no text": Bad(
+        SourceError, r"km of the query is double, but prepare\.split\.column must be string, whole number, decimal, date or timestamp",
+        settings=_features("km2") | {"split": {"by": "hash", "column": "km"}}),
+    "a key that is null": Bad(
+        SourceError, r"column city is null in \d+ of 891 rows; each needs one",
+        settings=_features("km") | {"split": {"by": "hash", "column": "city"}}),
+    "too few keys": Bad(
+        SourceError, r"the validation split is empty: twice has about 2 different values, too few for 40 folds; ask for other shares",
+        settings=_yielding("late AS twice") | _features("km") | {"split": {"by": "fold", "column": "twice", "folds": 40, "fold": 0}}),
+    "a column that names no split": Bad(
+        SourceError, r"part names no split in 891 of 891 rows, e\.g\. 'dev'; make it train, validation, test in the query",
+        settings=_yielding("'dev' AS part") | {"split": {"by": "column", "column": "part"}}),
+    "a column that names one split": Bad(
+        SourceError, r"the validation split is empty: no row has part = 'validation'",
+        settings=_yielding("'train' AS part") | {"split": {"by": "column", "column": "part"}}),
     "a number that is all null in train": Bad(
         SourceError, r"feature km is null in all 594 rows of the train split, so nothing can be learned from it",
         change=lambda trip: replace(trip, km=None) if _early(trip) else trip),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sparkring.conf.loading import load_config, parse_config
+from sparkring.conf.schema import HashSplit, TimeSplit
 from sparkring.errors import ConfigError
 from tests.support.configs import MINIMAL, write
 
@@ -49,6 +50,14 @@ def test_of_two_set_options_for_one_key_the_later_wins(minimal: str) -> None:
     assert load_config(minimal, ["train.epochs=3", "train.epochs=4"]).train.epochs == 4
 
 
+def test_another_kind_of_split_leaves_nothing_of_the_old_one(minimal: str) -> None:
+    config = load_config(minimal, ["prepare.split.by=hash", "prepare.split.column=id", "prepare.split.seed=5"])
+    assert config.prepare.split == HashSplit(by="hash", column="id", seed=5)
+    same = load_config(minimal, ["prepare.split.by=time", "prepare.split.column=moment"]).prepare.split
+    assert isinstance(same, TimeSplit)
+    assert (same.column, same.test_from.month) == ("moment", 11)
+
+
 def test_the_rest_of_a_path_below_spark_conf_is_one_spark_property(minimal: str) -> None:
     config = load_config(minimal, ["spark.conf.spark.executor.memory=4g", "spark.conf.spark.ui.enabled=false"])
     assert config.spark.conf == {"spark.executor.memory": "4g", "spark.ui.enabled": "false"}
@@ -80,6 +89,18 @@ def test_extends_is_seen_from_the_file_that_says_it_not_from_the_current_folder(
     pytest.param(["train.optimizer.name=adm"], "'sgd', 'adam' or 'adamw' (found 'adm')", id="a word that is not offered"),
     pytest.param(["train.lanes=1"], "lanes=1 is less than num_ranks=2", id="values that contradict each other"),
     pytest.param(["prepare.features.numeric=[]"], "no features: name at least one column", id="no features"),
+    pytest.param(["prepare.split.test_form=2014-01-01"], "unknown key prepare.split.test_form; did you mean 'test_from'?",
+                 id="a key of a section that has kinds"),
+    pytest.param(["prepare.split={by: hash, column: id, seeds: 2}"], "unknown key prepare.split.seeds; did you mean 'seed'?",
+                 id="a key of another kind of section"),
+    pytest.param(["prepare.split={by: hash}"], "prepare.split.column is required and has no value; add it to the file or give --set "
+                 "prepare.split.column=...", id="a missing key of a kind"),
+    pytest.param(["prepare.split={by: luck}"], "prepare.split: by must be time, hash, random, fold or column", id="no such kind"),
+    pytest.param(["prepare.split=5"], "prepare.split: by must be time", id="no section at all"),
+    pytest.param(["prepare.split={by: random, test_share: 0.6, validation_share: 0.4}"],
+                 "prepare.split: validation_share=0.4 and test_share=0.6 leave nothing to train on", id="shares that take all"),
+    pytest.param(["prepare.split={by: fold, column: id, folds: 5, fold: 5}"], "fold=5 is none of the 5 folds; they are 0 to 4",
+                 id="a fold beyond the last"),
     pytest.param(["prepare.label=null"], "prepare.label: Input should be a valid string (found None)", id="nothing for something"),
 ])
 def test_a_mistake_is_told_in_one_line_with_its_place_and_a_remedy(minimal: str, overrides: list[str], message: str) -> None:
