@@ -17,6 +17,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+_FINDINGS_SHOWN = 5
+
+
 class SparkringError(Exception):
     """Base of all errors that are the input's or the cluster's fault, not a bug of ours."""
 
@@ -50,6 +53,20 @@ class DatasetVersionNotFound(SparkringError, LookupError):
         found = f"it has {', '.join(map(str, existing))}" if existing else "it has none yet"
         what = "no committed version" if wanted is None else f"no version {wanted}"
         super().__init__(f"{url} has {what}; {found}. Run `sparkring prepare` to commit one, or name an existing version.")
+
+
+class DatasetChanged(DatasetError):
+    """Files of a dataset version that are not what was committed."""
+
+    def __init__(self, url: str, *, version: int, findings: Sequence[str]) -> None:
+        self.findings = tuple(findings)
+        more = f"; and {len(findings) - _FINDINGS_SHOWN} more" if len(findings) > _FINDINGS_SHOWN else ""
+        super().__init__(f"version {version} of {url} is not what was committed: {'; '.join(findings[:_FINDINGS_SHOWN])}{more}. "
+                         "Restore what is named from a copy, or prepare a new version and train on that.")
+
+
+class ReceiptError(SparkringError, ValueError):
+    """Receipts of a run that were changed, or that do not prove what they should."""
 
 
 class CommitConflict(SparkringError, RuntimeError):

@@ -1,5 +1,6 @@
 """The training loop of one rank: from the last checkpoint, or the seed, to a trained model.
 
+    check     every file is the one that was committed, by its footer
     start     rank 0's state (fresh, or its latest checkpoint) is broadcast, and all ranks prove that they hold it
     step      exact gradient, update, one event
     epoch     every row came exactly once (proved by digest), held-out metrics, checkpoint
@@ -20,7 +21,7 @@ from sparkring.conf.schema import Config
 from sparkring.errors import DatasetError, SparkringError
 from sparkring.models.build import build_model
 from sparkring.pipelines.data.loader import Batch, Loader, LoaderConfig
-from sparkring.pipelines.data.manifest import LABEL, ROW_ID, Dataset, Manifest
+from sparkring.pipelines.data.manifest import ROW_ID, Dataset, Manifest
 from sparkring.pipelines.data.reader import SplitReader
 from sparkring.pipelines.data.rowhash import add, from_hex, rows_digest, to_hex
 from sparkring.pipelines.parallel.communicator import Communicator
@@ -32,8 +33,10 @@ from sparkring.pipelines.training.held_out import evaluate_split
 from sparkring.pipelines.training.job import TrainJob, TrainSummary
 from sparkring.pipelines.training.model_files import ModelCard, save_model
 from sparkring.pipelines.training.optimizer import learning_rate, make_optimizer, set_learning_rate
+from sparkring.pipelines.training.start_check import require_committed_files
 from sparkring.pipelines.training.state import pack_state, unpack_state
 from sparkring.pipelines.training.step import Inputs, StepCost, train_step
+from sparkring.pipelines.training.tasks import input_tensors, label_tensor, loss_of, shapes_of
 
 
 def train_rank(context: RankContext, job: dict[str, Any]) -> dict[str, Any] | None:
@@ -58,10 +61,12 @@ class _RankTrainer:
         self._manifest: Manifest = dataset.manifest(job.dataset_version)
         self._checkpoints = Checkpoints(job.run_url)
         self._loaders = {split: self._loader(dataset, split) for split in ("train", "validation")}
+        require_committed_files(communicator, dataset, self._manifest, splits=tuple(self._loaders))
         self._inputs = self._make_inputs()
         torch.manual_seed(self._config.train.seed)
-        features = self._manifest.preprocessing
-        self._model = build_model(self._config.model, num_numeric=len(features.numeric), cardinalities=features.cardinalities())
+        task, features = self._manifest.task, self._manifest.preprocessing
+        self._loss_sum = loss_of(task, features)
+        self._model = build_model(self._config.model, shapes_of(task, features))
         self._model.to(self._inputs.device, self._inputs.dtype)
         self._optimizer = make_optimizer(self._model.parameters(), self._config.train.optimizer)
         self._ring = GradientRing(self._model, communicator, bucket_mb=self._config.train.bucket_mb)
@@ -126,7 +131,7 @@ class _RankTrainer:
             waiting = time.perf_counter()
         position = self._shared(position)
         self._require_exact(position)
-        validation = evaluate_split(self._model, self._loaders["validation"], self._inputs, self._communicator)
+        validation = evaluate_split(self._model, self._loaders["validation"], self._inputs, self._communicator, self._manifest)
         following = Position(epoch=position.epoch + 1, steps_done=position.steps_done)
         if self._context.rank == 0:
             self._events.write("epoch", epoch=position.epoch, seconds=round(earlier + time.perf_counter() - began, 3),
@@ -140,7 +145,7 @@ class _RankTrainer:
         train = self._config.train
         rate = learning_rate(position.steps_done, total_steps=train.epochs * self._steps, config=train.optimizer)
         set_learning_rate(self._optimizer, rate)
-        loss, cost = train_step(self._model, batch, self._inputs, self._ring, self._optimizer)
+        loss, cost = train_step(self._model, batch, self._inputs, self._ring, self._optimizer, self._loss_sum)
         digest = rows_digest(batch.tensors[ROW_ID].numpy())
         self._digest = add([self._digest, digest])
         self._write_step(position, batch, loss, rate, data_s, cost, digest)
@@ -191,9 +196,10 @@ class _RankTrainer:
             raise SparkringError(f"{self._job.run_url} has no whole checkpoint of a finished epoch left; run the same command again.")
         unpack_state(best.state, self._model, self._optimizer)
         card = ModelCard(
-            name=self._config.name, model=self._config.model, preprocessing=self._manifest.preprocessing, dataset_url=self._job.dataset_url,
-            dataset_version=self._job.dataset_version, content_id=self._manifest.content_id, epoch=best.document.position.epoch,
-            step=best.document.position.steps_done, validation=best.document.validation, code_version=__version__)
+            name=self._config.name, model=self._config.model, task=self._manifest.task, preprocessing=self._manifest.preprocessing,
+            dataset_url=self._job.dataset_url, dataset_version=self._job.dataset_version, content_id=self._manifest.content_id,
+            epoch=best.document.position.epoch, step=best.document.position.steps_done, validation=best.document.validation,
+            code_version=__version__)
         save_model(self._job.run_url, self._model, card)
         return TrainSummary(steps=position.steps_done, resumed_at=resumed_at, best_epoch=card.epoch, validation=card.validation)
 
@@ -204,10 +210,12 @@ class _RankTrainer:
         batch_rows = train.batch_rows if split == "train" else 8 * train.batch_rows
         config = LoaderConfig(batch_rows=batch_rows, seed=train.seed, lanes=self._job.lanes, reader_threads=train.reader_threads,
                               deadline_s=train.ring.deadline_s)
-        reader = SplitReader(dataset.store, self._manifest, split)
+        wanted = (*input_tensors(self._config.model), label_tensor(self._manifest.task), ROW_ID)
+        names = [spec.name for spec in self._manifest.tensors]
+        reader = SplitReader(dataset.store, self._manifest, split, tensors=[name for name in names if name in wanted])
         return Loader(reader, config, rank=self._context.rank, num_ranks=self._context.size)
 
     def _make_inputs(self) -> Inputs:
-        names = tuple(spec.name for spec in self._manifest.tensors if spec.name not in (LABEL, ROW_ID))
         dtype: torch.dtype = getattr(torch, self._config.train.precision)
-        return Inputs(names=names, label=LABEL, dtype=dtype, device=torch.device(self._context.device))
+        return Inputs(names=input_tensors(self._config.model), label=label_tensor(self._manifest.task), dtype=dtype,
+                      device=torch.device(self._context.device))

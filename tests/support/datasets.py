@@ -60,7 +60,7 @@ def _write_split(folder: Path, name: str, layout: Sequence[Sequence[int]], *, fi
         written.append(DataFile(
             path=str(path), bytes=(folder / path).stat().st_size, sha256=hashlib.sha256((folder / path).read_bytes()).hexdigest(),
             row_groups=tuple(groups),
-            row_group_bytes=tuple(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))))
+            row_group_bytes=tuple(_compressed_bytes(footer.row_group(group)) for group in range(footer.num_row_groups))))
         tables.append(table)
         first_id += table.num_rows
     whole = pa.concat_tables(tables)
@@ -74,7 +74,12 @@ def _table(rows: int, *, first_id: int, generator: np.random.Generator) -> pa.Ta
     late = (numeric @ np.array([1.0, -0.5, 0.25], dtype=np.float32) + 0.5 * colour + generator.standard_normal(rows) > 1.0).astype(np.int8)
     columns = {"row_id": np.arange(first_id, first_id + rows, dtype=np.int64), "late": late,
                **{name: numeric[:, place] for place, name in enumerate(NUMERIC)}, "colour": colour}
-    return pa.table(columns)
+    return pa.table(columns, schema=pa.schema([pa.field(name, pa.from_numpy_dtype(values.dtype), nullable=False)
+                                               for name, values in columns.items()]))
+
+
+def _compressed_bytes(group: pq.RowGroupMetaData) -> int:
+    return sum(group.column(number).total_compressed_size for number in range(group.num_columns))
 
 
 def _write_groups(path: Path, table: pa.Table, groups: Sequence[int]) -> None:

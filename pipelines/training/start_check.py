@@ -1,0 +1,32 @@
+"""Before the first step: every file that the run will read is the one that was committed, or no rank begins.
+
+Each rank looks at the footers of its share of the files, and all of them learn what any of them found.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import torch
+
+from sparkring.errors import DatasetChanged
+from sparkring.pipelines.data.integrity import Finding, check_footers
+from sparkring.pipelines.data.manifest import Dataset, Manifest
+from sparkring.pipelines.parallel.communicator import Communicator
+
+
+def require_committed_files(communicator: Communicator, dataset: Dataset, manifest: Manifest, *, splits: Sequence[str]) -> None:
+    """Check all files of ``splits`` by size and footer, spread over the ranks.
+
+    Raises:
+        DatasetChanged: on every rank, if some rank found a file that is not what the manifest says; it is named.
+    """
+    context = communicator.context
+    files = [file for split in splits for file in manifest.splits[split].files]
+    mine = check_footers(dataset.store, manifest, files[context.rank::context.size])
+    lines = "".join(json.dumps([finding.path, finding.text]) + "\n" for finding in mine).encode()
+    told = communicator.gather(torch.tensor(list(lines), dtype=torch.uint8), name="start.files")
+    findings = [Finding(*json.loads(line)) for line in told.numpy().tobytes().splitlines()]
+    if findings:
+        raise DatasetChanged(dataset.url, version=manifest.version, findings=list(map(str, findings)))
