@@ -144,10 +144,9 @@ def _explain(error: ValidationError, origin: str) -> str:
 
 
 def _complaint(error: ErrorDetails) -> str:
-    path = [str(part) for part in error["loc"]]
+    path, section = _without_tags([str(part) for part in error["loc"]])
     where = ".".join(path)
     if error["type"] == "extra_forbidden":
-        section = _section(Config, path[:-1])
         known = list(section.model_fields) if section else []
         elsewhere = [key for key in _all_keys(Config) if key.rpartition(".")[2] == path[-1]]
         hint = nearest(path[-1], known) or (f"; did you mean {elsewhere[0]!r}?" if elsewhere else "")
@@ -158,29 +157,39 @@ def _complaint(error: ErrorDetails) -> str:
     return f"{where or 'value'}: {error['msg'].removeprefix('Value error, ')}{found}"
 
 
-def _section(model: type[BaseModel], path: Sequence[str]) -> type[BaseModel] | None:
-    """The model that describes ``path``, or None where the path leaves the models (inside a dict)."""
-    for part in path:
-        field = model.model_fields.get(part)
-        if field is None:
-            continue  # a name inside a dict of sections, e.g. prepare.sources.flights
-        inner = _model_in(field.annotation)
-        if inner is None:
-            return None
-        model = inner
-    return model
+def _without_tags(loc: Sequence[str]) -> tuple[list[str], type[BaseModel] | None]:
+    """The path of keys as YAML has it, and the model that its last key belongs to (None inside a plain dict).
+
+    Where a key takes one of several models, pydantic puts the chosen one's tag after it, e.g. ``model.image.widths``.
+    """
+    models: list[type[BaseModel]] = [Config]
+    path = []
+    for place, part in enumerate(loc):
+        if len(models) > 1:
+            models = [model for model in models if part in _tags(model)]
+            continue
+        path.append(part)
+        field = models[0].model_fields.get(part) if models and place < len(loc) - 1 else None
+        if field is not None:  # else a name inside a dict of sections, e.g. prepare.sources.flights
+            models = _models_in(field.annotation)
+    return path, models[0] if len(models) == 1 else None
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """``Section`` of the annotations ``Section``, ``Section | None`` and ``dict[str, Section]``."""
-    kinds = [annotation, *get_args(annotation)]
-    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+def _tags(model: type[BaseModel]) -> set[Any]:
+    """All words by which a model of a union may be chosen, e.g. its ``kind``."""
+    return {word for field in model.model_fields.values() for word in get_args(field.annotation) if isinstance(word, str)}
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """``Section`` of the annotations ``Section``, ``Section | None`` and ``dict[str, Section]``; several of a union."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in _models_in(inner)]
 
 
 def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Every key of the schema with its path, e.g. ``train.ring.device``."""
     for name, field in model.model_fields.items():
         yield prefix + name
-        inner = _model_in(field.annotation)
-        if inner is not None:
+        for inner in _models_in(field.annotation):
             yield from _all_keys(inner, f"{prefix}{name}.")

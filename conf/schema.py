@@ -28,12 +28,64 @@ class SourceConfig(Section):
 
     path: str
     """A file, folder or URL that Spark can read, or ``package:NAME/FILE`` for a file inside an installed Python package."""
-    format: Literal["csv", "parquet"] = "csv"
-    """How the bytes are to be read."""
-    columns: dict[str, str]
-    """The columns to read and their Spark SQL types, e.g. ``{distance: double}``. Others in the file are left alone."""
+    format: Literal["csv", "parquet", "images", "idx", "text"] = "csv"
+    """How the bytes are to be read. ``images``, ``idx`` (the MNIST family) and ``text`` are folders of files, and have columns of
+    their own: ``path, label, image``; ``id, part, label, image``; ``path, content``."""
+    columns: dict[str, str] = {}
+    """The columns of a table to read and their Spark SQL types, e.g. ``{distance: double}``. Others in the file are left alone."""
+    pattern: str = "*"
+    """Names of the files to read in a folder of images or texts, e.g. ``*.py``."""
+    if_missing: str = ""
+    """What to do where ``path`` is not there; the error says it."""
     null_value: str = ""
     """Text that stands for a missing value in CSV, e.g. ``NA``."""
+
+    @model_validator(mode="after")
+    def _columns_fit_the_format(self) -> Self:
+        folder = self.format in ("images", "idx", "text")
+        if folder == bool(self.columns):
+            raise ValueError(f"format {self.format} has columns of its own; name none" if folder else f"format {self.format} needs columns")
+        return self
+
+
+class AugmentConfig(Section):
+    """Random changes to train images, drawn anew each epoch from the run's seed and the row's id."""
+
+    flip: bool = False
+    """Mirror left to right, every second time."""
+    crop_padding: Annotated[int, Field(ge=0)] = 0
+    """Shift by up to this many pixels each way; zeros come in."""
+
+
+class ImageConfig(Section):
+    """A column of image files: how they are kept, and how the network sees them."""
+
+    column: str
+    """A binary column of the query: one file a row, of any kind that OpenCV reads (PNG, JPEG, WebP, TIFF, BMP ...)."""
+    channels: Literal[1, 3] = 3
+    """1: grey. 3: red, green, blue."""
+    size: tuple[Positive, Positive] | None = None
+    """(height, width): the middle of each image in these proportions, scaled. Default: as they are; all must be equal then."""
+    codec: Literal["png", "jpeg"] = "png"
+    """How the dataset keeps pixels: without loss, or smaller. A file that is so already keeps its bytes."""
+    jpeg_quality: Annotated[int, Field(ge=1, le=100)] = 90
+    augment: AugmentConfig | None = None
+    """Changes of train images; none by default."""
+
+
+class TokensConfig(Section):
+    """A column of texts: joined, cut into rows of equally many tokens, each of which is predicted from those before it."""
+
+    column: str
+    """A string column of the query, or a binary one that holds UTF-8: a document a row."""
+    document: str
+    """A column of the query that names the document; its hash decides the order in which documents are joined."""
+    length: Annotated[int, Field(ge=2)] = 256
+    """Tokens of a row."""
+    tokenizer: str | None = None
+    """A ``tokenizer.json`` of the library tokenizers. Default: a token a byte."""
+    pack_mb: Annotated[float, Field(gt=0)] = 4.0
+    """Text that is joined together, in megabytes: what one task works on. Each ends in one row that padding fills up."""
 
 
 class FeaturesConfig(Section):
@@ -43,12 +95,18 @@ class FeaturesConfig(Section):
     """Columns that become one standardised float32 each; a null becomes the train mean."""
     categorical: tuple[str, ...] = ()
     """Columns that become one integer id each, from a vocabulary of the train split; id 0 is null or never seen."""
+    image: ImageConfig | None = None
+    """A column of image files."""
+    tokens: TokensConfig | None = None
+    """A column of texts; it stands alone, for the task next_token."""
 
     @model_validator(mode="after")
     def _some_and_distinct(self) -> Self:
-        names = [*self.numeric, *self.categorical]
-        if not names:
-            raise ValueError("no features: name at least one column under numeric or categorical")
+        names = [*self.numeric, *self.categorical, *([self.image.column] if self.image else [])]
+        if not names and not self.tokens:
+            raise ValueError("no features: name at least one column under numeric, categorical, image or tokens")
+        if names and self.tokens:
+            raise ValueError(f"tokens stand alone, found {', '.join(names)} beside them; leave one or the other out")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"features named twice: {', '.join(twice)}")
@@ -153,8 +211,11 @@ class PrepareConfig(Section):
     """Spark SQL over ``sources`` that yields one row an example, with a row id, a label, a split column and features."""
     row_id: str = "row_id"
     """Column of the result that identifies a row: a unique, non-null bigint."""
-    label: str
-    """Column of the result to predict: 0 or 1; rows where it is null are left out."""
+    task: Literal["binary", "multiclass", "next_token"] = "binary"
+    """What is predicted: a label of 0 or 1, one of several classes, or each next token of a text."""
+    label: str = ""
+    """Column of the result to predict; rows where it is null are left out. Binary: 0 or 1. Multiclass: a number or text, each
+    value of the train split being a class. Next token: none, the text is its own label."""
     features: FeaturesConfig
     split: SplitConfig
     min_category_rows: Positive = 20
@@ -168,8 +229,17 @@ class PrepareConfig(Section):
     seed: Seed = 20130101
     """Seed of the global shuffle before writing."""
 
+    @model_validator(mode="after")
+    def _task_fits(self) -> Self:
+        text = self.task == "next_token"
+        if text != (self.features.tokens is not None):
+            raise ValueError("task next_token and features.tokens go together; give both or neither")
+        if text == bool(self.label):
+            raise ValueError("task next_token has no label; the text is its own" if text else f"task {self.task} needs a label")
+        return self
 
-class ModelConfig(Section):
+
+class TabularModelConfig(Section):
     """The network for tables: an embedding for each category column, then a multilayer perceptron."""
 
     kind: Literal["tabular"] = "tabular"
@@ -177,6 +247,43 @@ class ModelConfig(Section):
     """Widths of the hidden layers."""
     max_embedding: Positive = 32
     """Largest width of an embedding; smaller vocabularies get smaller ones."""
+
+
+class ImageModelConfig(Section):
+    """The network for images: a small residual convnet without batch statistics."""
+
+    kind: Literal["image"]
+    widths: tuple[Positive, ...] = (32, 64, 128)
+    """Channels of each stage; every stage but the first halves height and width."""
+
+
+class TextModelConfig(Section):
+    """The network for tokens: a causal transformer decoder."""
+
+    kind: Literal["text"]
+    width: Positive = 128
+    """Of a token's vector."""
+    layers: Positive = 4
+    heads: Positive = 4
+    tied: bool = True
+    """Use the embedding as the output matrix too."""
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"width={self.width} is no multiple of heads={self.heads}")
+        return self
+
+
+def _model_kind(value: object) -> object:
+    """A model that does not say its kind is the one for tables."""
+    return value.get("kind", "tabular") if isinstance(value, dict) else getattr(value, "kind", None)
+
+
+ModelConfig = Annotated[
+    Annotated[TabularModelConfig, Tag("tabular")] | Annotated[ImageModelConfig, Tag("image")] | Annotated[TextModelConfig, Tag("text")],
+    Discriminator(_model_kind, custom_error_type="kind", custom_error_message="there is no such kind; give tabular, image or text")]
+"""Any of the networks, told apart by ``kind``."""
 
 
 class OptimizerConfig(Section):
@@ -289,7 +396,7 @@ class Config(Section):
     """The committed version to train on; default the latest."""
     spark: SparkConfig = SparkConfig()
     prepare: PrepareConfig
-    model: ModelConfig = ModelConfig()
+    model: ModelConfig = TabularModelConfig()
     train: TrainConfig = TrainConfig()
     score: ScoreConfig = ScoreConfig()
 

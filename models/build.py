@@ -2,20 +2,60 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import nn
 
-from sparkring.conf.schema import ModelConfig
+from sparkring.conf.schema import ImageModelConfig, ModelConfig, TabularModelConfig
+from sparkring.errors import ConfigError
+from sparkring.models.image import ImageNetwork
 from sparkring.models.tabular import TabularNetwork
+from sparkring.models.text import TextNetwork
 
 
-def build_model(config: ModelConfig, *, num_numeric: int, cardinalities: tuple[int, ...]) -> nn.Module:
-    """Build an untrained network for rows with these features.
+@dataclass(frozen=True, kw_only=True)
+class Shapes:
+    """What the rows of a dataset are like, as far as a network's layers depend on it."""
+
+    num_numeric: int = 0
+    """Numeric columns."""
+    cardinalities: tuple[int, ...] = ()
+    """Ids of each category column."""
+    image: tuple[int, int, int] | None = None
+    """(channels, height, width)."""
+    length: int = 0
+    """Tokens of a row."""
+    vocabulary: int = 0
+    """Ids of a token."""
+    num_outputs: int = 1
+    """Logits of a row: 1 for a 0 / 1 label, else as many as there are classes."""
+
+
+def build_model(config: ModelConfig, shapes: Shapes) -> nn.Module:
+    """Build an untrained network for rows of these shapes.
 
     Args:
         config: Kind and sizes.
-        num_numeric: Numeric columns.
-        cardinalities: Ids of each category column.
+        shapes: Of the dataset's rows.
     Returns:
-        A module called with the manifest's input tensors by name that returns logits of shape (rows,).
+        A module called with the manifest's input tensors by name; it returns logits, of shape (rows,) for a 0 / 1 label,
+        (rows, classes), or (rows, length, vocabulary).
+    Raises:
+        ConfigError: this kind of network does not take such rows.
     """
-    return TabularNetwork(num_numeric, cardinalities, hidden=config.hidden, max_embedding=config.max_embedding)
+    if isinstance(config, TabularModelConfig):
+        _require(config.kind, "prepare.features.numeric or categorical", shapes.num_numeric or shapes.cardinalities)
+        return TabularNetwork(shapes.num_numeric, shapes.cardinalities, hidden=config.hidden, max_embedding=config.max_embedding,
+                              num_outputs=shapes.num_outputs)
+    if isinstance(config, ImageModelConfig):
+        _require(config.kind, "prepare.features.image", shapes.image)
+        assert shapes.image is not None
+        return ImageNetwork(shapes.image[0], shapes.num_outputs, widths=config.widths)
+    _require(config.kind, "prepare.features.tokens", shapes.length)
+    return TextNetwork(shapes.vocabulary, shapes.length, width=config.width, layers=config.layers, heads=config.heads, tied=config.tied)
+
+
+def _require(kind: str, features: str, found: object) -> None:
+    if not found:
+        raise ConfigError(f"model.kind={kind} takes rows with {features}, which this dataset version does not have; "
+                          "choose a model of another kind, or prepare such features.")

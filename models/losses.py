@@ -16,3 +16,43 @@ def log_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
         A scalar; 0 for no rows.
     """
     return functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+
+
+def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
+    """Sum over rows of the cross entropy of the row's class, in nats.
+
+    Args:
+        logits: (rows, classes).
+        labels: (rows,) int64 numbers of classes.
+    Returns:
+        A scalar; 0 for no rows.
+    """
+    return functional.cross_entropy(logits, labels, reduction="sum")
+
+
+def next_token_loss_sum(logits: Tensor, tokens: Tensor, *, pad_id: int) -> Tensor:
+    """Sum over rows of the mean cross entropy of each row's tokens given those before them, in nats.
+
+    The first token of a row has nothing before it and is not predicted; padding is neither predicted nor counted.
+
+    Args:
+        logits: (rows, length, vocabulary); position t predicts token t + 1.
+        tokens: (rows, length) int64.
+        pad_id: The id that fills rows up.
+    Returns:
+        A scalar; 0 for no rows, and a row without a second token adds 0.
+    """
+    nats, counted = next_token_nats(logits, tokens, pad_id=pad_id)
+    return (nats.sum(dim=1) / counted.sum(dim=1).clamp(min=1)).sum()
+
+
+def next_token_nats(logits: Tensor, tokens: Tensor, *, pad_id: int) -> tuple[Tensor, Tensor]:
+    """The cross entropy of every predicted token.
+
+    Returns:
+        (rows, length) nats of the token after each position, and (rows, length) whether there is one to predict; where there
+        is none (the end of the row, padding) the nats are 0.
+    """
+    targets = functional.pad(tokens[:, 1:], (0, 1), value=pad_id)
+    nats = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=pad_id, reduction="none")
+    return nats.view_as(targets), targets != pad_id

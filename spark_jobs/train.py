@@ -153,7 +153,7 @@ def _shower(epochs: int, bar: Bar) -> Callable[[list[Record]], None]:
             if record["event"] == "start":
                 steps_per_epoch = record["steps_per_epoch"]
             elif record["event"] == "epoch" and record["validation"]:
-                validation = f", held-out loss {record['validation']['loss']:.4f}, AUC {record['validation']['auc']:.4f}"
+                validation = f", held-out {_figures(record['validation'])}"
             elif record["event"] == "step":
                 last = record
         if last is not None:
@@ -163,13 +163,21 @@ def _shower(epochs: int, bar: Bar) -> Callable[[list[Record]], None]:
     return show
 
 
+def _figures(metrics: dict[str, float]) -> str:
+    """The first two, e.g. ``loss 0.4, AUC 0.7``."""
+    return ", ".join(f"{'AUC' if name == 'auc' else name} {value:.4f}" for name, value in list(metrics.items())[:2])
+
+
 def _require_rows(manifest: Manifest, url: str) -> None:
+    """See that train and validation have rows, and both labels where the task is to tell two labels apart."""
     for name in ("train", "validation"):
         split = manifest.splits.get(name)
-        if split is None or split.positives in (0, split.rows):
-            found = f"{split.rows} rows, {split.positives} of them with label 1" if split else "no such split"
-            raise DatasetError(f"version {manifest.version} of {url}: the {name} split needs rows of both labels, found {found}; "
+        if split is None or not split.rows:
+            raise DatasetError(f"version {manifest.version} of {url} has no rows in its {name} split, which training needs; "
                                "change prepare.split and prepare a new version.")
+        if manifest.task == "binary" and split.positives in (0, split.rows):
+            raise DatasetError(f"version {manifest.version} of {url}: the {name} split needs rows of both labels, found {split.rows} rows, "
+                               f"{split.positives} of them with label 1; change prepare.split and prepare a new version.")
 
 
 def _claim(store: Store, config: Config, manifest: Manifest) -> dict[str, Any]:

@@ -193,8 +193,9 @@ def _demo_text(result: DemoResult, config: Config, name: str) -> str:
         f"  model    {result.training.url}{_reused(flag=result.training.reused)}",
         f"  scores   {result.scores.url}{_reused(flag=result.scores.reused)}",
         f"  report   {result.report.path}",
-        "next, a wider network on the same data:",
-        f"  sparkring demo {name} {_wider(config)}",
+        *([] if config.model.kind != "tabular" else [
+            "next, a wider network on the same data:",
+            f"  sparkring demo {name} {_wider(config)}"]),
     ])
 
 

@@ -6,6 +6,8 @@ evaluation and scoring all read it. This module holds the facts; ``spark_jobs/et
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict
 
 
@@ -40,13 +42,50 @@ class CategoricalFeature(_Feature):
         return len(self.vocabulary) + 1
 
 
+class ImageFeature(_Feature):
+    """An image of fixed size, stored by ``codec``; the network sees ``(pixel / 255 - mean) / std``, channels first."""
+
+    height: int
+    width: int
+    channels: int
+    """1: grey. 3: red, green, blue."""
+    codec: Literal["png", "jpeg"]
+    mean: tuple[float, ...]
+    """A channel's, over all pixels of the train rows, black 0 and white 1."""
+    std: tuple[float, ...]
+    """A channel's, never 0 (a channel of one value gets 1)."""
+
+
+class TokensFeature(_Feature):
+    """A row of token ids, cut from joined texts."""
+
+    length: int
+    """Tokens of a row."""
+    vocabulary: int
+    """How many ids there are, ``end_id`` and ``pad_id`` included."""
+    end_id: int
+    """Stands after each document."""
+    pad_id: int
+    """Fills the last row of a pack up; never predicted."""
+    tokenizer_sha256: str | None
+    """Of the ``tokenizer.json``; None where a token is a byte."""
+    tokens: dict[str, int]
+    """Of each split, without padding."""
+    text_bytes: dict[str, int]
+    """UTF-8 bytes of each split's texts, which the tokens stand for."""
+
+
 class Preprocessing(_Fitted):
-    """All features in the order in which the network takes them."""
+    """All features in the order in which the network takes them, and the label's values."""
 
     numeric: tuple[NumericFeature, ...]
     categorical: tuple[CategoricalFeature, ...]
     train_rows: int
     """Rows that the figures were fitted on."""
+    image: ImageFeature | None = None
+    tokens: TokensFeature | None = None
+    classes: tuple[str, ...] = ()
+    """The label's values in the order of their numbers, for a label of several classes."""
 
     def cardinalities(self) -> tuple[int, ...]:
         """Ids of each category column."""

@@ -1,32 +1,90 @@
-"""Exact metrics on held-out rows: each rank predicts its rows, rank 0 judges all of them together.
+"""Exact metrics on held-out rows, over all ranks' rows at once; no average of averages.
 
-Nothing is averaged over ranks or batches: every row's prediction reaches rank 0 (8 bytes a row) before one is judged.
+    binary       every row's probability reaches rank 0 (16 bytes a row), which judges them all together
+    multiclass   loss and hits are summed over rows and ranks, then divided once by the rows of the split
+    next_token   nats and hits are summed over predicted tokens and ranks, then divided once by their number
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from sparkring.models.losses import next_token_nats
 from sparkring.pipelines.data.loader import Loader
+from sparkring.pipelines.data.manifest import Manifest
+from sparkring.pipelines.data.preprocessing import TokensFeature
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.training.step import Inputs
 
 
 @torch.no_grad()  # not inference_mode: Horovod may not touch inference tensors from its own thread
-def evaluate_split(model: nn.Module, loader: Loader, inputs: Inputs, communicator: Communicator) -> dict[str, float] | None:
-    """Judge ``model`` on all rows of the loader's split.
+def evaluate_split(model: nn.Module, loader: Loader, inputs: Inputs, communicator: Communicator,
+                   manifest: Manifest) -> dict[str, float] | None:
+    """Judge ``model`` on all rows of the loader's split, the validation split.
 
+    Args:
+        model: Put into evaluation mode here, and back into training mode.
+        loader: Over the split.
+        inputs: What of a batch goes where.
+        communicator: Of the ring; every rank calls this at the same time.
+        manifest: Says what the task is.
     Returns:
-        On rank 0 ``loss``, ``auc``, ``average_precision`` and ``calibration_error``; None on the others.
+        On rank 0 the metrics by name, ``loss`` first, and None on the others. Binary: ``loss``, ``auc``,
+        ``average_precision``, ``calibration_error``. Multiclass: ``loss``, ``accuracy``. Next token: ``loss`` (nats a
+        token), ``accuracy``, ``bits_per_byte``.
     """
     model.eval()
+    try:
+        if manifest.task == "binary":
+            return _binary(model, loader, inputs, communicator)
+        totals = torch.zeros(3, dtype=torch.float64)
+        for batch in loader.epoch(0):
+            if batch.rows:
+                logits, labels = model(**inputs.of(batch.tensors)), inputs.labels(batch.tensors)
+                totals += _token_totals(logits, labels, manifest) if manifest.task == "next_token" else _class_totals(logits, labels)
+    finally:
+        model.train()
+    loss, hits, count = communicator.sum(totals, name="held_out.totals").tolist()
+    if communicator.context.rank != 0:
+        return None
+    metrics = {"loss": loss / count, "accuracy": hits / count}
+    if manifest.preprocessing.tokens is not None:
+        metrics["bits_per_byte"] = bits_per_byte(metrics["loss"], manifest.preprocessing.tokens, "validation")
+    return metrics
+
+
+def bits_per_byte(nats_per_token: float, tokens: TokensFeature, split: str) -> float:
+    """A token loss as bits per byte of UTF-8 text, which compares across tokenizers.
+
+    Tokens that are not predicted (the first one of each row) are taken to cost as much as the others.
+    """
+    return nats_per_token / math.log(2) * tokens.tokens[split] / tokens.text_bytes[split]
+
+
+def _class_totals(logits: Tensor, labels: Tensor) -> Tensor:
+    """(3,) loss, hits and rows."""
+    loss = functional.cross_entropy(logits.double(), labels, reduction="sum")
+    return torch.stack([loss, (logits.argmax(dim=1) == labels).sum(), torch.tensor(len(labels))]).double().cpu()
+
+
+def _token_totals(logits: Tensor, tokens: Tensor, manifest: Manifest) -> Tensor:
+    """(3,) nats, hits and predicted tokens."""
+    assert manifest.preprocessing.tokens is not None
+    nats, counted = next_token_nats(logits, tokens, pad_id=manifest.preprocessing.tokens.pad_id)
+    hits = (logits[:, :-1].argmax(dim=2) == tokens[:, 1:]) & counted[:, :-1]
+    return torch.stack([nats.sum(dtype=torch.float64), hits.sum(), counted.sum()]).double().cpu()
+
+
+def _binary(model: nn.Module, loader: Loader, inputs: Inputs, communicator: Communicator) -> dict[str, float] | None:
     parts: list[Tensor] = []
     for batch in loader.epoch(0):
         if batch.rows:
             probability = torch.sigmoid(model(**inputs.of(batch.tensors)).double())  # float32 would round a confident one to 1
             parts.append(torch.stack([probability, inputs.labels(batch.tensors).double()], dim=1).cpu())
-    model.train()
     mine = torch.cat(parts) if parts else torch.empty((0, 2), dtype=torch.float64)
     everyone = communicator.gather(mine, name="held_out.predictions")
     if communicator.context.rank != 0:

@@ -23,6 +23,7 @@ from sparkring.models.build import build_model
 from sparkring.pipelines.data.loader import Batch, Loader, LoaderConfig
 from sparkring.pipelines.data.manifest import ROW_ID, Dataset, Manifest
 from sparkring.pipelines.data.reader import SplitReader
+from sparkring.pipelines.data.receipts import ReceiptMaker, combined
 from sparkring.pipelines.data.rowhash import add, from_hex, rows_digest, to_hex
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
@@ -72,6 +73,8 @@ class _RankTrainer:
         self._ring = GradientRing(self._model, communicator, bucket_mb=self._config.train.bucket_mb)
         self._steps = self._loaders["train"].steps()
         """Steps of an epoch."""
+        self._receipts = ReceiptMaker(self._loaders["train"].order, batch_rows=self._config.train.batch_rows, rank=self._context.rank,
+                                      num_ranks=self._context.size)
         self._digest = 0
         """Digest of the row ids that this rank has seen in this epoch since it last told the others."""
 
@@ -113,8 +116,11 @@ class _RankTrainer:
     def _write_start(self, position: Position) -> None:
         self._events.write(
             "start", size=self._context.size, host=socket.gethostname(), pid=os.getpid(), device=self._context.device,
-            lanes=self._job.lanes, dataset_version=self._job.dataset_version, reduction=self._ring.description, steps_per_epoch=self._steps,
-            epochs=self._config.train.epochs, epoch=position.epoch, step=position.step)
+            lanes=self._job.lanes, seed=self._config.train.seed, batch_rows=self._config.train.batch_rows,
+            dataset_url=self._job.dataset_url, dataset_version=self._job.dataset_version, content_id=self._manifest.content_id,
+            manifest_sha256=Dataset(self._job.dataset_url).manifest_sha256(self._job.dataset_version), reduction=self._ring.description,
+            steps_per_epoch=self._steps, epochs=self._config.train.epochs, epoch=position.epoch, step=position.step,
+            resumed=position.receipts)
 
     # -- an epoch ----------------------------------------------------------------------------------------------------
 
@@ -132,7 +138,7 @@ class _RankTrainer:
         position = self._shared(position)
         self._require_exact(position)
         validation = evaluate_split(self._model, self._loaders["validation"], self._inputs, self._communicator, self._manifest)
-        following = Position(epoch=position.epoch + 1, steps_done=position.steps_done)
+        following = Position(epoch=position.epoch + 1, steps_done=position.steps_done, receipts=position.receipts)
         if self._context.rank == 0:
             self._events.write("epoch", epoch=position.epoch, seconds=round(earlier + time.perf_counter() - began, 3),
                                rows=position.rows, train_loss=position.loss_sum / position.rows, exact=True,
@@ -157,14 +163,17 @@ class _RankTrainer:
         recorded = {"row_ids": batch.tensors[ROW_ID].tolist()} if self._config.train.record_rows else {}
         self._events.write(
             "step", epoch=position.epoch, step=position.step, rows=batch.rows, global_rows=batch.global_rows, loss=loss, lr=rate,
-            data_s=round(data_s, 6), compute_s=round(cost.compute_s, 6), comm_s=round(cost.comm_s, 6), digest=to_hex(digest), **recorded)
+            data_s=round(data_s, 6), compute_s=round(cost.compute_s, 6), comm_s=round(cost.comm_s, 6), digest=to_hex(digest),
+            **self._receipts.step(position.epoch, position.step), **recorded)
 
     def _shared(self, position: Position) -> Position:
-        """The position with all ranks' row digests added to it; every rank calls this at the same step."""
+        """The position with all ranks' row digests and the hash of their receipts; every rank calls this at the same step."""
         mine = torch.tensor([self._digest], dtype=torch.uint64).view(torch.int64)  # Horovod sums no uint64; int64 wraps alike
         total = int(self._communicator.sum(mine, name="epoch.digest")[0])
         self._digest = 0
-        return position.model_copy(update={"rows_digest": to_hex(add([from_hex(position.rows_digest), total]))})
+        heads = self._communicator.gather(torch.tensor([list(bytes.fromhex(self._events.head))], dtype=torch.uint8), name="epoch.receipts")
+        return position.model_copy(update={"rows_digest": to_hex(add([from_hex(position.rows_digest), total])),
+                                           "receipts": combined([bytes(head.tolist()).hex() for head in heads])})
 
     def _require_exact(self, position: Position) -> None:
         """Every row of the split exactly once: as many rows, and the same sum of their hashes."""
@@ -201,7 +210,8 @@ class _RankTrainer:
             epoch=best.document.position.epoch, step=best.document.position.steps_done, validation=best.document.validation,
             code_version=__version__)
         save_model(self._job.run_url, self._model, card)
-        return TrainSummary(steps=position.steps_done, resumed_at=resumed_at, best_epoch=card.epoch, validation=card.validation)
+        return TrainSummary(steps=position.steps_done, resumed_at=resumed_at, best_epoch=card.epoch, validation=card.validation,
+                            receipts=position.receipts)
 
     # -- parts -------------------------------------------------------------------------------------------------------
 

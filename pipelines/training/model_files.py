@@ -16,8 +16,10 @@ from torch import nn
 from sparkring.conf.schema import ModelConfig
 from sparkring.errors import CheckpointDamaged, ConfigError
 from sparkring.models.build import build_model
+from sparkring.pipelines.data.manifest import Task
 from sparkring.pipelines.data.preprocessing import Preprocessing
 from sparkring.pipelines.data.store import open_store
+from sparkring.pipelines.training.tasks import shapes_of
 
 CARD = "model/model.json"
 
@@ -30,6 +32,8 @@ class ModelCard(BaseModel):
     format: Literal[1] = 1
     name: str
     model: ModelConfig
+    task: Task = "binary"
+    """What it was trained to predict."""
     preprocessing: Preprocessing
     """The one definition of how source columns become inputs."""
     dataset_url: str
@@ -100,8 +104,7 @@ def load_weights(run_url: str, card: ModelCard) -> bytes:
 
 def model_from_bytes(card: ModelCard, weights: bytes) -> nn.Module:
     """Build the card's network around checked weights, in evaluation mode (what a Spark executor does)."""
-    features = card.preprocessing
-    model = build_model(card.model, num_numeric=len(features.numeric), cardinalities=features.cardinalities())
+    model = build_model(card.model, shapes_of(card.task, card.preprocessing))
     tensors = load(weights)
     model.to(next(iter(tensors.values())).dtype)
     model.load_state_dict(tensors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from sparkring.models.losses import log_loss_sum
 from sparkring.pipelines.data.loader import Batch
 from sparkring.pipelines.training.gradient_ring import GradientRing
-
-LossSum = Callable[[Tensor, Tensor], Tensor]
+from sparkring.pipelines.training.tasks import LossSum
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Inputs:
         return {name: self._placed(tensors[name]) for name in self.names}
 
     def labels(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """(rows,) what is to be predicted."""
+        """(rows, ...) what is to be predicted."""
         return self._placed(tensors[self.label])
 
     def _placed(self, tensor: Tensor) -> Tensor:

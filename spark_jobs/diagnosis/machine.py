@@ -119,13 +119,14 @@ def gradient_mb(config: Config | None) -> float | None:
 
     from sparkring.models.build import build_model
     from sparkring.pipelines.data.manifest import Dataset
+    from sparkring.pipelines.training.tasks import shapes_of
 
     try:
-        features = Dataset(config.dataset).manifest(config.dataset_version).preprocessing
+        manifest = Dataset(config.dataset).manifest(config.dataset_version)
+        with torch.device("meta"):  # shapes without memory
+            model = build_model(config.model, shapes_of(manifest.task, manifest.preprocessing))
     except SparkringError:
         return None
-    with torch.device("meta"):  # shapes without memory
-        model = build_model(config.model, num_numeric=len(features.numeric), cardinalities=features.cardinalities())
     width = torch.finfo(getattr(torch, config.train.precision)).bits // 8
     return sum(parameter.numel() for parameter in model.parameters()) * width / MB
 

@@ -33,7 +33,7 @@ class ColumnFacts:
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[int | None, ...]
     codec: str
     nullable: bool
     role: str
@@ -90,8 +90,9 @@ def data_facts(manifest: Manifest) -> DataFacts:
 def _split(name: str, split: Split) -> SplitFacts:
     groups = [rows for file in split.files for rows in file.row_groups]
     return SplitFacts(
-        name=name, rows=split.rows, label_share=split.positives / split.rows if split.rows and split.positives is not None else None, files=len(split.files),
-        row_groups=len(groups), smallest_group=min(groups, default=0), largest_group=max(groups, default=0),
+        name=name, rows=split.rows, files=len(split.files), row_groups=len(groups),
+        label_share=split.positives / split.rows if split.rows and split.positives is not None else None,
+        smallest_group=min(groups, default=0), largest_group=max(groups, default=0),
         bytes=sum(file.bytes for file in split.files))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sparkring.spark_jobs.reporting.gather import Workspace
 from sparkring.spark_jobs.reporting.quality_facts import QualityFacts
 from sparkring.spark_jobs.reporting.run_facts import RunFacts
-from sparkring.spark_jobs.reporting.words import count, duration, metric, several
+from sparkring.spark_jobs.reporting.words import count, duration, layers, metric, several
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def _training(run: RunFacts, workspace: Workspace) -> str:
     """What was trained, on what, for how long."""
     splits = workspace.data.splits if workspace.data else ()
     rows = "".join(f" over {count(split.rows)} rows" for split in splits if split.name == "train")
-    network = f"A network ({'-'.join(map(str, workspace.card.model.hidden))})" if workspace.card else "A network"
+    network = f"A network ({layers(workspace.card.model)})" if workspace.card else "A network"
     ranks, epochs, spent = several(run.size, "Horovod rank"), several(len(run.epochs), "epoch"), duration(run.wall_s)
     if run.finished:
         return f"{network} was trained on {ranks} for {epochs}{rows} in {spent}."

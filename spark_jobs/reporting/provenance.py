@@ -9,7 +9,7 @@ from sparkring.pipelines.training.model_files import ModelCard
 from sparkring.spark_jobs.reporting.data_facts import DataFacts
 from sparkring.spark_jobs.reporting.gather import Workspace
 from sparkring.spark_jobs.reporting.run_facts import RunFacts
-from sparkring.spark_jobs.reporting.words import moment, several
+from sparkring.spark_jobs.reporting.words import layers, moment, several
 
 Entry = tuple[str, str]
 
@@ -44,7 +44,7 @@ def _of_run(run: RunFacts, config: Config) -> Iterator[Entry]:
 
 
 def _of_model(card: ModelCard) -> Iterator[Entry]:
-    yield "model", f"{card.model.kind}, hidden layers {', '.join(map(str, card.model.hidden))}"
+    yield "model", f"{card.model.kind}, {layers(card.model)}"
     yield "weights from", f"epoch {card.epoch}, step {card.step:,}"
     yield "weights SHA-256", card.weights_sha256
     yield "trained by", f"sparkring {card.code_version}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
+from sparkring.conf.schema import ImageModelConfig, ModelConfig, TabularModelConfig
+
 DASH = "\u2013"
 
 
@@ -60,6 +62,15 @@ def size(num_bytes: float) -> str:
 def moment(timestamp: float) -> str:
     """Seconds since 1970 -> ``2013-01-31 12:00 UTC``."""
     return datetime.fromtimestamp(timestamp, UTC).strftime("%Y-%m-%d %H:%M\u00a0UTC")
+
+
+def layers(model: ModelConfig) -> str:
+    """What a network is made of, e.g. ``hidden layers 256, 128, 64``."""
+    if isinstance(model, TabularModelConfig):
+        return f"hidden layers {', '.join(map(str, model.hidden))}"
+    if isinstance(model, ImageModelConfig):
+        return f"residual stages of {', '.join(map(str, model.widths))} channels"
+    return f"{several(model.layers, 'layer')} of width {model.width}, {several(model.heads, 'head')} each"
 
 
 def several(number: int, noun: str) -> str:

@@ -21,6 +21,7 @@ from sparkring.conf.schema import Config
 from sparkring.models.build import build_model
 from sparkring.pipelines.data.manifest import Dataset
 from sparkring.pipelines.training.model_files import ModelCard, save_model
+from sparkring.pipelines.training.tasks import shapes_of
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 VALIDATION_FROM, TEST_FROM = START + timedelta(days=60), START + timedelta(days=75)
@@ -93,7 +94,7 @@ def save_untrained(config: Config, *, seed: int = 0) -> ModelCard:
     """Commit a network with random weights as the model of ``config.run``, trained on the latest dataset version."""
     manifest = Dataset(config.dataset).manifest()
     torch.manual_seed(seed)
-    model = build_model(config.model, num_numeric=len(manifest.preprocessing.numeric), cardinalities=manifest.preprocessing.cardinalities())
+    model = build_model(config.model, shapes_of(manifest.task, manifest.preprocessing))
     return save_model(config.run, model, ModelCard(
-        name=config.name, model=config.model, preprocessing=manifest.preprocessing, dataset_url=config.dataset,
+        name=config.name, model=config.model, task=manifest.task, preprocessing=manifest.preprocessing, dataset_url=config.dataset,
         dataset_version=manifest.version, content_id=manifest.content_id, epoch=1, step=1, validation={}, code_version="0"))

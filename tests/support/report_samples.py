@@ -21,6 +21,7 @@ from sparkring.pipelines.data.preprocessing import CategoricalFeature, NumericFe
 from sparkring.pipelines.data.store import open_store
 from sparkring.pipelines.training.metrics import binary_metrics
 from sparkring.pipelines.training.model_files import ModelCard, save_model
+from sparkring.pipelines.training.tasks import shapes_of
 from sparkring.spark_jobs.scores import Scores, commit_scores
 
 Record = dict[str, Any]
@@ -145,7 +146,7 @@ def write_model(config: Config) -> str:
     """Commit a fresh network as the run's model; returns the hash of its weights."""
     preprocessing, manifest = sample_preprocessing(), sample_manifest()
     torch.manual_seed(0)
-    model = build_model(config.model, num_numeric=len(NUMERIC), cardinalities=preprocessing.cardinalities())
+    model = build_model(config.model, shapes_of("binary", preprocessing))
     card = save_model(config.run, model, ModelCard(
         name=config.name, model=config.model, preprocessing=preprocessing, dataset_url=config.dataset, dataset_version=1,
         content_id=manifest.content_id, epoch=4, step=868, validation={"loss": 0.41, "auc": 0.73}, code_version="0.1.0"))

@@ -89,6 +89,16 @@ def test_extends_is_seen_from_the_file_that_says_it_not_from_the_current_folder(
     pytest.param(["train.optimizer.name=adm"], "'sgd', 'adam' or 'adamw' (found 'adm')", id="a word that is not offered"),
     pytest.param(["train.lanes=1"], "lanes=1 is less than num_ranks=2", id="values that contradict each other"),
     pytest.param(["prepare.features.numeric=[]"], "no features: name at least one column", id="no features"),
+    pytest.param(["prepare.label=''"], "prepare: task binary needs a label", id="nothing for something"),
+    pytest.param(["model.kind=image", "model.widhts=[8]"], "unknown key model.widhts; did you mean 'widths'? (known here: kind, widths)",
+                 id="a key of the chosen network"),
+    pytest.param(["model.hiden=[8]"], "unknown key model.hiden; did you mean 'hidden'?", id="a key of the network that is not named"),
+    pytest.param(["model.kind=imge"], "model: there is no such kind; give tabular, image or text", id="no such network"),
+    pytest.param(["model.kind=text", "model.width=130"], "model: width=130 is no multiple of heads=4", id="heads that do not fit"),
+    pytest.param(["prepare.features.tokens={column: a, document: b}"], "tokens stand alone, found km beside them", id="text and numbers"),
+    pytest.param(["prepare.task=next_token"], "task next_token and features.tokens go together", id="a task without its text"),
+    pytest.param(["prepare.sources.more={path: more.csv}"], "prepare.sources.more: format csv needs columns", id="a table without columns"),
+    pytest.param(["prepare.sources.trips.format=idx"], "format idx has columns of its own; name none", id="columns for images"),
     pytest.param(["prepare.split.test_form=2014-01-01"], "unknown key prepare.split.test_form; did you mean 'test_from'?",
                  id="a key of a section that has kinds"),
     pytest.param(["prepare.split={by: hash, column: id, seeds: 2}"], "unknown key prepare.split.seeds; did you mean 'seed'?",
@@ -101,7 +111,6 @@ def test_extends_is_seen_from_the_file_that_says_it_not_from_the_current_folder(
                  "prepare.split: validation_share=0.4 and test_share=0.6 leave nothing to train on", id="shares that take all"),
     pytest.param(["prepare.split={by: fold, column: id, folds: 5, fold: 5}"], "fold=5 is none of the 5 folds; they are 0 to 4",
                  id="a fold beyond the last"),
-    pytest.param(["prepare.label=null"], "prepare.label: Input should be a valid string (found None)", id="nothing for something"),
 ])
 def test_a_mistake_is_told_in_one_line_with_its_place_and_a_remedy(minimal: str, overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as raised:

@@ -65,7 +65,8 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_the_headline_says_what_was_trained_on_what_and_how_good_it_is(complete: str) -> None:
     headline = re.sub(r"\d+\.\d+\s(s|ms)", "SECONDS", re.search(r'(?s)class="lead">(.*?)</p>', complete).group(1))  # type: ignore[union-attr]
-    assert headline.startswith("A network (256-128-64) was trained on 2 Horovod ranks for 5 epochs over 221,405 rows in SECONDS.")
+    assert headline.startswith(
+        "A network (hidden layers 256, 128, 64) was trained on 2 Horovod ranks for 5 epochs over 221,405 rows in SECONDS.")
     assert "on 51,631 held-out test rows with a ROC AUC of 0.7" in headline
     assert headline.endswith("for the logistic regression and 0.5000 for the base rate. It beats both.")
 

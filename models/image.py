@@ -1,0 +1,75 @@
+"""The network for images: a small residual convnet without batch statistics.
+
+    image (B, C, H, W) -> conv 3x3 -> norm -> [stage: (halve, but in the first) -> residual block] x len(widths)
+                       -> mean over H and W -> linear -> logits (B, K)
+
+    residual block:  x + conv3x3(relu(norm(conv3x3(relu(norm(x))))))
+
+Normalisation is by groups of channels of one image, never over the rows of a batch: a row's logits do not depend on
+which rows it meets on its rank, so the ring's gradient is the serial one however the rows are dealt.
+Source: He et al., "Identity mappings in deep residual networks", ECCV 2016 (the block); Wu and He, "Group
+normalization", ECCV 2018.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+CHANNELS_PER_GROUP = 8
+"""Of a normalisation; a width that 8 does not divide takes the largest divisor that both share."""
+
+
+class ImageNetwork(nn.Module):
+    """Predicts class logits from one image a row."""
+
+    def __init__(self, channels: int, num_outputs: int, *, widths: Sequence[int]) -> None:
+        """Build the layers.
+
+        Args:
+            channels: C of the images.
+            num_outputs: K, the logits of a row; with 1 they are returned as (B,).
+            widths: Channels of each stage; every stage but the first halves height and width.
+        """
+        super().__init__()
+        self.stem = nn.Conv2d(channels, widths[0], 3, padding=1)
+        stages: list[nn.Module] = []
+        before = widths[0]
+        for place, width in enumerate(widths):
+            if place:
+                stages.append(nn.Conv2d(before, width, 3, stride=2, padding=1))
+            stages.append(ResidualBlock(width))
+            before = width
+        self.stages = nn.Sequential(*stages)
+        self.norm = _norm(before)
+        self.head = nn.Linear(before, num_outputs)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return logits (B, K), or (B,) where K is 1, for ``image`` (B, C, H, W) floats."""
+        x_BCHW = self.stages(self.stem(image))
+        x_BC = torch.relu(self.norm(x_BCHW)).mean(dim=(2, 3))
+        logits: Tensor = self.head(x_BC)
+        return logits.squeeze(1) if logits.shape[1] == 1 else logits
+
+
+class ResidualBlock(nn.Module):
+    """Two normalised 3x3 convolutions around which the input passes."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm1, self.conv1 = _norm(width), nn.Conv2d(width, width, 3, padding=1)
+        self.norm2, self.conv2 = _norm(width), nn.Conv2d(width, width, 3, padding=1)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Return a tensor of the input's shape."""
+        hidden = self.conv1(functional.relu(self.norm1(x_BCHW)))
+        changed: Tensor = x_BCHW + self.conv2(functional.relu(self.norm2(hidden)))
+        return changed
+
+
+def _norm(width: int) -> nn.GroupNorm:
+    return nn.GroupNorm(width // math.gcd(width, CHANNELS_PER_GROUP), width)
