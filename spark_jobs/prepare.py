@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -22,9 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkring import __version__
 from sparkring.conf.schema import Config, PrepareConfig
-from sparkring.errors import CommitConflict
+from sparkring.pipelines.data.commit import commit_version
+from sparkring.pipelines.data.local_store import LocalStore
 from sparkring.pipelines.data.manifest import Dataset, Manifest, Split, content_id
 from sparkring.pipelines.data.preprocessing import Preprocessing
+from sparkring.pipelines.data.store import open_store
 from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.etl.encode import encode
 from sparkring.spark_jobs.etl.examples import run_query, survey, tables
@@ -136,37 +137,20 @@ class _Job:
         steps.begin("fitting on train")
         train = examples.where(split_name(config) == SPLITS[0])
         preprocessing = fit(train, config.features, rows=rows[SPLITS[0]], min_category_rows=config.min_category_rows)
-        data_id = uuid.uuid4().hex[:16]
-        try:
-            splits = self._write(examples, preprocessing, data_id, steps)
-            manifest = self._manifest(preprocessing, splits, data_id)
-        except BaseException:
-            self.dataset.store.delete(f"data/{data_id}")
-            raise
-        self._commit(manifest)
-        return manifest
+        return commit_version(self.dataset, lambda folder: self._write(examples, preprocessing, folder, steps),
+                              lambda data_id, splits: self._manifest(preprocessing, splits, data_id))
 
-    def _commit(self, manifest: Manifest) -> None:
-        """Make the version visible. Only a lost race is certain to have left the files unseen, so only then they go."""
-        try:
-            self.dataset.commit(manifest)
-        except CommitConflict:
-            self.dataset.store.delete(f"data/{manifest.data_id}")
-            raise
-
-    def _write(self, examples: DataFrame, preprocessing: Preprocessing, data_id: str, steps: _Steps) -> dict[str, Split]:
-        """Write all splits into a folder that nobody knows of yet."""
+    def _write(self, examples: DataFrame, preprocessing: Preprocessing, folder: str, steps: _Steps) -> dict[str, Split]:
+        """Write all splits into ``folder`` of the store, which nobody knows of yet."""
         config = self.config.prepare
         fields, tensors = describe(config, preprocessing)
         layouts = lay_out_splits(examples, config, tensors)
-        root = Path(self.dataset.store.path(""))
-        splits = {}
+        store, splits = self.dataset.store, {}
         for name in SPLITS:
             steps.begin(f"writing {name}")
-            folder = root / "data" / data_id / name
             rows = encode(examples.where(split_name(config) == name), preprocessing)
-            write_split(rows, folder, fields=fields, layout=layouts[name], seed=config.seed)
-            splits[name] = read_back(root, folder, fields)
+            write_split(rows, store, f"{folder}/{name}", fields=fields, layout=layouts[name], seed=config.seed)
+            splits[name] = read_back(store, f"{folder}/{name}", fields)
         return splits
 
     def _manifest(self, preprocessing: Preprocessing, splits: dict[str, Split], data_id: str) -> Manifest:
@@ -181,8 +165,9 @@ class _Job:
 
     @property
     def _cache(self) -> Path:
-        """Unpacked sources go beside the dataset, where the executors look anyway."""
-        return Path(self.dataset.store.path("cache"))
+        """Unpacked sources go beside the dataset, where the executors look anyway, or into the workspace if that is in no folder."""
+        store = self.dataset.store
+        return Path(store.path("cache")) if isinstance(store, LocalStore) else Path(open_store(self.config.workspace).path("cache"))
 
 
 def _recipe_id(config: PrepareConfig, facts: dict[str, dict[str, Any]]) -> str:
@@ -199,5 +184,4 @@ def _same_recipe(dataset: Dataset, recipe_id: str) -> Manifest | None:
 
 
 def _complete(dataset: Dataset, manifest: Manifest) -> bool:
-    paths = ((Path(dataset.store.path(file.path)), file.bytes) for split in manifest.splits.values() for file in split.files)
-    return all(path.is_file() and path.stat().st_size == size for path, size in paths)
+    return all(dataset.store.size(file.path) == file.bytes for split in manifest.splits.values() for file in split.files)

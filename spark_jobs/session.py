@@ -98,11 +98,11 @@ def result_settings(spark: SparkSession) -> Iterator[None]:
 
 
 def spark_path(path: str) -> str:
-    """How Spark addresses a file of the driver's file system, whatever its default file system is.
+    """How Spark addresses a file of the driver's file system, whatever its default file system is; a URL stays as it is.
 
     Databricks mounts volumes under the same path for Spark and for plain files, and there the plain path is the one that works.
     """
-    return path if path.startswith(("/Volumes/", "/dbfs/")) else f"file:{path}"
+    return path if "://" in path or path.startswith(("/Volumes/", "/dbfs/")) else f"file:{path}"
 
 
 def java_version() -> int | None:

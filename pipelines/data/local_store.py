@@ -63,7 +63,7 @@ class LocalStore:
             except FileExistsError:
                 raise CommitConflict(
                     f"{target} was committed by another writer first; nothing was changed. Read it and try again.") from None
-            _sync(target.parent)
+            self._settle(target)
 
     def put(self, name: str, data: bytes) -> None:
         """Write beside, then rename over."""
@@ -71,7 +71,7 @@ class LocalStore:
         with _beside(target) as partial:
             _write(partial, data)
             partial.replace(target)
-            _sync(target.parent)
+            self._settle(target)
 
     def upload(self, source: Path, name: str) -> None:
         """Copy beside, then rename over."""
@@ -80,7 +80,7 @@ class LocalStore:
             shutil.copyfile(source, partial)
             _sync(partial)
             partial.replace(target)
-            _sync(target.parent)
+            self._settle(target)
 
     def move(self, source: str, target: str) -> None:
         """Flush the file to the disk, then rename it."""
@@ -88,7 +88,7 @@ class LocalStore:
         _make_folder(new.parent)
         _sync(old)
         old.replace(new)
-        _sync(new.parent)
+        self._settle(new)
 
     def delete(self, name: str) -> None:
         """Remove a file or folder inside this one."""
@@ -97,6 +97,13 @@ class LocalStore:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+
+    def _settle(self, path: Path) -> None:
+        """Make a new name durable, and those of the folders above it, which Spark may have made."""
+        for folder in path.parents:
+            _sync(folder)
+            if folder == self.root:
+                break
 
     @contextmanager
     def lock(self, name: str, *, busy: str) -> Iterator[None]:

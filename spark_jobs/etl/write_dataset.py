@@ -7,10 +7,11 @@ Spark's own Parquet writer writes native columns; no row passes through Python. 
 from __future__ import annotations
 
 import hashlib
-import shutil
+import posixpath
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -20,13 +21,16 @@ from sparkring.errors import SourceError
 from sparkring.pipelines.data.manifest import LABEL, ROW_ID, DataField, DataFile, Split, TensorSpec
 from sparkring.pipelines.data.preprocessing import Preprocessing
 from sparkring.pipelines.data.rowhash import add, rows_digest, to_hex
+from sparkring.pipelines.data.store import Store
 from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.etl.layout import BUCKET_BITS, NUM_BUCKETS, SplitLayout, lay_out
-from sparkring.spark_jobs.etl.petastorm_schema import unischema, write_metadata
+from sparkring.spark_jobs.etl.petastorm_schema import COMMON_METADATA, dataset_metadata, unischema
 from sparkring.spark_jobs.etl.splits import split_name
+from sparkring.spark_jobs.etl.staging import writing_area
 from sparkring.spark_jobs.session import spark_path
 
 _FILE = "__file"
+_CHUNK = 8 << 20
 _BYTES = {"int64": 8, "float32": 4, "float64": 8}
 """Of a value in a tensor."""
 _ENCODING = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false", "compression": "snappy"}
@@ -76,12 +80,13 @@ def lay_out_splits(examples: DataFrame, config: PrepareConfig, tensors: Sequence
                           min_groups=config.min_row_groups) for name, buckets in rows.items()}
 
 
-def write_split(encoded: DataFrame, folder: Path, *, fields: Sequence[DataField], layout: SplitLayout, seed: int) -> None:
+def write_split(encoded: DataFrame, store: Store, folder: str, *, fields: Sequence[DataField], layout: SplitLayout, seed: int) -> None:
     """Write the rows of one split in their final order.
 
     Args:
         encoded: The rows, with the fields' columns; the first field is the row id, the second the label.
-        folder: The split's folder, on a file system that the driver and all executors see; not there yet.
+        store: The dataset's.
+        folder: The split's folder in it; not there yet.
         fields: The columns to write.
         layout: Files and row groups.
         seed: Of the shuffle.
@@ -90,37 +95,79 @@ def write_split(encoded: DataFrame, folder: Path, *, fields: Sequence[DataField]
     bucket = sf.shiftrightunsigned(key, 64 - BUCKET_BITS)
     number = sum(((bucket >= border).cast("int") for border in layout.borders), start=sf.lit(0))
     columns = [_never_null(named(field.name), field).alias(field.name) for field in fields]
-    spread = folder.with_name(f".{folder.name}.writing")
+    spread = spread_of(folder)
     # A file's rows meet in one task and are sorted there; Spark then makes one file of each run of equal numbers.
-    (encoded.select(*columns, number.alias(_FILE)).repartition(_FILE).sortWithinPartitions(_FILE, key)
-     .write.partitionBy(_FILE).options(**_ENCODING, **_group_options(layout.group_rows)).parquet(spark_path(str(spread))))
-    _collect_files(spread, folder, layout.num_files)
+    ordered = encoded.select(*columns, number.alias(_FILE)).repartition(_FILE).sortWithinPartitions(_FILE, key)
+    with writing_area(store, encoded.sparkSession) as area:
+        ordered.write.partitionBy(_FILE).options(**_ENCODING, **_group_options(layout.group_rows)).parquet(spark_path(area.path(spread)))
+        collect_files(area, spread, store, folder, num_files=layout.num_files)
 
 
-def read_back(root: Path, folder: Path, fields: Sequence[DataField]) -> Split:
+def spread_of(folder: str) -> str:
+    """Where Spark writes what becomes ``folder``: beside it, under a name that no reader looks into."""
+    parent, name = posixpath.split(folder)
+    return f"{parent}/.{name}.writing"
+
+
+def collect_files(area: Store, spread: str, store: Store, folder: str, *, num_files: int) -> None:
+    """Make ``__file=3/part-<job>.parquet`` ``part-00003.parquet``: names without the job's id, and no partition column.
+
+    Args:
+        area: Where Spark wrote; the dataset's own store, or a local one that is uploaded from.
+        spread: The folder that it wrote.
+        store: The dataset's.
+        folder: The split's folder in it.
+        num_files: Files of the split.
+    """
+    for number in range(num_files):
+        inside = f"{spread}/{_FILE}={number}"
+        (written,) = [name for name in area.names(inside) if name.endswith(".parquet")]
+        target = f"{folder}/part-{number:05d}.parquet"
+        if area is store:
+            store.move(f"{inside}/{written}", target)
+        else:
+            store.upload(Path(area.path(f"{inside}/{written}")), target)
+    area.delete(spread)
+
+
+def read_back(store: Store, folder: str, fields: Sequence[DataField]) -> Split:
     """Add Petastorm's metadata to a written split and describe its files.
 
     Args:
-        root: The dataset's folder, which paths are relative to.
-        folder: The split's folder.
+        store: The dataset's.
+        folder: The split's folder in it.
         fields: The columns; the first is the row id, the second the label.
     Returns:
         What the manifest says about the split.
     """
-    files, digests, positives = [], [], 0
-    for path in sorted(folder.glob("*.parquet")):
-        footer = pq.read_metadata(path)
-        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-        sizes = (sum(group.column(column).total_compressed_size for column in range(group.num_columns)) for group in groups)
-        with path.open("rb") as opened:
-            sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
-        files.append(DataFile(path=path.relative_to(root).as_posix(), bytes=path.stat().st_size, sha256=sha256,
-                              row_groups=tuple(group.num_rows for group in groups), row_group_bytes=tuple(sizes)))
-        ids, labels = pq.read_table(path, columns=[fields[0].name, fields[1].name]).columns
+    files, digests, positives, schema = [], [], 0, None
+    for name in store.names(folder):
+        if not name.endswith(".parquet"):
+            continue
+        with store.open_input(f"{folder}/{name}") as source:
+            size, sha256 = source.size(), _sha256(source)
+            parquet = pq.ParquetFile(source)
+            footer, schema = parquet.metadata, parquet.schema_arrow
+            groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+            sizes = (sum(group.column(column).total_compressed_size for column in range(group.num_columns)) for group in groups)
+            files.append(DataFile(path=f"{folder}/{name}", bytes=size, sha256=sha256,
+                                  row_groups=tuple(group.num_rows for group in groups), row_group_bytes=tuple(sizes)))
+            ids, labels = parquet.read(columns=[fields[0].name, fields[1].name]).columns
         digests.append(rows_digest(ids.to_numpy()))
         positives += int(labels.to_numpy().sum(dtype="int64"))
-    write_metadata(folder, unischema(folder.name, fields), {Path(file.path).name: len(file.row_groups) for file in files})
+    metadata = dataset_metadata(schema, unischema(posixpath.basename(folder), fields),
+                                {posixpath.basename(file.path): len(file.row_groups) for file in files})
+    store.put(f"{folder}/{COMMON_METADATA}", metadata)
     return Split(files=tuple(files), rows=sum(file.rows for file in files), positives=positives, rows_digest=to_hex(add(digests)))
+
+
+def _sha256(source: pa.NativeFile) -> str:
+    """Over all bytes; leaves the file at its beginning."""
+    digest = hashlib.sha256()
+    while chunk := source.read_buffer(_CHUNK):
+        digest.update(chunk)
+    source.seek(0)
+    return digest.hexdigest()
 
 
 def _key(row_id: Column, seed: int) -> Column:
@@ -137,15 +184,6 @@ def _group_options(rows: int) -> dict[str, str]:
     """
     return {"parquet.block.size": "1", "parquet.page.size.row.check.min": str(rows), "parquet.page.size.row.check.max": str(rows),
             "maxRecordsPerFile": "0"}  # whatever the session says: how many files there are is decided here
-
-
-def _collect_files(spread: Path, folder: Path, num_files: int) -> None:
-    """Move ``__file=3/part-<job>.parquet`` to ``part-00003.parquet``: names without the job's id, and no partition column."""
-    folder.mkdir(parents=True)
-    for number in range(num_files):
-        (written,) = spread.glob(f"{_FILE}={number}/*.parquet")
-        written.rename(folder / f"part-{number:05d}.parquet")
-    shutil.rmtree(spread)
 
 
 def _never_null(column: Column, field: DataField) -> Column:

@@ -1,0 +1,37 @@
+"""Making a dataset version: files first, in a folder that nobody knows of, then the one document that names them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+from sparkring.errors import CommitConflict
+from sparkring.pipelines.data.manifest import Dataset, Manifest, Split
+
+
+def commit_version(dataset: Dataset, write: Callable[[str], dict[str, Split]],
+                   describe: Callable[[str, dict[str, Split]], Manifest]) -> Manifest:
+    """Write the files of a version and commit it; an error before the commit leaves the dataset as it was.
+
+    Args:
+        dataset: Where to commit.
+        write: Given a fresh folder, a name inside the dataset's store, writes all splits below it and says what it wrote.
+        describe: Given the folder's id and the splits, makes the manifest.
+    Returns:
+        The manifest that is visible now.
+    Raises:
+        CommitConflict: another writer took the version number meanwhile; the files written here are gone again.
+    """
+    data_id = uuid.uuid4().hex[:16]
+    folder = f"data/{data_id}"
+    try:
+        manifest = describe(data_id, write(folder))
+    except BaseException:
+        dataset.store.delete(folder)
+        raise
+    try:
+        dataset.commit(manifest)
+    except CommitConflict:  # only a lost race is certain to have left the files unseen, so only then they go
+        dataset.store.delete(folder)
+        raise
+    return manifest
