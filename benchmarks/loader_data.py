@@ -47,7 +47,8 @@ def _write_images(folder: Path) -> None:
         return pa.table({"x": pa.array([encoded(image) for image in images], pa.binary())})
 
     field = DataField(name="x", dtype="uint8", shape=(SIDE, SIDE), codec="png")
-    spec = TensorSpec(name="x", dtype="float32", fields=("x",), stacked=False, shape=(1, SIDE, SIDE), image=ImageSpec(mean=(0.5,), std=(0.25,)))
+    spec = TensorSpec(name="x", dtype="float32", fields=("x",), stacked=False, shape=(1, SIDE, SIDE),
+                      image=ImageSpec(mean=(0.5,), std=(0.25,)))
     _commit(folder, (field,), spec, _files(folder, rows, files=4, groups=24, rows=256))
 
 
@@ -71,14 +72,15 @@ KINDS: dict[str, Callable[[Path], None]] = {"table": _write_table, "images": _wr
 
 
 def _files(folder: Path, make: Callable[[int], pa.Table], *, files: int, groups: int, rows: int) -> Iterator[DataFile]:
-    """Write files of equal row groups, as ``prepare`` does: Snappy, no dictionary."""
+    """Write files as ``prepare`` does: Snappy, no dictionary, equal row groups of which the last one of a file is short."""
     for number in range(files):
         path = Path("data/d1/train") / f"part-{number:05d}.parquet"
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(make(groups * rows), folder / path, row_group_size=rows, use_dictionary=False, compression="snappy")
+        last = rows - int(_generator.integers(0, rows // 20))
+        pq.write_table(make((groups - 1) * rows + last), folder / path, row_group_size=rows, use_dictionary=False, compression="snappy")
         content = (folder / path).read_bytes()
-        yield DataFile(path=path.as_posix(), bytes=len(content), sha256=hashlib.sha256(content).hexdigest(), row_groups=(rows,) * groups,
-                       row_group_bytes=(len(content) // groups,) * groups)
+        yield DataFile(path=path.as_posix(), bytes=len(content), sha256=hashlib.sha256(content).hexdigest(),
+                       row_groups=(*(rows,) * (groups - 1), last), row_group_bytes=(len(content) // groups,) * groups)
 
 
 def _commit(folder: Path, fields: tuple[DataField, ...], spec: TensorSpec, files: Iterator[DataFile]) -> None:
@@ -86,8 +88,9 @@ def _commit(folder: Path, fields: tuple[DataField, ...], spec: TensorSpec, files
     split = Split(files=written, rows=sum(file.rows for file in written), rows_digest="0" * 16)
     _add_petastorm_metadata(folder / "data/d1/train", fields, {Path(file.path).name: len(file.row_groups) for file in written})
     Dataset(str(folder)).commit(Manifest(
-        version=1, parent=None, data_id="d1", content_id="", recipe_id="", created_at="", code_version="", row_id="", label="", fields=fields,
-        tensors=(spec,), splits={"train": split}, recipe={}, source={}, preprocessing=Preprocessing(numeric=(), categorical=(), train_rows=0)))
+        version=1, parent=None, data_id="d1", content_id="", recipe_id="", created_at="", code_version="", row_id="", label="",
+        fields=fields, tensors=(spec,), splits={"train": split}, recipe={}, source={},
+        preprocessing=Preprocessing(numeric=(), categorical=(), train_rows=0)))
 
 
 def _add_petastorm_metadata(folder: Path, fields: tuple[DataField, ...], row_groups: dict[str, int]) -> None:
@@ -98,5 +101,6 @@ def _add_petastorm_metadata(folder: Path, fields: tuple[DataField, ...], row_gro
     from sparkring.spark_jobs.etl.petastorm_schema import write_metadata
 
     codecs = {"scalar": lambda: ScalarCodec(FloatType()), "png": lambda: CompressedImageCodec("png"), "ndarray": NdarrayCodec}
-    write_metadata(folder, Unischema("benchmark", [
-        UnischemaField(field.name, np.dtype(field.dtype).type, field.shape, codecs[field.codec](), False) for field in fields]), row_groups)
+    described = [UnischemaField(field.name, np.dtype(field.dtype).type, field.shape, codecs[field.codec](), nullable=False)
+                 for field in fields]
+    write_metadata(folder, Unischema("benchmark", described), row_groups)

@@ -46,7 +46,7 @@ class DenseBlock:
     """Decoded rows in memory."""
 
     values: Array
-    """(rows, ...), contiguous."""
+    """(rows, ...)"""
 
     @property
     def nbytes(self) -> int:
@@ -148,5 +148,5 @@ class _SpillFile:
 
 
 def _bytes_of(values: Array) -> NDArray[np.uint8]:
-    """The memory of a contiguous array."""
+    """The memory of an array, row by row."""
     return values.reshape(-1).view(np.uint8)
