@@ -8,18 +8,18 @@ after the config was checked, so that help and a mistake in it take no time.
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from sparkring import __version__
+from sparkring.answers import AsJson, examples, show, show_json
 from sparkring.conf.loading import load_config, shipped_configs
 from sparkring.conf.schema import Config
+from sparkring.data_commands import commands
 from sparkring.errors import SparkringError
 from sparkring.spark_jobs.console import console_progress
 
@@ -33,17 +33,14 @@ FAULT = 2
 ConfigName = Annotated[str, typer.Argument(metavar="CONFIG", help=f"A shipped config ({', '.join(shipped_configs())}) or a YAML file.")]
 Overrides = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", help="Change one value of the config, e.g. train.epochs=2. May be repeated; the last one wins.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON, and nothing else, on stdout.")]
-
-def _examples(*commands: str) -> str:
-    """The last lines of a command's help."""
-    return "\n\n".join(["Examples:", *(f"  [bold]{escape(command)}[/]" for command in commands)])
-
 
 app = typer.Typer(
     name="sparkring", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Start with [bold]sparkring doctor[/], then [bold]sparkring demo[/]. Each command says more: [bold]sparkring train --help[/].")
+
+
+app.add_typer(commands)
 
 
 def main() -> None:
@@ -66,17 +63,17 @@ def sparkring(version: Annotated[bool, typer.Option("--version", help="Print the
         raise typer.Exit
 
 
-@app.command(epilog=_examples("sparkring demo", "sparkring demo local/flights --set workspace=runs/short --set train.epochs=2"))
+@app.command(epilog=examples("sparkring demo", "sparkring demo local/flights --set workspace=runs/short --set train.epochs=2"))
 def demo(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Run the main job: prepare, train, evaluate, score, report. What is there already is reused."""
     loaded = _load(config, overrides)
     from sparkring.spark_jobs.demo import demo as run_demo
 
     result = run_demo(loaded, progress=console_progress())
-    _show(result, as_json=as_json, text=_demo_text(result, loaded, config))
+    show(result, as_json=as_json, text=_demo_text(result, loaded, config))
 
 
-@app.command(epilog=_examples("sparkring prepare", "sparkring prepare my.yaml --set prepare.row_group_mb=4"))
+@app.command(epilog=examples("sparkring prepare", "sparkring prepare my.yaml --set prepare.row_group_mb=4"))
 def prepare(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Commit a dataset version: read and join the source, split by time, fit on train, encode, shuffle, shard.
 
@@ -88,10 +85,10 @@ def prepare(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as
     result = run_prepare(loaded, progress=console_progress())
     how = "reused" if result.reused else f"prepared in {result.seconds:.1f} s"
     rows = ", ".join(f"{name} {count:,}" for name, count in result.rows.items())
-    _show(result, as_json=as_json, text=f"dataset version {result.version} ({how}) at {result.url}\nrows: {rows}")
+    show(result, as_json=as_json, text=f"dataset version {result.version} ({how}) at {result.url}\nrows: {rows}")
 
 
-@app.command(epilog=_examples("sparkring train", "sparkring train --set train.num_ranks=4 --set 'spark.master=local[4]'",
+@app.command(epilog=examples("sparkring train", "sparkring train --set train.num_ranks=4 --set 'spark.master=local[4]'",
                               "sparkring train my.yaml --set dataset_version=3 --set workspace=runs/third"))
 def train(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Train on a dataset version with a ring of Horovod ranks inside a Spark barrier stage.
@@ -103,21 +100,21 @@ def train(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_j
 
     result = run_train(loaded, progress=console_progress())
     how = "done already, reused" if result.reused else f"trained in {result.seconds:.1f} s"
-    _show(result, as_json=as_json, text=f"{result.steps:,} steps, {result.epochs} epochs ({how}) at {result.url}\n"
+    show(result, as_json=as_json, text=f"{result.steps:,} steps, {result.epochs} epochs ({how}) at {result.url}\n"
                                         f"validation: {_figures(result.validation)}")
 
 
-@app.command(epilog=_examples("sparkring evaluate", "sparkring evaluate --json | jq .network.auc"))
+@app.command(epilog=examples("sparkring evaluate", "sparkring evaluate --json | jq .network.auc"))
 def evaluate(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Judge the trained network on held-out rows, beside the base rate and a logistic regression."""
     loaded = _load(config, overrides)
     from sparkring.spark_jobs.evaluate import evaluate as run_evaluate
 
     result = run_evaluate(loaded, progress=console_progress())
-    _show(result, as_json=as_json, text=_quality_text(result))
+    show(result, as_json=as_json, text=_quality_text(result))
 
 
-@app.command(epilog=_examples("sparkring score", "sparkring score --set score.split=validation"))
+@app.command(epilog=examples("sparkring score", "sparkring score --set score.split=validation"))
 def score(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Predict the rows of a split on Spark with the trained model, and write Parquet."""
     loaded = _load(config, overrides)
@@ -125,20 +122,20 @@ def score(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_j
 
     result = run_score(loaded, progress=console_progress())
     how = "reused" if result.reused else f"scored in {result.seconds:.1f} s"
-    _show(result, as_json=as_json, text=f"{result.rows:,} rows ({how}) at {result.url}")
+    show(result, as_json=as_json, text=f"{result.rows:,} rows ({how}) at {result.url}")
 
 
-@app.command(epilog=_examples("sparkring report"))
+@app.command(epilog=examples("sparkring report"))
 def report(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Write one self-contained HTML page about what the workspace holds. Needs no Spark."""
     loaded = _load(config, overrides)
     from sparkring.spark_jobs.report import report as run_report
 
     result = run_report(loaded, progress=console_progress())
-    _show(result, as_json=as_json, text=f"report at {result.path}")
+    show(result, as_json=as_json, text=f"report at {result.path}")
 
 
-@app.command(epilog=_examples("sparkring doctor", "sparkring doctor yarn/flights"))
+@app.command(epilog=examples("sparkring doctor", "sparkring doctor yarn/flights"))
 def doctor(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Look at what a job of this config needs (Java, Python on executors, slots, Horovod, memory, disk, ports, GPUs).
 
@@ -149,7 +146,7 @@ def doctor(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_
 
     checks = run_doctor(loaded, progress=console_progress())
     if as_json:
-        _show_json([dataclasses.asdict(check) for check in checks])
+        show_json([dataclasses.asdict(check) for check in checks])
     else:
         _show_checks(checks)
     if any(check.status == "fail" for check in checks):
@@ -158,17 +155,6 @@ def doctor(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_
 
 def _load(config: str, overrides: list[str] | None) -> Config:
     return load_config(config, overrides or [])
-
-
-def _show(result: Any, *, as_json: bool, text: str) -> None:
-    if as_json:
-        _show_json(dataclasses.asdict(result) if dataclasses.is_dataclass(result) and not isinstance(result, type) else result)
-    else:
-        typer.echo(text)
-
-
-def _show_json(value: Any) -> None:
-    typer.echo(json.dumps(value, default=str))
 
 
 def _figures(metrics: dict[str, float]) -> str:

@@ -184,6 +184,10 @@ class Dataset:
             raise DatasetVersionNotFound(self.url, wanted=version, existing=existing)
         return parse_manifest(self.store.read(f"versions/{wanted}.json"), origin=f"{self.url}/versions/{wanted}.json")
 
+    def manifest_sha256(self, version: int) -> str:
+        """Hash of a committed version's manifest as it is stored."""
+        return hashlib.sha256(self.store.read(f"versions/{version}.json")).hexdigest()
+
     def commit(self, manifest: Manifest) -> None:
         """Make ``manifest`` visible as its version; CommitConflict if that number is taken."""
         self.store.put_if_absent(f"versions/{manifest.version}.json", manifest.to_json())

@@ -38,6 +38,8 @@ class Position(BaseModel):
     """The epoch's rows so far."""
     rows_digest: str = "0" * 16
     """Order-free hash of their ids, over all ranks."""
+    receipts: str = ""
+    """Hash over all ranks' events since the run began (``data/receipts.py``); empty at its beginning."""
     seconds: float = 0.0
     """Seconds of the epoch so far."""
 

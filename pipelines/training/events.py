@@ -4,15 +4,18 @@
 
 Each record has ``event`` (its kind), ``time`` (seconds since 1970), ``generation`` and ``rank``. Kinds:
 
-    start       size, host, pid, device, lanes, dataset_version, reduction, steps_per_epoch, epochs, epoch, step (where it goes on)
+    start       size, host, pid, device, lanes, seed, batch_rows, dataset_url, dataset_version, content_id, manifest_sha256, reduction,
+                steps_per_epoch, epochs, epoch, step (where it goes on), resumed (hash of the receipts that it goes on from)
     step        epoch, step, rows (this rank's), global_rows, loss (of the whole step, equal on all ranks), lr,
-                data_s, compute_s, comm_s, digest (of this rank's row ids, rowhash.py), row_ids (when recorded)
+                data_s, compute_s, comm_s, digest (of this rank's row ids, rowhash.py), offsets and windows (its receipt,
+                receipts.py), row_ids (when recorded)
     epoch       epoch, seconds, train_loss, rows, exact (the digest equals the split's), validation {loss, auc, ...}; rank 0 only
     checkpoint  epoch, step, seconds, name; rank 0 only
     warning     text; e.g. a damaged checkpoint that was passed over
     end         seconds
 
-A last line that a killed rank left half written is passed over.
+Each line ends with ``chain``, a hash over itself and the line before it (receipts.py); ``sparkring audit`` checks them. A last
+line that a killed rank left half written is passed over.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from sparkring.pipelines.data.receipts import seal
 from sparkring.pipelines.data.store import open_store
 
 Record = dict[str, Any]
@@ -39,11 +43,14 @@ class EventWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="ascii", buffering=1)
         self._common = {"generation": generation, "rank": rank}
+        self.head = ""
+        """Hash of the last record; empty before the first."""
 
     def write(self, event: str, **values: Any) -> None:
         """Append one record of kind ``event``."""
         record = {"event": event, "time": round(time.time(), 6), **self._common, **values}
-        self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
+        line, self.head = seal(json.dumps(record, separators=(",", ":")), self.head)
+        self._file.write(line + "\n")
 
     def __enter__(self) -> Self:
         return self

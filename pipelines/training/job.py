@@ -34,3 +34,5 @@ class TrainSummary(BaseModel):
     best_epoch: int
     validation: dict[str, float]
     """Held-out metrics of the best epoch."""
+    receipts: str = ""
+    """Hash over all ranks' events of the run (``data/receipts.py``)."""

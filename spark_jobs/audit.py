@@ -1,0 +1,253 @@
+"""``sparkring audit RUN``: prove from a run's events and the manifest alone that each epoch read each row exactly once.
+
+    <run>/events/*.jsonl           receipts, each line chained to the one before (pipelines/data/receipts.py)
+    <run>/result.json              the hash that the chain must end in; of an unfinished run, its latest checkpoint's
+    <dataset>/versions/<n>.json    row counts and the digest of the row ids
+
+Steps that were done again after a restart count once: those on the line of checkpoints that leads to the end, whatever
+the number of ranks of each generation was. Reads no data file and starts neither Spark nor ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from sparkring.errors import ReceiptError
+from sparkring.pipelines.data.manifest import Dataset, Manifest
+from sparkring.pipelines.data.order import EpochOrder, Int64s, group_rows
+from sparkring.pipelines.data.receipt_proof import EpochProof
+from sparkring.pipelines.data.receipts import combined
+from sparkring.pipelines.data.store import Store, numbered, open_store
+from sparkring.pipelines.training.checkpoint import FOLDER, CheckpointDocument
+from sparkring.pipelines.training.events import event_files
+from sparkring.pipelines.training.job import TrainSummary
+from sparkring.pipelines.training.sealed_events import Place, SealedEvents
+from sparkring.spark_jobs.progress import SILENT, Bar, Progress
+
+SPLIT = "train"
+CONSTANT = ("dataset_url", "dataset_version", "content_id", "manifest_sha256", "seed", "lanes", "batch_rows", "epochs", "steps_per_epoch")
+"""What all generations of a run must have in common."""
+
+Start = dict[str, Any]
+Streams = dict[tuple[int, int], SealedEvents]
+"""By (generation, rank)."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The steps of one generation that count."""
+
+    generation: int
+    num_ranks: int
+    begins: Place
+    """(epoch, step) of its first step."""
+    ends: Place
+    """(epoch, step) of the step after its last one that counts."""
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """What was proved."""
+
+    url: str
+    dataset_url: str
+    dataset_version: int
+    content_id: str
+    finished: bool
+    """The run came to its end; else the proof ends at its latest checkpoint."""
+    epochs: int
+    """Epochs proved to have read each row of the train split exactly once."""
+    rows: int
+    """Rows of such an epoch."""
+    rows_digest: str
+    """Of their ids, as read and as the manifest says."""
+    rows_begun: int
+    """Rows of the epoch after those, up to the latest checkpoint; none of them came twice."""
+    parts: tuple[Part, ...]
+    records: int
+    """Records whose hashes are right."""
+    repeated: int
+    """Step records among them that do not count, since a later generation did those steps again."""
+    receipts: str
+    """The hash that all this ends in."""
+
+
+def audit(run_url: str, *, dataset_url: str | None = None, progress: Progress = SILENT) -> AuditResult:
+    """Prove a run's epochs exact.
+
+    Args:
+        run_url: The run's folder, e.g. ``runs/first/run``.
+        dataset_url: Where the dataset is now; default where the run read it.
+        progress: Where to report.
+    Returns:
+        What was proved.
+    Raises:
+        ReceiptError: a record was edited, dropped, added or moved, or the receipts do not add up; it is named.
+    """
+    store = open_store(run_url)
+    names = event_files(store.url)
+    if not names:
+        raise ReceiptError(f"{store.url} holds no events; name the folder of a run, e.g. <workspace>/run.")
+    with progress.stage("audit", total=2 * len(names)) as bar:
+        streams: Streams = {}
+        for done, name in enumerate(names):
+            bar.update(done, total=2 * len(names), text="checking hashes")
+            generation, rank = map(int, name.removesuffix(".jsonl").split("-"))
+            streams[generation, rank] = SealedEvents(store, name)
+        place, receipts, finished = _end(store)
+        start = _common_start(store, streams)
+        parts = _line(store, streams, place, receipts)
+        manifest = _manifest(start, dataset_url or start["dataset_url"])
+        orders = _orders(start, manifest)
+        proofs = _prove(streams, parts, orders, bar)
+    split = manifest.splits[SPLIT]
+    for epoch in range(place[0]):
+        proofs[epoch].finish(rows=split.rows, rows_digest=split.rows_digest)
+    counted = sum(part.num_ranks * (orders.steps(part.ends) - orders.steps(part.begins)) for part in parts)
+    return AuditResult(
+        url=store.url, dataset_url=dataset_url or start["dataset_url"], dataset_version=manifest.version, content_id=manifest.content_id,
+        finished=finished, epochs=place[0], rows=split.rows, rows_digest=split.rows_digest,
+        rows_begun=proofs[place[0]].rows if place[0] in proofs else 0, parts=tuple(parts),
+        records=sum(stream.records for stream in streams.values()),
+        repeated=sum(len(stream.places) for stream in streams.values()) - counted, receipts=receipts)
+
+
+def _end(store: Store) -> tuple[Place, str, bool]:
+    """Where the run stands and the hash of its receipts there, by its result or else its latest checkpoint; whether it is done."""
+    documents = [f"{FOLDER}/{number}.json" for number in reversed(numbered(store, FOLDER))]
+    positions = []
+    for name in documents:
+        try:
+            positions.append(CheckpointDocument.model_validate_json(store.read(name)).position)
+        except (OSError, ValidationError):
+            continue  # damaged: training passes over it too
+    if not positions:
+        raise ReceiptError(f"{store.url} has no checkpoint yet, so none of its steps counts; audit it after the first one.")
+    latest = positions[0]
+    try:
+        summary = TrainSummary.model_validate_json(store.read("result.json"))
+    except FileNotFoundError:
+        return (latest.epoch, latest.step), latest.receipts, False
+    if summary.receipts != latest.receipts:
+        raise ReceiptError(f"{store.url}: result.json ends in receipts {summary.receipts or 'none'}, the latest checkpoint in "
+                           f"{latest.receipts or 'none'}; one of them was edited, or the run was made by a release without receipts.")
+    return (latest.epoch, latest.step), latest.receipts, True
+
+
+def _common_start(store: Store, streams: Streams) -> Start:
+    """What all start records say alike."""
+    starts = [(stream.name, stream.start) for stream in streams.values() if stream.start]
+    if not starts:
+        raise ReceiptError(f"{store.url} holds no start record; no rank ever began.")
+    first_name, first = starts[0]
+    for name, start in starts:
+        for key in CONSTANT:
+            if key not in start or start[key] != first.get(key):
+                raise ReceiptError(f"{name} of {store.url} starts with {key} {start.get(key)}, {first_name} with {first.get(key)}; "
+                                   "a run keeps it from its first start to its end.")
+    return first
+
+
+def _line(store: Store, streams: Streams, place: Place, receipts: str) -> list[Part]:
+    """The generations that led to ``place``, first to last, each with the steps of it that count."""
+    parts: list[Part] = []
+    generation = max(number for number, _ in streams) + 1
+    while receipts:
+        found = next(((number, ranks) for number in range(generation - 1, -1, -1)
+                      if (ranks := _ring(streams, number)) and _combined(ranks, place) == receipts), None)
+        if found is None:
+            raise ReceiptError(f"{store.url}: no generation's receipts up to epoch {place[0]} step {place[1]} end in {receipts}, which the "
+                               "run went on from or ended with; event files are gone, cut short or exchanged.")
+        generation, ranks = found
+        starts = [stream.start or {} for stream in ranks]
+        begins, receipts_before = _place(starts[0]), starts[0]["resumed"]
+        if any((_place(start), start["resumed"]) != (begins, receipts_before) for start in starts):
+            raise ReceiptError(f"{store.url}: the ranks of generation {generation} do not start at one place.")
+        parts.append(Part(generation, len(ranks), begins, place))
+        place, receipts = begins, receipts_before
+    if place != (0, 0):
+        raise ReceiptError(f"{store.url}: its first generation starts at epoch {place[0]} step {place[1]} and names no receipts before it.")
+    return parts[::-1]
+
+
+def _ring(streams: Streams, generation: int) -> list[SealedEvents]:
+    """The streams of all ranks of a generation by rank; empty if one is missing or has no start."""
+    first = streams.get((generation, 0))
+    if first is None or first.start is None:
+        return []
+    ranks = [streams.get((generation, rank)) for rank in range(first.start["size"])]
+    return [stream for stream in ranks if stream and stream.start] if all(stream and stream.start for stream in ranks) else []
+
+
+def _combined(ranks: Sequence[SealedEvents], place: Place) -> str | None:
+    heads = [stream.head_before(place) for stream in ranks]
+    return combined([head for head in heads if head]) if all(heads) else None
+
+
+@dataclass(frozen=True)
+class _Orders:
+    """The row orders of a run's epochs."""
+
+    group_rows: Int64s
+    seed: int
+    lanes: int
+    batch_rows: int
+    steps_per_epoch: int
+
+    def of(self, epoch: int) -> EpochOrder:
+        return EpochOrder(self.group_rows, self.seed, epoch, self.lanes)
+
+    def after(self, place: Place) -> Place:
+        epoch, step = place
+        return (epoch, step + 1) if step + 1 < self.steps_per_epoch else (epoch + 1, 0)
+
+    def steps(self, place: Place) -> int:
+        """Steps from the run's beginning to ``place``."""
+        return place[0] * self.steps_per_epoch + place[1]
+
+
+def _orders(start: Start, manifest: Manifest) -> _Orders:
+    rows = group_rows([file.row_groups for file in manifest.splits[SPLIT].files])
+    steps = EpochOrder(rows, start["seed"], 0, start["lanes"]).steps(start["batch_rows"])
+    return _Orders(rows, start["seed"], start["lanes"], start["batch_rows"], steps)
+
+
+def _manifest(start: Start, dataset_url: str) -> Manifest:
+    """The manifest that the run read, if it is the one that is there."""
+    dataset, version = Dataset(dataset_url), start["dataset_version"]
+    manifest = dataset.manifest(version)
+    found = dataset.manifest_sha256(version)
+    if found != start["manifest_sha256"]:
+        raise ReceiptError(f"version {version} of {dataset.url} has a manifest with SHA-256 {found}, the run read one with "
+                           f"{start['manifest_sha256']}; name the dataset that it was trained on with --dataset.")
+    return manifest
+
+
+def _prove(streams: Streams, parts: Sequence[Part], orders: _Orders, bar: Bar) -> dict[int, EpochProof]:
+    """Feed the steps that count to a proof an epoch."""
+    proofs: dict[int, EpochProof] = {}
+    for part in parts:
+        for rank in range(part.num_ranks):
+            bar.update(len(streams) + len(proofs), text="adding up receipts")
+            wanted = part.begins
+            for where, record in streams[part.generation, rank].steps():
+                if wanted >= part.ends:
+                    break  # what follows was done again by a later generation
+                if (record["epoch"], record["step"]) != wanted:
+                    raise ReceiptError(f"{where} holds epoch {record['epoch']} step {record['step']}, "
+                                       f"expected epoch {wanted[0]} step {wanted[1]}.")
+                if wanted[0] not in proofs:
+                    proofs[wanted[0]] = EpochProof(orders.of(wanted[0]), batch_rows=orders.batch_rows)
+                proofs[wanted[0]].add(record, rank=rank, num_ranks=part.num_ranks, where=where)
+                wanted = orders.after(wanted)
+            if wanted != part.ends:
+                raise ReceiptError(f"{streams[part.generation, rank].name} ends before epoch {wanted[0]} step {wanted[1]}, which counts.")
+    return proofs
+
+
+def _place(start: Start) -> Place:
+    return start["epoch"], start["step"]

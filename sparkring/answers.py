@@ -1,0 +1,30 @@
+"""How a command answers: text or one line of JSON on stdout, and what all commands' help has in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON, and nothing else, on stdout.")]
+
+
+def examples(*commands: str) -> str:
+    """The last lines of a command's help."""
+    return "\n\n".join(["Examples:", *(f"  [bold]{escape(command)}[/]" for command in commands)])
+
+
+def show(result: Any, *, as_json: bool, text: str) -> None:
+    """Print ``text``, or the result itself as JSON."""
+    if as_json:
+        show_json(dataclasses.asdict(result) if dataclasses.is_dataclass(result) and not isinstance(result, type) else result)
+    else:
+        typer.echo(text)
+
+
+def show_json(value: Any) -> None:
+    """Print one line of JSON."""
+    typer.echo(json.dumps(value, default=str))
