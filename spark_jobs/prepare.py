@@ -29,6 +29,7 @@ from sparkring.pipelines.data.store import open_store
 from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.etl.encode import encode
 from sparkring.spark_jobs.etl.examples import run_query, survey, tables
+from sparkring.spark_jobs.etl.expectations import expect
 from sparkring.spark_jobs.etl.fit import fit
 from sparkring.spark_jobs.etl.sources import Source, identify, locate, read_table
 from sparkring.spark_jobs.etl.splits import SPLITS, split_name
@@ -65,6 +66,7 @@ def prepare(config: Config, *, spark: SparkSession | None = None, progress: Prog
         The version and its row counts.
     Raises:
         SourceError: the source is missing something, or is not what the config says it is.
+        ExpectationsNotMet: the rows are not what ``prepare.expectations`` asks for.
         ConfigError: the query or a name in the config cannot be used.
         CommitConflict: another writer committed the same version number meanwhile.
     """
@@ -136,6 +138,7 @@ class _Job:
         examples = result.where(named(config.label).isNotNull())
         steps.begin("fitting on train")
         train = examples.where(split_name(config) == SPLITS[0])
+        expect(examples, config, split=split_name(config), dataset=self.dataset)
         preprocessing = fit(train, config.features, rows=rows[SPLITS[0]], min_category_rows=config.min_category_rows)
         return commit_version(self.dataset, lambda folder: self._write(examples, preprocessing, folder, steps),
                               lambda data_id, splits: self._manifest(preprocessing, splits, data_id))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import signal
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -40,6 +41,29 @@ class ConfigError(SparkringError, ValueError):
 
 class SourceError(SparkringError, ValueError):
     """Source data that is missing or is not what the config says it is."""
+
+
+class Finding(NamedTuple):
+    """An expectation of a column, or of the table where ``column`` is empty, and what was found."""
+
+    column: str
+    expected: str
+    found: str
+    met: bool
+
+
+class ExpectationsNotMet(SparkringError, ValueError):
+    """Rows that are not what ``prepare.expectations`` says; the message ends in a table of all ``findings``."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        self.findings = tuple(findings)
+        breaches = sum(not finding.met for finding in findings)
+        rows = [("", "column", "expected", "found")]
+        rows += [("ok" if finding.met else "NO", finding.column or "(table)", finding.expected, finding.found) for finding in findings]
+        widths = [max(len(row[place]) for row in rows) for place in range(3)]
+        table = "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]) for row in rows)
+        super().__init__(f"{breaches} of {len(findings)} expectations are not met, so nothing was committed; mend the source or the query, "
+                         f"or change prepare.expectations:\n{table}")
 
 
 class DatasetError(SparkringError, ValueError):

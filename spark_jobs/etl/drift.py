@@ -1,0 +1,139 @@
+"""How far train rows have drifted from those of the parent version.
+
+The parent's train rows lie in a random order, so the first row groups of its files are a fair sample of them. Sample and
+new rows are compared as the parent's own preprocessing encodes them: numbers in ten bins that each hold a tenth of the
+sample, categories by id, where 0 is what the parent never saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from sparkring.conf.schema import PrepareConfig
+from sparkring.errors import ConfigError, Finding
+from sparkring.pipelines.data.manifest import Manifest
+from sparkring.pipelines.data.preprocessing import Preprocessing
+from sparkring.pipelines.data.store import Store
+from sparkring.spark_jobs.etl.columns import finite, named
+from sparkring.spark_jobs.etl.encode import encode
+
+SAMPLE_ROWS = 200_000
+"""Of the parent, about; the index of ten bins is then known to a few thousandths."""
+_LEAST_SHARE = 1e-4
+"""Of a bin: an empty one would make the index infinite."""
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The version that a new one follows."""
+
+    store: Store
+    manifest: Manifest
+
+
+def check_drift(train: DataFrame, config: PrepareConfig, parent: Parent | None) -> list[Finding]:
+    """Compare the train rows of a version in the making with its parent's.
+
+    Args:
+        train: Train rows, raw.
+        config: The features, and what is expected of them.
+        parent: The version to compare with; None for a first version, which cannot drift.
+    Returns:
+        A finding for each expectation of drift, met or not. A feature that the parent does not have has not drifted.
+    Raises:
+        ConfigError: drift of a column that is no feature of the kind.
+    """
+    numeric = set(config.features.numeric)
+    findings = []
+    for key, words, allowed, measure in (
+            ("max_mean_shift", "mean moved by at most {:g} deviations", numeric, _mean_shifts),
+            ("max_psi", "stability index at most {:g}", numeric | set(config.features.categorical), _stability_indices)):
+        columns = config.expectations.columns
+        limits = {name: limit for name in columns if (limit := getattr(columns[name], key)) is not None}
+        if strange := sorted(limits.keys() - allowed):
+            raise ConfigError(f"prepare.expectations.columns.{strange[0]}.{key}: {strange[0]} is none of the features that it is told for "
+                              f"({', '.join(sorted(allowed)) or 'there are none'}); leave it out.")
+        found = measure(train, list(limits), parent) if limits and parent else {}
+        findings += [_finding(name, words.format(limits[name]), found.get(name), limits[name], parent) for name in limits]
+    return findings
+
+
+def stability_index(before: NDArray[np.int64], now: NDArray[np.int64]) -> float:
+    """Population stability index of two histograms over the same bins: the sum over bins of (q - p) ln(q / p).
+
+    Args:
+        before: Rows a bin, shape (bins,).
+        now: The same of the rows that are compared, shape (bins,).
+    Returns:
+        0 for equal shares; 0.1 is usually called a small shift, 0.25 a large one. Shares are at least 0.0001 here.
+
+    Source: Siddiqi, "Credit Risk Scorecards", Wiley 2006, chapter 9; it is Kullback and Leibler's symmetric divergence (1951).
+    """
+    p, q = (np.maximum(counts / max(counts.sum(), 1), _LEAST_SHARE) for counts in (before, now))
+    return float(((q - p) * np.log(q / p)).sum())
+
+
+def _finding(column: str, expected: str, found: float | None, limit: float, parent: Parent | None) -> Finding:
+    if parent is None:
+        return Finding(column, expected, "no earlier version", met=True)
+    version = parent.manifest.version
+    if found is None:
+        return Finding(column, expected, f"not in version {version}", met=True)
+    return Finding(column, expected, f"{found:.4g} against version {version}", met=found <= limit)
+
+
+def _mean_shifts(train: DataFrame, columns: Sequence[str], parent: Parent) -> dict[str, float]:
+    """How far each mean is from the parent's, in the parent's deviations; nulls aside."""
+    known = [feature for feature in parent.manifest.preprocessing.numeric if feature.column in columns]
+    if not known:
+        return {}
+    means = train.agg(*(sf.avg(finite(named(feature.column))) for feature in known)).collect()[0]
+    return {feature.column: abs(mean - feature.mean) / feature.std if mean is not None else float("inf")
+            for feature, mean in zip(known, means, strict=True)}
+
+
+def _stability_indices(train: DataFrame, columns: Sequence[str], parent: Parent) -> dict[str, float]:
+    before = parent.manifest.preprocessing
+    known = Preprocessing(numeric=tuple(feature for feature in before.numeric if feature.column in columns),
+                          categorical=tuple(feature for feature in before.categorical if feature.column in columns),
+                          train_rows=before.train_rows)
+    names = [feature.column for feature in (*known.numeric, *known.categorical)]
+    if not names:
+        return {}
+    sample = _sample(parent, names)
+    edges = {feature.column: np.unique(np.quantile(sample[feature.column], np.arange(1, 10) / 10)) for feature in known.numeric}
+    bins = {name: np.searchsorted(edges[name], values, side="right") if name in edges else values for name, values in sample.items()}
+    sizes = {feature.column: feature.size for feature in known.categorical} | {name: len(cuts) + 1 for name, cuts in edges.items()}
+    encoded = encode(train.select([named(name) for name in names]), known)
+    places = [_bin(named(name), edges[name]) if name in edges else named(name) for name in names]
+    pairs = encoded.select(sf.posexplode(sf.array(*(place.cast("int") for place in places))).alias("place", "bin"))
+    now = {name: np.zeros(sizes[name], np.int64) for name in names}
+    for place, number, rows in pairs.groupBy("place", "bin").count().collect():
+        now[names[place]][number] = rows
+    return {name: stability_index(np.bincount(bins[name], minlength=sizes[name]), now[name]) for name in names}
+
+
+def _bin(value: Column, edges: NDArray[np.float64]) -> Column:
+    """How many edges the value has reached, as ``searchsorted`` from the right counts them."""
+    return sum(((value.cast("double") >= float(edge)).cast("int") for edge in edges), start=sf.lit(0))
+
+
+def _sample(parent: Parent, columns: list[str]) -> dict[str, NDArray[np.float64]]:
+    """Encoded values of the parent's train rows: from each of its files the first row groups, about SAMPLE_ROWS in all."""
+    files = parent.manifest.splits["train"].files
+    tables = []
+    for file in files:
+        wanted = SAMPLE_ROWS * file.rows / max(sum(each.rows for each in files), 1)
+        started = np.cumsum([0, *file.row_groups[:-1]])
+        groups = [number for number, rows in enumerate(started) if rows < wanted]
+        with parent.store.open_input(file.path) as opened:
+            tables.append(pq.ParquetFile(opened).read_row_groups(groups, columns=columns))
+    return {name: column.to_numpy() for name, column in zip(columns, pa.concat_tables(tables).select(columns).columns, strict=True)}

@@ -1,0 +1,161 @@
+"""What the config expects of the rows, checked by Great Expectations before any of them is written.
+
+Null shares, ranges, uniqueness, allowed values and row counts are its own expectations, computed by Spark in a few
+aggregations over all columns. How the rows drifted from the parent version is in ``drift.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column, DataFrame
+
+from sparkring.conf.schema import ColumnExpectations, ExpectationsConfig, PrepareConfig
+from sparkring.errors import ConfigError, EnvironmentProblem, ExpectationsNotMet, Finding, nearest
+from sparkring.pipelines.data.manifest import Dataset
+from sparkring.spark_jobs.etl.drift import Parent, check_drift
+from sparkring.spark_jobs.etl.splits import SPLITS
+
+if TYPE_CHECKING:
+    from great_expectations.expectations.expectation import Expectation
+
+_EXAMPLES = 3
+"""Values that a finding shows."""
+
+
+@dataclass(frozen=True)
+class _Check:
+    column: str
+    expected: str
+    expectation: Expectation
+    found: Callable[[dict[str, Any]], str]
+    """Words for what Great Expectations measured."""
+
+
+def expect(examples: DataFrame, config: PrepareConfig, *, split: Column, dataset: Dataset) -> None:
+    """Hold all rows that are to be written against what the config expects of them.
+
+    Args:
+        examples: The rows, raw.
+        config: What is expected.
+        split: The split of a row.
+        dataset: Its latest version is what train rows may drift from.
+    Raises:
+        ExpectationsNotMet: something was not as expected; it says what was found.
+        ConfigError, EnvironmentProblem: as ``check_rows`` and ``check_drift`` raise them.
+    """
+    parent = Parent(dataset.store, dataset.manifest()) if dataset.versions() else None
+    findings = [*check_rows(examples, config.expectations), *check_drift(examples.where(split == SPLITS[0]), config, parent)]
+    if not all(finding.met for finding in findings):
+        raise ExpectationsNotMet(findings)
+
+
+def check_rows(rows: DataFrame, config: ExpectationsConfig) -> list[Finding]:
+    """See whether ``rows`` are as expected.
+
+    Args:
+        rows: All rows that are to be written, raw.
+        config: What is expected of them.
+    Returns:
+        A finding for each expectation but those of drift, met or not.
+    Raises:
+        ConfigError: an expectation of a column that is not there, or that its type does not allow.
+        EnvironmentProblem: Great Expectations is not installed.
+    """
+    for column in config.columns:
+        if column not in rows.columns:
+            raise ConfigError(f"prepare.expectations names column {column}, which is neither feature, label, id nor split column"
+                              f"{nearest(column, rows.columns)}; there are {', '.join(rows.columns)}.")
+    if not asked(config):
+        return []
+    checks = list(_checks(config))
+    return [_finding(check, result) for check, result in zip(checks, _measure(rows, checks), strict=True)]
+
+
+def asked(config: ExpectationsConfig) -> bool:
+    """Whether anything is expected that is not drift."""
+    drift = {"max_mean_shift", "max_psi"}
+    columns = (column.model_dump(exclude=drift, exclude_defaults=True) for column in config.columns.values())
+    return any(columns) or bool(config.model_dump(exclude={"columns"}, exclude_defaults=True))
+
+
+def _checks(config: ExpectationsConfig) -> Iterator[_Check]:
+    gx = _library()
+    if config.min_rows is not None or config.max_rows is not None:
+        yield _Check("", f"{_range(config.min_rows, config.max_rows)} rows",
+                     gx.ExpectTableRowCountToBeBetween(min_value=config.min_rows, max_value=config.max_rows),
+                     lambda result: f"{result['observed_value']} rows")
+    for column, expected in config.columns.items():
+        yield from _column_checks(column, expected)
+
+
+def _column_checks(column: str, expected: ColumnExpectations) -> Iterator[_Check]:
+    gx = _library()
+    if expected.max_null_share is not None:
+        yield _Check(column, f"at most {expected.max_null_share:.4g} null",
+                     gx.ExpectColumnValuesToNotBeNull(column=column, mostly=1 - expected.max_null_share), _null_share)
+    if expected.min is not None or expected.max is not None:
+        yield _Check(column, f"values {_range(expected.min, expected.max)}",
+                     gx.ExpectColumnValuesToBeBetween(column=column, min_value=expected.min, max_value=expected.max), _outside)
+    if expected.unique:
+        yield _Check(column, "unique values", gx.ExpectColumnProportionOfUniqueValuesToBeBetween(column=column, min_value=1),
+                     lambda result: f"{result['observed_value']:.4g} different values a row")
+    if expected.allowed:
+        yield _Check(column, f"one of {', '.join(map(str, expected.allowed))}",
+                     gx.ExpectColumnValuesToBeInSet(column=column, value_set=list(expected.allowed)), _outside)
+
+
+def _measure(rows: DataFrame, checks: Sequence[_Check]) -> list[Any]:
+    """Great Expectations' results, in the order of the checks."""
+    import great_expectations
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    context = great_expectations.get_context(mode="ephemeral")
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    asset = context.data_sources.add_spark("sparkring", persist=False).add_dataframe_asset("rows")
+    batch = asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": rows})
+    for place, check in enumerate(checks):
+        check.expectation.meta = {"place": place}  # results come in an order of their own
+    suite = great_expectations.ExpectationSuite("sparkring", expectations=[check.expectation for check in checks])
+    results = batch.validate(suite, result_format={"result_format": "BASIC", "partial_unexpected_count": _EXAMPLES}).results
+    return sorted(results, key=lambda result: result.expectation_config.meta["place"])
+
+
+def _finding(check: _Check, result: Any) -> Finding:
+    if not result.result:
+        failures = (info for info in (result.exception_info, *result.exception_info.values()) if isinstance(info, dict))
+        said = next((info["exception_message"] for info in failures if info.get("exception_message")), "no reason given")
+        raise ConfigError(f"{check.column or 'the table'} cannot be expected to have {check.expected}: {' '.join(said.split())[:200]}; "
+                          "correct prepare.expectations.")
+    return Finding(check.column, check.expected, check.found(result.result), bool(result.success))
+
+
+def _null_share(result: dict[str, Any]) -> str:
+    return f"{result['unexpected_percent'] / 100:.4g} null ({result['unexpected_count']} of {result['element_count']})"
+
+
+def _outside(result: dict[str, Any]) -> str:
+    if not result["unexpected_count"]:
+        return "all"
+    examples = ", ".join(str(value) for value in dict.fromkeys(result["partial_unexpected_list"]))
+    return f"{result['unexpected_count']} of {result['element_count']} others, e.g. {examples}"
+
+
+def _range(least: float | None, most: float | None) -> str:
+    if least is None:
+        return f"at most {most:g}"
+    return f"at least {least:g}" if most is None else f"from {least:g} to {most:g}"
+
+
+def _library() -> Any:
+    """Great Expectations' expectations; the import takes seconds, so only who needs it pays."""
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
+    try:
+        import great_expectations.expectations
+    except ModuleNotFoundError as error:
+        raise EnvironmentProblem(f"prepare.expectations needs Great Expectations, and {error.name} is not installed; "
+                                 "pip install 'sparkring[expectations]'.") from None
+    return great_expectations.expectations

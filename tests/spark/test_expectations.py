@@ -1,0 +1,87 @@
+"""Expectations: a breach stops the commit, says what was found, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkring.errors import ConfigError, ExpectationsNotMet, Finding
+from sparkring.pipelines.data.manifest import Dataset
+from sparkring.spark_jobs.prepare import prepare
+from tests.support.etl_tables import Trip, etl_config, trips
+
+pytest_plugins = ["tests.support.etl_spark"]
+
+MET: dict[str, Any] = {"min_rows": 800, "max_rows": 891, "columns": {
+    "km": {"max_null_share": 0.03, "min": 1, "max": 100}, "late": {"allowed": [0, 1]}, "row_id": {"unique": True, "min": 0},
+    "city": {"allowed": ["Bern", "Cork", "Rome", "Oslo"], "max_null_share": 0.3}}}
+
+
+def _findings(spark: SparkSession, folder: Path, expectations: dict[str, Any],
+              rows: list[Trip] | None = None) -> dict[str, tuple[str, bool]]:
+    """Column and expectation -> what was found, of a version that must be refused."""
+    with pytest.raises(ExpectationsNotMet) as caught:
+        prepare(etl_config(folder, rows, expectations=expectations), spark=spark)
+    for finding in caught.value.findings:
+        assert isinstance(finding, Finding)
+        assert finding.found in str(caught.value)
+    return {f"{finding.column}: {finding.expected}": (finding.found, finding.met) for finding in caught.value.findings}
+
+
+def test_rows_as_expected_are_committed(spark: SparkSession, tmp_path: Path) -> None:
+    assert prepare(etl_config(tmp_path, expectations=MET), spark=spark).version == 1
+
+
+def test_each_breach_is_named_with_what_was_found_and_nothing_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    found = _findings(spark, tmp_path, {"min_rows": 892, "columns": {
+        "km": {"max_null_share": 0.01, "min": 2, "max": 99}, "km2": {"max": 10_000}, "late": {"unique": True},
+        "city": {"allowed": ["Bern", "Cork", "Rome"]}, "row_id": {"unique": True}}})
+    rows = [trip for trip in trips() if trip.late is not None]
+    outside = sum(trip.km is not None and not 2 <= trip.km <= 99 for trip in rows)
+    nulls, oslo = sum(trip.km is None for trip in rows), sum(trip.city == "Oslo" for trip in rows)
+    assert found[": at least 892 rows"] == ("891 rows", False)
+    assert found["km: at most 0.01 null"] == (f"{nulls / 891:.4g} null ({nulls} of 891)", False)
+    text, met = found["km: values from 2 to 99"]
+    assert (text.startswith(f"{outside} of 891 others, e.g. "), met) == (True, False)
+    assert found["km2: values at most 10000"] == ("all", True)
+    assert found["late: unique values"] == (f"{2 / 891:.4g} different values a row", False)
+    assert found["city: one of Bern, Cork, Rome"] == (f"{oslo} of 891 others, e.g. Oslo", False)
+    assert found["row_id: unique values"] == ("1 different values a row", True)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["trips.csv"]
+
+
+def test_drift_is_told_against_the_parent_version(spark: SparkSession, tmp_path: Path) -> None:
+    limits = {"columns": {"km": {"max_mean_shift": 0.25, "max_psi": 0.1}, "city": {"max_psi": 0.1}, "km2": {"max_psi": 5.0}}}
+    config = etl_config(tmp_path, expectations=limits)
+    assert prepare(config, spark=spark).version == 1  # there is nothing to drift from
+    again = [trip for trip in trips() if trip.id % 10]
+    assert prepare(etl_config(tmp_path, again, expectations=limits), spark=spark).version == 2  # a tenth less of the same
+    moved = [replace(trip, km=trip.km and trip.km + 20, city="Cork" if trip.city == "Bern" else trip.city) for trip in trips()]
+    found = _findings(spark, tmp_path, limits, moved)
+    assert {key: met for key, (_, met) in found.items()} == {
+        "km: mean moved by at most 0.25 deviations": False, "km: stability index at most 0.1": False,
+        "city: stability index at most 0.1": False, "km2: stability index at most 5": True}
+    shift = float(found["km: mean moved by at most 0.25 deviations"][0].split()[0])
+    assert shift == pytest.approx(20 / 28.6, rel=0.05)  # the deviation of 1 to 100, evenly: 99 / sqrt(12)
+    assert all(text.endswith("against version 2") for text, _ in found.values())
+    assert Dataset(config.dataset).versions() == [1, 2]
+    assert len(list((tmp_path / "workspace/dataset/data").iterdir())) == 2
+
+
+@pytest.mark.parametrize(("columns", "message"), [
+    pytest.param({"kms": {"unique": True}}, r"names column kms, which is neither .*did you mean 'km'\?", id="no such column"),
+    pytest.param({"city": {"max_mean_shift": 1}},
+                 r"columns\.city\.max_mean_shift: city is none of the features that it is told for \(km, km2\)",
+                 id="the mean of a text"),
+    pytest.param({"late": {"max_psi": 1}}, r"late is none of the features that it is told for \(city, km, km2\)", id="drift of the label"),
+    pytest.param({"city": {"min": 3}}, r"city cannot be expected to have values at least 3: ", id="the range of a text"),
+])
+def test_an_expectation_that_means_nothing_is_refused(spark: SparkSession, tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        prepare(etl_config(tmp_path, expectations={"columns": columns}), spark=spark)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "workspace").exists()
