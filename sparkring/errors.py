@@ -97,6 +97,10 @@ class CommitConflict(SparkringError, RuntimeError):
     """Another writer committed the same name first; nothing of theirs was touched."""
 
 
+class StorageError(SparkringError, OSError):
+    """A bucket or a cluster's file system that cannot be reached, or refuses."""
+
+
 class RunFolderMismatch(SparkringError, ValueError):
     """A run folder was started with another config than the one given."""
 

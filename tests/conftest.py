@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-MARKED_FOLDERS = {"parallel", "spark", "e2e"}
+MARKED_FOLDERS = {"parallel", "cluster", "spark", "e2e"}
 
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")  # before torch or numpy is imported, here and in every process that a test starts

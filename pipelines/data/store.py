@@ -85,7 +85,11 @@ def open_store(url: str) -> Store:
         from sparkring.pipelines.data.local_store import LocalStore
 
         return LocalStore(Path(unquote(parsed.path)) if parsed.scheme else Path(url))
-    raise ConfigError(f"{url}: cannot store under {parsed.scheme}:, only on local or mounted folders; give a path or a file: URL.")
+    if parsed.scheme in ("s3", "s3a"):
+        from sparkring.pipelines.data.s3_store import S3Store
+
+        return S3Store(url)
+    raise ConfigError(f"{url}: cannot store under {parsed.scheme}:, only on local or mounted folders and s3:; give a path or such a URL.")
 
 
 def numbered(store: Store, folder: str) -> list[int]:

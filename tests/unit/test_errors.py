@@ -15,7 +15,7 @@ CLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type) and 
 
 @pytest.mark.parametrize("kind", [kind for kind in CLASSES if kind is not SparkringError])
 def test_a_caller_can_catch_it_as_the_builtin_that_it_expects(kind: type[SparkringError]) -> None:
-    builtins = {ValueError, LookupError, RuntimeError, TimeoutError}
+    builtins = {ValueError, LookupError, RuntimeError, TimeoutError, OSError}
     assert [base for base in kind.__mro__ if base in builtins]
     assert kind.__doc__
 

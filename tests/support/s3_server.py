@@ -1,0 +1,53 @@
+"""A real S3 HTTP server on loopback: moto's, in a process of its own.
+
+    with s3_server(folder) as endpoint: ...
+
+It answers one request at a time: moto looks whether a key is there and then writes it, and only so is its conditional PUT
+the one act that S3's is. It can be made to fail as servers do: see ``Flaw``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from tests.support.daemons import daemon
+
+Flaw = Literal["none", "no conditions", "lost answers"]
+"""``no conditions``: If-None-Match is not looked at, as by old servers. ``lost answers``: the first PUT of each key is done, and
+answered by an error 500 all the same."""
+SERVE = """
+import sys
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+
+moto, answered, flaw = DomainDispatcherApplication(create_backend_app), set(), sys.argv[1]
+
+def serve(environment, start):
+    path, put = environment["PATH_INFO"], environment["REQUEST_METHOD"] == "PUT"
+    if flaw == "no conditions":
+        environment.pop("HTTP_IF_NONE_MATCH", None)
+    if flaw == "lost answers" and put and path.count("/") > 1 and path not in answered:
+        answered.add(path)
+        list(moto(environment, lambda status, headers, *_: lambda data: None))
+        start("500 Internal Server Error", [("Content-Length", "0")])
+        return [b""]
+    return moto(environment, start)
+
+server = make_server("127.0.0.1", 0, serve, threaded=False)
+print(f"listening on {server.port}", flush=True)
+server.serve_forever()
+"""
+KEYS = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "not-a-secret", "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+@contextmanager
+def s3_server(folder: Path, *, flaw: Flaw = "none") -> Iterator[dict[str, str]]:
+    """Run the server for the length of the block; yields the environment that leads AWS's tools to it."""
+    with daemon([sys.executable, "-c", SERVE, flaw], log=folder / "s3.log") as server:
+        port = server.said(r"listening on (\d+)")
+        yield {**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
