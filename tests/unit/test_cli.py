@@ -22,6 +22,7 @@ from sparkring.errors import NotEnoughSlots, RankFailed
 from sparkring.spark_jobs import report as report_module
 from sparkring.spark_jobs.report import ReportResult
 from tests.support.configs import MINIMAL, write
+from tests.support.datasets import write_dataset
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -163,3 +164,47 @@ def test_a_real_interrupt_ends_a_real_process_with_130(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> str:
+    return write_dataset(tmp_path / "dataset", ([400, 300], [500])).url
+
+
+def test_datasets_are_listed_shown_and_verified(run: Run, dataset: str) -> None:
+    code, out, _ = run("datasets", "list", dataset)
+    assert code == 0
+    assert "train 1,200, validation 257" in out
+    _, out, _ = run("datasets", "show", dataset)
+    assert "colour  int32" in out
+    assert "correlation of a row's label with the next row's" in out
+    _, out, _ = run("datasets", "verify", dataset)
+    assert out == "version 1: all 3 files (0.0 MB) are what was committed\n"
+    assert json.loads(run("datasets", "show", dataset, "--json")[1])["manifest"]["version"] == 1
+    assert json.loads(run("datasets", "list", dataset, "--json")[1])[0]["files"] == 3
+
+
+def test_a_damaged_dataset_is_one_line_on_stderr_and_exit_code_2(run: Run, dataset: str, tmp_path: Path) -> None:
+    (tmp_path / "dataset/data/d1/train/part-1.parquet").unlink()
+    code, out, err = run("datasets", "verify", dataset)
+    assert (code, out) == (2, "")
+    assert "error: version 1 of file:///" in err
+    assert "data/d1/train/part-1.parquet is missing" in err.splitlines()[-1]
+
+
+def test_differences_and_garbage_are_told(run: Run, dataset: str, tmp_path: Path) -> None:
+    assert run("datasets", "diff", dataset, "1", "1")[1] == "versions 1 and 1 hold the same\n"
+    code, _, err = run("datasets", "diff", dataset, "1", "2")
+    assert (code, err.count("\n")) == (2, 1)
+    left = tmp_path / "dataset/data/0123456789abcdef"
+    left.mkdir()
+    assert "too young to tell  data/0123456789abcdef" in run("datasets", "gc", dataset)[1]
+    assert "nothing was deleted" in run("datasets", "gc", dataset, "--grace-hours", "0")[1]
+    assert "deleted  data/0123456789abcdef" in run("datasets", "gc", dataset, "--grace-hours", "0", "--delete")[1]
+    assert not left.exists()
+
+
+def test_an_audit_without_events_says_what_to_name(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("audit", str(tmp_path))
+    assert (code, out) == (2, "")
+    assert "holds no events; name the folder of a run" in err
