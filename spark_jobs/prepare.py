@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from sparkring import __version__
 from sparkring.conf.schema import Config, PrepareConfig
@@ -26,14 +26,15 @@ from sparkring.pipelines.data.local_store import LocalStore
 from sparkring.pipelines.data.manifest import Dataset, Manifest, Split, content_id
 from sparkring.pipelines.data.preprocessing import Preprocessing
 from sparkring.pipelines.data.store import open_store
-from sparkring.spark_jobs.etl.columns import named
+from sparkring.spark_jobs.etl.describe import TOKENS, describe
 from sparkring.spark_jobs.etl.encode import encode
-from sparkring.spark_jobs.etl.examples import run_query, survey, tables
+from sparkring.spark_jobs.etl.examples import tables
 from sparkring.spark_jobs.etl.expectations import expect
-from sparkring.spark_jobs.etl.fit import fit
+from sparkring.spark_jobs.etl.fitted import Fitted, fitted_examples
 from sparkring.spark_jobs.etl.sources import Source, identify, locate, read_table
-from sparkring.spark_jobs.etl.splits import SPLITS, split_name
-from sparkring.spark_jobs.etl.write_dataset import describe, lay_out_splits, read_back, write_split
+from sparkring.spark_jobs.etl.splits import SPLITS
+from sparkring.spark_jobs.etl.tokens import Encoding
+from sparkring.spark_jobs.etl.write_dataset import lay_out_splits, read_back, write_split
 from sparkring.spark_jobs.progress import SILENT, Bar, Progress
 from sparkring.spark_jobs.session import result_settings, spark_session
 
@@ -66,7 +67,6 @@ def prepare(config: Config, *, spark: SparkSession | None = None, progress: Prog
         The version and its row counts.
     Raises:
         SourceError: the source is missing something, or is not what the config says it is.
-        ExpectationsNotMet: the rows are not what ``prepare.expectations`` asks for.
         ConfigError: the query or a name in the config cannot be used.
         CommitConflict: another writer committed the same version number meanwhile.
     """
@@ -123,35 +123,22 @@ class _Job:
                 steps.begin(f"reading {source.name}")
                 frames[source.name], rows = read_table(spark, source, cache=self._cache)
                 self.facts[source.name]["rows"] = rows
-            with tables(spark, frames):
-                result = run_query(spark, self.config.prepare).persist()
-                try:
-                    return self._make(result, steps)
-                finally:
-                    result.unpersist()
+            with tables(spark, frames), fitted_examples(spark, self.config.prepare, steps.begin) as fitted:
+                expect(fitted.examples, self.config.prepare, split=fitted.split, dataset=self.dataset)
+                return commit_version(self.dataset, lambda folder: self._write(fitted, folder, steps),
+                                      lambda data_id, splits: self._manifest(fitted.preprocessing, splits, data_id))
 
-    def _make(self, result: DataFrame, steps: _Steps) -> Manifest:
-        """Check, fit and write the query's result."""
-        config = self.config.prepare
-        steps.begin("joining")
-        rows = survey(result, config)
-        examples = result.where(named(config.label).isNotNull())
-        steps.begin("fitting on train")
-        train = examples.where(split_name(config) == SPLITS[0])
-        expect(examples, config, split=split_name(config), dataset=self.dataset)
-        preprocessing = fit(train, config.features, rows=rows[SPLITS[0]], min_category_rows=config.min_category_rows)
-        return commit_version(self.dataset, lambda folder: self._write(examples, preprocessing, folder, steps),
-                              lambda data_id, splits: self._manifest(preprocessing, splits, data_id))
-
-    def _write(self, examples: DataFrame, preprocessing: Preprocessing, folder: str, steps: _Steps) -> dict[str, Split]:
+    def _write(self, fitted: Fitted, folder: str, steps: _Steps) -> dict[str, Split]:
         """Write all splits into ``folder`` of the store, which nobody knows of yet."""
         config = self.config.prepare
-        fields, tensors = describe(config, preprocessing)
-        layouts = lay_out_splits(examples, config, tensors)
+        fields, tensors = describe(config, fitted.preprocessing)
+        layouts = lay_out_splits(fitted.examples, config, tensors, split=fitted.split)
         store, splits = self.dataset.store, {}
+        for name, content in fitted.files.items():
+            store.put(f"{folder}/{name}", content)
         for name in SPLITS:
             steps.begin(f"writing {name}")
-            rows = encode(examples.where(split_name(config) == name), preprocessing)
+            rows = encode(fitted.examples.where(fitted.split == name), fitted.preprocessing)
             write_split(rows, store, f"{folder}/{name}", fields=fields, layout=layouts[name], seed=config.seed)
             splits[name] = read_back(store, f"{folder}/{name}", fields)
         return splits
@@ -160,11 +147,12 @@ class _Job:
         config = self.config.prepare
         fields, tensors = describe(config, preprocessing)
         parent = max(self.dataset.versions(), default=None)
+        classes = preprocessing.tokens.vocabulary if preprocessing.tokens else len(preprocessing.classes) or 2
         return Manifest(
             version=(parent or 0) + 1, parent=parent, data_id=data_id, content_id=content_id(fields, splits), recipe_id=self.recipe_id,
-            created_at=datetime.now(UTC).isoformat(timespec="seconds"), code_version=__version__, row_id=config.row_id, label=config.label,
-            fields=fields, tensors=tensors, splits=splits, preprocessing=preprocessing,
-            recipe=config.model_dump(mode="json"), source=self.facts)
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"), code_version=__version__, row_id=config.row_id,
+            label=config.label or TOKENS, task=config.task, classes=classes, fields=fields, tensors=tensors, splits=splits,
+            preprocessing=preprocessing, recipe=config.model_dump(mode="json"), source=self.facts)
 
     @property
     def _cache(self) -> Path:
@@ -175,6 +163,8 @@ class _Job:
 
 def _recipe_id(config: PrepareConfig, facts: dict[str, dict[str, Any]]) -> str:
     document = {"format": RECIPE_FORMAT, "prepare": config.model_dump(mode="json"), "source": facts}
+    if config.features.tokens is not None:
+        document["tokenizer_sha256"] = Encoding.load(config.features.tokens).sha256
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 

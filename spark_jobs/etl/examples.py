@@ -1,6 +1,6 @@
 """From source tables to example rows: run the query, then see that its result is what the config says it is.
 
-An example is a row with an id, a 0 / 1 label, the key that decides its split, and the raw features. All complaints
+An example is a row with an id, a label, the key that decides its split, and the raw features. All complaints
 about them are raised here, before anything is fitted or written.
 """
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import AtomicType, BooleanType, DataType, IntegralType, NumericType
+from pyspark.sql.types import AtomicType, BinaryType, BooleanType, DataType, IntegralType, NumericType, StringType
 
 from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import ConfigError, SourceError, nearest
@@ -44,7 +44,7 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
         spark: A session in which the sources are visible as tables.
         config: The query and the names and roles of its columns.
     Returns:
-        Row id, label, split column and features; nothing was computed yet.
+        Row id, label, split column and features (of texts: name, text and split column); nothing was computed yet.
     Raises:
         ConfigError: the query is wrong, or names a role for a column that it does not yield.
         SourceError: a column has a type that its role cannot have.
@@ -78,7 +78,7 @@ def survey(result: DataFrame, config: PrepareConfig) -> dict[str, int]:
     """
     label, key = named(config.label), named(split_key(config).column)
     labelled = label.isNotNull()
-    strange = labelled & ~label.cast("double").isin(0.0, 1.0)
+    strange = labelled & ~label.cast("double").isin(0.0, 1.0) if config.task == "binary" else sf.lit(False)  # noqa: FBT003 - a column
     split = split_name(config)
     figures = result.agg(
         sf.count_if(labelled).alias("labelled"), sf.count_if(~labelled).alias("unlabelled"),
@@ -98,9 +98,14 @@ def survey(result: DataFrame, config: PrepareConfig) -> dict[str, int]:
 def _roles(config: PrepareConfig) -> list[tuple[str, str, tuple[type[DataType], ...], str]]:
     """Config key, column, allowed types, and how to call them."""
     numbers: tuple[type[DataType], ...] = (NumericType, BooleanType)
-    key = split_key(config)
-    return [("prepare.row_id", config.row_id, (IntegralType,), "bigint"), ("prepare.label", config.label, numbers, "int (0 or 1)"),
-            ("prepare.split.column", key.column, key.types, key.expected),
+    key, image, tokens = split_key(config), config.features.image, config.features.tokens
+    split = ("prepare.split.column", key.column, key.types, key.expected)
+    if tokens:
+        return [("prepare.features.tokens.document", tokens.document, (StringType,), "string"),
+                ("prepare.features.tokens.column", tokens.column, (StringType, BinaryType), "string"), split]
+    label = (numbers, "int (0 or 1)") if config.task == "binary" else ((IntegralType, StringType), "string or bigint")
+    return [("prepare.row_id", config.row_id, (IntegralType,), "bigint"), ("prepare.label", config.label, *label), split,
+            *([("prepare.features.image.column", image.column, (BinaryType,), "binary")] if image else []),
             *(("prepare.features.numeric", name, numbers, "double") for name in config.features.numeric),
             *(("prepare.features.categorical", name, (AtomicType,), "string") for name in config.features.categorical)]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from petastorm.codecs import ScalarCodec
+from petastorm.codecs import CompressedImageCodec, CompressedNdarrayCodec, DataframeColumnCodec, NdarrayCodec, ScalarCodec
 from petastorm.etl.dataset_metadata import ROW_GROUPS_PER_FILE_KEY, UNISCHEMA_KEY
 from petastorm.unischema import Unischema, UnischemaField
 from pyspark.sql import types
@@ -25,17 +25,34 @@ from sparkring.pipelines.data.manifest import DataField
 
 COMMON_METADATA = "_common_metadata"
 
-_SPARK_TYPES = {
-    "int8": types.ByteType, "int16": types.ShortType, "int32": types.IntegerType, "int64": types.LongType,
-    "float32": types.FloatType, "float64": types.DoubleType, "bool": types.BooleanType,
+_SCALARS: dict[str, types.DataType] = {
+    "int8": types.ByteType(), "int16": types.ShortType(), "int32": types.IntegerType(), "int64": types.LongType(),
+    "uint8": types.ShortType(), "uint16": types.IntegerType(), "uint32": types.LongType(),  # Spark has none unsigned: the next wider
+    "float16": types.FloatType(), "float32": types.FloatType(), "float64": types.DoubleType(), "bool": types.BooleanType(),
 }
+
+
+def stored_type(field: DataField) -> types.DataType:
+    """The Spark type of a field's column."""
+    return _SCALARS[field.dtype] if field.codec == "scalar" else types.BinaryType()
 
 
 def unischema(name: str, fields: Sequence[DataField]) -> Unischema:
     """Describe the files as Petastorm does: numpy type, shape and codec of each field."""
     return Unischema(name, [
-        UnischemaField(field.name, np.dtype(field.dtype).type, field.shape, ScalarCodec(_SPARK_TYPES[field.dtype]()), field.nullable)
-        for field in fields])
+        UnischemaField(field.name, np.dtype(field.dtype).type, field.shape, _codec(field), field.nullable) for field in fields])
+
+
+def _codec(field: DataField) -> DataframeColumnCodec:
+    match field.codec:
+        case "ndarray":
+            return NdarrayCodec()
+        case "compressed_ndarray":
+            return CompressedNdarrayCodec()
+        case "png" | "jpeg":
+            return CompressedImageCodec(field.codec)
+        case _:
+            return ScalarCodec(stored_type(field))
 
 
 def write_metadata(folder: Path, schema: Unischema, row_groups: Mapping[str, int]) -> None:

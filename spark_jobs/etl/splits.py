@@ -2,7 +2,7 @@
 
     time     older rows train, newer rows judge
     hash     rows with an equal key stay together; a share of the keys goes to each split
-    random   the same with the row id as the key: every row for itself
+    random   the same with the row id (of a text, its name) as the key: every row for itself
     fold     the keys are dealt to k folds; fold i tests, the next one validates, the others train
     column   a column says it
 
@@ -53,7 +53,8 @@ def split_key(config: PrepareConfig) -> SplitKey:
         case ColumnSplit(column=column):
             return SplitKey(column, (StringType,), "string that says train, validation or test")
         case RandomSplit():
-            return SplitKey(config.row_id, _KEYS, "bigint")
+            tokens = config.features.tokens
+            return SplitKey(tokens.document if tokens else config.row_id, _KEYS, "string" if tokens else "bigint")
         case split:
             return SplitKey(split.column, _KEYS, "string, whole number, decimal, date or timestamp")
 

@@ -15,56 +15,42 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
+from pyspark.sql.types import BinaryType
 
 from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import SourceError
-from sparkring.pipelines.data.manifest import LABEL, ROW_ID, DataField, DataFile, Split, TensorSpec
-from sparkring.pipelines.data.preprocessing import Preprocessing
+from sparkring.pipelines.data.manifest import DataField, DataFile, Split, TensorSpec
 from sparkring.pipelines.data.rowhash import add, rows_digest, to_hex
 from sparkring.pipelines.data.store import Store
 from sparkring.spark_jobs.etl.columns import named
+from sparkring.spark_jobs.etl.describe import row_bytes
 from sparkring.spark_jobs.etl.layout import BUCKET_BITS, NUM_BUCKETS, SplitLayout, lay_out
-from sparkring.spark_jobs.etl.petastorm_schema import COMMON_METADATA, dataset_metadata, unischema
-from sparkring.spark_jobs.etl.splits import split_name
+from sparkring.spark_jobs.etl.petastorm_schema import COMMON_METADATA, dataset_metadata, stored_type, unischema
 from sparkring.spark_jobs.etl.staging import writing_area
 from sparkring.spark_jobs.session import spark_path
 
 _FILE = "__file"
 _CHUNK = 8 << 20
-_BYTES = {"int64": 8, "float32": 4, "float64": 8}
-"""Of a value in a tensor."""
 _ENCODING = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false", "compression": "snappy"}
 """One encoding a column. Where there are several, the footer lists them in the order of a Java hash set, which differs from JVM
 to JVM, and equal content would have unequal hashes. Integers are delta-packed, so small ids take few bits all the same."""
 
 
-def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple[DataField, ...], tuple[TensorSpec, ...]]:
-    """The columns of the files, and the tensors of a batch that are made of them."""
-    numeric = tuple(feature.column for feature in preprocessing.numeric)
-    categorical = tuple(feature.column for feature in preprocessing.categorical)
-    fields = (DataField(name=config.row_id, dtype="int64"), DataField(name=config.label, dtype="int8"),
-              *(DataField(name=name, dtype="float32") for name in numeric), *(DataField(name=name, dtype="int32") for name in categorical))
-    tensors = (TensorSpec(name="numeric", dtype="float32", fields=numeric),
-               TensorSpec(name="categorical", dtype="int64", fields=categorical),
-               TensorSpec(name=LABEL, dtype="float32", fields=(config.label,), stacked=False),
-               TensorSpec(name=ROW_ID, dtype="int64", fields=(config.row_id,), stacked=False))
-    return fields, tensors
-
-
-def lay_out_splits(examples: DataFrame, config: PrepareConfig, tensors: Sequence[TensorSpec]) -> dict[str, SplitLayout]:
+def lay_out_splits(examples: DataFrame, config: PrepareConfig, tensors: Sequence[TensorSpec], *, split: Column) -> dict[str, SplitLayout]:
     """Count the rows of each split and bucket, on the way see that ids are unique, and cut the splits.
 
     Args:
-        examples: Row id and split column of every example.
+        examples: Row id, and what ``split`` is made of, of every example.
         config: Seed, files, row groups.
         tensors: What a row is decoded to.
+        split: The split of an example.
     Returns:
         A layout for each split that has rows.
     Raises:
         SourceError: an id stands for several rows.
     """
     ids = examples.groupBy(named(config.row_id).cast("bigint").alias("id")).agg(
-        sf.count(sf.lit(1)).alias("rows"), sf.min(split_name(config)).alias("split"))
+        sf.count(sf.lit(1)).alias("rows"), sf.min(split).alias("split"))
     bucket = sf.shiftrightunsigned(_key(sf.col("id"), config.seed), 64 - BUCKET_BITS).cast("int")
     counts = ids.groupBy("split", bucket.alias("bucket")).agg(
         sf.sum("rows").alias("rows"), sf.max("rows").alias("most"), sf.max_by("id", "rows").alias("worst")).collect()
@@ -75,8 +61,7 @@ def lay_out_splits(examples: DataFrame, config: PrepareConfig, tensors: Sequence
     rows: dict[str, list[int]] = {}
     for row in counts:
         rows.setdefault(row["split"], [0] * NUM_BUCKETS)[row["bucket"]] = row["rows"]
-    row_bytes = sum(_BYTES[tensor.dtype] * len(tensor.fields) for tensor in tensors)
-    return {name: lay_out(buckets, num_files=config.num_files, row_bytes=row_bytes, group_bytes=config.row_group_mb * 1e6,
+    return {name: lay_out(buckets, num_files=config.num_files, row_bytes=row_bytes(tensors), group_bytes=config.row_group_mb * 1e6,
                           min_groups=config.min_row_groups) for name, buckets in rows.items()}
 
 
@@ -136,10 +121,12 @@ def read_back(store: Store, folder: str, fields: Sequence[DataField]) -> Split:
     Args:
         store: The dataset's.
         folder: The split's folder in it.
-        fields: The columns; the first is the row id, the second the label.
+        fields: The columns; the first is the row id, the second the label (of type int8 where it is 0 or 1).
     Returns:
         What the manifest says about the split.
     """
+    row_id, label = fields[:2]
+    wanted = [row_id.name, label.name] if label.dtype == "int8" else [row_id.name]
     files, digests, positives, schema = [], [], 0, None
     for name in store.names(folder):
         if not name.endswith(".parquet"):
@@ -152,13 +139,15 @@ def read_back(store: Store, folder: str, fields: Sequence[DataField]) -> Split:
             sizes = (sum(group.column(column).total_compressed_size for column in range(group.num_columns)) for group in groups)
             files.append(DataFile(path=f"{folder}/{name}", bytes=size, sha256=sha256,
                                   row_groups=tuple(group.num_rows for group in groups), row_group_bytes=tuple(sizes)))
-            ids, labels = parquet.read(columns=[fields[0].name, fields[1].name]).columns
-        digests.append(rows_digest(ids.to_numpy()))
-        positives += int(labels.to_numpy().sum(dtype="int64"))
+            table = parquet.read(columns=wanted)
+        digests.append(rows_digest(table[row_id.name].to_numpy()))
+        if label.name in wanted:
+            positives += int(table[label.name].to_numpy().sum(dtype="int64"))
     metadata = dataset_metadata(schema, unischema(posixpath.basename(folder), fields),
                                 {posixpath.basename(file.path): len(file.row_groups) for file in files})
     store.put(f"{folder}/{COMMON_METADATA}", metadata)
-    return Split(files=tuple(files), rows=sum(file.rows for file in files), positives=positives, rows_digest=to_hex(add(digests)))
+    return Split(files=tuple(files), rows=sum(file.rows for file in files), positives=positives if label.name in wanted else None,
+                 rows_digest=to_hex(add(digests)))
 
 
 def _sha256(source: pa.NativeFile) -> str:
@@ -188,5 +177,5 @@ def _group_options(rows: int) -> dict[str, str]:
 
 def _never_null(column: Column, field: DataField) -> Column:
     """The column in its field's type. No row is null here; coalesce lets Spark know it, so that Parquet says REQUIRED."""
-    kind = {"int8": "tinyint", "int32": "int", "int64": "bigint", "float32": "float"}[field.dtype]
-    return sf.coalesce(column.cast(kind), sf.lit(0).cast(kind))
+    kind = stored_type(field)
+    return sf.coalesce(column.cast(kind), sf.lit(b"") if kind == BinaryType() else sf.lit(0).cast(kind))

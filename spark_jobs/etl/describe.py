@@ -1,0 +1,57 @@
+"""From fitted features to the columns of the files and the tensors of a batch. Pure: no session, no data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from sparkring.conf.schema import PrepareConfig
+from sparkring.pipelines.data.manifest import LABEL, ROW_ID, Augment, DataField, ImageSpec, TensorSpec
+from sparkring.pipelines.data.preprocessing import ImageFeature, Preprocessing, TokensFeature
+
+TOKENS, IMAGE = "tokens", "image"
+"""Names of tensors; ``tokens`` is the column's name too."""
+
+
+def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple[DataField, ...], tuple[TensorSpec, ...]]:
+    """The columns of the files (the row id first, the label second), and the tensors of a batch that are made of them."""
+    row_id = DataField(name=config.row_id, dtype="int64")
+    row_id_tensor = TensorSpec(name=ROW_ID, dtype="int64", fields=(config.row_id,), stacked=False)
+    if preprocessing.tokens is not None:
+        field, tensor = _tokens(preprocessing.tokens)
+        return (row_id, field), (tensor, row_id_tensor)
+    multiclass = config.task == "multiclass"
+    numeric = tuple(feature.column for feature in preprocessing.numeric)
+    categorical = tuple(feature.column for feature in preprocessing.categorical)
+    fields = [row_id, DataField(name=config.label, dtype="int32" if multiclass else "int8"),
+              *(DataField(name=name, dtype="float32") for name in numeric), *(DataField(name=name, dtype="int32") for name in categorical)]
+    tensors = [TensorSpec(name="numeric", dtype="float32", fields=numeric),
+               TensorSpec(name="categorical", dtype="int64", fields=categorical)] if numeric or categorical else []
+    if preprocessing.image is not None:
+        field, tensor = _image(preprocessing.image, config)
+        fields.append(field)
+        tensors.append(tensor)
+    label = TensorSpec(name=LABEL, dtype="int64" if multiclass else "float32", fields=(config.label,), stacked=False)
+    return tuple(fields), (*tensors, label, row_id_tensor)
+
+
+def row_bytes(tensors: Sequence[TensorSpec]) -> int:
+    """Bytes of a row in memory; of an image, those of its pixels."""
+    return sum((1 if tensor.image else np.dtype(tensor.dtype).itemsize) * math.prod(tensor.row_shape) for tensor in tensors)
+
+
+def _image(feature: ImageFeature, config: PrepareConfig) -> tuple[DataField, TensorSpec]:
+    shape = (feature.height, feature.width) if feature.channels == 1 else (feature.height, feature.width, feature.channels)
+    image = config.features.image
+    augment = Augment.model_validate(image.augment.model_dump()) if image and image.augment else None
+    return (DataField(name=feature.column, dtype="uint8", shape=shape, codec=feature.codec),
+            TensorSpec(name=IMAGE, dtype="float32", fields=(feature.column,), stacked=False,
+                       shape=(feature.channels, feature.height, feature.width),
+                       image=ImageSpec(mean=feature.mean, std=feature.std, augment=augment)))
+
+
+def _tokens(feature: TokensFeature) -> tuple[DataField, TensorSpec]:
+    return (DataField(name=TOKENS, dtype="uint16" if feature.vocabulary <= 2**16 else "int32", shape=(feature.length,), codec="ndarray"),
+            TensorSpec(name=TOKENS, dtype="int64", fields=(TOKENS,), stacked=False, shape=(feature.length,)))

@@ -1,0 +1,89 @@
+"""From the query to fitted examples, whatever their kind: rows of a table, images, or texts cut into rows of tokens.
+
+    table    query -> check ------------------------------> means, deviations, vocabularies, classes
+    images   query -> decode, check, resize, encode ------> the same, and mean and deviation of each channel
+    texts    query -> check -> join, cut into rows -------> how many tokens and bytes each split has
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from sparkring.conf.schema import PrepareConfig
+from sparkring.pipelines.data.preprocessing import Preprocessing
+from sparkring.spark_jobs.etl.columns import named
+from sparkring.spark_jobs.etl.examples import run_query, survey
+from sparkring.spark_jobs.etl.fit import fit
+from sparkring.spark_jobs.etl.images import fit_images, normalise_images
+from sparkring.spark_jobs.etl.labels import fit_classes, number_classes
+from sparkring.spark_jobs.etl.splits import SPLITS, split_name
+from sparkring.spark_jobs.etl.tokens import SPLIT, Encoding, fit_tokens, measure_documents, pack_documents
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Checked rows and what was fitted on those of the train split."""
+
+    examples: DataFrame
+    """Rows of all splits, features still as the query gave them (numbers and texts) or as they are stored (images, tokens)."""
+    split: Column
+    """The split of a row."""
+    preprocessing: Preprocessing
+    files: dict[str, bytes] = field(default_factory=dict)
+    """What else the dataset keeps, by its name: a tokenizer."""
+
+
+@contextmanager
+def fitted_examples(spark: SparkSession, config: PrepareConfig, begin: Callable[[str], None]) -> Iterator[Fitted]:
+    """Run the query, check its rows and fit; what Spark keeps of them is let go at the block's end.
+
+    Args:
+        spark: A session in which the sources are visible as tables.
+        config: What to read and how.
+        begin: Told what is being done.
+    Raises:
+        ConfigError, SourceError: as ``run_query``, ``survey`` and the fits raise them.
+    """
+    with ExitStack() as kept:
+        def keep(frame: DataFrame) -> DataFrame:
+            kept.callback(frame.persist().unpersist)
+            return frame
+
+        result = run_query(spark, config)
+        yield _fit_texts(result, config, keep, begin) if config.features.tokens else _fit_rows(result, config, keep, begin)
+
+
+def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFrame], DataFrame], begin: Callable[[str], None]) -> Fitted:
+    begin("joining")
+    features, split = config.features, split_name(config)
+    result = keep(normalise_images(result, features.image) if features.image else result)
+    rows = survey(result, config)
+    examples = result.where(named(config.label).isNotNull())
+    begin("fitting on train")
+    of_train = split == SPLITS[0]
+    preprocessing = fit(examples.where(of_train), features, rows=rows[SPLITS[0]], min_category_rows=config.min_category_rows)
+    if features.image:
+        image = fit_images(examples, features.image, train=of_train, row_id=config.row_id)
+        preprocessing = preprocessing.model_copy(update={"image": image})
+    if config.task == "multiclass":
+        classes = fit_classes(examples, config.label, split=split)
+        preprocessing = preprocessing.model_copy(update={"classes": classes})
+        examples = number_classes(examples, config.label, classes)
+    return Fitted(examples, split, preprocessing)
+
+
+def _fit_texts(documents: DataFrame, config: PrepareConfig, keep: Callable[[DataFrame], DataFrame], begin: Callable[[str], None]) -> Fitted:
+    assert config.features.tokens is not None
+    encoding = Encoding.load(config.features.tokens)
+    begin("joining")
+    sizes = measure_documents(keep(documents), config)
+    begin("cutting into tokens")
+    packed = keep(pack_documents(documents, config, encoding, sizes=sizes))
+    tokens, rows = fit_tokens(packed, config.features.tokens, encoding, sizes=sizes)
+    files = {"tokenizer.json": encoding.tokenizer.encode()} if encoding.tokenizer else {}
+    return Fitted(packed, sf.col(SPLIT), Preprocessing(numeric=(), categorical=(), train_rows=rows[SPLITS[0]], tokens=tokens), files)

@@ -1,0 +1,165 @@
+"""Images on their way into a dataset: the rows are the source's, Petastorm's own readers agree, what is wrong is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from petastorm import make_batch_reader, make_reader
+from pyspark.sql import SparkSession
+
+from sparkring.conf.loading import parse_config
+from sparkring.conf.schema import Config
+from sparkring.errors import SourceError
+from sparkring.pipelines.data.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.manifest import Dataset, Manifest
+from sparkring.pipelines.data.reader import SplitReader
+from sparkring.spark_jobs.prepare import prepare
+from tests.support.images import encoded, write_idx
+
+pytest_plugins = ["tests.support.etl_spark"]
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # Petastorm's, of pyarrow
+
+SHAPE = (6, 5)
+IMAGES = np.random.default_rng(3).integers(0, 256, (90, *SHAPE), dtype=np.uint8)
+LABELS = [number % 3 for number in range(90)]
+IDX_QUERY = """SELECT id AS row_id, label, image,
+               CASE WHEN part = 't10k' THEN 'test' WHEN id % 5 = 0 THEN 'validation' ELSE 'train' END AS split FROM pictures"""
+
+
+def _config(folder: Path, source: dict[str, Any], query: str, **image: Any) -> Config:
+    settings = {
+        "sources": {"pictures": source}, "query": query, "task": "multiclass", "label": "label", "num_files": 2,
+        "features": {"image": {"column": "image", **image}}, "split": {"by": "column", "column": "split"}}
+    return parse_config({"name": "pictures", "workspace": str(folder / "workspace"), "model": {"kind": "image", "widths": [4]},
+                         "prepare": settings}, origin="test")
+
+
+@pytest.fixture(scope="module")
+def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """20 test images, then 70 for training and validation (the parts are read in the order of their names)."""
+    folder = tmp_path_factory.mktemp("images")
+    write_idx(folder / "idx", "t10k", IMAGES[:20], LABELS[:20])
+    write_idx(folder / "idx", "train", IMAGES[20:], LABELS[20:])
+    config = _config(folder, {"format": "idx", "path": str(folder / "idx")}, IDX_QUERY, channels=1)
+    prepare(config, spark=spark)
+    return config
+
+
+def _manifest(config: Config) -> Manifest:
+    return Dataset(config.dataset).manifest()
+
+
+def _train_ids() -> list[int]:
+    return [number for number in range(20, 90) if number % 5]
+
+
+def test_petastorm_s_own_reader_finds_every_image_pixel_for_pixel_beside_its_label(made: Config) -> None:
+    manifest = _manifest(made)
+    with make_reader(f"{Dataset(made.dataset).url}/data/{manifest.data_id}/train", reader_pool_type="dummy", num_epochs=1) as reader:
+        rows = {int(row.row_id): (row.image, int(row.label)) for row in reader}
+    assert sorted(rows) == _train_ids()
+    for number, (image, label) in rows.items():
+        np.testing.assert_array_equal(image, IMAGES[number])
+        assert label == LABELS[number]
+
+
+def test_petastorm_s_batch_reader_opens_it_too(made: Config) -> None:
+    folder = f"{Dataset(made.dataset).url}/data/{_manifest(made).data_id}/test"
+    with pytest.warns(UserWarning, match="make_reader"), make_batch_reader(folder, reader_pool_type="dummy", num_epochs=1) as reader:
+        found = {int(number): bytes(cell) for batch in reader for number, cell in zip(batch.row_id, batch.image, strict=True)}
+    assert found == {number: encoded(IMAGES[number]) for number in range(20)}
+
+
+def test_our_loader_gives_the_same_pixels_standardised_over_the_train_rows(made: Config) -> None:
+    dataset, manifest = Dataset(made.dataset), _manifest(made)
+    reader = SplitReader(dataset.store, manifest, "train")
+    loader = Loader(reader, LoaderConfig(batch_rows=16, seed=1, lanes=2), rank=0, num_ranks=1)
+    images, numbers, labels = [], [], []
+    for batch in loader.epoch(0):
+        images.append(batch.tensors["image"].numpy())
+        numbers += batch.tensors["row_id"].tolist()
+        labels += batch.tensors["label"].tolist()
+    pixels: NDArray[np.float32] = np.concatenate(images)
+    assert (pixels.shape, pixels.dtype) == ((len(_train_ids()), 1, *SHAPE), np.float32)
+    assert (float(pixels.mean()), float(pixels.std())) == (pytest.approx(0, abs=1e-5), pytest.approx(1, abs=1e-5))
+    expected = IMAGES[numbers].astype(float) / 255
+    feature = manifest.preprocessing.image
+    assert feature is not None
+    np.testing.assert_allclose(pixels[:, 0], (expected - feature.mean[0]) / feature.std[0], atol=1e-5)
+    assert labels == [LABELS[number] for number in numbers]
+
+
+def test_the_manifest_says_what_the_rows_are(made: Config) -> None:
+    manifest = _manifest(made)
+    assert (manifest.task, manifest.classes, manifest.preprocessing.classes, manifest.label) == ("multiclass", 3, ("0", "1", "2"), "label")
+    assert {name: split.rows for name, split in manifest.splits.items()} == {"train": 56, "validation": 14, "test": 20}
+    assert {split.positives for split in manifest.splits.values()} == {None}
+    pixels = IMAGES[_train_ids()].astype(float) / 255
+    feature = manifest.preprocessing.image
+    assert feature is not None
+    assert (feature.mean, feature.std) == (pytest.approx((pixels.mean(),)), pytest.approx((pixels.std(),)))
+
+
+def _photographs(folder: Path) -> None:
+    """A folder a class: flat colours as JPEG, PNG and a larger PNG."""
+    colours = {"red": (220, 10, 10), "sky/blue": (10, 10, 220)}
+    for name, colour in colours.items():
+        place = folder / name
+        place.mkdir(parents=True)
+        for number in range(9):
+            size = (40, 20) if number == 4 else (20, 20)
+            pixels = np.full((*size, 3), colour, np.uint8)
+            kind = "jpeg" if number % 2 else "png"
+            (place / f"{number}.{kind}").write_bytes(encoded(pixels, kind))
+        (place / "notes.txt").write_text("no image")
+        (place / ".hidden.png").write_bytes(b"no image")
+
+
+FOLDER_QUERY = """SELECT xxhash64(path) AS row_id, label, image,
+                  CASE WHEN path LIKE '%/8.%' THEN 'test' WHEN path LIKE '%/7.%' THEN 'validation' ELSE 'train' END AS split
+                  FROM pictures"""
+
+
+def test_a_folder_of_photographs_becomes_images_of_one_size_whose_folders_are_their_labels(spark: SparkSession, tmp_path: Path) -> None:
+    _photographs(tmp_path / "photographs")
+    config = _config(tmp_path, {"format": "images", "path": str(tmp_path / "photographs")}, FOLDER_QUERY, size=[8, 8], codec="jpeg")
+    prepare(config, spark=spark)
+    manifest = _manifest(config)
+    assert manifest.preprocessing.classes == ("blue", "red")
+    assert sum(split.rows for split in manifest.splits.values()) == 18
+    with make_reader(f"{Dataset(config.dataset).url}/data/{manifest.data_id}/train", reader_pool_type="dummy", num_epochs=1) as reader:
+        for row in reader:
+            assert row.image.shape == (8, 8, 3)
+            assert int(row.image[4, 4].argmax()) == (0 if row.label == 1 else 2)  # red is class 1; Petastorm gives red first
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    pytest.param({}, r"images in column image differ in size: row -?\d+ is 20 x 20, row -?\d+ is 40 x 20", id="several sizes"),
+    pytest.param({"size": [8, 8], "broken": True}, r"1 of 19 images in column image cannot be used, .* are no image", id="a damaged file"),
+    pytest.param({"size": [8, 8], "pattern": "*.gif"}, r"holds no image whose name fits '\*.gif'", id="no file that fits"),
+    pytest.param({"size": [8, 8], "lonely": True}, r"label label is 'green' in 1 held-out rows and in no train row", id="an unseen class"),
+])
+def test_what_is_wrong_with_images_is_said_and_nothing_is_left(
+        spark: SparkSession, tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    _photographs(tmp_path / "photographs")
+    if change.pop("broken", False):
+        (tmp_path / "photographs/red/3x.png").write_bytes(encoded(IMAGES[0])[:30])
+    if change.pop("lonely", False):
+        (tmp_path / "photographs/green").mkdir()
+        (tmp_path / "photographs/green/8.png").write_bytes(encoded(IMAGES[0]))
+    source = {"format": "images", "path": str(tmp_path / "photographs"), "pattern": change.pop("pattern", "*")}
+    config = _config(tmp_path, source, FOLDER_QUERY, **change)
+    with pytest.raises(SourceError, match=message):
+        prepare(config, spark=spark)
+    assert Dataset(config.dataset).versions() == []
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_a_missing_folder_says_what_to_install(tmp_path: Path) -> None:
+    source = {"format": "idx", "path": str(tmp_path / "nowhere"), "if_missing": "apt-get install the-package."}
+    with pytest.raises(SourceError, match=r"nowhere is not there; apt-get install the-package\."):
+        prepare(_config(tmp_path, source, IDX_QUERY))
