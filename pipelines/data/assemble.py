@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,7 +53,7 @@ class Assembler:
         dense = [piece for piece in (one[spec.name] for one in pieces) if not isinstance(piece, list)]
         if dense and not spec.image:
             return _joined(dense, np.dtype(spec.dtype))
-        rows = np.concatenate(dense) if dense else self._decoded(spec, [cell for one in pieces for cell in one[spec.name]])
+        rows: NDArray[Any] = np.concatenate(dense) if dense else self._decoded(spec, [cell for one in pieces for cell in one[spec.name]])
         if not spec.image:
             return rows.astype(spec.dtype, copy=False)
         if self.augmented and spec.image.augment:
@@ -60,11 +61,11 @@ class Assembler:
             rows = augment(rows, ids, spec.image.augment, seed=self.seed, epoch=epoch)
         return _normalised(rows, spec.image)
 
-    def _decoded(self, spec: TensorSpec, cells: Sequence[bytes]) -> Array:
+    def _decoded(self, spec: TensorSpec, cells: Sequence[bytes]) -> NDArray[Any]:
         """(rows, ...) of encoded cells."""
         field = self.fields[spec.fields[0]]
-        shape = tuple(field.shape) if spec.pad is None else spec.shape
-        if None in shape:
+        shape = tuple(size for size in field.shape if size is not None) if spec.pad is None else spec.shape
+        if len(shape) != len(field.shape):
             raise DatasetError(f"tensor {spec.name}: rows of field {field.name} differ in shape {field.shape}; "
                                "give it a pad value and a shape.")
         filled = np.full((len(cells), *shape), spec.pad or 0, dtype=field.dtype)
@@ -72,8 +73,11 @@ class Assembler:
         def fill(first: int) -> None:
             for row, cell in enumerate(cells[first:first + DECODE_TOGETHER], start=first):
                 array = decode(cell, field)
-                within = tuple(slice(0, size) for size in np.minimum(array.shape, filled.shape[1:]))
-                filled[row][within] = array[within]
+                if array.shape == shape:
+                    filled[row] = array
+                else:
+                    within = tuple(slice(0, size) for size in np.minimum(array.shape, shape))
+                    filled[row][within] = array[within]
 
         starts = range(0, len(cells), DECODE_TOGETHER)
         for _ in self.pool.map(fill, starts) if self.pool else map(fill, starts):

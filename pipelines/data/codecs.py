@@ -62,17 +62,19 @@ def decode(cell: bytes | memoryview, field: DataField) -> Array:
     except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise DatasetError(f"field {field.name}: a cell is not {field.codec}: {error}; the file was damaged or holds something else. "
                            "Prepare the dataset again.") from None
-    fits = len(array.shape) == len(field.shape) and all(
-        wanted in (None, found) for wanted, found in zip(field.shape, array.shape, strict=True))
-    if not fits or array.dtype != np.dtype(field.dtype):
+    if (array.shape != field.shape and not _fits(array.shape, field.shape)) or array.dtype != field.dtype:
         raise DatasetError(f"field {field.name}: a cell holds {array.dtype} of shape {array.shape}, the manifest says {field.dtype} of "
                            f"shape {field.shape}; prepare the dataset again.")
     return array
 
 
+def _fits(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    return len(found) == len(wanted) and all(one in (None, other) for one, other in zip(wanted, found, strict=True))
+
+
 def _decode_numpy(cell: bytes | memoryview, field: DataField) -> Array:
     if field.codec == "ndarray":
-        array: Array = np.lib.format.read_array(io.BytesIO(cell), allow_pickle=False)
+        array: Array = np.lib.format.read_array(io.BytesIO(cell), allow_pickle=False)  # type: ignore[no-untyped-call]
         return array
     with np.load(io.BytesIO(cell), allow_pickle=False) as archive:
         packed: Array = archive["arr"]
