@@ -4,7 +4,11 @@ Whatever must become visible at once (a dataset version, a checkpoint, a model) 
 one small JSON document that names the large files, which were written before. A reader follows documents and never
 lists a folder of data, so it sees the old state or the new one and never half of one.
 
-Each kind of store has a module of its own (``local_store.py``); ``open_store`` finds it by the URL's scheme.
+    path, file:///path      local or mounted folders      local_store.py
+    s3://bucket/prefix      S3 and what speaks its API    s3_store.py
+    hdfs://host:port/path   HDFS, over WebHDFS            hdfs_store.py
+
+docs/stores.md says what each of them does to keep that promise.
 """
 
 from __future__ import annotations
@@ -75,10 +79,13 @@ class Store(Protocol):
 
 
 def open_store(url: str) -> Store:
-    """Open the folder at ``url``: a plain path or a ``file:`` URL.
+    """Open the folder at ``url``: a plain path or a URL of one of the schemes above.
+
+    Opening looks nothing up: whether a bucket or a name node answers shows at the first act.
 
     Raises:
-        ConfigError: the scheme is not served.
+        ConfigError: the scheme is not served, or the URL lacks something.
+        EnvironmentProblem: the client library of that scheme is not installed.
     """
     parsed = urlparse(url)
     if parsed.scheme in ("", "file"):
@@ -89,7 +96,12 @@ def open_store(url: str) -> Store:
         from sparkring.pipelines.data.s3_store import S3Store
 
         return S3Store(url)
-    raise ConfigError(f"{url}: cannot store under {parsed.scheme}:, only on local or mounted folders and s3:; give a path or such a URL.")
+    if parsed.scheme == "hdfs":
+        from sparkring.pipelines.data.hdfs_store import HdfsStore
+
+        return HdfsStore(url)
+    raise ConfigError(f"{url}: cannot store under {parsed.scheme}:, only on local or mounted folders, s3: and hdfs:; "
+                      "give a path or a URL of one of these.")
 
 
 def numbered(store: Store, folder: str) -> list[int]:

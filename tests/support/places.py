@@ -8,41 +8,44 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 
 import boto3
 import pytest
 
+from tests.support.hadoop import Hdfs, hdfs
 from tests.support.s3_server import s3_server
 
 BUCKET = "sparkring-tests"
-KINDS = ("local", "s3")
 
 
-@pytest.fixture(scope="session", params=KINDS)
-def kind_and_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+@pytest.fixture(scope="session")
+def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+    """A file system that this process's environment leads to."""
+    with hdfs(tmp_path_factory.mktemp("hadoop")) as cluster, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("HADOOP_CONF_DIR", str(cluster.conf_dir))
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a bucket that this process's environment leads to."""
+    with s3_server(tmp_path_factory.mktemp("s3")) as environment, pytest.MonkeyPatch.context() as patched:
+        for name, value in environment.items():
+            patched.setenv(name, value)
+        boto3.client("s3").create_bucket(Bucket=BUCKET)
+        yield f"s3://{BUCKET}"
+
+
+@pytest.fixture(scope="session", params=["local", "s3", "hdfs"])
+def kind_and_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """The kind of store, and the URL of a folder in one that runs."""
-    folder = tmp_path_factory.mktemp(request.param)
-    with ExitStack() as stack:
-        url = {"local": _local, "s3": _s3}[request.param](folder, stack)
-        yield request.param, url
+    if request.param == "local":
+        return request.param, str(tmp_path_factory.mktemp("local"))
+    root = request.getfixturevalue("bucket") if request.param == "s3" else request.getfixturevalue("hadoop").url
+    return request.param, f"{root}/with/a prefix"
 
 
 @pytest.fixture
 def place(kind_and_url: tuple[str, str]) -> str:
     """The URL of a folder that nothing else uses."""
     return f"{kind_and_url[1]}/{uuid.uuid4().hex}"
-
-
-def _local(folder: Path, stack: ExitStack) -> str:
-    return str(folder)
-
-
-def _s3(folder: Path, stack: ExitStack) -> str:
-    environment = stack.enter_context(s3_server(folder))
-    patched = stack.enter_context(pytest.MonkeyPatch.context())
-    for name, value in environment.items():
-        patched.setenv(name, value)
-    boto3.client("s3").create_bucket(Bucket=BUCKET)
-    return f"s3://{BUCKET}/with/a prefix"

@@ -1,0 +1,90 @@
+"""Where a cluster's name nodes answer over HTTP, by the cluster's own configuration files.
+
+Reads ``core-site.xml`` and ``hdfs-site.xml`` in ``$HADOOP_CONF_DIR``, which Hadoop's own tools, Spark and YARN's containers
+read too. Pure but for that; imports nothing of Hadoop.
+
+Source: https://hadoop.apache.org/docs/r3.4.1/hadoop-project-dist/hadoop-hdfs/hdfs-default.xml and HDFSHighAvailabilityWithQJM.html
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlparse
+from xml.etree import ElementTree as ET
+
+from sparkring.errors import ConfigError
+
+HTTP_PORT, HTTPS_PORT = 9870, 9871
+
+
+@dataclass(frozen=True)
+class NameNodes:
+    """What a client needs to know to reach a name service."""
+
+    authority: str
+    """Host and port, or the logical name, as it stands in ``hdfs:`` addresses."""
+    web: tuple[str, ...]
+    """``host:port`` of each name node's web server; one of them is active."""
+    https: bool
+    kerberos: bool
+
+
+def read_hadoop_conf(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """All properties of the site files; none where ``HADOOP_CONF_DIR`` is not set or empty.
+
+    Raises:
+        ConfigError: a file is no XML.
+    """
+    folder = environment.get("HADOOP_CONF_DIR")
+    properties: dict[str, str] = {}
+    for name in ("core-site.xml", "hdfs-site.xml") if folder else ():
+        path = Path(str(folder)) / name
+        if not path.is_file():
+            continue
+        try:
+            root = ET.parse(path).getroot()  # noqa: S314 - the operator's own file, which Hadoop trusts as well
+        except ET.ParseError as error:
+            raise ConfigError(f"{path} is not XML: {error}; correct it, or point HADOOP_CONF_DIR elsewhere.") from None
+        for entry in root.iter("property"):
+            properties[(entry.findtext("name") or "").strip()] = (entry.findtext("value") or "").strip()
+    return properties
+
+
+def name_nodes(authority: str, conf: Mapping[str, str]) -> NameNodes:
+    """Find the web addresses of the name service that an ``hdfs:`` URL means.
+
+    Args:
+        authority: ``host:port``, a logical name, or empty for the default file system.
+        conf: Hadoop's properties.
+    Raises:
+        ConfigError: an empty authority, and no default file system in HDFS.
+    """
+    default = urlparse(conf.get("fs.defaultFS", ""))
+    if not authority and default.scheme != "hdfs":
+        raise ConfigError("hdfs:/// means the default file system, and fs.defaultFS is not set to one in HDFS; "
+                          "write hdfs://host:port/path, or set HADOOP_CONF_DIR.")
+    authority = authority or default.netloc
+    https = conf.get("dfs.http.policy") == "HTTPS_ONLY"
+    key = f"dfs.namenode.{'https' if https else 'http'}-address"
+    nodes = _split(conf.get(f"dfs.ha.namenodes.{authority}", ""))
+    if nodes:
+        web = tuple(conf[f"{key}.{authority}.{node}"] for node in nodes if f"{key}.{authority}.{node}" in conf)
+    elif key in conf and authority in (default.netloc, conf.get("dfs.namenode.rpc-address")):
+        web = (conf[key],)
+    else:
+        web = ()
+    host = authority.partition(":")[0]
+    web = tuple(_reachable(address, host) for address in web) or (f"{host}:{HTTPS_PORT if https else HTTP_PORT}",)
+    return NameNodes(authority=authority, web=web, https=https, kerberos=conf.get("hadoop.security.authentication") == "kerberos")
+
+
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _reachable(address: str, host: str) -> str:
+    """A server told to listen on all interfaces is reached under the host's own name."""
+    return address.replace("0.0.0.0:", f"{host}:", 1) if address.startswith("0.0.0.0:") else address

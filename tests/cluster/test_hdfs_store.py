@@ -1,0 +1,73 @@
+"""HDFS alone: the rename behind a commit, name nodes that are down, and what a store says when it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import requests
+
+from sparkring.errors import CommitConflict, StorageError
+from sparkring.pipelines.data.hdfs_store import HdfsStore
+from sparkring.pipelines.data.webhdfs import WebHdfsClient
+from tests.support.hadoop import Hdfs, write_conf
+
+pytest_plugins = ["tests.support.places"]
+
+
+def _cut_off(monkeypatch: pytest.MonkeyPatch, *, done: bool) -> None:
+    """Lose the name node's answer to each rename, which it did or did not do."""
+    rename: Callable[..., None] = WebHdfsClient.rename
+
+    def lost(self: WebHdfsClient, *args: str, overwrite: bool) -> None:
+        if done:
+            rename(self, *args, overwrite=overwrite)
+        raise requests.ConnectionError("the connection broke")
+
+    monkeypatch.setattr(WebHdfsClient, "rename", lost)
+
+
+def test_a_commit_whose_answer_was_lost_is_still_ours(hadoop: Hdfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = HdfsStore(f"{hadoop.url}/lost/answer")
+    _cut_off(monkeypatch, done=True)
+    store.put_if_absent("versions/1.json", b"mine")
+    assert store.read("versions/1.json") == b"mine"
+    _cut_off(monkeypatch, done=False)
+    with pytest.raises(CommitConflict):
+        store.put_if_absent("versions/1.json", b"mine")
+    with pytest.raises(StorageError, match="the connection broke"):
+        store.put_if_absent("versions/2.json", b"mine")
+    assert store.names("versions") == ["1.json"]
+
+
+def test_a_rename_without_leave_overwrites_nothing(hadoop: Hdfs) -> None:
+    store = HdfsStore(f"{hadoop.url}/rename")
+    for name in ("a", "b"):
+        store.put(name, name.encode())
+    with pytest.raises(RuntimeError, match="already exists"):
+        store._client.rename("/rename/a", "/rename/b", overwrite=False)
+    assert (store.read("a"), store.read("b")) == (b"a", b"b")
+
+
+def test_the_next_name_node_is_asked_where_one_is_down(hadoop: Hdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    web = HdfsStore(f"{hadoop.url}/any")._client.url.split("/")[2]
+    names = {"fs.defaultFS": "hdfs://service", "dfs.nameservices": "service", "dfs.ha.namenodes.service": "one, two"}
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(write_conf(tmp_path / "conf", {
+        **names, "dfs.namenode.http-address.service.one": "127.0.0.1:9", "dfs.namenode.http-address.service.two": web})))
+    store = HdfsStore("hdfs:///failover")
+    assert store.url == "hdfs://service/failover"
+    store.put_if_absent("1.json", b"x")
+    assert store.names("") == ["1.json"]
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(write_conf(tmp_path / "down", {
+        **names, "dfs.namenode.http-address.service.one": "127.0.0.1:9", "dfs.namenode.http-address.service.two": "127.0.0.1:9"})))
+    with pytest.raises(StorageError, match=r"hdfs://service/failover/1\.json: .*see that the cluster is up"):
+        HdfsStore("hdfs:///failover").read("1.json")
+
+
+def test_a_folder_of_somebody_else_is_named(hadoop: Hdfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    HdfsStore(f"{hadoop.url}/mine").put("a", b"x")
+    monkeypatch.setenv("HADOOP_USER_NAME", "somebody")
+    with pytest.raises(StorageError, match="Permission denied: user=somebody"):
+        HdfsStore(f"{hadoop.url}/mine").put("b", b"x")
+    assert HdfsStore(f"{hadoop.url}/mine").names("") == ["a"]
