@@ -133,13 +133,13 @@ class _SpillFile:
 
     def __init__(self, folder: Path | None, data: NDArray[np.uint8]) -> None:
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - closed with the last block that uses it
-        view, written = memoryview(data), 0
+        view, written = data.data, 0
         while written < len(view):
             written += self._file.write(view[written:])
 
     def read(self, into: NDArray[np.uint8], *, offset: int) -> None:
         """Fill ``into`` with the bytes from ``offset`` on."""
-        view, done = memoryview(into), 0
+        view, done = into.data, 0
         while done < len(view):
             count = os.preadv(self._file.fileno(), [view[done:]], offset + done)
             if not count:

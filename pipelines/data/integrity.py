@@ -140,12 +140,16 @@ class _Schema:
         return drift
 
 
-_Facts = tuple[int, tuple[int, ...], tuple[int, ...]]
+_Facts = tuple[int, Sequence[int], Sequence[int]]
 """Bytes, rows and compressed bytes of the row groups: what tells one file from another without reading it."""
 
 
 def _owners(manifest: Manifest) -> dict[_Facts, str]:
-    return {(file.bytes, file.row_groups, file.row_group_bytes): file.path for split in manifest.splits.values() for file in split.files}
+    return {_facts(file): file.path for split in manifest.splits.values() for file in split.files}
+
+
+def _facts(file: DataFile) -> _Facts:
+    return file.bytes, tuple(file.row_groups), tuple(file.row_group_bytes)
 
 
 def _check_footer(store: Store, schema: _Schema, owners: dict[_Facts, str], file: DataFile) -> Finding | None:
@@ -164,7 +168,7 @@ def _check_footer(store: Store, schema: _Schema, owners: dict[_Facts, str], file
         return Finding(file.path, what)
     if drift:
         return Finding(file.path, f"has another schema than the manifest: {'; '.join(drift)}")
-    if found == (file.bytes, file.row_groups, file.row_group_bytes):
+    if found == _facts(file):
         return None
     return Finding(file.path, _facts_text(found, file, owners))
 
@@ -208,7 +212,7 @@ def _check_manifest(manifest: Manifest) -> list[Finding]:
     found = content_id(manifest.fields, manifest.splits)
     if found == manifest.content_id:
         return []
-    return [Finding(f"versions/{manifest.version}.json", f"has content id {manifest.content_id}, its own fields and hashes give {found}")]
+    return [Finding(f"{manifest.version}.json", f"has content id {manifest.content_id}, its own fields and hashes give {found}")]
 
 
 def _extra_files(store: Store, files: Iterable[DataFile]) -> list[Finding]:

@@ -18,9 +18,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sparkring.errors import DatasetError, DatasetVersionNotFound
 from sparkring.pipelines.data.preprocessing import Preprocessing
+from sparkring.pipelines.data.sizes import SizesField
 from sparkring.pipelines.data.store import Store, numbered, open_store
 
 FORMAT = 1
+VERSIONS, ADOPTED_VERSIONS = "versions", "_versions"
+"""Folders of the manifests. A folder beside Parquet files breaks their other readers, Petastorm's for one, unless it begins with _."""
 Dtype = Literal["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float16", "float32", "float64"]
 Task = Literal["binary", "multiclass", "next_token"]
 """What is predicted: a probability, one class of several, or at each place of a sequence the token that follows."""
@@ -94,9 +97,9 @@ class DataFile(_Document):
     """Relative to the dataset's URL."""
     bytes: int
     sha256: str
-    row_groups: tuple[int, ...]
+    row_groups: SizesField
     """Rows of each row group."""
-    row_group_bytes: tuple[int, ...]
+    row_group_bytes: SizesField
     """Compressed bytes of each row group."""
 
     @property
@@ -169,7 +172,7 @@ class Dataset:
 
     def versions(self) -> list[int]:
         """Committed versions, oldest first."""
-        return numbered(self.store, "versions")
+        return self._home()[1]
 
     def manifest(self, version: int | None = None) -> Manifest:
         """Read the manifest of ``version``, or of the latest.
@@ -178,19 +181,30 @@ class Dataset:
             DatasetVersionNotFound: there is none.
             DatasetError: the document is not a manifest of this format.
         """
-        existing = self.versions()
+        folder, existing = self._home()
         wanted = version if version is not None else (existing[-1] if existing else None)
         if wanted is None or wanted not in existing:
             raise DatasetVersionNotFound(self.url, wanted=version, existing=existing)
-        return parse_manifest(self.store.read(f"versions/{wanted}.json"), origin=f"{self.url}/versions/{wanted}.json")
+        return parse_manifest(self.store.read(f"{folder}/{wanted}.json"), origin=f"{self.url}/{folder}/{wanted}.json")
 
     def manifest_sha256(self, version: int) -> str:
         """Hash of a committed version's manifest as it is stored."""
-        return hashlib.sha256(self.store.read(f"versions/{version}.json")).hexdigest()
+        return hashlib.sha256(self.store.read(f"{self._home()[0]}/{version}.json")).hexdigest()
 
-    def commit(self, manifest: Manifest) -> None:
-        """Make ``manifest`` visible as its version; CommitConflict if that number is taken."""
-        self.store.put_if_absent(f"versions/{manifest.version}.json", manifest.to_json())
+    def commit(self, manifest: Manifest, *, adopted: bool = False) -> None:
+        """Make ``manifest`` visible as its version; CommitConflict if that number is taken.
+
+        Args:
+            manifest: The version to be.
+            adopted: It describes files that others read too; its folder gets a name that they pass over.
+        """
+        folder = ADOPTED_VERSIONS if adopted else self._home()[0]
+        self.store.put_if_absent(f"{folder}/{manifest.version}.json", manifest.to_json())
+
+    def _home(self) -> tuple[str, list[int]]:
+        """The folder that holds the manifests, and their numbers, oldest first."""
+        homes = ((folder, numbered(self.store, folder)) for folder in (VERSIONS, ADOPTED_VERSIONS))
+        return next((home for home in homes if home[1]), (VERSIONS, []))
 
 
 def parse_manifest(data: bytes, *, origin: str) -> Manifest:

@@ -27,10 +27,11 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sparkring.pipelines.data.sizes import Sizes
 
 MIN_LANES = 24
 
@@ -155,8 +156,8 @@ def permutation(size: int, *, key: Sequence[int]) -> Int64s:
 
 def group_rows(row_groups: Sequence[Sequence[int]]) -> Int64s:
     """(groups,) row counts of all row groups, file by file, from the manifest's lists a file."""
-    counts = sum(len(groups) for groups in row_groups)
-    return np.fromiter(chain.from_iterable(row_groups), dtype=np.int64, count=counts)
+    counts = [groups.array if isinstance(groups, Sizes) else np.asarray(groups, dtype=np.int64) for groups in row_groups]
+    return np.concatenate([np.empty(0, dtype=np.int64), *counts])
 
 
 def _positions_on_lane(position: int, lane: int, lanes: int) -> int:

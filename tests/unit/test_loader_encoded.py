@@ -15,7 +15,7 @@ from sparkring.errors import ConfigError, DatasetError
 from sparkring.pipelines.data.blocks import DenseBlock, EncodedBlock
 from sparkring.pipelines.data.codecs import decode, uniform_arrays
 from sparkring.pipelines.data.loader import Loader, LoaderConfig
-from sparkring.pipelines.data.manifest import Augment, DataField, Dataset
+from sparkring.pipelines.data.manifest import Augment, Codec, DataField, Dataset
 from sparkring.pipelines.data.reader import SplitReader
 from tests.support.encoded_datasets import Rows, write_encoded_dataset
 
@@ -145,6 +145,6 @@ def test_arrays_of_one_header_are_decoded_without_a_copy_and_others_one_by_one()
     pytest.param(_npy(np.zeros(3)), "ndarray", r"holds float64 of shape \(3,\), the manifest says int32", id="another type"),
     pytest.param(_npy(np.zeros(4, np.int32)), "ndarray", r"holds int32 of shape \(4,\)", id="another shape"),
 ])
-def test_a_cell_that_is_not_what_the_manifest_says_is_refused(cell: bytes, codec: str, complaint: str) -> None:
+def test_a_cell_that_is_not_what_the_manifest_says_is_refused(cell: bytes, codec: Codec, complaint: str) -> None:
     with pytest.raises(DatasetError, match=complaint):
-        decode(cell, DataField(name="x", dtype="int32", shape=(3,), codec=codec))  # type: ignore[arg-type]
+        decode(cell, DataField(name="x", dtype="int32", shape=(3,), codec=codec))
