@@ -1,8 +1,12 @@
-"""Judge the trained network on the test split, beside two baselines on the same rows: the base rate and logistic regression.
+"""Judge the trained network on the test split, beside baselines on the same rows.
+
+    binary       the base rate and logistic regression; AUC, calibration and more: metrics.py
+    multiclass   the base rate; loss, accuracy, confusion: judge.py
+    next_token   the base rate; loss, accuracy, bits a byte: judge.py
 
     sparkring evaluate local/flights
 
-Metrics are exact: every test row's probability and label come to the driver (16 bytes a row) and are judged together.
+Metrics are exact. For the binary task every test row's probability and label come to the driver (16 bytes a row).
 The result is ``<run>/evaluation.json``; the same model on the same data is not judged twice.
 """
 
@@ -20,12 +24,14 @@ from sparkring.conf.schema import Config
 from sparkring.errors import DatasetError
 from sparkring.pipelines.data.manifest import Manifest
 from sparkring.pipelines.data.store import Store, open_store
-from sparkring.pipelines.training.metrics import BinaryMetrics, binary_metrics
+from sparkring.pipelines.training.metrics import binary_metrics
 from sparkring.pipelines.training.model_files import ModelCard, load_card
 from sparkring.spark_jobs.baselines import logistic_regression
 from sparkring.spark_jobs.etl.columns import named
-from sparkring.spark_jobs.progress import SILENT, Progress
-from sparkring.spark_jobs.score import PROBABILITY, predict, read_split, trained_on
+from sparkring.spark_jobs.judge import judge_classes, judge_tokens
+from sparkring.spark_jobs.predict import PROBABILITY, predict
+from sparkring.spark_jobs.progress import SILENT, Bar, Progress
+from sparkring.spark_jobs.score import read_split, trained_on
 from sparkring.spark_jobs.session import result_settings, spark_session
 
 DOCUMENT = "evaluation.json"
@@ -40,31 +46,50 @@ def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Pro
         spark: The session to use; default the active one, or one made from ``config.spark`` when it is needed.
         progress: Where to report.
     Returns:
-        ``split``, ``dataset_version``, ``content_id``, ``weights_sha256``, and for ``network``, ``logistic_regression`` and
-        ``base_rate`` what ``metrics.BinaryMetrics`` holds.
+        ``task``, ``split``, ``dataset_version``, ``content_id``, ``weights_sha256``, and for ``network``, ``base_rate`` and (of a
+        binary task on a table) ``logistic_regression`` what ``metrics.BinaryMetrics`` holds or ``judge.py`` says.
     Raises:
         ConfigError: the run has no trained model.
         DatasetError: the dataset version is not what the model was trained on, or its test rows have one label only.
     """
     card, store = load_card(config.run), open_store(config.run)
     manifest = trained_on(card)
-    identity = {"split": SPLIT, "dataset_version": manifest.version, "content_id": card.content_id, "weights_sha256": card.weights_sha256}
+    identity = {"task": card.task, "split": SPLIT, "dataset_version": manifest.version, "content_id": card.content_id,
+                "weights_sha256": card.weights_sha256}
     before = _judged(store)
     if before is not None and identity.items() <= before.items():
         progress.note(f"evaluate: this model was judged on these rows already; reusing {store.url}/{DOCUMENT}")
         return before
-    _require_both_labels(manifest, card)
+    if card.task == "binary":
+        _require_both_labels(manifest, card)
     session = spark or spark_session(config.spark, app_name=f"sparkring {config.name}")
     with progress.stage("evaluate", total=2) as bar, result_settings(session):
         train, test = (read_split(session, manifest, card.dataset_url, name) for name in ("train", SPLIT))
         bar.update(0, text="network")
-        network, labels = _collect(predict(test, config.run, keep=[manifest.label], batch_rows=config.score.batch_rows), manifest.label)
-        bar.update(1, text="logistic regression")
-        regression = _collect(logistic_regression(train, test, manifest.preprocessing, label=manifest.label), "label")
+        keep = [] if card.task == "next_token" else [manifest.label]
+        predicted = predict(test, config.run, keep=keep, batch_rows=config.score.batch_rows)
+        if card.task == "multiclass":
+            models = judge_classes(predicted, train, label=manifest.label, classes=manifest.preprocessing.classes)
+        elif card.task == "next_token":
+            assert manifest.preprocessing.tokens is not None
+            models = judge_tokens(predicted, train, test, tokens=manifest.preprocessing.tokens, split=SPLIT)
+        else:
+            models = _judge_binary(predicted, train, test, manifest, bar)
+    document = identity | models
+    store.put(DOCUMENT, json.dumps(document, indent=1).encode())
+    return document
+
+
+def _judge_binary(predicted: DataFrame, train: DataFrame, test: DataFrame, manifest: Manifest, bar: Bar) -> dict[str, Any]:
+    """The network, a logistic regression where rows are a table's, and the base rate."""
+    network, labels = _collect(predicted, manifest.label)
     share = (manifest.splits["train"].positives or 0) / manifest.splits["train"].rows
-    models = {"network": binary_metrics(network, labels), "logistic_regression": binary_metrics(*regression),
-              "base_rate": binary_metrics(np.full(labels.shape, share), labels)}
-    return _commit(store, identity, models)
+    models = {"network": binary_metrics(network, labels), "base_rate": binary_metrics(np.full(labels.shape, share), labels)}
+    if manifest.preprocessing.numeric or manifest.preprocessing.categorical:
+        bar.update(1, text="logistic regression")
+        regression = logistic_regression(train, test, manifest.preprocessing, label=manifest.label)
+        models["logistic_regression"] = binary_metrics(*_collect(regression, "label"))
+    return {name: metrics.model_dump(mode="json") for name, metrics in models.items()}
 
 
 def _collect(predicted: DataFrame, label: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -86,10 +111,4 @@ def _judged(store: Store) -> dict[str, Any] | None:
         document: dict[str, Any] = json.loads(store.read(DOCUMENT))
     except FileNotFoundError:
         return None
-    return document
-
-
-def _commit(store: Store, identity: dict[str, Any], models: dict[str, BinaryMetrics]) -> dict[str, Any]:
-    document = identity | {name: metrics.model_dump(mode="json") for name, metrics in models.items()}
-    store.put(DOCUMENT, json.dumps(document, indent=1).encode())
     return document

@@ -2,40 +2,33 @@
 
     sparkring score local/flights
 
-The network travels to the executors inside the function that they run (its card as JSON, its weights as safetensors), so
-they need neither the run folder nor anything unpickled from it.
+What is predicted of a row, by the kind of task, and how: ``predict.py``.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
+from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import Config
 from sparkring.errors import DatasetError, SourceError, nearest
 from sparkring.pipelines.data.manifest import Dataset, Manifest
 from sparkring.pipelines.data.store import Store, open_store
-from sparkring.pipelines.training.model_files import ModelCard, load_card, load_weights, model_from_bytes
+from sparkring.pipelines.training.model_files import ModelCard, load_card
 from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.etl.encode import encode
+from sparkring.spark_jobs.etl.images import config_of, normalise_images
+from sparkring.spark_jobs.predict import feature_columns, predict
 from sparkring.spark_jobs.progress import SILENT, Progress
 from sparkring.spark_jobs.scores import Scores, commit_scores, latest_scores
 from sparkring.spark_jobs.session import result_settings, spark_path, spark_session
-
-PROBABILITY, MODEL, VERSION = "probability", "model", "dataset_version"
-"""Columns that scoring adds: of label 1; the first 16 digits of the weights' SHA-256; the dataset version it was trained on."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +53,8 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
         frame: Raw rows to score, as the query of ``config.prepare`` yields them (the label may be missing); default the
             split ``config.score.split`` of the dataset version that the model was trained on.
     Returns:
-        Where the Parquet is: row id, ``probability``, the label if there is one, ``model`` and ``dataset_version``.
+        Where the Parquet is: row id, the label if there is one, what ``predict`` adds for the task, ``model`` and
+        ``dataset_version``.
     Raises:
         ConfigError: the run has no trained model.
         DatasetError: the dataset version is not what the model was trained on any more.
@@ -80,36 +74,17 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
             manifest = trained_on(card)
             encoded = read_split(session, manifest, card.dataset_url, config.score.split)
             row_id, label = manifest.row_id, manifest.label
+            if manifest.task == "multiclass":
+                encoded = _named_classes(encoded, label, manifest.preprocessing.classes)
         else:
             row_id, label = config.prepare.row_id, config.prepare.label
             encoded = encode_raw(frame, card, row_id=row_id)
-        keep = [row_id, label] if label in encoded.columns else [row_id]
+        keep = [row_id, label] if label in encoded.columns and card.task != "next_token" else [row_id]
         folder, rows = _write(predict(encoded, config.run, keep=keep, batch_rows=config.score.batch_rows), store)
         commit_scores(store, Scores(
             folder=folder, rows=rows, split=split, weights_sha256=card.weights_sha256, dataset_url=card.dataset_url,
             dataset_version=card.dataset_version, content_id=card.content_id, created_at=datetime.now(UTC).isoformat(timespec="seconds")))
     return ScoreResult(f"{store.url}/{folder}", rows, time.perf_counter() - began)
-
-
-def predict(encoded: DataFrame, run_url: str, *, keep: list[str], batch_rows: int) -> DataFrame:
-    """Add the trained network's probability to encoded rows.
-
-    Args:
-        encoded: The features as ``encode`` or a dataset version gives them, and the columns to keep.
-        run_url: The run whose model predicts.
-        keep: Columns to pass through.
-        batch_rows: Rows of a forward pass at most.
-    Returns:
-        ``keep``, then ``probability`` (double), ``model`` and ``dataset_version``; nothing was computed yet.
-    """
-    card = load_card(run_url)
-    features = [feature.column for feature in (*card.preprocessing.numeric, *card.preprocessing.categorical)]
-    kept = encoded.select([named(name) for name in keep]).schema.fields
-    schema = StructType([*kept, StructField(PROBABILITY, DoubleType(), nullable=False), StructField(MODEL, StringType(), nullable=False),
-                         StructField(VERSION, LongType(), nullable=False)])
-    run = partial(_predict_batches, card_json=card.model_dump_json(), weights=load_weights(run_url, card), keep=keep, batch_rows=batch_rows)
-    wanted = dict.fromkeys([*keep, *features])
-    return encoded.select([named(name) for name in wanted]).mapInArrow(run, schema)
 
 
 def trained_on(card: ModelCard) -> Manifest:
@@ -136,48 +111,29 @@ def encode_raw(frame: DataFrame, card: ModelCard, *, row_id: str) -> DataFrame:
     """Encode raw rows as the model's training rows were.
 
     Raises:
-        SourceError: a feature or the row id is missing.
+        SourceError: a feature or the row id is missing, or the rows are texts.
     """
-    features = [feature.column for feature in (*card.preprocessing.numeric, *card.preprocessing.categorical)]
+    if card.task == "next_token":
+        raise SourceError(f"the model {card.name} predicts tokens, and given texts are not cut into rows here; "
+                          "prepare them as a dataset version and score a split of it.")
+    features = feature_columns(card)
     for name in (row_id, *features):
         if name not in frame.columns:
             raise SourceError(f"the rows to score have no column {name}{nearest(name, frame.columns)}; the model {card.name} needs "
                               f"{row_id} and its {len(features)} features, as the query of its config yields them.")
-    return encode(frame, card.preprocessing)
+    encoded = encode(frame, card.preprocessing)
+    if card.model.kind != "image" or card.preprocessing.image is None:
+        return encoded
+    image = card.preprocessing.image.column
+    problem = sf.raise_error(sf.concat(sf.lit(f"an image in column {image} cannot be used: "), sf.col("__problem")))
+    normalised = normalise_images(encoded, config_of(card.preprocessing.image))
+    return normalised.select(*(sf.coalesce(named(name), problem).alias(name) if name == image else named(name) for name in encoded.columns))
 
 
-def _predict_batches(batches: Iterator[pa.RecordBatch], *, card_json: str, weights: bytes, keep: list[str],
-                     batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """What a task runs: build the network once, then predict batch after batch on one thread (the task has one core)."""
-    import torch
-
-    torch.set_num_threads(1)
-    card = ModelCard.model_validate_json(card_json)
-    model = model_from_bytes(card, weights)
-    numeric = [feature.column for feature in card.preprocessing.numeric]
-    categorical = [feature.column for feature in card.preprocessing.categorical]
-    dtype = next(model.parameters()).dtype
-    for batch in batches:
-        for start in range(0, batch.num_rows, batch_rows):
-            part = batch.slice(start, batch_rows)
-            with torch.inference_mode():
-                logits = model(numeric=torch.from_numpy(_matrix(part, numeric, np.float32)).to(dtype),
-                               categorical=torch.from_numpy(_matrix(part, categorical, np.int64)))
-                # float64: a float32 sigmoid is exactly 1 from logit 17 on, and then the logarithm of its rest is lost
-                probability = torch.sigmoid(logits.double()).numpy()
-            columns = {name: part.column(name) for name in keep}
-            columns[PROBABILITY] = pa.array(probability)
-            columns[MODEL] = pa.repeat(card.weights_sha256[:16], part.num_rows)
-            columns[VERSION] = pa.repeat(pa.scalar(card.dataset_version, pa.int64()), part.num_rows)
-            yield pa.RecordBatch.from_pydict(columns)
-
-
-def _matrix(batch: pa.RecordBatch, columns: list[str], dtype: type[np.generic]) -> NDArray[np.generic]:
-    """(rows, columns) from columns of a batch; (rows, 0) from none."""
-    matrix: NDArray[np.generic] = np.empty((batch.num_rows, len(columns)), dtype)
-    for place, name in enumerate(columns):
-        matrix[:, place] = batch.column(name).to_numpy(zero_copy_only=False)
-    return matrix
+def _named_classes(encoded: DataFrame, label: str, classes: tuple[str, ...]) -> DataFrame:
+    """The label's texts in the place of its numbers, as the predictions have them."""
+    text = sf.get(sf.array(*map(sf.lit, classes)), named(label))
+    return encoded.select([text.alias(label) if name == label else named(name) for name in encoded.columns])
 
 
 def _same(before: Scores, card: ModelCard, split: str) -> bool:

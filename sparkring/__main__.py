@@ -163,10 +163,16 @@ def _figures(metrics: dict[str, float]) -> str:
 
 def _quality_text(evaluation: dict[str, Any]) -> str:
     """One line a model, best known figures first."""
+    head = f"on the {evaluation['split']} split of dataset version {evaluation['dataset_version']}:"
+    if evaluation["task"] != "binary":
+        shown = [(name, name.replace("_", " ")) for name in ("accuracy", "loss", "bits_per_byte") if name in evaluation["network"]]
+        rows = [f"  {key.replace('_', ' '):<20} {'   '.join(f'{words} {evaluation[key][name]:.4f}' for name, words in shown)}"
+                for key in ("network", "base_rate")]
+        return "\n".join([head, *rows])
     rows = [f"  {title:<20} AUC {model['auc']:.4f}   average precision {model['average_precision']:.4f}   loss {model['loss']:.4f}"
             for key, title in (("network", "network"), ("logistic_regression", "logistic regression"), ("base_rate", "base rate"))
-            for model in [evaluation[key]]]
-    return "\n".join([f"on the {evaluation['split']} split of dataset version {evaluation['dataset_version']}:", *rows])
+            if key in evaluation for model in [evaluation[key]]]
+    return "\n".join([head, *rows])
 
 
 def _demo_text(result: DemoResult, config: Config, name: str) -> str:

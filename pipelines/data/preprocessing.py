@@ -47,7 +47,7 @@ class ImageFeature(_Feature):
 
     height: int
     width: int
-    channels: int
+    channels: Literal[1, 3]
     """1: grey. 3: red, green, blue."""
     codec: Literal["png", "jpeg"]
     mean: tuple[float, ...]

@@ -20,7 +20,7 @@ def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple
     row_id = DataField(name=config.row_id, dtype="int64")
     row_id_tensor = TensorSpec(name=ROW_ID, dtype="int64", fields=(config.row_id,), stacked=False)
     if preprocessing.tokens is not None:
-        field, tensor = _tokens(preprocessing.tokens)
+        field, tensor = describe_tokens(preprocessing.tokens)
         return (row_id, field), (tensor, row_id_tensor)
     multiclass = config.task == "multiclass"
     numeric = tuple(feature.column for feature in preprocessing.numeric)
@@ -30,7 +30,9 @@ def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple
     tensors = [TensorSpec(name="numeric", dtype="float32", fields=numeric),
                TensorSpec(name="categorical", dtype="int64", fields=categorical)] if numeric or categorical else []
     if preprocessing.image is not None:
-        field, tensor = _image(preprocessing.image, config)
+        image = config.features.image
+        augment = Augment.model_validate(image.augment.model_dump()) if image and image.augment else None
+        field, tensor = describe_image(preprocessing.image, augment)
         fields.append(field)
         tensors.append(tensor)
     label = TensorSpec(name=LABEL, dtype="int64" if multiclass else "float32", fields=(config.label,), stacked=False)
@@ -42,16 +44,16 @@ def row_bytes(tensors: Sequence[TensorSpec]) -> int:
     return sum((1 if tensor.image else np.dtype(tensor.dtype).itemsize) * math.prod(tensor.row_shape) for tensor in tensors)
 
 
-def _image(feature: ImageFeature, config: PrepareConfig) -> tuple[DataField, TensorSpec]:
+def describe_image(feature: ImageFeature, augment: Augment | None = None) -> tuple[DataField, TensorSpec]:
+    """The column and the tensor of an image."""
     shape = (feature.height, feature.width) if feature.channels == 1 else (feature.height, feature.width, feature.channels)
-    image = config.features.image
-    augment = Augment.model_validate(image.augment.model_dump()) if image and image.augment else None
     return (DataField(name=feature.column, dtype="uint8", shape=shape, codec=feature.codec),
             TensorSpec(name=IMAGE, dtype="float32", fields=(feature.column,), stacked=False,
                        shape=(feature.channels, feature.height, feature.width),
                        image=ImageSpec(mean=feature.mean, std=feature.std, augment=augment)))
 
 
-def _tokens(feature: TokensFeature) -> tuple[DataField, TensorSpec]:
+def describe_tokens(feature: TokensFeature) -> tuple[DataField, TensorSpec]:
+    """The column and the tensor of a row of tokens."""
     return (DataField(name=TOKENS, dtype="uint16" if feature.vocabulary <= 2**16 else "int32", shape=(feature.length,), codec="ndarray"),
             TensorSpec(name=TOKENS, dtype="int64", fields=(TOKENS,), stacked=False, shape=(feature.length,)))

@@ -32,6 +32,11 @@ _EXIF = b"Exif\x00\x00"
 _HEAD = 1 << 16
 
 
+def config_of(feature: ImageFeature) -> ImageConfig:
+    """The config that makes further images like those that a model was trained on."""
+    return ImageConfig(column=feature.column, channels=feature.channels, size=(feature.height, feature.width), codec=feature.codec)
+
+
 class Normalised(NamedTuple):
     """One image as the dataset holds it, and what it adds to the fit."""
 

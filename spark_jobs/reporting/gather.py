@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sparkring.conf.schema import Config
-from sparkring.errors import SparkringError
+from sparkring.errors import DatasetError, SparkringError
 from sparkring.pipelines.data.manifest import Dataset
 from sparkring.pipelines.data.store import open_store
 from sparkring.pipelines.training.events import read_events
@@ -107,9 +107,14 @@ def _card(config: Config) -> ModelCard:
 
 def _quality(config: Config) -> QualityFacts:
     try:
-        return quality_facts(json.loads(open_store(config.run).read("evaluation.json")))
+        document = json.loads(open_store(config.run).read("evaluation.json"))
     except FileNotFoundError:
         raise _NotThere from None
+    if document.get("task", "binary") != "binary":
+        network, base = document["network"], document["base_rate"]
+        raise DatasetError(f"the network has a loss of {network['loss']:.4f} and an accuracy of {network['accuracy']:.4f}, the base rate "
+                           f"{base['loss']:.4f} and {base['accuracy']:.4f}; pictures are drawn for labels of 0 and 1 only")
+    return quality_facts(document)
 
 
 def _scores(config: Config) -> Scores:

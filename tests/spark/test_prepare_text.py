@@ -121,7 +121,8 @@ def test_another_file_changes_the_rows_of_its_own_pack_only(
 
 
 def _rows(config: Config) -> dict[int, bytes]:
-    store, rows = Dataset(config.dataset).store, {}
+    store = Dataset(config.dataset).store
+    rows: dict[int, bytes] = {}
     assert isinstance(store, LocalStore)
     for split in _manifest(config).splits.values():
         for file in split.files:

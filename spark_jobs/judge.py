@@ -1,0 +1,106 @@
+"""Exact judgement of a network that tells classes apart or predicts tokens, beside what needs no network: the base rate.
+
+Sums are taken by Spark over all rows of the split and divided once; no average of averages. The base rate predicts every
+row by the shares of the train split: of its classes, or of its tokens (each counted once more, so that none is impossible).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from sparkring.pipelines.data.assemble import Assembler
+from sparkring.pipelines.data.preprocessing import TokensFeature
+from sparkring.pipelines.training.held_out import bits_per_byte
+from sparkring.spark_jobs.etl.columns import named
+from sparkring.spark_jobs.etl.describe import TOKENS, describe_tokens
+from sparkring.spark_jobs.predict import NATS, PREDICTED, PREDICTION, PROBABILITIES, RIGHT
+
+Judgement = dict[str, Any]
+Counts = NDArray[np.int64]
+
+
+def judge_classes(predicted: DataFrame, train: DataFrame, *, label: str, classes: Sequence[str]) -> dict[str, Judgement]:
+    """Judge a network that tells classes apart.
+
+    Args:
+        predicted: What ``predict`` gives, with the label's number kept.
+        train: Rows of the train split, with the label's number.
+        label: The label's column.
+        classes: The classes' names by their number.
+    Returns:
+        ``network``: ``rows``, ``loss`` (nats a row), ``accuracy`` and ``confusion`` (rows of each class, by the class that was
+        predicted); ``base_rate``: the first three.
+    """
+    number = named(label).cast("int")
+    nats = -sf.ln(sf.greatest(sf.get(sf.col(PROBABILITIES), number), sf.lit(np.finfo(np.float64).tiny.item())))
+    cells = predicted.groupBy(number.alias("label"), PREDICTION).agg(
+        sf.count(sf.lit(1)).alias("rows"), sf.sum(nats).alias("nats")).collect()
+    place = {name: position for position, name in enumerate(classes)}
+    confusion: Counts = np.zeros((len(classes), len(classes)), np.int64)
+    for cell in cells:
+        confusion[cell["label"], place[cell[PREDICTION]]] = cell["rows"]
+    rows = int(confusion.sum())
+    network = {"rows": rows, "loss": math.fsum(cell["nats"] for cell in cells) / rows, "accuracy": int(confusion.trace()) / rows,
+               "confusion": confusion.tolist()}
+    counts = np.zeros(len(classes), np.int64)
+    for row in train.groupBy(number.alias("label")).count().collect():
+        counts[row["label"]] = row["count"]
+    return {"network": network, "base_rate": _base_rate(counts, confusion.sum(axis=1))}
+
+
+def judge_tokens(predicted: DataFrame, train: DataFrame, test: DataFrame, *, tokens: TokensFeature, split: str) -> dict[str, Judgement]:
+    """Judge a network that predicts the next token.
+
+    Args:
+        predicted: What ``predict`` gives of the test rows.
+        train: Rows of the train split.
+        test: The rows that were predicted.
+        tokens: What a token is.
+        split: Name of the test rows' split.
+    Returns:
+        For ``network`` and ``base_rate``: ``rows`` (predicted tokens), ``loss`` (nats a token), ``accuracy``, ``bits_per_byte``.
+    """
+    found = predicted.agg(sf.sum(NATS).alias("nats"), sf.sum(PREDICTED).alias("rows"), sf.sum(RIGHT).alias("right")).collect()[0]
+    network = {"rows": found["rows"], "loss": found["nats"] / found["rows"], "accuracy": found["right"] / found["rows"]}
+    base_rate = _base_rate(_count_targets(train, tokens) + 1, _count_targets(test, tokens))
+    return {name: {**figures, "bits_per_byte": bits_per_byte(figures["loss"], tokens, split)}
+            for name, figures in (("network", network), ("base_rate", base_rate))}
+
+
+def _base_rate(train: Counts, test: Counts) -> Judgement:
+    """What the train shares are worth on rows with these counts."""
+    seen = test > 0
+    logs = np.log(train[seen] / train.sum())
+    rows = int(test.sum())
+    return {"rows": rows, "loss": -float((test[seen] * logs).sum()) / rows, "accuracy": int(test[train.argmax()]) / rows}
+
+
+def _count_targets(frame: DataFrame, tokens: TokensFeature) -> Counts:
+    """How often each token is one to predict."""
+    counted = frame.select(TOKENS).mapInArrow(partial(_count_batches, tokens=tokens), "token int, times bigint")
+    counts = np.zeros(tokens.vocabulary, np.int64)
+    for row in counted.groupBy("token").agg(sf.sum("times").alias("times")).collect():
+        counts[row["token"]] = row["times"]
+    return counts
+
+
+def _count_batches(batches: Iterable[pa.RecordBatch], *, tokens: TokensFeature) -> Iterator[pa.RecordBatch]:
+    field, tensor = describe_tokens(tokens)
+    assembler = Assembler(specs=(tensor,), fields={field.name: field}, seed=0, augmented=False)
+    counts = np.zeros(tokens.vocabulary, np.int64)
+    for batch in batches:
+        if batch.num_rows:
+            rows = assembler.join([{tensor.name: batch.column(0).to_pylist()}], epoch=0)[tensor.name].numpy()
+            counts += np.bincount(rows[:, 1:].ravel(), minlength=tokens.vocabulary)
+    counts[tokens.pad_id] = 0
+    there = np.flatnonzero(counts)
+    yield pa.RecordBatch.from_pydict({"token": pa.array(there.astype(np.int32)), "times": pa.array(counts[there])})
