@@ -3,7 +3,7 @@
 A name is a shipped file without its ending (``local/flights``) or the path of a YAML file. A file may say
 ``extends: base/flights``: what it does not mention comes from there (a shipped name, or a path seen from the file that
 extends it). Later wins: base, file, ``--set``. Mappings are merged key by key, anything else is replaced whole, and so is a
-split or model by one of another kind. YAML is read with the safe loader only, and a key given twice is an error.
+split, model or source by one of another kind. YAML is read with the safe loader only, and a key given twice is an error.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from sparkring.conf.schema import Config
+from sparkring.conf.schema import SECRET, Config, kind_of_source
 from sparkring.errors import ConfigError, nearest
 
 
@@ -128,6 +128,8 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def _another_kind(key: str, old: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
     """Whether ``value`` asks for another kind of section than ``old``, to which the keys of the old one mean nothing."""
+    if "format" in value:  # a source
+        return kind_of_source(value) != kind_of_source(old)
     word, default = {"split": ("by", "time"), "model": ("kind", "tabular")}.get(key, ("", ""))
     before = old.get(word, default)
     return bool(value.get(word, before) != before)
@@ -153,7 +155,8 @@ def _complaint(error: ErrorDetails) -> str:
         return f"unknown key {where}{hint} (known here: {', '.join(known)})"
     if error["type"] == "missing":
         return f"{where} is required and has no value; add it to the file or give --set {where}=..."
-    found = "" if isinstance(error["input"], Mapping | BaseModel) else f" (found {error['input']!r})"
+    unsaid = isinstance(error["input"], Mapping | BaseModel) or error["type"] == SECRET
+    found = "" if unsaid else f" (found {error['input']!r})"
     return f"{where or 'value'}: {error['msg'].removeprefix('Value error, ')}{found}"
 
 
@@ -164,13 +167,15 @@ def _without_tags(loc: Sequence[str]) -> tuple[list[str], type[BaseModel] | None
     """
     models: list[type[BaseModel]] = [Config]
     path = []
+    named = False  # the next part is a name of the user's, e.g. prepare.sources.flights
     for place, part in enumerate(loc):
-        if len(models) > 1:
+        if len(models) > 1 and not named:
             models = [model for model in models if part in _tags(model)]
             continue
         path.append(part)
-        field = models[0].model_fields.get(part) if models and place < len(loc) - 1 else None
-        if field is not None:  # else a name inside a dict of sections, e.g. prepare.sources.flights
+        field = models[0].model_fields.get(part) if models and not named and place < len(loc) - 1 else None
+        named = field is not None and get_origin(field.annotation) is dict
+        if field is not None:
             models = _models_in(field.annotation)
     return path, models[0] if len(models) == 1 else None
 

@@ -5,6 +5,8 @@
     stdlib:                                     the library of the Python that runs this
     hdfs:///data/flights                        anything else that Spark can read
 
+Tables of catalogs, databases, Delta and Iceberg are in ``stored_tables.py``.
+
 A ``.csv.zip`` is unpacked once into a cache folder, since Spark cannot look into it. A column that is missing, that does
 not have its type, or that holds nothing, is an error here, before any row is used.
 """
@@ -27,10 +29,11 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import AtomicType, DataType
 
-from sparkring.conf.schema import SourceConfig
+from sparkring.conf.schema import SourceConfig, StoredTable
 from sparkring.errors import ConfigError, SourceError, nearest
 from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.etl.folders import FORMATS, folder_files, read_folder
+from sparkring.spark_jobs.etl.stored_tables import address, identify_table, lacking, open_table, redacted
 from sparkring.spark_jobs.session import spark_path
 from sparkring.spark_jobs.spark_errors import SPARK_ERRORS, reason
 
@@ -42,12 +45,17 @@ class Source:
     """One table of the config and where its bytes are."""
 
     name: str
-    config: SourceConfig
+    config: SourceConfig | StoredTable
     local: Path | None
     """Its file or folder on this machine; None if only Spark can reach it."""
 
+    @property
+    def address(self) -> str:
+        """How errors call it."""
+        return self.config.path if isinstance(self.config, SourceConfig) else address(self.config)
 
-def locate(name: str, config: SourceConfig) -> Source:
+
+def locate(name: str, config: SourceConfig | StoredTable) -> Source:
     """Find the bytes of a source without reading them.
 
     Raises:
@@ -56,6 +64,8 @@ def locate(name: str, config: SourceConfig) -> Source:
     """
     if not name.isidentifier():
         raise ConfigError(f"prepare.sources: {name!r} cannot name a table; use letters, digits and _, not a digit first.")
+    if not isinstance(config, SourceConfig):
+        return Source(name, config, None)
     scheme = urlparse(config.path).scheme
     if scheme == "package":
         local = _in_package(name, config.path.removeprefix("package:"))
@@ -80,12 +90,14 @@ def identify(source: Source, session: Callable[[], SparkSession]) -> dict[str, A
         session: Called only for a source that Spark alone can reach. There the hash is over names, sizes and times of
             change, since reading everything would cost as much as the job that it may save.
     Returns:
-        ``path``, ``bytes`` and ``sha256`` (over the content), or ``listing_sha256`` in its place.
+        ``path``, ``bytes`` and ``sha256`` (over the content), or ``listing_sha256`` in its place; of a table its version or digest.
     Raises:
         SourceError: Spark finds nothing there.
     """
+    if not isinstance(source.config, SourceConfig):
+        return identify_table(session(), source.name, source.config)
     if source.local is None:
-        size, digest = _listing(source, session())
+        size, digest = _listing(source, source.config.path, session())
         return {"path": source.config.path, "bytes": size, "listing_sha256": digest}
     if source.local.is_dir():
         files = list(folder_files(source.local, source.config) if source.config.format in FORMATS else _data_files(source.local))
@@ -107,7 +119,7 @@ def read_table(spark: SparkSession, source: Source, *, cache: Path) -> tuple[Dat
     Raises:
         SourceError: a declared column is missing or all null, a value does not fit its type, or there are no rows.
     """
-    if source.config.format in FORMATS:
+    if isinstance(source.config, SourceConfig) and source.config.format in FORMATS:
         return read_folder(spark, source.name, source.config, source.local, cache=cache)
     raw = _open(spark, source, cache)
     columns = source.config.columns
@@ -120,23 +132,32 @@ def read_table(spark: SparkSession, source: Source, *, cache: Path) -> tuple[Dat
     for column, value in typed.items():
         wrong = named(column).isNotNull() & value.isNull()
         figures += [sf.count(value), sf.count_if(wrong), sf.min(sf.when(wrong, named(column).cast("string")))]
-    rows = _check(source, raw.agg(*figures).collect()[0])
+    try:
+        found = raw.agg(*figures).collect()[0]
+    except SPARK_ERRORS as error:
+        raise SourceError(f"source {source.name}: reading {source.address} fails: {redacted(source.config, reason(error))}; "
+                          f"correct prepare.sources.{source.name}.") from None
+    rows = _check(source, found)
     return raw.select([value.alias(column) for column, value in typed.items()]), rows
 
 
 def _open(spark: SparkSession, source: Source, cache: Path) -> DataFrame:
     """The table as it is, all columns; those of a CSV are strings."""
+    config = source.config
+    if not isinstance(config, SourceConfig):
+        return open_table(spark, source.name, config)
     if source.local is None:
-        path = source.config.path
+        path = config.path
     else:
         path = spark_path(str(_unpacked(source.local, cache) if source.local.suffix == ".zip" else source.local))
     try:
-        if source.config.format == "parquet":
-            return spark.read.parquet(path)
-        return spark.read.csv(path, header=True, nullValue=source.config.null_value, escape='"', enforceSchema=False)
+        if config.format == "csv":
+            return spark.read.csv(path, header=True, nullValue=config.null_value, escape='"', enforceSchema=False)
+        # A line that is no JSON would else be a row of nulls.
+        return spark.read.format(config.format).options(**{"mode": "FAILFAST"} if config.format == "json" else {}).load(path)
     except SPARK_ERRORS as error:
-        raise SourceError(f"source {source.name}: Spark cannot read {source.config.path} as {source.config.format}: "
-                          f"{reason(error)}; correct prepare.sources.{source.name}.") from None
+        raise SourceError(f"source {source.name}: Spark cannot read {config.path} as {config.format}: {reason(error)}; "
+                          f"correct prepare.sources.{source.name}{lacking(config.format, error)}.") from None
 
 
 def _typed(raw: DataFrame, source: Source, column: str) -> Column:
@@ -159,12 +180,14 @@ def _check(source: Source, figures: Row) -> int:
     """Judge rows, and for each column its filled values, those that do not fit, and one of them."""
     rows: int = figures[0]
     if not rows:
-        raise SourceError(f"source {source.name}: {source.config.path} has no rows; see that it is the right file.")
-    for place, (column, kind) in enumerate(source.config.columns.items()):
+        raise SourceError(f"source {source.name}: {source.address} has no rows; see that it is the right file.")
+    config = source.config
+    null_value = f" or null_value (now {config.null_value!r})" if isinstance(config, SourceConfig) and config.format == "csv" else ""
+    for place, (column, kind) in enumerate(config.columns.items()):
         filled, wrong, example = figures[1 + 3 * place:4 + 3 * place]
         if wrong:
             raise SourceError(f"source {source.name}: {wrong} of {rows} values of column {column} are no {kind}, e.g. {example!r}; "
-                              f"correct its type or null_value (now {source.config.null_value!r}) in prepare.sources.{source.name}.")
+                              f"correct its type{null_value} in prepare.sources.{source.name}.")
         if not filled:
             raise SourceError(f"source {source.name}: column {column} is null in all {rows} rows; "
                               f"leave it out of prepare.sources.{source.name}.columns and the query, or see that the file is right.")
@@ -186,13 +209,13 @@ def _data_files(folder: Path) -> Iterator[Path]:
             yield file
 
 
-def _listing(source: Source, spark: SparkSession) -> tuple[int, str]:
+def _listing(source: Source, path: str, spark: SparkSession) -> tuple[int, str]:
     """Bytes in all, and a hash over the name, size and time of change of each file."""
     try:
-        files = (spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(source.config.path)
+        files = (spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path)
                  .select("path", "length", sf.unix_micros("modificationTime")).collect())
     except SPARK_ERRORS as error:
-        raise SourceError(f"source {source.name}: Spark finds nothing at {source.config.path}: {reason(error)}; "
+        raise SourceError(f"source {source.name}: Spark finds nothing at {path}: {reason(error)}; "
                           f"correct prepare.sources.{source.name}.path.") from None
     lines = sorted(f"{path} {length} {changed}\n" for path, length, changed in files)
     return sum(file[1] for file in files), hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
-from sparkring.conf.schema import SourceConfig
+from sparkring.conf.schema import SourceConfig, TableSource
 from sparkring.errors import SourceError
 from sparkring.spark_jobs.etl.sources import identify, locate, read_table
 
@@ -75,6 +76,63 @@ def test_parquet_columns_are_cast_to_the_declared_types(spark: SparkSession, tmp
         read_table(spark, locate("table", config.model_copy(update={"columns": {"a.b": "int"}})), cache=tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["json", "orc", "parquet"])
+def test_a_folder_written_by_spark_is_read_in_each_format(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "table.csv").write_text(TEXT)
+    frame, _ = read_table(spark, locate("table", _config(tmp_path / "table.csv")), cache=tmp_path)
+    frame.withColumn("a.b", sf.col("`a.b`").cast("string")).write.format(kind).save(str(tmp_path / kind))
+    assert _read(spark, _config(tmp_path / kind, format=kind), tmp_path) == ROWS
+
+
+def test_a_line_that_is_no_json_is_an_error_not_a_row_of_nulls(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "table.json").write_text('{"id": 1, "a.b": "x", "when": "2020-01-01"}\nid: 2\n')
+    with pytest.raises(SourceError, match=r"source table: .*table\.json"):
+        read_table(spark, locate("table", _config(tmp_path / "table.json", format="json")), cache=tmp_path)
+
+
+def test_a_format_whose_jar_is_missing_says_which(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "table.avro").touch()
+    with pytest.raises(SourceError, match=r"add to spark\.conf\.spark\.jars\.packages org\.apache\.spark:spark-avro_2\.13"):
+        read_table(spark, locate("table", _config(tmp_path / "table.avro", format="avro")), cache=tmp_path)
+
+
+def test_a_table_of_the_session_is_read_by_name_and_known_by_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(TEXT)
+    frame, _ = read_table(spark, locate("table", _config(tmp_path / "table.csv")), cache=tmp_path)
+    source = locate("table", TableSource(format="table", table="shop_orders", columns=COLUMNS))
+
+    def facts(rows: DataFrame) -> dict[str, Any]:
+        rows.createOrReplaceTempView("shop_orders")
+        try:
+            return identify(source, lambda: spark)
+        finally:
+            spark.catalog.dropTempView("shop_orders")
+
+    before = facts(frame)
+    assert (before["path"], before["format"]) == ("table shop_orders", "table")
+    assert facts(frame.orderBy(sf.desc("id")).repartition(3)) == before
+    for other in (frame.union(frame.limit(1)), frame.limit(1), frame.withColumn("id", sf.col("id") + 1)):
+        assert facts(other)["rows_digest"] != before["rows_digest"]
+    with pytest.raises(SourceError, match=r"source table: Spark cannot read table shop_orders: .*correct prepare\.sources\.table"):
+        identify(source, lambda: spark)
+    frame.write.option("path", str(tmp_path / "stored")).saveAsTable("shop_orders")
+    try:
+        found, rows = read_table(spark, source, cache=tmp_path)
+        assert (rows, [row[0] for row in found.orderBy("id").collect()]) == (2, [1, 2])
+    finally:
+        spark.sql("DROP TABLE shop_orders")
+
+
+def test_a_null_and_the_column_it_is_in_are_part_of_a_digest(spark: SparkSession) -> None:
+    source = locate("table", TableSource(format="table", table="pairs", columns={"a": "int", "b": "int"}))
+    digests = set()
+    for row in ("(1, CAST(NULL AS INT))", "(CAST(NULL AS INT), 1)"):
+        spark.sql(f"SELECT * FROM VALUES {row} AS t(a, b)").createOrReplaceTempView("pairs")
+        digests.add(identify(source, lambda: spark)["rows_digest"])
+    spark.catalog.dropTempView("pairs")
+    assert len(digests) == 2
+
+
 def test_a_packed_csv_is_unpacked_once_and_again_when_the_copy_is_damaged(spark: SparkSession, tmp_path: Path) -> None:
     config, cache = _config(_pack(tmp_path, table=TEXT)), tmp_path / "cache"
     assert _read(spark, config, cache) == ROWS
@@ -108,6 +166,6 @@ def test_a_source_that_spark_alone_can_reach_is_known_by_its_listing(spark: Spar
     facts = identify(source, lambda: spark)
     assert (facts["path"], facts["bytes"], len(facts["listing_sha256"])) == ("viewfs:///elsewhere/table.csv", len(TEXT), 64)
     assert identify(source, lambda: spark) == facts
-    assert _read(spark, source.config, tmp_path) == ROWS
+    assert _read(spark, _config("viewfs:///elsewhere/table.csv"), tmp_path) == ROWS
     (tmp_path / "table.csv").write_text(TEXT + "3,x,2020-01-03T00:00:00Z,?\n")
     assert identify(source, lambda: spark) != facts

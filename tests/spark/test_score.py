@@ -16,7 +16,7 @@ import torch
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from sparkring.conf.schema import Config
+from sparkring.conf.schema import Config, SourceConfig
 from sparkring.errors import CheckpointDamaged, ConfigError, DatasetError, SourceError
 from sparkring.pipelines.data.manifest import Dataset
 from sparkring.pipelines.data.store import open_store
@@ -67,7 +67,9 @@ def _expected(config: Config, split: str) -> pa.Table:
 
 def _raw(spark: SparkSession, config: Config) -> Any:
     """The query's result, as a user would bring it."""
-    source = spark.read.csv(config.prepare.sources["trips"].path, header=True, nullValue="NA")
+    trips = config.prepare.sources["trips"]
+    assert isinstance(trips, SourceConfig)
+    source = spark.read.csv(trips.path, header=True, nullValue="NA")
     source.select([sf.col(name).cast(kind) for name, kind in COLUMNS.items()]).createOrReplaceTempView("trips")
     return spark.sql(QUERY)
 

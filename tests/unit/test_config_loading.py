@@ -99,6 +99,10 @@ def test_extends_is_seen_from_the_file_that_says_it_not_from_the_current_folder(
     pytest.param(["prepare.task=next_token"], "task next_token and features.tokens go together", id="a task without its text"),
     pytest.param(["prepare.sources.more={path: more.csv}"], "prepare.sources.more: format csv needs columns", id="a table without columns"),
     pytest.param(["prepare.sources.trips.format=idx"], "format idx has columns of its own; name none", id="columns for images"),
+    pytest.param(["prepare.sources.table={format: delta, path: x, versoin: 1, columns: {id: int}}"],
+                 "unknown key prepare.sources.table.versoin; did you mean 'version'?", id="a key of a kind of source"),
+    pytest.param(["prepare.sources.trips={format: jdbc, url: 'jdbc:x://h/d', columns: {id: int}}"],
+                 "prepare.sources.trips.query is required and has no value", id="a missing key of a kind of source"),
     pytest.param(["prepare.split.test_form=2014-01-01"], "unknown key prepare.split.test_form; did you mean 'test_from'?",
                  id="a key of a section that has kinds"),
     pytest.param(["prepare.split={by: hash, column: id, seeds: 2}"], "unknown key prepare.split.seeds; did you mean 'seed'?",
@@ -117,6 +121,19 @@ def test_a_mistake_is_told_in_one_line_with_its_place_and_a_remedy(minimal: str,
         load_config(minimal, overrides)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["jdbc:postgresql://etl:hunter2@host/shop", "jdbc:sqlserver://host;user=etl;password=hunter2",
+                                 "jdbc:mysql://host/shop?user=etl&PASSWORD=hunter2", "jdbc:oracle:thin:etl/hunter2@host:1521/shop"])
+def test_a_password_in_an_address_is_refused_and_not_repeated(minimal: str, url: str) -> None:
+    with pytest.raises(ConfigError, match=r"prepare\.sources\.trips\.url: a config holds no password; .* set user_env") as raised:
+        load_config(minimal, [f"prepare.sources.trips={{format: jdbc, url: '{url}', query: SELECT 1, columns: {{id: int}}}}"])
+    assert "hunter2" not in str(raised.value)
+
+
+def test_an_address_without_a_password_is_taken(minimal: str) -> None:
+    for url in ("jdbc:postgresql://host:5432/shop", "jdbc:h2:mem:shop;DB_CLOSE_DELAY=-1", "jdbc:oracle:thin:@host:1521/shop"):
+        load_config(minimal, [f"prepare.sources.trips={{format: jdbc, url: '{url}', query: SELECT 1, columns: {{id: int}}}}"])
 
 
 def test_a_missing_key_says_how_to_give_it(tmp_path: Path) -> None:
