@@ -1,4 +1,4 @@
-"""The commands that look after datasets and runs and need no config, only where they lie: ``datasets ...`` and ``audit``."""
+"""The commands that look after datasets and runs and need no config, only where they lie: ``datasets ...``, ``adopt``, ``audit``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sparkring.answers import AsJson, examples, show, show_json
+from sparkring.errors import ConfigError
 from sparkring.spark_jobs.console import console_progress
 
 if TYPE_CHECKING:
@@ -117,6 +118,34 @@ def audit(run: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a tr
 
     result = run_audit(run, dataset_url=dataset, progress=console_progress())
     show(result, as_json=as_json, text=_audit_text(result))
+
+
+@commands.command(epilog=examples("sparkring adopt /data/rides --row-id id --label late",
+                                  "sparkring adopt /data/rides --row-id id --label late --split train=train --split validation=val"))
+def adopt(url: Annotated[str, typer.Argument(metavar="URL", help="Folder of the Parquet files, or of the splits' folders.")],
+          row_id: Annotated[str, typer.Option(help="Column of integers that tells each row from all others.")],
+          label: Annotated[str, typer.Option(help="Column that is predicted: 0 and 1, or class numbers from 0 on.")],
+          split: Annotated[list[str] | None, typer.Option(metavar="NAME=FOLDER", help="A split and its folder. May be repeated.")] = None,
+          as_json: AsJson = False) -> None:
+    """Make an existing Petastorm or plain Parquet dataset version 1 of a dataset, where it lies: writes a manifest, moves nothing.
+
+    Metadata that would run something when it is unpickled is refused; nothing of it is run.
+    """
+    from sparkring.spark_jobs.adopt import adopt as run_adopt
+
+    result = run_adopt(url, row_id=row_id, label=label, splits=dict(map(_split_folder, split)) if split else None,
+                       progress=console_progress())
+    left_out = f"\nno tensor is made of {', '.join(result.left_out)}, whose rows differ in size" if result.left_out else ""
+    show(result, as_json=as_json, text=f"dataset version {result.version} ({'Petastorm' if result.petastorm else 'plain Parquet'}, "
+                                       f"{result.task}) at {result.url}\nrows: {_counts(result.rows)}\n"
+                                       f"tensors: {', '.join(result.tensors)}{left_out}")
+
+
+def _split_folder(text: str) -> tuple[str, str]:
+    name, equals, folder = text.partition("=")
+    if not (name and equals):
+        raise ConfigError(f"--split {text} is not of the form NAME=FOLDER, e.g. --split train=train.")
+    return name, folder
 
 
 def _audit_text(result: AuditResult) -> str:

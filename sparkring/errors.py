@@ -89,6 +89,10 @@ class DatasetChanged(DatasetError):
                          "Restore what is named from a copy, or prepare a new version and train on that.")
 
 
+class HostileDataset(DatasetError):
+    """Metadata that would run something if it were opened as its format asks for."""
+
+
 class ReceiptError(SparkringError, ValueError):
     """Receipts of a run that were changed, or that do not prove what they should."""
 

@@ -1,0 +1,160 @@
+"""Petastorm's schema of a dataset, out of the pickle in its ``_common_metadata``, without trusting that pickle.
+
+A pickle is a program. This one may name the classes that describe a Petastorm schema and nothing else, and even those
+stay outside: each name gives an inert stand-in that only keeps what it was called with. So nothing of Petastorm, pyspark
+or NumPy is imported or called, let alone what a hostile folder would like to, and any other name refuses the folder.
+
+    petastorm.unischema.UnischemaField  ->  Inert(origin="petastorm.unischema.UnischemaField", args=("km", ...))
+
+Source of what the classes hold: petastorm 0.13.1, ``unischema.py`` and ``codecs.py``.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from sparkring.errors import DatasetError, HostileDataset
+
+MOST_BYTES = 16 << 20
+CODECS = {"NdarrayCodec": "ndarray", "CompressedNdarrayCodec": "compressed_ndarray", "ScalarCodec": "scalar"}
+IMAGE_CODEC = "CompressedImageCodec"
+_NAMES = {
+    "petastorm.unischema": ("Unischema", "UnischemaField"),
+    "petastorm.codecs": (*CODECS, IMAGE_CODEC),
+    "pyspark.sql.types": ("ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType", "BooleanType", "StringType",
+                          "BinaryType", "DecimalType", "DateType", "TimestampType", "ArrayType"),
+    "numpy": ("dtype", "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+              "str_", "unicode_", "string_", "bytes_", "datetime64"),
+    "decimal": ("Decimal",),
+    "builtins": ("object", "tuple"), "__builtin__": ("object", "tuple"),  # the base classes that old pickle protocols name
+}
+ALLOWED = frozenset((module, name) for module, names in _NAMES.items() for name in names)
+"""All that becomes an inert stand-in. Beside them ``collections.OrderedDict`` is itself, and ``copyreg._reconstructor``, which
+old protocols make objects with, makes stand-ins only."""
+
+
+@dataclass(frozen=True)
+class PetastormField:
+    """One field as a Unischema describes it."""
+
+    name: str
+    dtype: str
+    """NumPy's name of it, e.g. ``int64`` or ``str_``; ``Decimal`` for decimals."""
+    shape: tuple[int | None, ...]
+    codec: str
+    """``scalar``, ``ndarray``, ``compressed_ndarray``, ``png`` or ``jpeg``."""
+    nullable: bool
+
+
+def read_unischema(data: bytes, *, origin: str) -> tuple[PetastormField, ...]:
+    """Read the fields of a pickled Unischema.
+
+    Args:
+        data: The pickle.
+        origin: Named in errors.
+    Raises:
+        HostileDataset: it names anything that no Unischema consists of; nothing was imported or called.
+        DatasetError: it is no Unischema.
+    """
+    try:
+        _require_modest(data)
+        schema = _Unpickler(data, origin).load()
+        return tuple(_field(item) for item in _fields(schema))
+    except DatasetError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a damaged pickle can end in almost any exception
+        raise DatasetError(f"{origin} does not hold a Petastorm schema ({type(error).__name__}: {error}); "
+                           "write its metadata again with petastorm-generate-metadata.py.") from None
+
+
+class Inert:
+    """Stands for an object of an allowed class; keeps what it was made with and does nothing."""
+
+    origin = ""
+    args: tuple[Any, ...]
+    state: Any
+
+    def __new__(cls, *args: Any) -> Self:
+        """Keep ``args``."""
+        made = super().__new__(cls)
+        made.args, made.state = args, {}
+        return made
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Unpickler(pickle.Unpickler):
+    """Resolves names to stand-ins that are made afresh for each pickle, so that none can leave anything behind in them."""
+
+    def __init__(self, data: bytes, origin: str) -> None:
+        super().__init__(io.BytesIO(data))
+        self._origin = origin
+        self._classes: dict[tuple[str, str], type[Inert]] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The stand-in of an allowed name; never the thing itself."""
+        if (module, name) == ("collections", "OrderedDict"):
+            return OrderedDict
+        if (module, name) in (("copyreg", "_reconstructor"), ("copy_reg", "_reconstructor")):
+            return self._reconstruct  # a bound method: unlike a function, a pickle can set nothing on it
+        if (module, name) not in ALLOWED:
+            raise HostileDataset(f"{self._origin} asks for {module}.{name}, which no dataset needs; nothing of it was run. "
+                                 "Do not open this folder with software that unpickles it.")
+        return self._classes.setdefault((module, name), type(name, (Inert,), {"origin": f"{module}.{name}"}))
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Refuse."""
+        raise HostileDataset(f"{self._origin} asks for a persistent object, which no dataset needs; nothing of it was run.")
+
+    def _reconstruct(self, kind: type[Inert], base: type[Inert], content: Any) -> Inert:
+        """What ``copyreg._reconstructor`` does, for stand-ins alone: an object of ``kind``, as a tuple with its items."""
+        if not issubclass(kind, Inert):
+            raise TypeError(f"{kind} is no part of a schema")
+        return kind(*content) if base.origin.endswith(".tuple") else kind()
+
+
+def _require_modest(data: bytes) -> None:
+    """No opcode may ask for more memory than the pickle is long: a memo index of 2**31 would."""
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{len(data)} bytes are more than the {MOST_BYTES} that a schema may have")
+    for opcode, argument, _ in pickletools.genops(data):
+        if isinstance(argument, int) and opcode.name in {"PUT", "BINPUT", "LONG_BINPUT"} and argument > len(data):
+            raise ValueError(f"memo index {argument} in {len(data)} bytes")
+
+
+def _fields(schema: Any) -> list[Inert]:
+    if not isinstance(schema, Inert) or schema.origin != "petastorm.unischema.Unischema":
+        raise TypeError("it is something else")
+    return list(schema.state["_fields"].values())
+
+
+def _field(field: Inert) -> PetastormField:
+    if field.origin != "petastorm.unischema.UnischemaField":
+        raise TypeError("a field is something else")
+    name, dtype, shape, codec, nullable = (*field.args, *(None, False)[len(field.args) - 5:]) if len(field.args) < 5 else field.args
+    if not isinstance(name, str) or not isinstance(shape, tuple) or not all(size is None or isinstance(size, int) for size in shape):
+        raise TypeError(f"field {name!r} has no name or shape")
+    return PetastormField(name, _dtype(dtype), shape, _codec(codec), bool(nullable))
+
+
+def _dtype(value: Any) -> str:
+    """The name of a NumPy type (a class), or of a dtype made from a code such as ``i8``."""
+    if isinstance(value, Inert):
+        return np.dtype(str(value.args[0])).name
+    name = str(value.origin).rpartition(".")[2]
+    return {"unicode_": "str_", "string_": "bytes_", "bool_": "bool"}.get(name, name)
+
+
+def _codec(value: Inert | None) -> str:
+    if value is None:
+        return "scalar"
+    kind = value.origin.rpartition(".")[2]
+    return str(value.state["_image_codec"]).lstrip(".").replace("jpg", "jpeg") if kind == IMAGE_CODEC else CODECS[kind]

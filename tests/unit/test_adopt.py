@@ -1,0 +1,193 @@
+"""Datasets that somebody else wrote, adopted where they lie: read as they are, or refused with nothing written."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from petastorm import make_reader
+from petastorm.codecs import CompressedImageCodec, NdarrayCodec, ScalarCodec
+from petastorm.unischema import Unischema, UnischemaField
+from pyspark.sql import types
+
+from sparkring.errors import ConfigError, DatasetError, HostileDataset
+from sparkring.pipelines.data.integrity import check_footers, verify_files
+from sparkring.pipelines.data.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.manifest import Dataset
+from sparkring.pipelines.data.reader import SplitReader
+from sparkring.spark_jobs.adopt import UNISCHEMA, adopt
+from sparkring.spark_jobs.etl.petastorm_schema import write_metadata
+
+ROWS = 300
+SCHEMA = Unischema("Photos", [
+    UnischemaField("id", np.int32, (), ScalarCodec(types.IntegerType()), False),
+    UnischemaField("kind", np.int16, (), ScalarCodec(types.ShortType()), False),
+    UnischemaField("weight", np.float64, (), ScalarCodec(types.DoubleType()), False),
+    UnischemaField("photo", np.uint8, (5, 4), CompressedImageCodec("png"), False),
+    UnischemaField("track", np.float32, (2, 3), NdarrayCodec(), False),
+    UnischemaField("words", np.int32, (None,), NdarrayCodec(), False)])
+
+
+def _plain(folder: Path, *, first: int = 0, **more: Any) -> Path:
+    """Two files of plain Parquet as pandas or Spark would write them: columns that may be null, several row groups."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(2):
+        ids = np.arange(ROWS // 2) + first + number * ROWS // 2
+        columns: dict[str, Any] = {"id": ids, "late": (ids % 3 == 0).astype(np.int8), "km": ids * 0.5, "seats": (ids % 7).astype(np.int16)}
+        pq.write_table(pa.table(columns | {name: [value] * len(ids) for name, value in more.items()}),
+                       folder / f"part-{number}.parquet", row_group_size=60)
+    return folder
+
+
+def _petastorm(folder: Path) -> Path:
+    """A Petastorm dataset of images, arrays and ragged arrays, encoded by Petastorm's own codecs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    chance = np.random.default_rng(0)
+    rows: list[dict[str, Any]] = [
+        {"id": number, "kind": number % 4, "weight": float(number), "photo": chance.integers(0, 256, (5, 4)).astype(np.uint8),
+         "track": chance.random((2, 3)).astype(np.float32), "words": np.arange(number % 5, dtype=np.int32)} for number in range(ROWS)]
+    kinds = {"id": pa.int32(), "kind": pa.int16(), "weight": pa.float64()}
+    columns = {name: pa.array([bytes(field.codec.encode(field, row[name])) if field.shape else row[name] for row in rows],
+                              kinds.get(name, pa.binary())) for name, field in SCHEMA.fields.items()}
+    pq.write_table(pa.table(columns), folder / "part-0.parquet", row_group_size=100)
+    write_metadata(folder, SCHEMA, {"part-0.parquet": 3})
+    return folder
+
+
+def _files(folder: Path) -> Mapping[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def _rows(folder: Path, split: str = "train") -> dict[int, dict[str, Any]]:
+    """Row id -> the row's tensors, through the reader and the loader."""
+    dataset = Dataset(str(folder))
+    reader = SplitReader(dataset.store, dataset.manifest(), split)
+    loader = Loader(reader, LoaderConfig(batch_rows=64, seed=1, lanes=4), rank=0, num_ranks=1)
+    return {int(batch.tensors["row_id"][row]): {name: tensor[row].numpy() for name, tensor in batch.tensors.items()}
+            for batch in loader.epoch(0) for row in range(batch.rows)}
+
+
+def test_plain_parquet_is_adopted_in_place_and_read_row_by_row(tmp_path: Path) -> None:
+    _plain(tmp_path)
+    before = _files(tmp_path)
+    result = adopt(str(tmp_path), row_id="id", label="late")
+    assert (result.version, result.petastorm, result.rows, result.task) == (1, False, {"train": ROWS}, "binary")
+    assert {name: data for name, data in _files(tmp_path).items() if name in before} == before
+    assert _files(tmp_path).keys() - before.keys() == {"_versions/1.json"}
+    rows = _rows(tmp_path)
+    assert sorted(rows) == list(range(ROWS))
+    assert rows[7]["numeric"].tolist() == [3.5, 0.0]
+    assert (rows[6]["label"], rows[7]["label"]) == (1.0, 0.0)
+    manifest = Dataset(str(tmp_path)).manifest()
+    assert manifest.splits["train"].positives == ROWS // 3
+    dataset = Dataset(str(tmp_path))
+    assert verify_files(dataset.store, manifest) == check_footers(dataset.store, manifest, manifest.splits["train"].files) == []
+
+
+def test_splits_lie_in_folders_that_the_user_names(tmp_path: Path) -> None:
+    _plain(tmp_path / "a")
+    _plain(tmp_path / "b/c", first=1000)
+    assert adopt(str(tmp_path), row_id="id", label="late", splits={"train": "a", "validation": "b/c"}).rows == {
+        "train": ROWS, "validation": ROWS}
+    assert sorted(_rows(tmp_path, "validation")) == list(range(1000, 1000 + ROWS))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # Petastorm takes pyarrow's older interfaces
+def test_a_petastorm_dataset_is_adopted_with_its_codecs_and_rows_equal_petastorm_s_own_reader(tmp_path: Path) -> None:
+    _petastorm(tmp_path)
+    result = adopt(str(tmp_path), row_id="id", label="kind")
+    assert (result.petastorm, result.task, result.left_out) == (True, "multiclass", ("words",))
+    assert set(result.tensors) == {"numeric", "image", "track", "label", "row_id"}
+    assert Dataset(str(tmp_path)).manifest().classes == 4
+    rows = _rows(tmp_path)
+    with make_reader(tmp_path.as_uri(), num_epochs=1, reader_pool_type="dummy") as theirs:
+        for row in theirs:
+            ours = rows.pop(int(row.id))
+            assert ours["numeric"] == pytest.approx([row.weight])
+            assert ours["label"] == row.kind
+            assert (ours["track"] == row.track).all()
+            assert ours["image"][0] == pytest.approx(row.photo / 255)
+    assert rows == {}
+    assert cv2.imdecode(np.frombuffer(pq.read_table(tmp_path / "part-0.parquet")["photo"][0].as_py(), np.uint8), -1).shape == (5, 4)
+
+
+class Touches:
+    """Pickles as a call that makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self._path,)
+
+
+def test_a_folder_whose_metadata_would_run_something_is_refused_and_nothing_runs(tmp_path: Path) -> None:
+    folder = _petastorm(tmp_path / "data")
+    schema = pq.read_schema(folder / "part-0.parquet")
+    evil = pickle.dumps(Unischema("Evil", [*SCHEMA.fields.values(), UnischemaField("x", np.int8, (), Touches(tmp_path / "run"), False)]))
+    pq.write_metadata(schema.with_metadata({UNISCHEMA: evil}), folder / "_common_metadata")
+    before = _files(folder)
+    with pytest.raises(HostileDataset, match=r"_common_metadata asks for pathlib\.Path\.?"):
+        adopt(str(folder), row_id="id", label="kind")
+    assert not (tmp_path / "run").exists()
+    assert _files(folder) == before
+    pickle.loads(evil)  # the control
+    assert (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("row_id", "label", "more", "reason"), [
+    pytest.param("key", "late", {}, "no column key for the row id; there are id, late, km, seats", id="no such row id"),
+    pytest.param("km", "late", {}, "the row id km is float64", id="a row id that is no integer"),
+    pytest.param("seats", "late", {}, "seats is not unique", id="a row id that repeats"),
+    pytest.param("id", "km", {}, "it must hold 0 and 1, or the numbers of classes", id="a label that is no class"),
+    pytest.param("id", "late", {"city": "Bern"}, r"not numbers: city \(string\)", id="a column of texts"),
+    pytest.param("id", "late", {"wind": None}, r"columns that are not numbers: wind \(null\)", id="a column of nothing"),
+])
+def test_what_cannot_be_adopted_is_refused_and_nothing_is_written(
+        tmp_path: Path, row_id: str, label: str, more: dict[str, Any], reason: str) -> None:
+    _plain(tmp_path, **more)
+    before = _files(tmp_path)
+    with pytest.raises(DatasetError, match=reason):
+        adopt(str(tmp_path), row_id=row_id, label=label)
+    assert _files(tmp_path) == before
+
+
+def test_files_of_two_schemas_nulls_and_empty_folders_are_refused(tmp_path: Path) -> None:
+    _plain(tmp_path)
+    table = pq.read_table(tmp_path / "part-1.parquet")
+    pq.write_table(table.append_column("more", table["km"]), tmp_path / "part-1.parquet")
+    with pytest.raises(DatasetError, match=r"part-1\.parquet has another schema than the dataset: more \(double\) is new"):
+        adopt(str(tmp_path), row_id="id", label="late")
+    pq.write_table(table.set_column(2, "km", pa.array([None, *table["km"].to_pylist()[1:]])), tmp_path / "part-1.parquet")
+    with pytest.raises(DatasetError, match=r"column km of part-1\.parquet holds nulls"):
+        adopt(str(tmp_path), row_id="id", label="late")
+    with pytest.raises(DatasetError, match=r"holds no \.parquet files"):
+        adopt(str(tmp_path / "nowhere"), row_id="id", label="late")
+    (tmp_path / "part-1.parquet").write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(DatasetError, match=r"part-1\.parquet is no readable Parquet file"):
+        adopt(str(tmp_path), row_id="id", label="late")
+    assert not (tmp_path / "_versions").exists()
+
+
+def test_after_an_adoption_a_version_can_follow_and_other_readers_still_read(tmp_path: Path) -> None:
+    _plain(tmp_path)
+    adopt(str(tmp_path), row_id="id", label="late")
+    dataset = Dataset(str(tmp_path))
+    dataset.commit(dataset.manifest(1).model_copy(update={"version": 2, "parent": 1}))
+    assert dataset.versions() == [1, 2]
+    assert dataset.manifest().parent == 1
+    assert pq.read_table(tmp_path).num_rows == ROWS
+
+
+def test_a_dataset_with_versions_has_nothing_to_adopt(tmp_path: Path) -> None:
+    _plain(tmp_path)
+    adopt(str(tmp_path), row_id="id", label="late")
+    with pytest.raises(ConfigError, match="has committed versions already"):
+        adopt(str(tmp_path), row_id="id", label="late")
