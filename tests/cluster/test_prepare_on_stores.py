@@ -1,0 +1,39 @@
+"""The main road on every kind of store: Spark prepares a version there, and a loader reads every row of it once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from sparkring.pipelines.data.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.manifest import Dataset
+from sparkring.pipelines.data.reader import SplitReader
+from sparkring.spark_jobs.etl.petastorm_schema import COMMON_METADATA
+from sparkring.spark_jobs.prepare import prepare
+from tests.support.etl_tables import etl_config, examples
+from tests.support.versions import damage
+
+pytest_plugins = ["tests.support.places", "tests.support.etl_spark"]
+
+
+def test_a_version_is_prepared_read_and_reused(place: str, spark: SparkSession, tmp_path: Path) -> None:
+    config = etl_config(tmp_path).model_copy(update={"dataset_url": place})
+    first = prepare(config, spark=spark)
+    assert (first.version, first.reused) == (1, False)
+    dataset = Dataset(place)
+    manifest = dataset.manifest()
+    assert damage(dataset, 1) is None
+    for name, split in manifest.splits.items():
+        folder = f"data/{manifest.data_id}/{name}"
+        assert dataset.store.names(folder) == sorted([COMMON_METADATA, *(Path(file.path).name for file in split.files)])
+        reader, loading = SplitReader(dataset.store, manifest, name), LoaderConfig(batch_rows=64, seed=3, lanes=24, deadline_s=60)
+        ids = [number for rank in range(3) for batch in Loader(reader, loading, rank=rank, num_ranks=3).epoch(0)
+               for number in batch.tensors["row_id"].tolist()]
+        assert sorted(ids) == sorted(trip.id * 10 for trip in examples(name))
+    assert dataset.store.names(f"data/{manifest.data_id}") == []
+    assert prepare(config, spark=spark).reused
+    dataset.store.delete(manifest.splits["test"].files[0].path)
+    again = prepare(config, spark=spark)
+    assert (again.version, again.reused) == (2, False)
+    assert dataset.manifest(2).content_id == manifest.content_id
