@@ -10,14 +10,14 @@ the number of ranks of each generation was. Reads no data file and starts neithe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from sparkring.errors import ReceiptError
-from sparkring.pipelines.data.manifest import Dataset, Manifest
+from sparkring.pipelines.data.manifest import Dataset, Manifest, Split
 from sparkring.pipelines.data.order import EpochOrder, Int64s, group_rows
 from sparkring.pipelines.data.receipt_proof import EpochProof
 from sparkring.pipelines.data.receipts import combined
@@ -103,15 +103,12 @@ def audit(run_url: str, *, dataset_url: str | None = None, progress: Progress = 
         parts = _line(store, streams, place, receipts)
         manifest = _manifest(start, dataset_url or start["dataset_url"])
         orders = _orders(start, manifest)
-        proofs = _prove(streams, parts, orders, bar)
-    split = manifest.splits[SPLIT]
-    for epoch in range(place[0]):
-        proofs[epoch].finish(rows=split.rows, rows_digest=split.rows_digest)
+        split = manifest.splits[SPLIT]
+        rows_begun = _prove(streams, parts, orders, split, bar)
     counted = sum(part.num_ranks * (orders.steps(part.ends) - orders.steps(part.begins)) for part in parts)
     return AuditResult(
         url=store.url, dataset_url=dataset_url or start["dataset_url"], dataset_version=manifest.version, content_id=manifest.content_id,
-        finished=finished, epochs=place[0], rows=split.rows, rows_digest=split.rows_digest,
-        rows_begun=proofs[place[0]].rows if place[0] in proofs else 0, parts=tuple(parts),
+        finished=finished, epochs=place[0], rows=split.rows, rows_digest=split.rows_digest, rows_begun=rows_begun, parts=tuple(parts),
         records=sum(stream.records for stream in streams.values()),
         repeated=sum(len(stream.places) for stream in streams.values()) - counted, receipts=receipts)
 
@@ -227,26 +224,44 @@ def _manifest(start: Start, dataset_url: str) -> Manifest:
     return manifest
 
 
-def _prove(streams: Streams, parts: Sequence[Part], orders: _Orders, bar: Bar) -> dict[int, EpochProof]:
-    """Feed the steps that count to a proof an epoch."""
-    proofs: dict[int, EpochProof] = {}
+def _prove(streams: Streams, parts: Sequence[Part], orders: _Orders, split: Split, bar: Bar) -> int:
+    """Prove each epoch that the parts finish, one after the other; returns the rows so far of one that they don't finish."""
+    proof = EpochProof(orders.of(0), batch_rows=orders.batch_rows)
+    epoch = 0
     for part in parts:
-        for rank in range(part.num_ranks):
-            bar.update(len(streams) + len(proofs), text="adding up receipts")
-            wanted = part.begins
-            for where, record in streams[part.generation, rank].steps():
-                if wanted >= part.ends:
-                    break  # what follows was done again by a later generation
-                if (record["epoch"], record["step"]) != wanted:
-                    raise ReceiptError(f"{where} holds epoch {record['epoch']} step {record['step']}, "
-                                       f"expected epoch {wanted[0]} step {wanted[1]}.")
-                if wanted[0] not in proofs:
-                    proofs[wanted[0]] = EpochProof(orders.of(wanted[0]), batch_rows=orders.batch_rows)
-                proofs[wanted[0]].add(record, rank=rank, num_ranks=part.num_ranks, where=where)
-                wanted = orders.after(wanted)
-            if wanted != part.ends:
-                raise ReceiptError(f"{streams[part.generation, rank].name} ends before epoch {wanted[0]} step {wanted[1]}, which counts.")
-    return proofs
+        ranks = [_CountedSteps(streams[part.generation, rank], part, orders) for rank in range(part.num_ranks)]
+        while (epoch, 0) < part.ends:
+            bar.update(len(streams), text=f"adding up epoch {epoch + 1}")
+            for rank, steps in enumerate(ranks):
+                for where, record in steps.until(min((epoch + 1, 0), part.ends)):
+                    proof.add(record, rank=rank, num_ranks=part.num_ranks, where=where)
+            if part.ends < (epoch + 1, 0):
+                break  # the next part goes on in the same epoch
+            proof.finish(rows=split.rows, rows_digest=split.rows_digest)
+            epoch += 1
+            proof = EpochProof(orders.of(epoch), batch_rows=orders.batch_rows)
+    return proof.rows
+
+
+class _CountedSteps:
+    """The step records of one rank that count, in order and without a gap."""
+
+    def __init__(self, stream: SealedEvents, part: Part, orders: _Orders) -> None:
+        self._stream, self._orders = stream, orders
+        self._records = stream.steps()
+        self._wanted = part.begins
+
+    def until(self, end: Place) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Where each record before ``end`` stands, and the record."""
+        while self._wanted < end:
+            where, record = next(self._records, ("", {}))
+            if not record:
+                raise ReceiptError(f"{self._stream.name} ends before epoch {self._wanted[0]} step {self._wanted[1]}, which counts.")
+            if (record["epoch"], record["step"]) != self._wanted:
+                raise ReceiptError(f"{where} holds epoch {record['epoch']} step {record['step']}, "
+                                   f"expected epoch {self._wanted[0]} step {self._wanted[1]}.")
+            self._wanted = self._orders.after(self._wanted)
+            yield where, record
 
 
 def _place(start: Start) -> Place:

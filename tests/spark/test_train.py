@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from sparkring.conf.schema import Config, SparkConfig
 from sparkring.errors import CommitConflict, DatasetError, DatasetVersionNotFound, NotEnoughSlots, RankDied, RankFailed, RunFolderMismatch
 from sparkring.pipelines.training.events import Record, read_events
+from sparkring.spark_jobs.audit import audit
 from sparkring.spark_jobs.session import spark_session
 from sparkring.spark_jobs.train import train
 from tests.support.datasets import write_dataset
@@ -118,6 +119,8 @@ def test_a_killed_rank_is_named_and_the_same_call_goes_on_to_the_undisturbed_res
     assert result.resumed_at > 0
     weights = [load_file(next((Path(cfg.run) / "model").glob("*.safetensors"))) for cfg in (undisturbed, config)]
     assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+    proved = audit(config.run)
+    assert (proved.finished, proved.epochs, [part.generation for part in proved.parts]) == (True, 60, [0, 1])
 
 
 def test_a_damaged_dataset_stops_the_run_with_the_rank_and_the_file(spark: SparkSession, tmp_path: Path) -> None:
