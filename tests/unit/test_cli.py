@@ -208,3 +208,23 @@ def test_an_audit_without_events_says_what_to_name(run: Run, tmp_path: Path) -> 
     code, out, err = run("audit", str(tmp_path))
     assert (code, out) == (2, "")
     assert "holds no events; name the folder of a run" in err
+
+
+def test_a_folder_of_parquet_is_adopted(run: Run, tmp_path: Path) -> None:
+    write_dataset(tmp_path / "made", ([400, 300], [500]))
+    (tmp_path / "made/data/d1").rename(tmp_path / "theirs")
+    code, out, _ = run("adopt", str(tmp_path / "theirs"), "--row-id", "row_id", "--label", "late", "--split", "train=train",
+                       "--split", "validation=validation")
+    assert code == 0
+    assert out.startswith(f"dataset version 1 (plain Parquet, binary) at {(tmp_path / 'theirs').as_uri()}\n")
+    assert "rows: train 1,200, validation 257" in out
+    code, _, err = run("adopt", str(tmp_path / "theirs"), "--row-id", "row_id", "--label", "late", "--split", "train")
+    assert (code, err.splitlines()[-1]) == (2, "error: --split train is not of the form NAME=FOLDER, e.g. --split train=train.")
+
+
+@pytest.mark.parametrize("command", [("audit",), ("adopt",), ("datasets", "list"), ("datasets", "show"), ("datasets", "diff"),
+                                     ("datasets", "verify"), ("datasets", "gc")])
+def test_the_help_of_the_data_commands_shows_a_way_to_call_them(run: Run, command: tuple[str, ...]) -> None:
+    code, out, _ = run(*command, "--help")
+    assert code == 0
+    assert f"sparkring {' '.join(command)} " in out.partition("Examples:")[2]
