@@ -25,16 +25,16 @@ def write_all(folder: Path) -> None:
         write(folder / kind)
 
 
-def _write_table(folder: Path) -> None:
+def write_table(folder: Path) -> None:
     """5 M rows in 8 files of 12 row groups, 7 MB each."""
     def rows(count: int) -> pa.Table:
         return pa.table({name: _generator.standard_normal(count).astype(np.float32) for name in COLUMNS})
 
     fields = tuple(DataField(name=name, dtype="float32") for name in COLUMNS)
-    _commit(folder, fields, TensorSpec(name="x", dtype="float32", fields=COLUMNS), _files(folder, rows, files=8, groups=12, rows=52_084))
+    commit(folder, fields, TensorSpec(name="x", dtype="float32", fields=COLUMNS), files_of(folder, rows, files=8, groups=12, rows=52_084))
 
 
-def _write_images(folder: Path) -> None:
+def write_images(folder: Path) -> None:
     """24,576 smooth grey images as PNG."""
     import cv2
 
@@ -49,10 +49,10 @@ def _write_images(folder: Path) -> None:
     field = DataField(name="x", dtype="uint8", shape=(SIDE, SIDE), codec="png")
     spec = TensorSpec(name="x", dtype="float32", fields=("x",), stacked=False, shape=(1, SIDE, SIDE),
                       image=ImageSpec(mean=(0.5,), std=(0.25,)))
-    _commit(folder, (field,), spec, _files(folder, rows, files=4, groups=24, rows=256))
+    commit(folder, (field,), spec, files_of(folder, rows, files=4, groups=24, rows=256))
 
 
-def _write_tokens(folder: Path) -> None:
+def write_tokens(folder: Path) -> None:
     """49,152 sequences as .npy cells."""
     def encoded(tokens: np.ndarray) -> bytes:  # type: ignore[type-arg]
         cell = io.BytesIO()
@@ -65,25 +65,26 @@ def _write_tokens(folder: Path) -> None:
 
     field = DataField(name="x", dtype="int32", shape=(LENGTH,), codec="ndarray")
     spec = TensorSpec(name="x", dtype="int64", fields=("x",), stacked=False, shape=(LENGTH,))
-    _commit(folder, (field,), spec, _files(folder, rows, files=4, groups=24, rows=512))
+    commit(folder, (field,), spec, files_of(folder, rows, files=4, groups=24, rows=512))
 
 
-KINDS: dict[str, Callable[[Path], None]] = {"table": _write_table, "images": _write_images, "tokens": _write_tokens}
+KINDS: dict[str, Callable[[Path], None]] = {"table": write_table, "images": write_images, "tokens": write_tokens}
 
 
-def _files(folder: Path, make: Callable[[int], pa.Table], *, files: int, groups: int, rows: int) -> Iterator[DataFile]:
+def files_of(folder: Path, make: Callable[[int], pa.Table], *, files: int, groups: int, rows: int) -> Iterator[DataFile]:
     """Write files as ``prepare`` does: Snappy, no dictionary, equal row groups of which the last one of a file is short."""
     for number in range(files):
         path = Path("data/d1/train") / f"part-{number:05d}.parquet"
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        last = rows - int(_generator.integers(0, rows // 20))
+        last = rows - int(_generator.integers(0, rows // 20)) if groups > 1 else rows
         pq.write_table(make((groups - 1) * rows + last), folder / path, row_group_size=rows, use_dictionary=False, compression="snappy")
         content = (folder / path).read_bytes()
         yield DataFile(path=path.as_posix(), bytes=len(content), sha256=hashlib.sha256(content).hexdigest(),
                        row_groups=(*(rows,) * (groups - 1), last), row_group_bytes=(len(content) // groups,) * groups)
 
 
-def _commit(folder: Path, fields: tuple[DataField, ...], spec: TensorSpec, files: Iterator[DataFile]) -> None:
+def commit(folder: Path, fields: tuple[DataField, ...], spec: TensorSpec, files: Iterator[DataFile]) -> None:
+    """Commit version 1: one tensor, Petastorm's metadata beside the files."""
     written = tuple(files)
     split = Split(files=written, rows=sum(file.rows for file in written), rows_digest="0" * 16)
     _add_petastorm_metadata(folder / "data/d1/train", fields, {Path(file.path).name: len(file.row_groups) for file in written})

@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.generic]
 Cells = list[bytes]
 """Encoded values, a row each."""
+TILE_ROWS = 16_384
+"""Rows written to disk at a time."""
 
 
 class Block(Protocol):
@@ -59,7 +61,10 @@ class DenseBlock:
 
     def spill(self, folder: Path | None) -> Block:
         """Write the values to a file without a name."""
-        return _SpilledRows(_SpillFile(folder, _bytes_of(self.values)), self.values.dtype, self.values.shape[1:])
+        file = _SpillFile(folder)
+        for first in range(0, len(self.values), TILE_ROWS):  # a copy of a tile, not of the whole
+            file.append(_bytes_of(self.values[first:first + TILE_ROWS]))
+        return _SpilledRows(file, self.values.dtype, self.values.shape[1:])
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,10 @@ class EncodedBlock:
         cells = self.take(0, len(self.cells))
         ends = np.zeros(len(cells) + 1, dtype=np.int64)
         np.cumsum([len(cell) for cell in cells], out=ends[1:])
-        return _SpilledCells(_SpillFile(folder, np.frombuffer(b"".join(cells), dtype=np.uint8)), ends)
+        file = _SpillFile(folder)
+        for first in range(0, len(cells), TILE_ROWS):
+            file.append(np.frombuffer(b"".join(cells[first:first + TILE_ROWS]), dtype=np.uint8))
+        return _SpilledCells(file, ends)
 
 
 @dataclass(frozen=True)
@@ -131,8 +139,11 @@ class _SpillFile:
     Read with ``pread``, not mapped: pages of a mapping would count as this process's memory.
     """
 
-    def __init__(self, folder: Path | None, data: NDArray[np.uint8]) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - closed with the last block that uses it
+
+    def append(self, data: NDArray[np.uint8]) -> None:
+        """Write all of ``data`` at the end."""
         view, written = data.data, 0
         while written < len(view):
             written += self._file.write(view[written:])

@@ -60,7 +60,8 @@ class LoaderConfig:
     assemble_ahead: int = 2
     """Batches made before a step needs them."""
     memory_mb: float = 1024.0
-    """Decoded rows that may wait in memory; what exceeds it waits in a file on local disk."""
+    """Memory for rows that are read and that wait; those that exceed it wait in files on local disk. Two decoded row groups a
+    reader thread are taken in any case."""
     spill_folder: Path | None = None
     """Where that file goes; None: where temporary files go (TMPDIR)."""
     deadline_s: float = 120.0
@@ -143,7 +144,8 @@ class _Making:
     def __init__(self, reader: SplitReader, config: LoaderConfig, order: EpochOrder, first_step: int, owned: range,
                  stack: ExitStack) -> None:
         self._order, self._batch_rows = order, config.batch_rows
-        budget = Budget(config.memory_mb * MB, config.spill_folder)
+        in_the_making = 2 * config.reader_threads * reader.window_bytes()  # as Arrow's columns, and as blocks
+        budget = Budget(config.memory_mb * MB - in_the_making, config.spill_folder)
         self._lanes = [Lane(order, lane, first_step, config.batch_rows, budget) for lane in owned]
         ahead = ReadAheadConfig(batch_rows=config.batch_rows, threads=config.reader_threads, windows=config.read_ahead,
                                 deadline_s=config.deadline_s)

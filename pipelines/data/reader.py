@@ -6,9 +6,10 @@ threads: each keeps its own open files.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -61,6 +62,14 @@ class SplitReader:
         number = int(np.searchsorted(self._first_group, group, side="right")) - 1
         return self.files[number], group - int(self._first_group[number])
 
+    def window_bytes(self) -> int:
+        """Memory that the largest row group may take once it is decoded, about."""
+        row = sum(np.dtype(spec.dtype if spec.stacked else self.fields[spec.fields[0]].dtype).itemsize * math.prod(spec.row_shape)
+                  for spec in self._read_specs if spec.image is None and spec.pad is None)
+        encoded = any(self.fields[spec.fields[0]].codec != "scalar" for spec in self._read_specs)
+        return max((rows * row + encoded * stored for file in self.files
+                    for rows, stored in zip(file.row_groups, file.row_group_bytes, strict=True)), default=0)
+
     def read(self, group: int, start: int, stop: int, order: Int64s) -> dict[str, Block]:
         """Read rows [start, stop) of a row group in the given order.
 
@@ -80,8 +89,7 @@ class SplitReader:
         except (OSError, pa.ArrowException) as error:
             raise DatasetError(f"row group {index} of {self._store.path(file.path)} cannot be read: {error}; "
                                "the file changed after the version was committed. Restore it, or prepare a new version.") from error
-        columns = {name: _column(window.column(name), self.fields[name], file) for name in self._columns}
-        return {spec.name: self._block(spec, columns, order) for spec in self._read_specs}
+        return {spec.name: self._block(spec, window, order, file) for spec in self._read_specs}
 
     def _rows(self, file: DataFile, index: int, start: int, stop: int) -> pa.Table:
         """Rows [start, stop) of a row group; pages behind ``stop`` are not decoded."""
@@ -100,10 +108,11 @@ class SplitReader:
                 break
         return pa.Table.from_batches(batches).slice(start, stop - start)
 
-    def _block(self, spec: TensorSpec, columns: Mapping[str, pa.Array], order: Int64s) -> Block:
+    def _block(self, spec: TensorSpec, window: pa.Table, order: Int64s, file: DataFile) -> Block:
+        columns = (_column(window.column(name), self.fields[name], file) for name in spec.fields)  # in one piece only while needed
         if spec.stacked:
-            return DenseBlock(_stack([_values(columns[name]) for name in spec.fields], np.dtype(spec.dtype), order))
-        field, column = self.fields[spec.fields[0]], columns[spec.fields[0]]
+            return DenseBlock(_stack(map(_values, columns), (len(order), len(spec.fields)), np.dtype(spec.dtype), order))
+        field, column = self.fields[spec.fields[0]], next(columns)
         if field.codec == "scalar":
             return DenseBlock(_values(column).take(order))
         arrays = uniform_arrays(column, field) if field.codec == "ndarray" and spec.pad is None else None
@@ -138,13 +147,13 @@ def _values(column: pa.Array) -> Array:
     return values
 
 
-def _stack(columns: Sequence[Array], dtype: np.dtype[np.generic], order: Int64s) -> Array:
+def _stack(columns: Iterable[Array], shape: tuple[int, int], dtype: np.dtype[np.generic], order: Int64s) -> Array:
     """Columns side by side, rows in ``order``: (rows, columns), a column's values next to each other in memory as in the file.
 
     So neither this nor joining the pieces of a batch writes with strides, which costs twice as much; torch's products take
     either layout.
     """
-    stacked = np.empty((len(columns), len(order)), dtype=dtype)
+    stacked = np.empty(shape[::-1], dtype=dtype)
     for column, target in zip(columns, stacked, strict=True):
         if column.dtype == dtype:
             np.take(column, order, out=target, mode="clip")  # as it is in bounds; "raise" would go through a buffer

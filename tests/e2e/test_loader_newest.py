@@ -1,0 +1,58 @@
+"""The loader needs neither Petastorm nor Spark, so it also runs where only newer packages exist: pyarrow and NumPy 2 of today."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.encoded_datasets import Rows, write_encoded_dataset
+
+READ = """
+import json, sys
+import numpy, pyarrow, torch
+from sparkring.pipelines.data.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.manifest import Dataset
+from sparkring.pipelines.data.reader import SplitReader
+
+dataset = Dataset(sys.argv[1])
+loader = Loader(SplitReader(dataset.store, dataset.manifest(), "train"), LoaderConfig(batch_rows=16, seed=3, lanes=6), rank=0, num_ranks=1)
+batches = list(loader.epoch(0))
+rows = {name: torch.cat([batch.tensors[name] for batch in batches]).tolist() for name in ("row_id", "tokens", "packed")}
+print(json.dumps({"numpy": numpy.__version__, "pyarrow": pyarrow.__version__, "rows": rows, "images": len(batches[0].tensors["image"]),
+                  "heavy": sorted({"petastorm", "pyspark"} & set(sys.modules))}))
+"""
+
+
+@pytest.fixture(scope="module")
+def newest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the newest pyarrow and NumPy, to come before this environment's."""
+    folder = tmp_path_factory.mktemp("newest")
+    subprocess.run(["uv", "pip", "install", "--quiet", "--python", sys.executable, "--target", str(folder), "pyarrow", "numpy>=2"],
+                   check=True, timeout=300)
+    return folder
+
+
+def test_the_loader_gives_the_same_rows_with_the_newest_pyarrow_and_numpy(tmp_path: Path, newest: Path) -> None:
+    dataset, rows = write_encoded_dataset(tmp_path, (50, 1, 0, 70, 33))
+    done = subprocess.run([sys.executable, "-c", READ, dataset.url], check=True, capture_output=True, text=True, timeout=120,
+                          env=os.environ | {"PYTHONPATH": str(newest)})
+    found = json.loads(done.stdout)
+    assert int(found["pyarrow"].partition(".")[0]) >= 20
+    assert int(found["numpy"].partition(".")[0]) >= 2
+    assert found["heavy"] == []
+    assert found["images"] == 16
+    _are_equal(found["rows"], rows)
+
+
+def _are_equal(found: dict[str, Any], rows: Rows) -> None:
+    order = np.array(found["row_id"])
+    assert sorted(found["row_id"]) == list(range(len(rows.tokens)))
+    np.testing.assert_array_equal(np.array(found["tokens"]), rows.tokens[order])
+    np.testing.assert_array_equal(np.array(found["packed"]), rows.packed[order])
