@@ -92,19 +92,27 @@ def audit(run_url: str, *, dataset_url: str | None = None, progress: Progress = 
     names = event_files(store.url)
     if not names:
         raise ReceiptError(f"{store.url} holds no events; name the folder of a run, e.g. <workspace>/run.")
-    with progress.stage("audit", total=2 * len(names)) as bar:
-        streams: Streams = {}
-        for done, name in enumerate(names):
-            bar.update(done, total=2 * len(names), text="checking hashes")
-            generation, rank = map(int, name.removesuffix(".jsonl").split("-"))
-            streams[generation, rank] = SealedEvents(store, name)
-        place, receipts, finished = _end(store)
-        start = _common_start(store, streams)
-        parts = _line(store, streams, place, receipts)
-        manifest = _manifest(start, dataset_url or start["dataset_url"])
-        orders = _orders(start, manifest)
-        split = manifest.splits[SPLIT]
-        rows_begun = _prove(streams, parts, orders, split, bar)
+    try:
+        with progress.stage("audit", total=len(names)) as bar:
+            return _audit(store, names, dataset_url, bar)
+    except (KeyError, TypeError, AttributeError) as error:  # hashes are right, yet what they cover is no record of ours
+        raise ReceiptError(f"{store.url} holds a record that this release cannot read ({type(error).__name__}: {error}); "
+                           "audit it with the release that made it.") from error
+
+
+def _audit(store: Store, names: Sequence[str], dataset_url: str | None, bar: Bar) -> AuditResult:
+    streams: Streams = {}
+    for done, name in enumerate(names):
+        bar.update(done, total=len(names), text="checking hashes")
+        generation, rank = map(int, name.removesuffix(".jsonl").split("-"))
+        streams[generation, rank] = SealedEvents(store, name)
+    place, receipts, finished = _end(store)
+    start = _common_start(store, streams)
+    parts = _line(store, streams, place, receipts)
+    manifest = _manifest(start, dataset_url or start["dataset_url"])
+    orders = _orders(start, manifest)
+    split = manifest.splits[SPLIT]
+    rows_begun = _prove(streams, parts, orders, split, bar)
     counted = sum(part.num_ranks * (orders.steps(part.ends) - orders.steps(part.begins)) for part in parts)
     return AuditResult(
         url=store.url, dataset_url=dataset_url or start["dataset_url"], dataset_version=manifest.version, content_id=manifest.content_id,
@@ -167,7 +175,8 @@ def _line(store: Store, streams: Streams, place: Place, receipts: str) -> list[P
         parts.append(Part(generation, len(ranks), begins, place))
         place, receipts = begins, receipts_before
     if place != (0, 0):
-        raise ReceiptError(f"{store.url}: its first generation starts at epoch {place[0]} step {place[1]} and names no receipts before it.")
+        raise ReceiptError(f"{store.url}: what stands at epoch {place[0]} step {place[1]} names no receipts of the steps before it; "
+                           "that was made by a release without receipts, or edited.")
     return parts[::-1]
 
 

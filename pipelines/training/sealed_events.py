@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkring.errors import ReceiptError
-from sparkring.pipelines.data.receipts import check_seal
+from sparkring.pipelines.data.receipts import CHAIN, check_seal
 from sparkring.pipelines.data.store import Store
 
 Place = tuple[int, int]
@@ -37,6 +37,8 @@ class SealedEvents:
         head = ""
         for number, line in self._lines():
             found = check_seal(line, head)
+            if found is None and f'"{CHAIN}":"' not in line:
+                raise ReceiptError(f"{self.where(number)} has no hash: it was made by a release without receipts, or by something else.")
             if found is None:
                 raise ReceiptError(f"{self.where(number)} does not have the hash that its text and the line before it give: "
                                    f"{_what(line)} was edited, or one was dropped, added or moved here. Restore the file from a copy.")

@@ -201,5 +201,13 @@ def test_missing_files_an_edited_result_and_an_edited_manifest_are_refused(kille
     manifest.write_text(manifest.read_text() + " ")
     with pytest.raises(ReceiptError, match="has a manifest with SHA-256"):
         audit(str(run), dataset_url=str(tmp_path / "dataset"))
+    path = run / "events/0-0.jsonl"
+    sealed = path.read_text().splitlines()
+    path.write_text("".join(f"{line[:line.rindex(',')]}}}\n" for line in sealed))
+    with pytest.raises(ReceiptError, match=r"0-0\.jsonl line 1 has no hash"):
+        audit(str(run))
+    path.write_text(seal('{"nothing":"of ours"}', "")[0] + "\n")
+    with pytest.raises(ReceiptError, match="holds a record that this release cannot read"):
+        audit(str(run))
     with pytest.raises(ReceiptError, match="holds no events"):
         audit(str(tmp_path / "nowhere"))
