@@ -169,6 +169,32 @@ class TokensConfig(Section):
     """Text that is joined together, in megabytes: what one task works on. Each ends in one row that padding fills up."""
 
 
+class RawConfig(Section):
+    """A column that the dataset keeps as it is, as a tensor of its own name. The shipped networks do not take it; loops of one's own do."""
+
+    column: str
+    """A column of the query: a number or boolean, or an array of numbers."""
+    dtype: Literal["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float32", "float64"]
+    """Of one number, in the dataset and in the tensor; one that it cannot hold stops the job."""
+    shape: tuple[Positive | None, ...] = ()
+    """Of a row's array, in C order; empty for a single number. At most one axis may be null: its length differs from row to row."""
+    codec: Literal["ndarray", "compressed_ndarray"] = "ndarray"
+    """How arrays are kept."""
+    pad: float | None = None
+    """Fills ragged arrays up to ``pad_to`` in batches."""
+    pad_to: Positive | None = None
+    """Length of the null axis in batches; longer arrays are cut."""
+
+    @model_validator(mode="after")
+    def _one_ragged_axis(self) -> Self:
+        ragged = self.shape.count(None)
+        if ragged > 1:
+            raise ValueError(f"shape={list(self.shape)} has {ragged} axes that differ from row to row, at most one may")
+        if (ragged == 1) != (self.pad is not None) or (self.pad is None) != (self.pad_to is None):
+            raise ValueError("a shape with a null axis needs pad and pad_to, another takes neither")
+        return self
+
+
 class FeaturesConfig(Section):
     """Columns of the query's result that the model may look at."""
 
@@ -180,12 +206,14 @@ class FeaturesConfig(Section):
     """A column of image files."""
     tokens: TokensConfig | None = None
     """A column of texts; it stands alone, for the task next_token."""
+    raw: tuple[RawConfig, ...] = ()
+    """Columns that are kept as they are: numbers of any width, fixed and ragged arrays."""
 
     @model_validator(mode="after")
     def _some_and_distinct(self) -> Self:
-        names = [*self.numeric, *self.categorical, *([self.image.column] if self.image else [])]
+        names = [*self.numeric, *self.categorical, *([self.image.column] if self.image else []), *(raw.column for raw in self.raw)]
         if not names and not self.tokens:
-            raise ValueError("no features: name at least one column under numeric, categorical, image or tokens")
+            raise ValueError("no features: name at least one column under numeric, categorical, image, tokens or raw")
         if names and self.tokens:
             raise ValueError(f"tokens stand alone, found {', '.join(names)} beside them; leave one or the other out")
         twice = sorted({name for name in names if names.count(name) > 1})

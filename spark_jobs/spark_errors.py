@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
+
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PythonException
+
+_RAISED = re.compile(r"[A-Za-z_][\w.]*: ")
+"""How a traceback ends: the exception's class and what it says."""
 
 SPARK_ERRORS = (PySparkException, Py4JError)
 """What a call into Spark raises, over Connect and over Py4J."""
 
 
 def reason(error: Exception) -> str:
-    """The line that says why, without the plan, the query and the stack below it; Py4J puts the place of the call before it."""
+    """The line that says why, without the plan, the query and the stack below it; Py4J puts the place of the call before it.
+
+    Of an exception in a Python worker it is what that exception says: the line after the last indented one of its traceback.
+    """
+    if isinstance(error, PythonException):
+        text = str(error).splitlines()
+        raised = [line for before, line in pairwise(text) if before.startswith("  ") and _RAISED.match(line)]
+        if raised:
+            return raised[0].partition(": ")[2].rstrip(".")
     lines = (" ".join(line.split()).strip(": ") for line in str(error).splitlines())
     said = next((line for line in lines if line and not line.startswith("An error occurred while calling")), type(error).__name__)
     return said.rstrip(".")

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sparkring.conf.schema import PrepareConfig
+from sparkring.conf.schema import PrepareConfig, RawConfig
 from sparkring.pipelines.data.manifest import LABEL, ROW_ID, Augment, DataField, ImageSpec, TensorSpec
 from sparkring.pipelines.data.preprocessing import ImageFeature, Preprocessing, TokensFeature
+from sparkring.spark_jobs.etl.arrays import describe_raw
 
 TOKENS, IMAGE = "tokens", "image"
 """Names of tensors; ``tokens`` is the column's name too."""
@@ -35,8 +36,17 @@ def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple
         field, tensor = describe_image(preprocessing.image, augment)
         fields.append(field)
         tensors.append(tensor)
+    for raw in config.features.raw:
+        fields.append(describe_raw(raw))
+        tensors.append(_raw_tensor(raw))
     label = TensorSpec(name=LABEL, dtype="int64" if multiclass else "float32", fields=(config.label,), stacked=False)
     return tuple(fields), (*tensors, label, row_id_tensor)
+
+
+def _raw_tensor(raw: RawConfig) -> TensorSpec:
+    shape = tuple(raw.pad_to if size is None else size for size in raw.shape)
+    return TensorSpec(name=raw.column, dtype=raw.dtype, fields=(raw.column,), stacked=False, pad=raw.pad,
+                      shape=tuple(size for size in shape if size is not None))
 
 
 def row_bytes(tensors: Sequence[TensorSpec]) -> int:

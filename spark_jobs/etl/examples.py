@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import AtomicType, BinaryType, BooleanType, DataType, IntegralType, NumericType, StringType
+from pyspark.sql.types import ArrayType, AtomicType, BinaryType, BooleanType, DataType, IntegralType, NumericType, StringType
 
 from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import ConfigError, SourceError, nearest
@@ -106,6 +106,8 @@ def _roles(config: PrepareConfig) -> list[tuple[str, str, tuple[type[DataType], 
     label = (numbers, "int (0 or 1)") if config.task == "binary" else ((IntegralType, StringType), "string or bigint")
     return [("prepare.row_id", config.row_id, (IntegralType,), "bigint"), ("prepare.label", config.label, *label), split,
             *([("prepare.features.image.column", image.column, (BinaryType,), "binary")] if image else []),
+            *(("prepare.features.raw", raw.column, (ArrayType,) if raw.shape else numbers, "array of numbers" if raw.shape else "double")
+              for raw in config.features.raw),
             *(("prepare.features.numeric", name, numbers, "double") for name in config.features.numeric),
             *(("prepare.features.categorical", name, (AtomicType,), "string") for name in config.features.categorical)]
 
@@ -116,7 +118,8 @@ def _check_names(config: PrepareConfig) -> None:
         if not name.isidentifier() or name.startswith("_"):
             raise ConfigError(f"{role}: {name!r} cannot name a dataset's column; "
                               "give it a name of letters, digits and _ in the query (AS), not beginning with a digit or _.")
-    for name in (*config.features.numeric, *config.features.categorical):
+    features = config.features
+    for name in (*features.numeric, *features.categorical, *(raw.column for raw in features.raw)):
         if name in (config.label, config.row_id, split_key(config).column):
             raise ConfigError(f"prepare.features holds {name}, which is the label, the row id or the split column; a model would "
                               "learn nothing else. Leave it out, or give a copy that may be known another name in the query.")

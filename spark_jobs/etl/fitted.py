@@ -16,6 +16,7 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import PrepareConfig
 from sparkring.pipelines.data.preprocessing import Preprocessing
+from sparkring.spark_jobs.etl.arrays import store_raw
 from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.etl.examples import run_query, survey
 from sparkring.spark_jobs.etl.fit import fit
@@ -61,6 +62,7 @@ def fitted_examples(spark: SparkSession, config: PrepareConfig, begin: Callable[
 def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFrame], DataFrame], begin: Callable[[str], None]) -> Fitted:
     begin("joining")
     features, split = config.features, split_name(config)
+    result = store_raw(result, features.raw) if features.raw else result
     result = keep(normalise_images(result, features.image) if features.image else result)
     rows = survey(result, config)
     examples = result.where(named(config.label).isNotNull())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PythonException
 
 from sparkring.conf.schema import SparkConfig
 from sparkring.errors import EnvironmentProblem
@@ -59,3 +60,10 @@ def test_of_sparks_complaint_the_line_that_says_why_is_kept() -> None:
     assert reason(Exception("An error occurred while calling o1.x.\n: java.io.IOException: no host.\n\tat a.b(c:1)")) == \
         "java.io.IOException: no host"
     assert reason(ValueError("")) == "ValueError"
+
+
+def test_of_an_exception_in_a_python_worker_the_reason_is_what_it_says() -> None:
+    text = ("\n  An exception was thrown from the Python worker. Please see the stack trace below.\nTraceback (most recent call last):\n"
+            '  File "arrays.py", line 3, in stored_column\n    raise ValueError(x)\nValueError: column x holds 2 nulls\n')
+    assert reason(PythonException(text)) == "column x holds 2 nulls"
+

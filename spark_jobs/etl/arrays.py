@@ -1,0 +1,111 @@
+"""Columns that the dataset keeps as they are: numbers of any width, and arrays of them as Petastorm's array codecs store them.
+
+    column of the query      kept as                     a value of the dataset's column
+    number, boolean          scalar                      the number, in the wanted type
+    array of numbers         ndarray                     what numpy.save writes; equal shapes share one header, so a whole column
+                                                         is made at once (of ragged rows, those of one length together)
+                             compressed_ndarray          what numpy.savez_compressed writes, row by row
+
+A value that is null, that the type cannot hold, or an array of another length than the config says stops the job.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField, StructType
+
+from sparkring.conf.schema import RawConfig
+from sparkring.pipelines.data.manifest import DataField
+from sparkring.spark_jobs.etl.npy import npy_column
+from sparkring.spark_jobs.etl.petastorm_schema import stored_type
+
+_STORED = {"bool": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "uint8": pa.int16(),
+           "uint16": pa.int32(), "uint32": pa.int64(), "float32": pa.float32(), "float64": pa.float64()}
+"""Arrow's counterpart of ``petastorm_schema.stored_type``."""
+
+
+def describe_raw(config: RawConfig) -> DataField:
+    """The dataset's column."""
+    return DataField(name=config.column, dtype=config.dtype, shape=config.shape, codec=config.codec if config.shape else "scalar")
+
+
+def store_raw(frame: DataFrame, configs: Sequence[RawConfig]) -> DataFrame:
+    """Replace columns by what the dataset keeps of them; the others are as they were."""
+    fields = {config.column: describe_raw(config) for config in configs}
+    schema = StructType([StructField(field.name, stored_type(fields[field.name]), nullable=False) if field.name in fields else field
+                         for field in frame.schema])
+    return frame.mapInArrow(partial(_store_batches, fields=fields), schema)
+
+
+def stored_column(column: pa.Array, field: DataField) -> pa.Array:
+    """One column of a batch as the dataset keeps it.
+
+    Raises:
+        ValueError: a null, a number that the type cannot hold, or an array of another shape.
+    """
+    if column.null_count:
+        raise ValueError(f"column {field.name} holds {column.null_count} nulls; fill them or leave those rows out in the query")
+    if field.codec == "scalar":
+        return _checked(column, field).cast(_STORED[field.dtype])
+    lengths = column.value_lengths().to_numpy()
+    values = _checked(column.flatten(), field).to_numpy(zero_copy_only=False)
+    known = math.prod(size for size in field.shape if size is not None)
+    wrong = lengths % known != 0 if None in field.shape else lengths != known
+    if wrong.any():
+        raise ValueError(f"column {field.name} holds an array of {lengths[wrong][0]} numbers, its shape is {list(field.shape)}; "
+                         "correct shape, or give null for an axis whose length differs")
+    if field.codec == "compressed_ndarray":
+        ends = np.cumsum(lengths)
+        return pa.array([_compressed(values[end - size:end], field) for end, size in zip(ends, lengths, strict=True)], pa.binary())
+    return _packed(values, lengths, field)
+
+
+def _checked(values: pa.Array, field: DataField) -> pa.Array:
+    """The numbers in the wanted type; one that it cannot hold raises (``ArrowInvalid`` is a ValueError)."""
+    if values.null_count:
+        raise ValueError(f"column {field.name} holds arrays with nulls; fill them in the query")
+    if field.dtype.startswith("float"):  # fewer digits are no error
+        return values.cast(pa.float64()).cast(pa.from_numpy_dtype(np.dtype(field.dtype)))
+    return values.cast(pa.from_numpy_dtype(np.dtype(field.dtype)))
+
+
+def _packed(values: NDArray[np.generic], lengths: NDArray[np.int32], field: DataField) -> pa.Array:
+    """Cells of ``numpy.save``'s bytes: those of one length at once, then all in the order of the rows."""
+    starts = np.cumsum(lengths) - lengths
+    cells, order = [], []
+    for length in np.unique(lengths):
+        rows = np.flatnonzero(lengths == length)
+        picked = values[(starts[rows][:, None] + np.arange(length)).ravel()]
+        cells.append(npy_column(picked.reshape(len(rows), *_shape(field, int(length)))))
+        order.append(rows)
+    if not cells:
+        return pa.array([], pa.binary())
+    return pa.concat_arrays(cells).take(pa.array(np.argsort(np.concatenate(order))))
+
+
+def _shape(field: DataField, length: int) -> tuple[int, ...]:
+    """Of one row with that many numbers."""
+    known = math.prod(size for size in field.shape if size is not None)
+    return tuple(length // known if size is None else size for size in field.shape)
+
+
+def _compressed(values: NDArray[np.generic], field: DataField) -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, arr=values.reshape(_shape(field, len(values))))
+    return file.getvalue()
+
+
+def _store_batches(batches: Iterable[pa.RecordBatch], *, fields: dict[str, DataField]) -> Iterator[pa.RecordBatch]:
+    """What a task runs."""
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({
+            name: stored_column(column, fields[name]) if name in fields else column
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)})
