@@ -15,7 +15,7 @@ import getpass
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from posixpath import dirname, split
 from typing import BinaryIO
@@ -125,15 +125,17 @@ class HdfsStore:
 
     @contextmanager
     def _beside(self, name: str, data: bytes | BinaryIO) -> Iterator[str]:
-        """Write ``data`` to a name in the same folder; what still has it at the end is removed."""
+        """Write ``data`` to a name in the same folder, for the block to rename; where it does not, the name is removed."""
         folder, last = split(self._path(name))
         partial = f"{folder}/.{last}.{uuid.uuid4().hex}.part"
         with self._explained(name):
             try:
                 self._client.create(partial, data)
                 yield partial
-            finally:
-                self._client.rm(partial)
+            except BaseException:
+                with suppress(OSError, RuntimeError):  # what went wrong first is what is told
+                    self._client.rm(partial)
+                raise
 
     @contextmanager
     def _explained(self, name: str) -> Iterator[None]:
