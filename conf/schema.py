@@ -375,6 +375,9 @@ class PrepareConfig(Section):
     """Parquet files a split."""
     seed: Seed = 20130101
     """Seed of the global shuffle before writing."""
+    shuffle: bool = True
+    """False: rows are written as the query yields them, which is faster, but not the same bytes each time. For rows that are in a
+    random order already: training mixes row groups and what lies near each other, not a whole sorted table."""
 
     @model_validator(mode="after")
     def _task_fits(self) -> Self:

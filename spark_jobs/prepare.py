@@ -139,7 +139,8 @@ class _Job:
         for name in SPLITS:
             steps.begin(f"writing {name}")
             rows = encode(fitted.examples.where(fitted.split == name), fitted.preprocessing)
-            write_split(rows, store, f"{folder}/{name}", fields=fields, layout=layouts[name], seed=config.seed)
+            write_split(rows, store, f"{folder}/{name}", fields=fields, layout=layouts[name],
+                        seed=config.seed if config.shuffle else None)
             splits[name] = read_back(store, f"{folder}/{name}", fields)
         return splits
 

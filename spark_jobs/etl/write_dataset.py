@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import posixpath
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType
 
@@ -29,8 +30,9 @@ from sparkring.spark_jobs.etl.petastorm_schema import COMMON_METADATA, dataset_m
 from sparkring.spark_jobs.etl.staging import writing_area
 from sparkring.spark_jobs.session import spark_path
 
-_FILE = "__file"
 _CHUNK = 8 << 20
+_READERS = 4
+"""Files that are read back at a time."""
 _ENCODING = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false", "compression": "snappy"}
 """One encoding a column. Where there are several, the footer lists them in the order of a Java hash set, which differs from JVM
 to JVM, and equal content would have unequal hashes. Integers are delta-packed, so small ids take few bits all the same."""
@@ -65,7 +67,8 @@ def lay_out_splits(examples: DataFrame, config: PrepareConfig, tensors: Sequence
                           min_groups=config.min_row_groups) for name, buckets in rows.items()}
 
 
-def write_split(encoded: DataFrame, store: Store, folder: str, *, fields: Sequence[DataField], layout: SplitLayout, seed: int) -> None:
+def write_split(encoded: DataFrame, store: Store, folder: str, *, fields: Sequence[DataField], layout: SplitLayout,
+                seed: int | None) -> None:
     """Write the rows of one split in their final order.
 
     Args:
@@ -74,18 +77,38 @@ def write_split(encoded: DataFrame, store: Store, folder: str, *, fields: Sequen
         folder: The split's folder in it; not there yet.
         fields: The columns to write.
         layout: Files and row groups.
-        seed: Of the shuffle.
+        seed: Of the shuffle; None leaves rows where they lie, a file a partition.
     """
-    key = _key(named(fields[0].name), seed)
+    rows = encoded.select(*(_never_null(named(field.name), field).alias(field.name) for field in fields))
+    if seed is not None:
+        rows = _in_order(rows, key=_key(named(fields[0].name), seed), layout=layout)
+    spread = spread_of(folder)
+    with writing_area(store, encoded.sparkSession) as area:
+        rows.write.options(**_ENCODING, **_group_options(layout.group_rows)).parquet(spark_path(area.path(spread)))
+        collect_files(area, spread, store, folder, num_files=None if seed is None else layout.num_files)
+
+
+def _in_order(rows: DataFrame, *, key: Column, layout: SplitLayout) -> DataFrame:
+    """All rows of file i in task i, by key. Spark writes one file a task, and numbers the files as it does the tasks."""
     bucket = sf.shiftrightunsigned(key, 64 - BUCKET_BITS)
     number = sum(((bucket >= border).cast("int") for border in layout.borders), start=sf.lit(0))
-    columns = [_never_null(named(field.name), field).alias(field.name) for field in fields]
-    spread = spread_of(folder)
-    # A file's rows meet in one task and are sorted there; Spark then makes one file of each run of equal numbers.
-    ordered = encoded.select(*columns, number.alias(_FILE)).repartition(_FILE).sortWithinPartitions(_FILE, key)
-    with writing_area(store, encoded.sparkSession) as area:
-        ordered.write.partitionBy(_FILE).options(**_ENCODING, **_group_options(layout.group_rows)).parquet(spark_path(area.path(spread)))
-        collect_files(area, spread, store, folder, num_files=layout.num_files)
+    dealt_to = sf.array(*map(sf.lit, _one_a_task(rows.sparkSession, layout.num_files)))
+    return rows.repartition(layout.num_files, dealt_to[number]).sortWithinPartitions(key)
+
+
+def _one_a_task(spark: SparkSession, count: int) -> list[int]:
+    """Integers that Spark's ``repartition(count, ...)`` sends to the tasks 0 .. count - 1, in this order.
+
+    It takes the hash modulo ``count``, so of many integers one is found for each task. Left to itself it sends what it likes where it
+    likes: with four files numbered 0 to 3, three went to one task.
+    """
+    tried = 20 * count
+    while True:
+        dealt = spark.sql(f"SELECT transform(sequence(0, {tried}), number -> pmod(hash(number), {count}))").collect()[0][0]
+        first = {task: number for number, task in reversed(list(enumerate(dealt)))}
+        if len(first) == count:
+            return [first[task] for task in range(count)]
+        tried *= 2
 
 
 def spread_of(folder: str) -> str:
@@ -94,24 +117,24 @@ def spread_of(folder: str) -> str:
     return f"{parent}/.{name}.writing"
 
 
-def collect_files(area: Store, spread: str, store: Store, folder: str, *, num_files: int) -> None:
-    """Make ``__file=3/part-<job>.parquet`` ``part-00003.parquet``: names without the job's id, and no partition column.
+def collect_files(area: Store, spread: str, store: Store, folder: str, *, num_files: int | None) -> None:
+    """Make ``part-00003-<job>.parquet`` ``part-00003.parquet``: names that say nothing of the job.
 
     Args:
         area: Where Spark wrote; the dataset's own store, or a local one that is uploaded from.
         spread: The folder that it wrote.
         store: The dataset's.
         folder: The split's folder in it.
-        num_files: Files of the split.
+        num_files: Files that there must be; None for any number.
     """
-    for number in range(num_files):
-        inside = f"{spread}/{_FILE}={number}"
-        (written,) = [name for name in area.names(inside) if name.endswith(".parquet")]
+    written = [name for name in area.names(spread) if name.endswith(".parquet")]
+    assert num_files in (None, len(written)), f"Spark wrote {len(written)} files, expected {num_files}: {written}"
+    for number, name in enumerate(written):
         target = f"{folder}/part-{number:05d}.parquet"
         if area is store:
-            store.move(f"{inside}/{written}", target)
+            store.move(f"{spread}/{name}", target)
         else:
-            store.upload(Path(area.path(f"{inside}/{written}")), target)
+            store.upload(Path(area.path(f"{spread}/{name}")), target)
     area.delete(spread)
 
 
@@ -127,27 +150,30 @@ def read_back(store: Store, folder: str, fields: Sequence[DataField]) -> Split:
     """
     row_id, label = fields[:2]
     wanted = [row_id.name, label.name] if label.dtype == "int8" else [row_id.name]
-    files, digests, positives, schema = [], [], 0, None
-    for name in store.names(folder):
-        if not name.endswith(".parquet"):
-            continue
-        with store.open_input(f"{folder}/{name}") as source:
-            size, sha256 = source.size(), _sha256(source)
-            parquet = pq.ParquetFile(source)
-            footer, schema = parquet.metadata, parquet.schema_arrow
-            groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-            sizes = (sum(group.column(column).total_compressed_size for column in range(group.num_columns)) for group in groups)
-            files.append(DataFile(path=f"{folder}/{name}", bytes=size, sha256=sha256,
-                                  row_groups=tuple(group.num_rows for group in groups), row_group_bytes=tuple(sizes)))
-            table = parquet.read(columns=wanted)
-        digests.append(rows_digest(table[row_id.name].to_numpy()))
-        if label.name in wanted:
-            positives += int(table[label.name].to_numpy().sum(dtype="int64"))
+    names = [f"{folder}/{name}" for name in store.names(folder) if name.endswith(".parquet")]
+    with ThreadPoolExecutor(_READERS) as pool:
+        read = list(pool.map(lambda name: _describe_file(store, name, wanted), names))
+    files, tables = tuple(file for file, _ in read), [table for _, table in read]
+    with store.open_input(names[-1]) as source:
+        schema = pq.read_schema(source)
     metadata = dataset_metadata(schema, unischema(posixpath.basename(folder), fields),
                                 {posixpath.basename(file.path): len(file.row_groups) for file in files})
     store.put(f"{folder}/{COMMON_METADATA}", metadata)
-    return Split(files=tuple(files), rows=sum(file.rows for file in files), positives=positives if label.name in wanted else None,
-                 rows_digest=to_hex(add(digests)))
+    positives = sum(int(table[label.name].to_numpy().sum(dtype="int64")) for table in tables) if label.name in wanted else None
+    digest = add(rows_digest(table[row_id.name].to_numpy()) for table in tables)
+    return Split(files=files, rows=sum(file.rows for file in files), positives=positives, rows_digest=to_hex(digest))
+
+
+def _describe_file(store: Store, name: str, columns: list[str]) -> tuple[DataFile, pa.Table]:
+    """What the manifest says about a file, and some of its columns."""
+    with store.open_input(name) as source:
+        size, sha256 = source.size(), _sha256(source)
+        parquet = pq.ParquetFile(source)
+        groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
+        sizes = (sum(group.column(column).total_compressed_size for column in range(group.num_columns)) for group in groups)
+        file = DataFile(path=name, bytes=size, sha256=sha256, row_groups=tuple(group.num_rows for group in groups),
+                        row_group_bytes=tuple(sizes))
+        return file, parquet.read(columns=columns)
 
 
 def _sha256(source: pa.NativeFile) -> str:

@@ -17,11 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 from petastorm import make_batch_reader, make_reader
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import Config
 from sparkring.errors import CommitConflict
 from sparkring.pipelines.data.manifest import Dataset, Manifest
 from sparkring.pipelines.data.rowhash import rows_digest, to_hex
+from sparkring.spark_jobs.etl.write_dataset import _one_a_task
 from sparkring.spark_jobs.prepare import PrepareResult, prepare
 from sparkring.spark_jobs.progress import Bar, SilentProgress
 from tests.support.etl_tables import TEST_FROM, etl_config, examples, trips
@@ -165,6 +167,14 @@ def test_another_seed_gives_another_order_of_the_same_rows(made: tuple[Config, P
     assert (orders[0] != orders[1]).mean() > 0.9
 
 
+def test_rows_can_stay_as_they_lie(made: tuple[Config, PrepareResult], spark: SparkSession, tmp_path: Path) -> None:
+    config = etl_config(tmp_path, shuffle=False)
+    prepare(config, spark=spark)
+    assert _manifest(config).splits["train"].rows_digest == _manifest(made[0]).splits["train"].rows_digest
+    ids = [_table(which, "train")["row_id"].to_numpy() for which in (config, made[0])]
+    assert [bool((np.diff(each) > 0).all()) for each in ids] == [True, False]
+
+
 def test_row_groups_are_many_and_nearly_equal(spark: SparkSession, tmp_path: Path) -> None:
     config = etl_config(tmp_path, (replace(trip, id=6 * trip.id + copy) for trip in trips() for copy in range(6)), min_row_groups=10)
     prepare(config, spark=spark)
@@ -177,6 +187,14 @@ def test_row_groups_are_many_and_nearly_equal(spark: SparkSession, tmp_path: Pat
     groups = [rows for file in _manifest(small).splits["train"].files for rows in file.row_groups]
     assert max(groups) <= 73
     assert len(groups) == pytest.approx(split.rows / 71, abs=3)
+
+
+@pytest.mark.parametrize("count", [1, 4, 37])
+def test_each_file_is_written_by_a_task_of_its_own(spark: SparkSession, count: int) -> None:
+    dealt = sf.array(*map(sf.lit, _one_a_task(spark, count)))
+    rows = spark.range(200).select((sf.col("id") % count).cast("int").alias("file")).repartition(count, dealt[sf.col("file")])
+    found = set(rows.select("file", sf.spark_partition_id()).collect())
+    assert found == {(number, number) for number in range(count)}
 
 
 def test_categories_that_are_all_rare_share_id_zero(spark: SparkSession, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Writer:
         for name, split in made.splits.items():
             spread = f"{folder}/.{name}.writing"
             for number, file in enumerate(split.files):
-                target = Path(area.path(f"{spread}/__file={number}/part-0-c000.snappy.parquet"))
+                target = Path(area.path(f"{spread}/part-{number:05d}-0-c000.snappy.parquet"))
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(self.template.store.path(file.path), target)
             collect_files(area, spread, store, f"{folder}/{name}", num_files=len(split.files))
