@@ -168,12 +168,13 @@ class _RankTrainer:
 
     def _shared(self, position: Position) -> Position:
         """The position with all ranks' row digests and the hash of their receipts; every rank calls this at the same step."""
-        mine = torch.tensor([self._digest], dtype=torch.uint64).view(torch.int64)  # Horovod sums no uint64; int64 wraps alike
-        total = int(self._communicator.sum(mine, name="epoch.digest")[0])
+        mine = self._digest.to_bytes(8, "big") + bytes.fromhex(self._events.head)
         self._digest = 0
-        heads = self._communicator.gather(torch.tensor([list(bytes.fromhex(self._events.head))], dtype=torch.uint8), name="epoch.receipts")
-        return position.model_copy(update={"rows_digest": to_hex(add([from_hex(position.rows_digest), total])),
-                                           "receipts": combined([bytes(head.tolist()).hex() for head in heads])})
+        gathered = self._communicator.gather(torch.tensor([list(mine)], dtype=torch.uint8), name="position")  # one round for both
+        everyone = [bytes(rank.tolist()) for rank in gathered]
+        digests = [int.from_bytes(rank[:8], "big") for rank in everyone]
+        return position.model_copy(update={"rows_digest": to_hex(add([from_hex(position.rows_digest), *digests])),
+                                           "receipts": combined([rank[8:].hex() for rank in everyone])})
 
     def _require_exact(self, position: Position) -> None:
         """Every row of the split exactly once: as many rows, and the same sum of their hashes."""
