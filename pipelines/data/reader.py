@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,8 @@ from sparkring.pipelines.data.manifest import ROW_ID, DataField, DataFile, Manif
 from sparkring.pipelines.data.order import Int64s
 from sparkring.pipelines.data.store import Store
 
+AT_ONCE_BYTES = 64 << 20
+"""Above this a row group is read column by column: while Arrow reads, it holds nearly three times what comes out."""
 OPEN_FILES = 16  # a thread; an open file holds its footer, which is what costs to read again
 
 
@@ -84,14 +86,20 @@ class SplitReader:
             DatasetError: the file is gone, damaged, or not what the manifest says; it is named.
         """
         file, index = self.place(group)
+        at_once = file.row_group_bytes[index] <= AT_ONCE_BYTES
         try:
-            window = self._rows(file, index, start, stop)
+            table = self._rows(file, index, start, stop, self._columns) if at_once else None
+
+            def column(name: str) -> pa.Array:
+                rows = table if table is not None else self._rows(file, index, start, stop, [name])
+                return _in_one_piece(rows.column(name), self.fields[name], file)
+
+            return {spec.name: self._block(spec, map(column, spec.fields), order) for spec in self._read_specs}
         except (OSError, pa.ArrowException) as error:
             raise DatasetError(f"row group {index} of {self._store.path(file.path)} cannot be read: {error}; "
                                "the file changed after the version was committed. Restore it, or prepare a new version.") from error
-        return {spec.name: self._block(spec, window, order, file) for spec in self._read_specs}
 
-    def _rows(self, file: DataFile, index: int, start: int, stop: int) -> pa.Table:
+    def _rows(self, file: DataFile, index: int, start: int, stop: int, columns: list[str]) -> pa.Table:
         """Rows [start, stop) of a row group; pages behind ``stop`` are not decoded."""
         parquet = self._open(file)
         found = parquet.metadata.row_group(index).num_rows if index < parquet.num_row_groups else 0
@@ -99,17 +107,16 @@ class SplitReader:
             raise DatasetError(f"row group {index} of {self._store.path(file.path)} has {found} rows, the manifest says "
                                f"{file.row_groups[index]}; the file changed after the version was committed. Prepare a new version.")
         if stop == found:
-            return parquet.read_row_group(index, columns=self._columns, use_threads=False).slice(start)
+            return parquet.read_row_group(index, columns=columns, use_threads=False).slice(start)
         batches, rows = [], 0
-        for batch in parquet.iter_batches(batch_size=stop, row_groups=[index], columns=self._columns, use_threads=False):
+        for batch in parquet.iter_batches(batch_size=stop, row_groups=[index], columns=columns, use_threads=False):
             batches.append(batch)
             rows += batch.num_rows
             if rows >= stop:
                 break
         return pa.Table.from_batches(batches).slice(start, stop - start)
 
-    def _block(self, spec: TensorSpec, window: pa.Table, order: Int64s, file: DataFile) -> Block:
-        columns = (_column(window.column(name), self.fields[name], file) for name in spec.fields)  # in one piece only while needed
+    def _block(self, spec: TensorSpec, columns: Iterator[pa.Array], order: Int64s) -> Block:
         if spec.stacked:
             return DenseBlock(_stack(map(_values, columns), (len(order), len(spec.fields)), np.dtype(spec.dtype), order))
         field, column = self.fields[spec.fields[0]], next(columns)
@@ -134,7 +141,7 @@ class SplitReader:
         return parquet
 
 
-def _column(column: pa.ChunkedArray, field: DataField, file: DataFile) -> pa.Array:
+def _in_one_piece(column: pa.ChunkedArray, field: DataField, file: DataFile) -> pa.Array:
     """The window's values in one piece; nulls only as the NaN of a nullable float."""
     if column.null_count and not (field.nullable and field.codec == "scalar" and field.dtype.startswith("float")):
         raise DatasetError(f"column {field.name} of {file.path} holds {column.null_count} nulls, the manifest says none; "
