@@ -68,6 +68,7 @@ def prepare(config: Config, *, spark: SparkSession | None = None, progress: Prog
     Raises:
         SourceError: the source is missing something, or is not what the config says it is.
         ConfigError: the query or a name in the config cannot be used.
+        ExpectationsNotMet: the rows are not what ``prepare.expectations`` asks for.
         CommitConflict: another writer committed the same version number meanwhile.
     """
     began = time.perf_counter()

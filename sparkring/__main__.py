@@ -75,7 +75,7 @@ def demo(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_js
 
 @app.command(epilog=examples("sparkring prepare", "sparkring prepare my.yaml --set prepare.row_group_mb=4"))
 def prepare(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Commit a dataset version: read and join the source, split by time, fit on train, encode, shuffle, shard.
+    """Commit a dataset version: read and join the source, split, hold against expectations, fit on train, encode, shuffle, shard.
 
     Equal source and config give the version that is there already.
     """
