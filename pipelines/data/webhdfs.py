@@ -50,9 +50,15 @@ class WebHdfsClient(WebHDFS):  # type: ignore[misc]  # fsspec is published witho
         self._call("RENAME", "put", path=source, destination=target, renameoptions="OVERWRITE" if overwrite else "NONE")
 
     def create(self, path: str, data: bytes | BinaryIO) -> None:
-        """Write a new file, folders above it included; it must not be there yet."""
+        """Write a new file, folders above it included.
+
+        Raises:
+            RuntimeError: it is there already, may not be written, or no data node takes it.
+        """
         asked = self._call("CREATE", "put", path=path, redirect=False, overwrite="false")
-        self.session.put(self._apply_proxy(asked.headers["Location"]), data=data, headers=_BINARY).raise_for_status()
+        answer = self.session.put(self._apply_proxy(asked.headers["Location"]), data=data, headers=_BINARY)
+        if not answer.ok:
+            raise RuntimeError(_reason(answer))
 
     def content(self, path: str) -> bytes:
         """All bytes of a file."""
@@ -77,6 +83,14 @@ class WebHdfsClient(WebHDFS):  # type: ignore[misc]  # fsspec is published witho
                     raise
                 self._bases.append(self._bases.pop(0))
         raise AssertionError("the last attempt returns or raises")
+
+
+def _reason(answer: requests.Response) -> str:
+    """What a data node says was wrong."""
+    try:
+        return str(answer.json()["RemoteException"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"{answer.status_code} {answer.reason}"
 
 
 class _Ranges(WebHDFile):  # type: ignore[misc]
