@@ -60,7 +60,8 @@ def measure(folder: Path, memory_mb: float) -> dict[str, float]:
 
 def main() -> None:
     """Measure each case in a process of its own and print."""
-    table, figures = [], {}
+    table: list[dict[str, str]] = []
+    figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="sparkring-memory-") as name:
         for case, write in CASES.items():
             folder = Path(name) / case

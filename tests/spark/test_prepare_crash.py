@@ -24,6 +24,7 @@ def test_a_prepare_that_dies_leaves_the_version_before_and_the_next_one_succeeds
         prepare(changed, spark=spark)
     dataset = Dataset(config.dataset)
     commit = len(seen.acts) - 1 - seen.acts[::-1].index("link")
+    before: list[int] = []
     for number in (0, commit // 3, 2 * commit // 3, commit):
         before = dataset.versions()
         config = config.model_copy(update={"prepare": config.prepare.model_copy(update={"seed": 10 + number})})
