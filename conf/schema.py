@@ -494,6 +494,12 @@ class TrainConfig(Section):
     """How many of the latest checkpoints stay, beside the best one."""
     reader_threads: Positive = 1
     """Threads of a rank that read and decode row groups ahead."""
+    memory_mb: Annotated[float, Field(gt=0)] = 1024.0
+    """Memory of a rank for rows that are read and wait for their step; what exceeds it waits in files on local disk."""
+    cache_mb: Annotated[float, Field(gt=0)] | None = None
+    """Local disk for copies of a remote dataset's files, shared by the ranks of a host; null: each epoch reads the remote ones."""
+    cache_folder: str | None = None
+    """Where those copies lie, on each host; default: where temporary files go."""
     record_rows: bool = False
     """Write every row id of every step into the events (8 bytes a row; for audits of small runs)."""
     ring: RingConfig = RingConfig()

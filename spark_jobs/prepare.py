@@ -1,6 +1,7 @@
 """From source tables to a committed dataset version: read, join, check, split by time, fit on train, encode, shuffle, write.
 
     sparkring prepare local/flights
+    sparkring prepare local/flights --append     # the rows that the latest version does not hold yet
 
 Nothing is visible before the last step, which puts the manifest; until then errors leave the dataset as it was, and what
 was written is taken away again. An equal recipe (config, source bytes, code) is not cooked twice.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -26,11 +28,12 @@ from sparkring.pipelines.data.local_store import LocalStore
 from sparkring.pipelines.data.manifest import Dataset, Manifest, Split, content_id
 from sparkring.pipelines.data.preprocessing import Preprocessing
 from sparkring.pipelines.data.store import open_store
+from sparkring.spark_jobs.etl.append import appendable, joined_splits, known_rows
 from sparkring.spark_jobs.etl.describe import TOKENS, describe
 from sparkring.spark_jobs.etl.encode import encode
 from sparkring.spark_jobs.etl.examples import tables
 from sparkring.spark_jobs.etl.expectations import expect
-from sparkring.spark_jobs.etl.fitted import Fitted, fitted_examples
+from sparkring.spark_jobs.etl.fitted import Fitted, fitted_examples, new_examples
 from sparkring.spark_jobs.etl.sources import Source, identify, locate, read_table
 from sparkring.spark_jobs.etl.splits import SPLITS
 from sparkring.spark_jobs.etl.tokens import Encoding
@@ -56,11 +59,13 @@ class PrepareResult:
     seconds: float
 
 
-def prepare(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT) -> PrepareResult:
+def prepare(config: Config, *, append: bool = False, spark: SparkSession | None = None, progress: Progress = SILENT) -> PrepareResult:
     """Commit a dataset version, or find that the latest one is what this config and source give.
 
     Args:
         config: ``prepare`` says what to read and how; ``workspace`` or ``dataset_url`` where to commit.
+        append: Commit the latest version's files and, beside them, those rows of the query whose ids it does not hold yet, encoded
+            with its statistics and vocabularies.
         spark: The session to use; default the active one, or one made from ``config.spark`` when it is needed.
         progress: Where to report.
     Returns:
@@ -80,13 +85,17 @@ def prepare(config: Config, *, spark: SparkSession | None = None, progress: Prog
 
     sources = [locate(name, source) for name, source in config.prepare.sources.items()]
     facts = {source.name: identify(source, session) for source in sources}
-    recipe_id = _recipe_id(config.prepare, facts)
+    parent = appendable(dataset, config.prepare) if append else None
+    recipe_id = _recipe_id(config.prepare, facts, parent)
     manifest = _same_recipe(dataset, recipe_id)
     reused = manifest is not None
     if manifest is None:
-        job = _Job(config, dataset, sources, facts, recipe_id)
+        job = _Job(config, dataset, sources, facts, recipe_id, parent)
         with progress.stage("prepare", total=len(sources) + 2 + len(SPLITS)) as bar:
             manifest = job.run(session(), _Steps(bar))
+        if parent is not None and manifest is parent:
+            reused = True
+            progress.note(f"prepare: version {parent.version} holds all rows of this source; nothing to append")
     else:
         progress.note(f"prepare: version {manifest.version} was made from this source by this config; reusing {dataset.url}")
     return PrepareResult(url=dataset.url, version=manifest.version, reused=reused, seconds=time.perf_counter() - began,
@@ -115,6 +124,8 @@ class _Job:
     sources: list[Source]
     facts: dict[str, dict[str, Any]]
     recipe_id: str
+    parent: Manifest | None
+    """The version to append to."""
 
     def run(self, spark: SparkSession, steps: _Steps) -> Manifest:
         """Do everything and commit."""
@@ -124,20 +135,28 @@ class _Job:
                 steps.begin(f"reading {source.name}")
                 frames[source.name], rows = read_table(spark, source, cache=self._cache)
                 self.facts[source.name]["rows"] = rows
-            with tables(spark, frames), fitted_examples(spark, self.config.prepare, steps.begin) as fitted:
+            with tables(spark, frames), self._examples(spark, steps) as fitted:
+                if self.parent and fitted.examples.isEmpty():
+                    return self.parent
                 expect(fitted.examples, self.config.prepare, split=fitted.split, dataset=self.dataset)
                 return commit_version(self.dataset, lambda folder: self._write(fitted, folder, steps),
                                       lambda data_id, splits: self._manifest(fitted.preprocessing, splits, data_id))
 
+    def _examples(self, spark: SparkSession, steps: _Steps) -> AbstractContextManager[Fitted]:
+        config, parent = self.config.prepare, self.parent
+        if parent is None:
+            return fitted_examples(spark, config, steps.begin)
+        return new_examples(spark, config, parent.preprocessing, known_rows(spark, self.dataset, parent), steps.begin)
+
     def _write(self, fitted: Fitted, folder: str, steps: _Steps) -> dict[str, Split]:
-        """Write all splits into ``folder`` of the store, which nobody knows of yet."""
+        """Write all splits that have rows into ``folder`` of the store, which nobody knows of yet."""
         config = self.config.prepare
         fields, tensors = describe(config, fitted.preprocessing)
         layouts = lay_out_splits(fitted.examples, config, tensors, split=fitted.split)
         store, splits = self.dataset.store, {}
         for name, content in fitted.files.items():
             store.put(f"{folder}/{name}", content)
-        for name in SPLITS:
+        for name in (name for name in SPLITS if name in layouts):
             steps.begin(f"writing {name}")
             rows = encode(fitted.examples.where(fitted.split == name), fitted.preprocessing)
             write_split(rows, store, f"{folder}/{name}", fields=fields, layout=layouts[name],
@@ -149,6 +168,7 @@ class _Job:
         config = self.config.prepare
         fields, tensors = describe(config, preprocessing)
         parent = max(self.dataset.versions(), default=None)
+        splits = joined_splits(self.parent, splits) if self.parent else splits
         classes = preprocessing.tokens.vocabulary if preprocessing.tokens else len(preprocessing.classes) or 2
         return Manifest(
             version=(parent or 0) + 1, parent=parent, data_id=data_id, content_id=content_id(fields, splits), recipe_id=self.recipe_id,
@@ -163,8 +183,10 @@ class _Job:
         return Path(store.path("cache")) if isinstance(store, LocalStore) else Path(open_store(self.config.workspace).path("cache"))
 
 
-def _recipe_id(config: PrepareConfig, facts: dict[str, dict[str, Any]]) -> str:
-    document = {"format": RECIPE_FORMAT, "prepare": config.model_dump(mode="json"), "source": facts}
+def _recipe_id(config: PrepareConfig, facts: dict[str, dict[str, Any]], parent: Manifest | None) -> str:
+    document: dict[str, Any] = {"format": RECIPE_FORMAT, "prepare": config.model_dump(mode="json"), "source": facts}
+    if parent is not None:
+        document["appended_to"] = parent.content_id
     if config.features.tokens is not None:
         document["tokenizer_sha256"] = Encoding.load(config.features.tokens).sha256
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

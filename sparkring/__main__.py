@@ -33,6 +33,7 @@ FAULT = 2
 ConfigName = Annotated[str, typer.Argument(metavar="CONFIG", help=f"A shipped config ({', '.join(shipped_configs())}) or a YAML file.")]
 Overrides = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", help="Change one value of the config, e.g. train.epochs=2. May be repeated; the last one wins.")]
+Append = Annotated[bool, typer.Option("--append", help="Add to the latest version the rows that it does not hold yet, and keep its files.")]
 
 app = typer.Typer(
     name="sparkring", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
@@ -74,15 +75,17 @@ def demo(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_js
 
 
 @app.command(epilog=examples("sparkring prepare", "sparkring prepare my.yaml --set prepare.row_group_mb=4"))
-def prepare(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
+def prepare(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, append: Append = False,
+            as_json: AsJson = False) -> None:
     """Commit a dataset version: read and join the source, split, hold against expectations, fit on train, encode, shuffle, shard.
 
-    Equal source and config give the version that is there already.
+    Equal source and config give the version that is there already. With --append the new version is the latest one and, beside its
+    files, the rows of the source that it does not hold yet, encoded with its statistics.
     """
     loaded = _load(config, overrides)
     from sparkring.spark_jobs.prepare import prepare as run_prepare
 
-    result = run_prepare(loaded, progress=console_progress())
+    result = run_prepare(loaded, append=append, progress=console_progress())
     how = "reused" if result.reused else f"prepared in {result.seconds:.1f} s"
     rows = ", ".join(f"{name} {count:,}" for name, count in result.rows.items())
     show(result, as_json=as_json, text=f"dataset version {result.version} ({how}) at {result.url}\nrows: {rows}")

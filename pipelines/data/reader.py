@@ -20,7 +20,7 @@ from sparkring.pipelines.data.blocks import Array, Block, DenseBlock, EncodedBlo
 from sparkring.pipelines.data.codecs import uniform_arrays
 from sparkring.pipelines.data.manifest import ROW_ID, DataField, DataFile, Manifest, TensorSpec
 from sparkring.pipelines.data.order import Int64s
-from sparkring.pipelines.data.store import Store
+from sparkring.pipelines.data.store import Readable
 
 AT_ONCE_BYTES = 64 << 20
 """Above this a row group is read column by column: while Arrow reads, it holds nearly three times what comes out."""
@@ -30,7 +30,7 @@ OPEN_FILES = 16  # a thread; an open file holds its footer, which is what costs 
 class SplitReader:
     """Reads row groups of one split of a dataset version."""
 
-    def __init__(self, store: Store, manifest: Manifest, split: str, *, tensors: Sequence[str] | None = None) -> None:
+    def __init__(self, store: Readable, manifest: Manifest, split: str, *, tensors: Sequence[str] | None = None) -> None:
         """Prepare to read; opens nothing yet.
 
         Args:

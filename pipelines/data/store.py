@@ -24,8 +24,8 @@ import pyarrow as pa
 from sparkring.errors import ConfigError
 
 
-class Store(Protocol):
-    """A folder of files addressed by relative, forward-slash names."""
+class Readable(Protocol):
+    """What a reader of data files needs of a store."""
 
     url: str
 
@@ -37,12 +37,16 @@ class Store(Protocol):
         """Open ``name`` for reading at any place; FileNotFoundError if there is none."""
         ...
 
-    def read(self, name: str) -> bytes:
-        """The bytes of ``name``; FileNotFoundError if there is none."""
-        ...
-
     def size(self, name: str) -> int | None:
         """Bytes of the file ``name``; None if there is no such file."""
+        ...
+
+
+class Store(Readable, Protocol):
+    """A folder of files addressed by relative, forward-slash names."""
+
+    def read(self, name: str) -> bytes:
+        """The bytes of ``name``; FileNotFoundError if there is none."""
         ...
 
     def names(self, folder: str) -> list[str]:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,11 +22,14 @@ from sparkring import __version__
 from sparkring.conf.schema import Config
 from sparkring.errors import DatasetError, SparkringError
 from sparkring.models.build import build_model
+from sparkring.pipelines.data.disk_cache import DiskCache
 from sparkring.pipelines.data.loader import Batch, Loader, LoaderConfig
+from sparkring.pipelines.data.local_store import LocalStore
 from sparkring.pipelines.data.manifest import ROW_ID, Dataset, Manifest
 from sparkring.pipelines.data.reader import SplitReader
 from sparkring.pipelines.data.receipts import ReceiptMaker, combined
 from sparkring.pipelines.data.rowhash import add, from_hex, rows_digest, to_hex
+from sparkring.pipelines.data.store import Readable
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints, Position
@@ -220,10 +225,14 @@ class _RankTrainer:
         train = self._config.train
         batch_rows = train.batch_rows if split == "train" else 8 * train.batch_rows
         config = LoaderConfig(batch_rows=batch_rows, seed=train.seed, lanes=self._job.lanes, reader_threads=train.reader_threads,
-                              deadline_s=train.ring.deadline_s)
+                              memory_mb=train.memory_mb, deadline_s=train.ring.deadline_s)
         wanted = (*input_tensors(self._config.model), label_tensor(self._manifest.task), ROW_ID)
         names = [spec.name for spec in self._manifest.tensors]
-        reader = SplitReader(dataset.store, self._manifest, split, tensors=[name for name in names if name in wanted])
+        store: Readable = dataset.store
+        if train.cache_mb is not None and not isinstance(store, LocalStore):
+            folder = Path(train.cache_folder or tempfile.gettempdir()) / f"sparkring-cache-{os.getuid()}"
+            store = DiskCache(store, folder, limit_mb=train.cache_mb)
+        reader = SplitReader(store, self._manifest, split, tensors=[name for name in names if name in wanted])
         return Loader(reader, config, rank=self._context.rank, num_ranks=self._context.size)
 
     def _make_inputs(self) -> Inputs:

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sparkring.conf.schema import Config
-from sparkring.errors import SparkringError
+from sparkring.errors import ConfigError, SparkringError
+from sparkring.pipelines.data.local_store import LocalStore
 from sparkring.pipelines.data.store import open_store
 from sparkring.spark_jobs.diagnosis.check import Check, Status, verdict
 from sparkring.spark_jobs.diagnosis.needs import MB, SPARK_MB, Needs
@@ -146,8 +147,12 @@ def witness(needs: Needs) -> Iterator[str | None]:
 
 
 def _existing(url: str) -> str:
-    """The nearest folder at or above ``url`` that is there; ConfigError where the storage is not served."""
-    path = Path(open_store(url).path(""))
+    """The nearest folder at or above ``url`` that is there; ConfigError where runs cannot be stored."""
+    store = open_store(url)
+    if not isinstance(store, LocalStore):
+        raise ConfigError(f"{url} cannot hold runs, checkpoints and scores, only dataset versions; give workspace a local or mounted "
+                          "folder, and dataset_url the remote one.")
+    path = Path(store.path(""))
     return str(next(folder for folder in (path, *path.parents) if folder.is_dir()))
 
 

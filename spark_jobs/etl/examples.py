@@ -65,12 +65,13 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
     return result.select([named(name) for name in dict.fromkeys(name for _, name, _, _ in _roles(config))])
 
 
-def survey(result: DataFrame, config: PrepareConfig) -> dict[str, int]:
+def survey(result: DataFrame, config: PrepareConfig, *, whole: bool = True) -> dict[str, int]:
     """Compute the query's rows and look at the id, label and split key of each.
 
     Args:
         result: What ``run_query`` returned.
         config: The names of the columns, and how rows are split.
+        whole: Whether each split must have rows; a part that is added to a dataset need not.
     Returns:
         Examples of each split, rows without a label left out.
     Raises:
@@ -91,7 +92,7 @@ def survey(result: DataFrame, config: PrepareConfig) -> dict[str, int]:
         found = figures.collect()[0]
     except PySparkException as error:  # such as a cast or a division in the query that a row does not allow
         raise SourceError(f"prepare.query fails on its rows: {reason(error)}; correct the query or the source.") from None
-    _judge(found, config)
+    _judge(found, config, whole=whole)
     return {name: found[name] for name in SPLITS}
 
 
@@ -125,9 +126,9 @@ def _check_names(config: PrepareConfig) -> None:
                               "learn nothing else. Leave it out, or give a copy that may be known another name in the query.")
 
 
-def _judge(found: Row, config: PrepareConfig) -> None:
+def _judge(found: Row, config: PrepareConfig, *, whole: bool) -> None:
     rows = found["labelled"]
-    if not rows:
+    if not rows and whole:
         raise SourceError(f"the query yields no row whose {config.label} is not null (and {found['unlabelled']} where it is); "
                           "see that its joins and filters keep rows.")
     if found["strange"]:
@@ -140,7 +141,7 @@ def _judge(found: Row, config: PrepareConfig) -> None:
         raise SourceError(f"{split_key(config).column} names no split in {found['nowhere']} of {rows} rows, e.g. "
                           f"{found['nowhere_example']!r}; make it {', '.join(SPLITS)} in the query, or filter those rows out.")
     for name in SPLITS:
-        if not found[name]:
+        if whole and not found[name]:
             raise SourceError(why_empty(config, name, found))
 
 

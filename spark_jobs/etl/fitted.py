@@ -21,7 +21,7 @@ from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.etl.examples import run_query, survey
 from sparkring.spark_jobs.etl.fit import fit
 from sparkring.spark_jobs.etl.images import fit_images, normalise_images
-from sparkring.spark_jobs.etl.labels import fit_classes, number_classes
+from sparkring.spark_jobs.etl.labels import fit_classes, number_classes, require_known_classes
 from sparkring.spark_jobs.etl.splits import SPLITS, split_name
 from sparkring.spark_jobs.etl.tokens import SPLIT, Encoding, fit_tokens, measure_documents, pack_documents
 
@@ -57,6 +57,36 @@ def fitted_examples(spark: SparkSession, config: PrepareConfig, begin: Callable[
 
         result = run_query(spark, config)
         yield _fit_texts(result, config, keep, begin) if config.features.tokens else _fit_rows(result, config, keep, begin)
+
+
+@contextmanager
+def new_examples(spark: SparkSession, config: PrepareConfig, parent: Preprocessing, known: DataFrame,
+                 begin: Callable[[str], None]) -> Iterator[Fitted]:
+    """Those rows of the query that a dataset does not hold yet, to be encoded with what was fitted for it.
+
+    Args:
+        spark: A session in which the sources are visible as tables.
+        config: What to read and how; no texts, whose rows have no ids of their own.
+        parent: What was fitted.
+        known: One column, the row ids that are there.
+        begin: Told what is being done.
+    Raises:
+        ConfigError, SourceError: as ``run_query`` and ``survey`` raise them; a label that is none of the fitted classes.
+    """
+    with ExitStack() as kept:
+        begin("joining")
+        features = config.features
+        result = run_query(spark, config)
+        result = result.join(known, named(config.row_id).cast("bigint") == sf.col(known.columns[0]), "left_anti")
+        result = store_raw(result, features.raw) if features.raw else result
+        result = (normalise_images(result, features.image) if features.image else result).persist()
+        kept.callback(result.unpersist)
+        survey(result, config, whole=False)
+        examples = result.where(named(config.label).isNotNull())
+        if config.task == "multiclass":
+            require_known_classes(examples, config.label, parent.classes)
+            examples = number_classes(examples, config.label, parent.classes)
+        yield Fitted(examples, split_name(config), parent)
 
 
 def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFrame], DataFrame], begin: Callable[[str], None]) -> Fitted:

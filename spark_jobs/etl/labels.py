@@ -37,6 +37,19 @@ def fit_classes(examples: DataFrame, label: str, *, split: Column) -> tuple[str,
     return tuple(classes)
 
 
+def require_known_classes(examples: DataFrame, label: str, classes: tuple[str, ...]) -> None:
+    """See that no label is new.
+
+    Raises:
+        SourceError: a row's label is none of ``classes``.
+    """
+    unknown = ~named(label).cast("string").isin(*classes)
+    count, example = examples.agg(sf.count_if(unknown), sf.min(sf.when(unknown, named(label).cast("string")))).collect()[0]
+    if count:
+        raise SourceError(f"label {label} is {example!r} in {count} new rows, and the version that they are to be added to knows only "
+                          f"{', '.join(classes)}; prepare a whole version instead, without --append.")
+
+
 def number_classes(frame: DataFrame, label: str, classes: tuple[str, ...]) -> DataFrame:
     """Replace the label by the number of its class, from 0; the other columns are as they were."""
     entries = frame.sparkSession.createDataFrame(pa.table({

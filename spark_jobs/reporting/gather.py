@@ -110,7 +110,7 @@ def _quality(config: Config) -> QualityFacts:
         document = json.loads(open_store(config.run).read("evaluation.json"))
     except FileNotFoundError:
         raise _NotThere from None
-    if document.get("task", "binary") != "binary":
+    if isinstance(document, dict) and document.get("task", "binary") != "binary":
         network, base = document["network"], document["base_rate"]
         raise DatasetError(f"the network has a loss of {network['loss']:.4f} and an accuracy of {network['accuracy']:.4f}, the base rate "
                            f"{base['loss']:.4f} and {base['accuracy']:.4f}; pictures are drawn for labels of 0 and 1 only")

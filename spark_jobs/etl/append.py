@@ -1,0 +1,58 @@
+"""Adding rows to a dataset: what the version to add to must be, which rows it holds, and what both make together.
+
+The child version names its parent's files and the new ones; no file is copied or touched. New rows are encoded with the
+parent's statistics, since those of the old files cannot be changed: for new statistics a whole version is prepared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sparkring.conf.schema import PrepareConfig
+from sparkring.errors import ConfigError
+from sparkring.pipelines.data.manifest import Dataset, Manifest, Split
+from sparkring.pipelines.data.rowhash import add, from_hex, to_hex
+from sparkring.spark_jobs.etl.columns import named
+from sparkring.spark_jobs.session import spark_path
+
+_ALIKE = ("features", "label", "row_id", "task", "split")
+"""Parts of ``prepare`` that must be as they were when the parent was made."""
+
+
+def appendable(dataset: Dataset, config: PrepareConfig) -> Manifest:
+    """The latest version, if rows of this config may be added to it.
+
+    Raises:
+        ConfigError: there is none, or it was made by a config that differs in more than sources and query.
+    """
+    if not dataset.versions():
+        raise ConfigError(f"{dataset.url} has no version to append to; prepare a first one without --append.")
+    parent = dataset.manifest()
+    if config.features.tokens:
+        raise ConfigError("texts cannot be appended: their rows are cut from all documents together; prepare without --append.")
+    wanted = config.model_dump(mode="json")
+    other = [key for key in _ALIKE if parent.recipe.get(key) != wanted[key]]
+    if other:
+        raise ConfigError(f"version {parent.version} was prepared with another prepare.{other[0]} than this config's; rows of both would "
+                          "not be alike. Give the same, or prepare a whole version without --append.")
+    return parent
+
+
+def known_rows(spark: SparkSession, dataset: Dataset, parent: Manifest) -> DataFrame:
+    """One column: the ids of all rows of ``parent``."""
+    paths = [spark_path(dataset.store.path(file.path)) for split in parent.splits.values() for file in split.files]
+    return spark.read.parquet(*paths).select(named(parent.row_id).alias("__known_row"))
+
+
+def joined_splits(parent: Manifest, new: Mapping[str, Split]) -> dict[str, Split]:
+    """The parent's splits with the new files behind their own."""
+    return {name: _joined(split, new[name]) if name in new else split for name, split in parent.splits.items()}
+
+
+def _joined(old: Split, new: Split) -> Split:
+    return Split(
+        files=(*old.files, *new.files), rows=old.rows + new.rows,
+        positives=None if old.positives is None or new.positives is None else old.positives + new.positives,
+        rows_digest=to_hex(add([from_hex(old.rows_digest), from_hex(new.rows_digest)])))

@@ -1,0 +1,81 @@
+"""Appending: the child holds its parent's rows and the new ones, each once; nothing of the parent changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkring.conf.schema import Config
+from sparkring.errors import ConfigError
+from sparkring.pipelines.data.integrity import verify_files
+from sparkring.pipelines.data.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.manifest import Dataset, Manifest
+from sparkring.pipelines.data.reader import SplitReader
+from sparkring.pipelines.data.rowhash import rows_digest, to_hex
+from sparkring.spark_jobs.prepare import prepare
+from tests.support.etl_tables import etl_config, trips, write_trips
+
+pytest_plugins = ["tests.support.etl_spark"]
+
+ALL = trips()
+FIRST = [trip for trip in ALL if trip.id % 3]
+
+
+def _with(config: Config, **changes: object) -> Config:
+    return config.model_copy(update={"prepare": config.prepare.model_copy(update=changes)})
+
+
+def _ids(dataset: Dataset, manifest: Manifest, split: str) -> list[int]:
+    loader = Loader(SplitReader(dataset.store, manifest, split), LoaderConfig(batch_rows=64, seed=1, lanes=24), rank=0, num_ranks=1)
+    return sorted(int(row) for batch in loader.epoch(0) for row in batch.tensors["row_id"])
+
+
+@pytest.fixture
+def config(spark: SparkSession, tmp_path: Path) -> Config:
+    """A dataset of two thirds of the trips; the source then grows to all of them."""
+    made = etl_config(tmp_path, FIRST)
+    prepare(made, spark=spark)
+    (source,) = made.prepare.sources.values()
+    write_trips(Path(source.path), ALL)
+    return made
+
+
+def test_the_child_holds_each_row_of_its_parent_and_each_new_one_once(spark: SparkSession, config: Config) -> None:
+    dataset = Dataset(config.dataset)
+    before = dataset.manifest(1)
+    result = prepare(config, append=True, spark=spark)
+    child = dataset.manifest()
+    assert (result.version, result.reused, child.parent, child.preprocessing) == (2, False, 1, before.preprocessing)
+    for split in ("train", "validation", "test"):
+        old, new = before.splits[split], child.splits[split]
+        assert new.files[:len(old.files)] == old.files
+        ids = _ids(dataset, child, split)
+        assert set(ids) > set(_ids(dataset, before, split))
+        assert (len(ids), to_hex(rows_digest(np.array(ids)))) == (new.rows, new.rows_digest)
+    everything = [row for split in child.splits for row in _ids(dataset, child, split)]
+    assert sorted(everything) == [trip.id * 10 for trip in ALL if trip.late is not None]
+    assert dataset.manifest(1) == before
+    for version in (1, 2):
+        assert list(verify_files(dataset.store, dataset.manifest(version))) == []
+
+
+def test_a_source_without_new_rows_makes_no_version(spark: SparkSession, config: Config) -> None:
+    prepare(config, append=True, spark=spark)
+    again = prepare(config, append=True, spark=spark)
+    assert (again.version, again.reused) == (2, True)
+    assert Dataset(config.dataset).versions() == [1, 2]
+
+
+def test_rows_of_another_kind_are_refused(spark: SparkSession, config: Config) -> None:
+    fewer = config.prepare.features.model_copy(update={"numeric": ("km",)})
+    with pytest.raises(ConfigError, match=r"another prepare\.features than this config's"):
+        prepare(_with(config, features=fewer), append=True, spark=spark)
+    assert Dataset(config.dataset).versions() == [1]
+
+
+def test_there_must_be_something_to_append_to(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no version to append to"):
+        prepare(etl_config(tmp_path, FIRST), append=True, spark=spark)

@@ -1,0 +1,113 @@
+"""Local copies of remote files: fetched once, never more than the limit, the same rows."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sparkring.errors import ConfigError
+from sparkring.pipelines.data.disk_cache import MB, DiskCache
+from sparkring.pipelines.data.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.local_store import LocalStore
+from sparkring.pipelines.data.reader import SplitReader
+from sparkring.pipelines.data.store import Readable
+from tests.support.datasets import write_dataset
+
+
+class _Counting:
+    """A store that counts what is opened."""
+
+    def __init__(self, store: Readable) -> None:
+        self._store, self.url, self.opened = store, store.url, list[str]()
+
+    def path(self, name: str) -> str:
+        return self._store.path(name)
+
+    def size(self, name: str) -> int | None:
+        return self._store.size(name)
+
+    def open_input(self, name: str) -> pa.NativeFile:
+        self.opened.append(name)
+        return self._store.open_input(name)
+
+
+def _files(folder: Path, count: int, *, size: int) -> _Counting:
+    folder.mkdir()
+    for number in range(count):
+        (folder / f"file-{number}").write_bytes(bytes([number]) * size)
+    return _Counting(LocalStore(folder))
+
+
+def _copies(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if not path.name.startswith(".")]
+
+
+def test_a_file_is_fetched_once_however_many_threads_want_it(tmp_path: Path) -> None:
+    store = _files(tmp_path / "store", 2, size=1000)
+    caches = [DiskCache(store, tmp_path / "cache", limit_mb=1) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        read = list(pool.map(lambda number: caches[number % 4].open_input(f"file-{number % 2}").read(), range(40)))
+    assert read == [bytes([number % 2]) * 1000 for number in range(40)]
+    assert sorted(store.opened) == ["file-0", "file-1"]
+
+
+def test_the_longest_unused_copies_go_when_the_limit_is_reached(tmp_path: Path) -> None:
+    store = _files(tmp_path / "store", 5, size=MB // 2)
+    cache = DiskCache(store, tmp_path / "cache", limit_mb=1.5)
+    for number in (0, 1, 2):
+        cache.open_input(f"file-{number}").close()
+    for age, copy in enumerate(sorted(_copies(tmp_path / "cache"), key=lambda path: path.read_bytes()[0])):
+        os.utime(copy, (age, age))
+    cache.open_input("file-0").close()  # used again: file-1 is now the longest unused
+    held = cache.open_input("file-3")
+    assert sorted(path.read_bytes()[0] for path in _copies(tmp_path / "cache")) == [0, 2, 3]
+    cache.open_input("file-4").close()
+    assert held.read() == bytes([3]) * (MB // 2)  # what is open stays readable
+    assert sum(path.stat().st_size for path in _copies(tmp_path / "cache")) <= 1.5 * MB
+
+
+def test_a_file_beyond_the_limit_is_read_where_it_lies_and_a_missing_one_is_missed(tmp_path: Path) -> None:
+    store = _files(tmp_path / "store", 1, size=MB)
+    cache = DiskCache(store, tmp_path / "cache", limit_mb=0.5)
+    assert cache.open_input("file-0").read() == bytes([0]) * MB
+    assert _copies(tmp_path / "cache") == []
+    with pytest.raises(FileNotFoundError):
+        cache.open_input("file-1")
+
+
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o777)
+    with pytest.raises(ConfigError, match=r"set train\.cache_folder to a folder of your own"):
+        DiskCache(_files(tmp_path / "store", 1, size=1), tmp_path / "cache", limit_mb=1)
+
+
+def test_a_copy_that_was_never_finished_is_not_read_and_goes(tmp_path: Path) -> None:
+    store = _files(tmp_path / "store", 1, size=10)
+    cache = DiskCache(store, tmp_path / "cache", limit_mb=1)
+    left = tmp_path / "cache/.abc.part"
+    left.write_bytes(b"half")
+    os.utime(left, (0, 0))
+    assert cache.open_input("file-0").read() == bytes(10)
+    assert not left.exists()
+
+
+def test_a_second_epoch_reads_no_byte_of_the_store(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "dataset", [[100, 50], [70]])
+    manifest, store = dataset.manifest(), _Counting(dataset.store)
+
+    def rows(through: Readable) -> list[int]:
+        loader = Loader(SplitReader(through, manifest, "train"), LoaderConfig(batch_rows=32, seed=1, lanes=4), rank=0, num_ranks=1)
+        return [int(row) for batch in loader.epoch(0) for row in batch.tensors["row_id"]]
+
+    cache = DiskCache(store, tmp_path / "cache", limit_mb=10)
+    first = rows(cache)
+    fetched = len(store.opened)
+    assert rows(cache) == first
+    assert (fetched, len(store.opened)) == (2, 2)
+    assert rows(store) == first
+    assert len(store.opened) > fetched  # the control: without a cache it is opened again
