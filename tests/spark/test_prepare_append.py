@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkring.conf.schema import Config
+from sparkring.conf.schema import Config, SourceConfig
 from sparkring.errors import ConfigError
 from sparkring.pipelines.data.integrity import verify_files
 from sparkring.pipelines.data.loader import Loader, LoaderConfig
@@ -39,6 +39,7 @@ def config(spark: SparkSession, tmp_path: Path) -> Config:
     made = etl_config(tmp_path, FIRST)
     prepare(made, spark=spark)
     (source,) = made.prepare.sources.values()
+    assert isinstance(source, SourceConfig)
     write_trips(Path(source.path), ALL)
     return made
 
