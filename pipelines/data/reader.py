@@ -68,7 +68,7 @@ class SplitReader:
         """Memory that the largest row group may take once it is decoded, about."""
         row = sum(np.dtype(spec.dtype if spec.stacked else self.fields[spec.fields[0]].dtype).itemsize * math.prod(spec.row_shape)
                   for spec in self._read_specs if spec.image is None and spec.pad is None)
-        encoded = any(self.fields[spec.fields[0]].codec != "scalar" for spec in self._read_specs)
+        encoded = any(not spec.stacked and self.fields[spec.fields[0]].codec != "scalar" for spec in self._read_specs)
         return max((rows * row + encoded * stored for file in self.files
                     for rows, stored in zip(file.row_groups, file.row_group_bytes, strict=True)), default=0)
 

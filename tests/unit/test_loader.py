@@ -114,3 +114,12 @@ def test_a_row_group_of_another_size_is_named(tmp_path: Path) -> None:
 def test_an_unknown_split_is_refused_with_those_there_are(dataset: Dataset) -> None:
     with pytest.raises(DatasetError, match="no split 'tset'; it has train, validation"):
         SplitReader(dataset.store, dataset.manifest(), "tset")
+
+
+def test_a_tensor_of_no_columns_has_rows_of_no_values(dataset: Dataset) -> None:
+    manifest = dataset.manifest()
+    without = tuple(spec.model_copy(update={"fields": ()}) if spec.name == "categorical" else spec for spec in manifest.tensors)
+    reader = SplitReader(dataset.store, manifest.model_copy(update={"tensors": without}), "train")
+    batches = list(Loader(reader, LoaderConfig(batch_rows=64, seed=3, lanes=24), rank=0, num_ranks=1).epoch(0))
+    assert {tuple(batch.tensors["categorical"].shape) for batch in batches[:-1]} == {(64, 0)}
+    assert sorted(row for batch in batches for row in _ids(batch)) == list(range(ROWS))
