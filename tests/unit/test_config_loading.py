@@ -133,7 +133,8 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(minimal: str, url:
 
 def test_an_address_without_a_password_is_taken(minimal: str) -> None:
     for url in ("jdbc:postgresql://host:5432/shop", "jdbc:h2:mem:shop;DB_CLOSE_DELAY=-1", "jdbc:oracle:thin:@host:1521/shop"):
-        load_config(minimal, [f"prepare.sources.trips={{format: jdbc, url: '{url}', query: SELECT 1, columns: {{id: int}}}}"])
+        config = load_config(minimal, [f"prepare.sources.trips={{format: jdbc, url: '{url}', query: SELECT 1, columns: {{id: int}}}}"])
+        assert config.prepare.sources["trips"].model_dump()["url"] == url
 
 
 def test_a_missing_key_says_how_to_give_it(tmp_path: Path) -> None:
