@@ -1,0 +1,39 @@
+"""The typed config: one frozen pydantic model a section, a docstring under each field, units in the names.
+
+    sources.py, features.py, splits.py, expectations.py      what prepare reads, keeps, splits and expects
+    prepare.py, model.py, train.py, spark.py                 what the jobs do, a section each
+    whole.py                                                 the config that holds them all
+
+YAML keys are the field names; unknown keys are refused. A field without a default is required. How files, overrides
+and unknown keys are handled is in ``conf/loading.py``. All names are imported from here.
+"""
+
+from __future__ import annotations
+
+from sparkring.conf.schema.expectations import ColumnExpectations, ExpectationsConfig
+from sparkring.conf.schema.features import AugmentConfig, FeaturesConfig, ImageConfig, RawConfig, TokensConfig
+from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, TabularModelConfig, TextModelConfig
+from sparkring.conf.schema.prepare import PrepareConfig
+from sparkring.conf.schema.section import SECRET, Positive, Seconds, Section, Seed, Share
+from sparkring.conf.schema.sources import (
+    AnySource,
+    DeltaSource,
+    IcebergSource,
+    JdbcSource,
+    SourceConfig,
+    StoredTable,
+    TableSource,
+    kind_of_source,
+)
+from sparkring.conf.schema.spark import ScoreConfig, SparkConfig
+from sparkring.conf.schema.splits import ColumnSplit, FoldSplit, HashSplit, RandomSplit, SplitConfig, TimeSplit
+from sparkring.conf.schema.train import OptimizerConfig, RingConfig, TrainConfig
+from sparkring.conf.schema.whole import Config
+
+__all__ = [
+    "SECRET", "AnySource", "AugmentConfig", "ColumnExpectations", "ColumnSplit", "Config", "DeltaSource", "ExpectationsConfig",
+    "FeaturesConfig", "FoldSplit", "HashSplit", "IcebergSource", "ImageConfig", "ImageModelConfig", "JdbcSource", "ModelConfig",
+    "OptimizerConfig", "Positive", "PrepareConfig", "RandomSplit", "RawConfig", "RingConfig", "ScoreConfig", "Seconds", "Section", "Seed",
+    "Share", "SourceConfig", "SparkConfig", "SplitConfig", "StoredTable", "TableSource", "TabularModelConfig", "TextModelConfig",
+    "TimeSplit", "TokensConfig", "TrainConfig", "kind_of_source",
+]

@@ -1,0 +1,56 @@
+"""The networks: ``model``, told apart by ``kind``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Discriminator, Tag, model_validator
+
+from sparkring.conf.schema.section import Positive, Section
+
+
+class TabularModelConfig(Section):
+    """The network for tables: an embedding for each category column, then a multilayer perceptron."""
+
+    kind: Literal["tabular"] = "tabular"
+    hidden: tuple[Positive, ...] = (256, 128, 64)
+    """Widths of the hidden layers."""
+    max_embedding: Positive = 32
+    """Largest width of an embedding; smaller vocabularies get smaller ones."""
+
+
+class ImageModelConfig(Section):
+    """The network for images: a small residual convnet without batch statistics."""
+
+    kind: Literal["image"]
+    widths: tuple[Positive, ...] = (32, 64, 128)
+    """Channels of each stage; every stage but the first halves height and width."""
+
+
+class TextModelConfig(Section):
+    """The network for tokens: a causal transformer decoder."""
+
+    kind: Literal["text"]
+    width: Positive = 128
+    """Of a token's vector."""
+    layers: Positive = 4
+    heads: Positive = 4
+    tied: bool = True
+    """Use the embedding as the output matrix too."""
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"width={self.width} is no multiple of heads={self.heads}")
+        return self
+
+
+def _model_kind(value: object) -> object:
+    """A model that does not say its kind is the one for tables."""
+    return value.get("kind", "tabular") if isinstance(value, dict) else getattr(value, "kind", None)
+
+
+ModelConfig = Annotated[
+    Annotated[TabularModelConfig, Tag("tabular")] | Annotated[ImageModelConfig, Tag("image")] | Annotated[TextModelConfig, Tag("text")],
+    Discriminator(_model_kind, custom_error_type="kind", custom_error_message="there is no such kind; give tabular, image or text")]
+"""Any of the networks, told apart by ``kind``."""

@@ -1,0 +1,55 @@
+"""From source tables to a dataset version: ``prepare``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from sparkring.conf.schema.expectations import ExpectationsConfig
+from sparkring.conf.schema.features import FeaturesConfig
+from sparkring.conf.schema.section import Positive, Section, Seed
+from sparkring.conf.schema.sources import AnySource
+from sparkring.conf.schema.splits import SplitConfig
+
+
+class PrepareConfig(Section):
+    """From source tables to a committed dataset version."""
+
+    sources: dict[str, AnySource]
+    """Tables by the name that the query uses."""
+    query: str
+    """Spark SQL over ``sources`` that yields one row an example, with a row id, a label, a split column and features."""
+    row_id: str = "row_id"
+    """Column of the result that identifies a row: a unique, non-null bigint."""
+    task: Literal["binary", "multiclass", "next_token"] = "binary"
+    """What is predicted: a label of 0 or 1, one of several classes, or each next token of a text."""
+    label: str = ""
+    """Column of the result to predict; rows where it is null are left out. Binary: 0 or 1. Multiclass: a number or text, each
+    value of the train split being a class. Next token: none, the text is its own label."""
+    features: FeaturesConfig
+    split: SplitConfig
+    expectations: ExpectationsConfig = ExpectationsConfig()
+    """None by default. They need the extra ``sparkring[expectations]``."""
+    min_category_rows: Positive = 20
+    """Train rows that a category needs to get an id of its own; rarer ones share id 0."""
+    row_group_mb: Annotated[float, Field(gt=0)] = 16.0
+    """Decoded size of a Parquet row group, in megabytes: the unit in which ranks read."""
+    min_row_groups: Positive = 96
+    """A split is cut into at least this many row groups where it has the rows, so that every lane has its own."""
+    num_files: Positive = 4
+    """Parquet files a split."""
+    seed: Seed = 20130101
+    """Seed of the global shuffle before writing."""
+    shuffle: bool = True
+    """False: rows are written as the query yields them, which is faster, but not the same bytes each time. For rows that are in a
+    random order already: training mixes row groups and what lies near each other, not a whole sorted table."""
+
+    @model_validator(mode="after")
+    def _task_fits(self) -> Self:
+        text = self.task == "next_token"
+        if text != (self.features.tokens is not None):
+            raise ValueError("task next_token and features.tokens go together; give both or neither")
+        if text == bool(self.label):
+            raise ValueError("task next_token has no label; the text is its own" if text else f"task {self.task} needs a label")
+        return self

@@ -1,0 +1,19 @@
+"""What all sections of the config share: the base class, and the types of fields that several of them have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+SECRET = "secret"  # noqa: S105 - the type of an error about a value that must not be shown
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class Section(BaseModel):
+    """What all sections share: immutable, and strict about keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)

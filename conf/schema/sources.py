@@ -1,0 +1,114 @@
+"""Where rows come from: ``prepare.sources``, told apart by ``format``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from sparkring.conf.schema.section import SECRET, Section
+
+
+class SourceConfig(Section):
+    """One table that the query reads."""
+
+    path: str
+    """A file, folder or URL that Spark can read, or ``package:NAME/FILE`` for a file inside an installed Python package."""
+    format: Literal["csv", "parquet", "json", "orc", "avro", "images", "idx", "text"] = "csv"
+    """How the bytes are to be read. ``json`` is an object a line; ``avro`` needs Spark's jar for it. ``images``, ``idx`` (the MNIST
+    family) and ``text`` are folders of files, and have columns of their own: ``path, label, image``; ``id, part, label, image``;
+    ``path, content``."""
+    columns: dict[str, str] = {}
+    """The columns of a table to read and their Spark SQL types, e.g. ``{distance: double}``. Others in the file are left alone."""
+    pattern: str = "*"
+    """Names of the files to read in a folder of images or texts, e.g. ``*.py``."""
+    if_missing: str = ""
+    """What to do where ``path`` is not there; the error says it."""
+    null_value: str = ""
+    """Text that stands for a missing value in CSV, e.g. ``NA``."""
+
+    @model_validator(mode="after")
+    def _columns_fit_the_format(self) -> Self:
+        folder = self.format in ("images", "idx", "text")
+        if folder == bool(self.columns):
+            raise ValueError(f"format {self.format} has columns of its own; name none" if folder else f"format {self.format} needs columns")
+        return self
+
+
+class TableSource(Section):
+    """A table or view that the Spark session knows by name: of Hive, of another catalog, or temporary."""
+
+    format: Literal["table"]
+    table: str
+    """E.g. ``shop.orders``. Its content is identified by a digest, so it is read once more than a file would be."""
+    columns: Annotated[dict[str, str], Field(min_length=1)]
+    """The columns to read and their Spark SQL types."""
+
+
+class JdbcSource(Section):
+    """What a query of a database yields. The database's driver must be on Spark's class path (``spark.jars.packages``)."""
+
+    format: Literal["jdbc"]
+    url: str
+    """E.g. ``jdbc:postgresql://host/shop``. Without user and password: those come from the environment."""
+    query: str
+    """In the database's SQL. Its result is identified by a digest, so it runs once more than it would have to."""
+    user_env: str | None = None
+    """Environment variable of the driver program that holds the user's name."""
+    password_env: str | None = None
+    """Environment variable of the driver program that holds the password. It goes to the database and nowhere else."""
+    driver: str | None = None
+    """Java class of the driver, where the URL does not tell it."""
+    columns: Annotated[dict[str, str], Field(min_length=1)]
+    """The columns to read and their Spark SQL types."""
+
+    @field_validator("url")
+    @classmethod
+    def _no_secret_inside(cls, url: str) -> str:
+        if re.search(r"(password|passwd|pwd|secret|token)\s*=|//[^/@]*:[^/@]*@|:[^/:@]+/[^/@]+@", url, re.IGNORECASE):
+            raise PydanticCustomError(SECRET, "a config holds no password; leave user and password out of the URL and set "
+                                      "user_env and password_env to the names of environment variables (the URL is not shown)")
+        return url
+
+
+class DeltaSource(Section):
+    """A Delta table as it was at one version. Delta's jar and session settings are the user's (docs/preparing.md)."""
+
+    format: Literal["delta"]
+    path: str
+    """Folder or URL of the table."""
+    version: Annotated[int, Field(ge=0)]
+    """The version to read; later ones change nothing."""
+    columns: Annotated[dict[str, str], Field(min_length=1)]
+    """The columns to read and their Spark SQL types."""
+
+
+class IcebergSource(Section):
+    """An Iceberg table as it was at one snapshot. Iceberg's jar and catalog are the user's (docs/preparing.md)."""
+
+    format: Literal["iceberg"]
+    table: str
+    """By catalog, database and name, e.g. ``lake.shop.orders``."""
+    snapshot_id: int
+    """The snapshot to read; later ones change nothing."""
+    columns: Annotated[dict[str, str], Field(min_length=1)]
+    """The columns to read and their Spark SQL types."""
+
+
+StoredTable = TableSource | JdbcSource | DeltaSource | IcebergSource
+"""Sources that are tables of something else than files named by the config."""
+
+
+def kind_of_source(value: object) -> str:
+    """The format of a source that is a table of its own; ``csv`` stands for all kinds of files."""
+    given = value.get("format") if isinstance(value, Mapping) else getattr(value, "format", None)
+    return str(given) if given in ("table", "jdbc", "delta", "iceberg") else "csv"
+
+
+AnySource = Annotated[
+    Annotated[SourceConfig, Tag("csv")] | Annotated[TableSource, Tag("table")] | Annotated[JdbcSource, Tag("jdbc")]
+    | Annotated[DeltaSource, Tag("delta")] | Annotated[IcebergSource, Tag("iceberg")], Discriminator(kind_of_source)]
+"""Whatever the query can read, told apart by ``format``."""

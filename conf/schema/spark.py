@@ -1,0 +1,37 @@
+"""What runs on Spark beside prepare: the session (``spark``) and batch predictions (``score``)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import field_validator
+
+from sparkring.conf.schema.section import Positive, Section
+
+
+class ScoreConfig(Section):
+    """Batch predictions on Spark."""
+
+    split: Literal["train", "validation", "test"] = "test"
+    """Which split of the dataset version to score."""
+    batch_rows: Positive = 8192
+    """Rows of one forward pass."""
+
+
+class SparkConfig(Section):
+    """The Spark session that jobs make when none is running."""
+
+    master: str | None = None
+    """E.g. ``local[2]``, ``yarn``, ``spark://host:7077``; null leaves it to spark-submit or the notebook."""
+    remote: str | None = None
+    """A Spark Connect address, e.g. ``sc://host:15002``, instead of a master."""
+    conf: dict[str, str] = {}
+    """Spark properties, e.g. ``{spark.executor.memory: 4g}``."""
+
+    @field_validator("conf", mode="before")
+    @classmethod
+    def _texts(cls, conf: object) -> object:
+        """Spark takes texts; YAML may say ``true`` or ``4``."""
+        if not isinstance(conf, dict):
+            return conf
+        return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in conf.items()}

@@ -1,0 +1,84 @@
+"""One training run: ``train``, with its optimizer and its ring."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from sparkring.conf.schema.section import Positive, Seconds, Section, Seed
+
+
+class OptimizerConfig(Section):
+    """The optimizer and its learning-rate schedule."""
+
+    name: Literal["sgd", "adam", "adamw"] = "adamw"
+    lr: Annotated[float, Field(gt=0)] = 1e-3
+    """Peak learning rate; never scaled by the number of ranks, since the global batch does not depend on it."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Momentum of sgd; the others ignore it."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    schedule: Literal["constant", "cosine"] = "cosine"
+    """``cosine`` falls to zero over the run after the warm-up."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps over which the rate rises linearly from zero."""
+
+
+class RingConfig(Section):
+    """How ranks are started, joined and watched."""
+
+    launcher: Literal["barrier", "horovod.spark"] = "barrier"
+    """``barrier``: a Spark barrier stage, works everywhere. ``horovod.spark``: upstream's own launcher (needs a SparkContext)."""
+    shared_memory: bool = True
+    """Sum gradients of ranks on one host through shared memory before the ring between hosts."""
+    threads_per_rank: Positive = 1
+    """CPU threads of a rank."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the model lives. ``cuda`` takes the one GPU that Spark assigned to the rank's task."""
+    allow_cpu_fallback: bool = False
+    """With ``device: cuda``: train on the CPU where no GPU is usable, instead of refusing."""
+    start_timeout_s: Seconds = 30.0
+    """Seconds for Spark to grant every slot before the request is refused."""
+    deadline_s: Seconds = 120.0
+    """Seconds that a rank waits for another before it gives up with an error."""
+    heartbeat_s: Seconds = 0.5
+    """Seconds between two looks of the tasks at each other's ranks."""
+
+
+class TrainConfig(Section):
+    """One training run."""
+
+    num_ranks: Positive = 2
+    """Horovod ranks: one process, one Spark slot each."""
+    epochs: Positive = 5
+    batch_rows: Positive = 1024
+    """Rows of one optimizer step over all ranks together: the global batch."""
+    seed: Seed = 1
+    """Seed of the initial weights and of the row order."""
+    lanes: Positive | None = None
+    """Virtual streams that the row order is cut into; fixed at a run's first start. Default: a multiple of num_ranks, at least 24."""
+    precision: Literal["float32", "float64"] = "float32"
+    optimizer: OptimizerConfig = OptimizerConfig()
+    bucket_mb: Annotated[float, Field(gt=0)] = 25.0
+    """Gradients travel in flat buckets of about this size, in megabytes."""
+    checkpoint_steps: Positive = 200
+    """Optimizer steps between two checkpoints; one is written at each epoch's end too."""
+    keep_checkpoints: Positive = 3
+    """How many of the latest checkpoints stay, beside the best one."""
+    reader_threads: Positive = 1
+    """Threads of a rank that read and decode row groups ahead."""
+    memory_mb: Annotated[float, Field(gt=0)] = 1024.0
+    """Memory of a rank for rows that are read and wait for their step; what exceeds it waits in files on local disk."""
+    cache_mb: Annotated[float, Field(gt=0)] | None = None
+    """Local disk for copies of a remote dataset's files, shared by the ranks of a host; null: each epoch reads the remote ones."""
+    cache_folder: str | None = None
+    """Where those copies lie, on each host; default: where temporary files go."""
+    record_rows: bool = False
+    """Write every row id of every step into the events (8 bytes a row; for audits of small runs)."""
+    ring: RingConfig = RingConfig()
+
+    @model_validator(mode="after")
+    def _lanes_cover_the_ring(self) -> Self:
+        if self.lanes is not None and self.lanes < self.num_ranks:
+            raise ValueError(f"lanes={self.lanes} is less than num_ranks={self.num_ranks}: some ranks would never have a row")
+        return self
