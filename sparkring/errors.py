@@ -39,6 +39,10 @@ class ConfigError(SparkringError, ValueError):
     """A config value or key that cannot be used."""
 
 
+class LayoutRefused(ConfigError):
+    """A layout of stages, replicas and shards that cannot run: it does not fit the model, the memory, or what Horovod starts."""
+
+
 class SourceError(SparkringError, ValueError):
     """Source data that is missing or is not what the config says it is."""
 
@@ -113,6 +117,19 @@ class CheckpointDamaged(SparkringError, ValueError):
     """A checkpoint whose bytes do not have the hashes it was committed with."""
 
 
+class ScheduleInvalid(SparkringError, ValueError):
+    """A schedule that does not do every micro-batch's work exactly once and in order, or a file that is no schedule."""
+
+
+class ScheduleStuck(SparkringError, RuntimeError):
+    """A schedule whose workers would wait for each other for ever; ``waits`` says of each what it would do next and waits for."""
+
+    def __init__(self, name: str, waits: Sequence[tuple[str, str, str]]) -> None:
+        self.waits = tuple(waits)
+        lines = "; ".join(f"worker {worker} at {action} waits for {awaited}" for worker, action, awaited in waits)
+        super().__init__(f"schedule {name} cannot go on: {lines}. Reorder the lists so that what is waited for comes first.")
+
+
 class EnvironmentProblem(SparkringError, RuntimeError):
     """The machine or cluster lacks something that the job needs (Java, a GPU, memory, a port)."""
 
@@ -163,3 +180,22 @@ def _signal_name(number: int) -> str:
 
 class DeadlinePassed(RingError, TimeoutError):
     """Something that should have happened by now did not."""
+
+
+class PeerSilent(RingError, TimeoutError):
+    """A rank that this one waits for said nothing until the deadline, or has ended."""
+
+    def __init__(self, *, rank: int, peer: int, waited_for: str, seconds: float, ended: str = "", last_actions: Sequence[str] = ()) -> None:
+        self.rank, self.peer, self.waited_for, self.seconds, self.ended = rank, peer, waited_for, seconds, ended
+        self.last_actions = tuple(last_actions)
+        if ended:
+            how = f"rank {rank} waited for {waited_for}, but rank {peer} has ended ({ended})"
+            advice = f"see rank {peer}'s last lines"
+        else:
+            how = f"rank {rank} waited {seconds:g} s for {waited_for}, and rank {peer} said nothing"
+            advice = f"see rank {peer}'s last lines, or raise train.ring.deadline_s if it is only slow"
+        super().__init__(f"{how}; {advice}. Last actions of rank {rank}: {', '.join(self.last_actions) or 'none'}.")
+
+
+class PipelineShapeError(RingError, ValueError):
+    """A message between stages whose tensors are not what was agreed, or cannot be carried."""

@@ -1,17 +1,163 @@
-"""Which ranks act together: from the hosts of the ranks to one canonical list of process sets.
+"""Which ranks act together: who is which copy of which stage, and one canonical list of process sets.
 
 Pure: integers in, tuples out; imports neither horovod nor torch, so every layout is testable without a launch.
 
+    Mesh(replicas=(2, 1), shards=2)            rank of (stage, replica, shard)
+        stage 0    replica 0   0  1            shards of a layer:     (0, 1) (2, 3) (4, 5)
+                   replica 1   2  3            replicas of a stage:   (0, 2) (1, 3), stage 1 has one replica
+        stage 1    replica 0   4  5            neighbours:            0-4 1-5 2-4 3-5
+
     hosts   0  0  1  1  1        ranks 0 and 1 share a host, ranks 2, 3 and 4 another
-    ranks   0  1  2  3  4
     leaders 0     2              the first rank of each host: the ring between hosts
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise, permutations
+from math import lcm
+from typing import Literal, NamedTuple
+
+from sparkring.errors import LayoutRefused
+from sparkring.pipelines.parallel.layout_rules import why_not_started
 
 Ranks = tuple[int, ...]
+TransportKind = Literal["horovod", "sidecar"]
+_LAYOUTS_TRIED = 2000
+
+
+class Place(NamedTuple):
+    """What a rank is."""
+
+    stage: int
+    replica: int
+    shard: int
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Stages, each with its own number of replicas; every replica is cut into the same number of shards."""
+
+    replicas: tuple[int, ...] = (1,)
+    """Copies of each stage."""
+    shards: int = 1
+    """Ranks that hold one copy of a stage together, each a slice of its layers."""
+
+    def __post_init__(self) -> None:
+        if not self.replicas or min(*self.replicas, self.shards) < 1:
+            raise LayoutRefused(f"replicas={self.replicas} and shards={self.shards}: every stage needs at least one replica of at least "
+                                "one shard; give numbers from 1 up, one a stage.")
+
+    def __str__(self) -> str:
+        cut = f", each of {self.shards} shards" if self.shards > 1 else ""
+        return f"stages of {' + '.join(map(str, self.replicas))} replicas{cut}"
+
+    @property
+    def num_stages(self) -> int:
+        """Places in the pipeline."""
+        return len(self.replicas)
+
+    @property
+    def size(self) -> int:
+        """Ranks in all."""
+        return sum(self.replicas) * self.shards
+
+    @cached_property
+    def _first_ranks(self) -> Ranks:
+        """First rank of each stage, and the number of ranks at the end."""
+        return tuple(accumulate((count * self.shards for count in self.replicas), initial=0))
+
+    def rank(self, stage: int, replica: int, shard: int = 0) -> int:
+        """The rank at a place."""
+        assert 0 <= replica < self.replicas[stage], f"stage {stage} has no replica {replica}"
+        assert 0 <= shard < self.shards, f"there is no shard {shard}"
+        return self._first_ranks[stage] + replica * self.shards + shard
+
+    def place(self, rank: int) -> Place:
+        """What a rank is."""
+        assert 0 <= rank < self.size, f"there is no rank {rank}"
+        stage = next(stage for stage in range(self.num_stages) if rank < self._first_ranks[stage + 1])
+        replica, shard = divmod(rank - self._first_ranks[stage], self.shards)
+        return Place(stage, replica, shard)
+
+    def stage_ranks(self, stage: int) -> Ranks:
+        """All ranks of a stage."""
+        return tuple(range(self._first_ranks[stage], self._first_ranks[stage + 1]))
+
+    def replica_set(self, stage: int, shard: int) -> Ranks:
+        """The ranks that hold the same parameters: they sum gradients."""
+        return tuple(self.rank(stage, replica, shard) for replica in range(self.replicas[stage]))
+
+    def shard_set(self, stage: int, replica: int) -> Ranks:
+        """The ranks that compute one copy of a stage together."""
+        return tuple(self.rank(stage, replica, shard) for shard in range(self.shards))
+
+    def tied_set(self, stages: Iterable[int], shard: int) -> Ranks:
+        """The ranks of all replicas of several stages that hold the same tied parameters."""
+        return tuple(rank for stage in sorted(set(stages)) for rank in self.replica_set(stage, shard))
+
+    def worker(self, stage: int, micro_batch: int) -> int:
+        """The replica of ``stage`` that does a micro-batch: they are dealt round and round."""
+        return micro_batch % self.replicas[stage]
+
+    def neighbours(self, *, wraps: bool = False) -> tuple[Ranks, ...]:
+        """Pairs of ranks between which activations pass: shard to same shard, replicas as the micro-batches fall to them.
+
+        Args:
+            wraps: Whether the last stage also hands on to the first, as with several chunks a stage.
+        Returns:
+            Ascending, distinct pairs of ascending ranks.
+        """
+        following = [(stage, stage + 1) for stage in range(self.num_stages - 1)]
+        if wraps and self.num_stages > 1:
+            following.append((self.num_stages - 1, 0))
+        pairs = {(self.rank(one, self.worker(one, micro_batch), shard), self.rank(other, self.worker(other, micro_batch), shard))
+                 for one, other in following
+                 for micro_batch in range(lcm(self.replicas[one], self.replicas[other]))
+                 for shard in range(self.shards)}
+        return tuple(sorted({(min(pair), max(pair)) for pair in pairs}))
+
+    def process_sets(self, hosts: Sequence[int], *, transport: TransportKind = "horovod", wraps: bool = False,
+                     tied: Sequence[Sequence[int]] = ()) -> tuple[Ranks, ...]:
+        """The process sets that this mesh needs beside Horovod's global one, in the same order on every rank.
+
+        Sets of one rank need no ring, and a set of all ranks is the global one: Horovod refuses to start that a second time.
+
+        Args:
+            hosts: Host number of each rank; ranks of one host are consecutive.
+            transport: What activations travel by; ``horovod`` needs a set for each pair of neighbours.
+            wraps: Whether the last stage also hands on to the first.
+            tied: For each group of tied parameters, the stages that hold them.
+        Returns:
+            Ascending, distinct tuples of ranks.
+        Raises:
+            LayoutRefused: Horovod cannot start one of them on these hosts, or there are not as many ranks as in the mesh.
+        """
+        if len(hosts) != self.size:
+            raise LayoutRefused(f"{self} are {self.size} ranks, the ring has {len(hosts)}; change the number of ranks or the layout.")
+
+        def sets_of(mesh: Mesh) -> tuple[Ranks, ...]:
+            return mesh.wanted_sets(transport=transport, wraps=wraps, tied=tied)
+
+        for ranks in sets_of(self):
+            reason = why_not_started(ranks, hosts)
+            if reason:
+                raise LayoutRefused(f"{self} on hosts of {_counts(hosts)} ranks need the process set {list(ranks)}, which Horovod cannot "
+                                    f"start: {reason}. {_advice(self, hosts, sets_of)}")
+        return sets_of(self)
+
+    def wanted_sets(self, *, transport: TransportKind = "horovod", wraps: bool = False,
+                    tied: Sequence[Sequence[int]] = ()) -> tuple[Ranks, ...]:
+        """The sets of ``process_sets`` without asking whether Horovod can start them."""
+        wanted = {self.replica_set(stage, shard) for stage in range(self.num_stages) for shard in range(self.shards)}
+        wanted |= {self.shard_set(stage, replica) for stage, count in enumerate(self.replicas) for replica in range(count)}
+        wanted |= {self.tied_set(stages, shard) for stages in tied for shard in range(self.shards)}
+        if transport == "horovod":
+            wanted |= set(self.neighbours(wraps=wraps))
+        return _canonical(wanted, size=self.size)
 
 
 def leaders(hosts: Sequence[int]) -> Ranks:
@@ -24,15 +170,43 @@ def leaders(hosts: Sequence[int]) -> Ranks:
 
 
 def process_sets(hosts: Sequence[int]) -> tuple[Ranks, ...]:
-    """The process sets that the ring needs beside Horovod's global one, in the same order on every rank.
+    """The process sets that plain data parallelism needs beside Horovod's global one, in the same order on every rank.
 
-    Sets of one rank need no ring, and a set of all ranks is the global one: Horovod refuses both as duplicates or
-    useless, so neither is listed. The leaders all have the same place on their hosts, as Horovod's Gloo demands.
+    The leaders all have the same place on their hosts, as Horovod's Gloo demands.
 
     Args:
         hosts: Host number of each rank; ranks of one host are consecutive.
     Returns:
         Ascending, distinct tuples of ranks.
     """
-    wanted = {leaders(hosts)}
-    return tuple(sorted(ranks for ranks in wanted if 1 < len(ranks) < len(hosts)))
+    return _canonical({leaders(hosts)}, size=len(hosts))
+
+
+def _canonical(sets: Iterable[Ranks], *, size: int) -> tuple[Ranks, ...]:
+    """Sorted, each once, without those of one rank (no ring) and of all ranks (Horovod's global set)."""
+    return tuple(sorted({tuple(sorted(ranks)) for ranks in sets if 1 < len(ranks) < size}))
+
+
+def _counts(hosts: Sequence[int]) -> str:
+    return " + ".join(str(after - before) for before, after in pairwise((*leaders(hosts), len(hosts))))
+
+
+def _advice(mesh: Mesh, hosts: Sequence[int], sets_of: Callable[[Mesh], tuple[Ranks, ...]]) -> str:
+    for other in _layouts_around(mesh):
+        if not any(why_not_started(ranks, hosts) for ranks in sets_of(other)):
+            return f"The nearest layout that starts there has {other}."
+    return "No layout of as many stages and shards starts there; take fewer of them, or give all hosts as many ranks as a stage has."
+
+
+def _layouts_around(mesh: Mesh) -> Iterator[Mesh]:
+    """Layouts of as many stages and ranks, those first that move the fewest replicas from one stage to another."""
+    seen, waiting = {mesh.replicas}, deque([mesh.replicas])
+    while waiting and len(seen) < _LAYOUTS_TRIED:
+        replicas = waiting.popleft()
+        if replicas != mesh.replicas:
+            yield Mesh(replicas, mesh.shards)
+        for source, target in permutations(range(len(replicas)), 2):
+            moved = tuple(count - (stage == source) + (stage == target) for stage, count in enumerate(replicas))
+            if min(moved) > 0 and moved not in seen:
+                seen.add(moved)
+                waiting.append(moved)

@@ -1,0 +1,223 @@
+"""Where to cut a model's blocks into runs: by count, by hand, by time or by memory. Pure: numbers in, bounds out.
+
+    blocks     b0 b1 b2 | b3 b4 | b5        three runs
+    bounds     0          3       5    6    run r holds the blocks bounds[r] to bounds[r + 1] - 1
+
+A pipeline goes at the pace of its slowest stage, so time and memory are cut for the smallest largest run; of all such
+cuts, the one whose runs differ least (smallest sum of squares) is taken. Both are found exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+
+from sparkring.errors import LayoutRefused, nearest
+
+Bounds = tuple[int, ...]
+RunCost = Callable[[int, int, int], float]
+"""Cost of run number ``run`` if it holds the blocks ``first`` to ``last`` - 1; infinite where it cannot."""
+_ROUNDING = 1 + 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockCost:
+    """What a block costs the rank that computes it."""
+
+    name: str
+    seconds: float = 0.0
+    """Forward and backward pass of one micro-batch."""
+    parameter_bytes: int = 0
+    """Of the parameters that no other block has."""
+    shared_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Of its tied parts by name; a run that has several of their blocks holds them once."""
+    activation_bytes: int = 0
+    """What the forward pass of one micro-batch keeps for the backward pass."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryModel:
+    """What a rank holds, beside what every process does."""
+
+    copies: float
+    """Bytes per byte of parameters: 2 for values and gradients, plus what the optimizer keeps (momentum 1, Adam 2)."""
+    in_flight: tuple[int, ...]
+    """Micro-batches whose activations each run holds at once: all with GPipe, stages from here to the end with 1F1B."""
+    border_bytes: tuple[int, ...] = ()
+    """What crosses each inner border for one micro-batch, border 1 first; held once on either side. Empty: nothing."""
+    limit_bytes: float = math.inf
+    """Of one run."""
+
+    def run_bytes(self, costs: Sequence[BlockCost], first: int, last: int, run: int) -> float:
+        """Bytes of run number ``run`` with the blocks ``first`` to ``last`` - 1."""
+        blocks = costs[first:last]
+        shared = {part: size for block in blocks for part, size in block.shared_bytes.items()}
+        parameters = sum(block.parameter_bytes for block in blocks) + sum(shared.values())
+        activations = self.in_flight[run] * sum(block.activation_bytes for block in blocks)
+        return self.copies * parameters + activations + _at_borders(self.border_bytes, first, last)
+
+
+def cut_by_count(num_blocks: int, num_runs: int) -> Bounds:
+    """As many blocks a run, the first runs one more where it does not come out even."""
+    _require_blocks(num_blocks, num_runs)
+    even, more = divmod(num_blocks, num_runs)
+    return tuple(accumulate((even + (run < more) for run in range(num_runs)), initial=0))
+
+
+def cut_by_hand(names: Sequence[str], wanted: Sequence[int] | Sequence[str]) -> Bounds:
+    """Cut where the user says.
+
+    Args:
+        names: Of the model's blocks.
+        wanted: Blocks of each run, e.g. ``[3, 2, 1]``; or the first block of each run but the first, by name.
+    Raises:
+        LayoutRefused: numbers that are not 1 or more or do not add up; names that are unknown or out of order.
+    """
+    counts = [count for count in wanted if isinstance(count, int)]
+    if counts:
+        if len(counts) < len(wanted) or min(counts) < 1 or sum(counts) != len(names):
+            raise LayoutRefused(f"blocks {list(wanted)} a stage: the model has {len(names)} blocks; give one number from 1 up a stage, "
+                                f"{len(names)} in all.")
+        return tuple(accumulate(counts, initial=0))
+    firsts = [0]
+    for name in map(str, wanted):
+        if name not in names:
+            raise LayoutRefused(f"no block is called {name!r}{nearest(name, names)}; the blocks are {', '.join(names)}.")
+        if names.index(name) <= firsts[-1]:
+            raise LayoutRefused(f"block {name} cannot be the first of stage {len(firsts)}: it is block {names.index(name)}, and stage "
+                                f"{len(firsts) - 1} begins with block {firsts[-1]}; name the stages' first blocks in the model's order.")
+        firsts.append(names.index(name))
+    return (*firsts, len(names))
+
+
+def cut_by_time(costs: Sequence[BlockCost], num_runs: int, *, replicas: Sequence[int] = (), border_seconds: Sequence[float] = (),
+                memory: MemoryModel | None = None) -> Bounds:
+    """Make the slowest run as fast as it can be.
+
+    Args:
+        costs: Of the blocks, in order.
+        num_runs: Stages, or stages times chunks.
+        replicas: Copies of each run, among which its micro-batches are dealt; default one each.
+        border_seconds: What handing a micro-batch over each inner border takes of the time of both sides, border 1 first.
+        memory: What each run must fit into.
+    Raises:
+        LayoutRefused: fewer blocks than runs, or nothing fits.
+    """
+    _require_blocks(len(costs), num_runs)
+    seconds = list(accumulate((block.seconds for block in costs), initial=0.0))
+    copies = tuple(replicas) or (1,) * num_runs
+
+    def cost(first: int, last: int, run: int) -> float:
+        if memory and memory.run_bytes(costs, first, last, run) > memory.limit_bytes:
+            return math.inf
+        return (seconds[last] - seconds[first] + _at_borders(border_seconds, first, last)) / copies[run]
+
+    bounds = most_even(len(costs), num_runs, cost)
+    if bounds is None:
+        assert memory is not None
+        raise _does_not_fit(costs, num_runs, memory)
+    return bounds
+
+
+def cut_by_memory(costs: Sequence[BlockCost], num_runs: int, *, memory: MemoryModel) -> Bounds:
+    """Make the largest run as small as it can be.
+
+    Raises:
+        LayoutRefused: fewer blocks than runs, or nothing fits.
+    """
+    _require_blocks(len(costs), num_runs)
+    bounds = most_even(len(costs), num_runs, lambda first, last, run: memory.run_bytes(costs, first, last, run))
+    assert bounds is not None
+    if _largest(bounds, costs, memory) > memory.limit_bytes:
+        raise _does_not_fit(costs, num_runs, memory)
+    return bounds
+
+
+def most_even(num_blocks: int, num_runs: int, cost: RunCost) -> Bounds | None:
+    """The cut whose costliest run costs least and, among those, whose costs have the smallest sum of squares.
+
+    Returns:
+        The bounds; None where every cut has a run of infinite cost.
+    """
+    largest = _best(num_blocks, num_runs, cost, max)
+    if largest is None:
+        return None
+    limit = max(_costs(largest, cost)) * _ROUNDING
+
+    def squared(first: int, last: int, run: int) -> float:
+        own = cost(first, last, run)
+        return own * own if own <= limit else math.inf
+
+    return _best(num_blocks, num_runs, squared, lambda before, own: before + own)
+
+
+def _best(num_blocks: int, num_runs: int, cost: RunCost, join: Callable[[float, float], float]) -> Bounds | None:
+    """Dynamic programme over (runs, blocks): the best way to put the first ``last`` blocks into the first ``run`` + 1 runs."""
+    best = [0.0] + [math.inf] * num_blocks
+    choices: list[list[int]] = []
+    for run in range(num_runs):
+        following, choice = [math.inf] * (num_blocks + 1), [0] * (num_blocks + 1)
+        for last in range(run + 1, num_blocks - (num_runs - run - 1) + 1):
+            for first in range(run, last):
+                if best[first] < math.inf:
+                    value = join(best[first], cost(first, last, run))
+                    if value < following[last]:
+                        following[last], choice[last] = value, first
+        best = following
+        choices.append(choice)
+    if best[num_blocks] == math.inf:
+        return None
+    bounds = [num_blocks]
+    for choice in reversed(choices):
+        bounds.append(choice[bounds[-1]])
+    return tuple(reversed(bounds))
+
+
+def run_of(bounds: Bounds, block: int) -> int:
+    """The run that holds a block."""
+    return bisect_right(bounds, block) - 1
+
+
+def _costs(bounds: Bounds, cost: RunCost) -> list[float]:
+    return [cost(first, last, run) for run, (first, last) in enumerate(pairwise(bounds))]
+
+
+def _largest(bounds: Bounds, costs: Sequence[BlockCost], memory: MemoryModel) -> float:
+    return max(_costs(bounds, lambda first, last, run: memory.run_bytes(costs, first, last, run)))
+
+
+def _at_borders(of_borders: Sequence[float], first: int, last: int) -> float:
+    """What both ends of a run pay; the model's own ends are no borders."""
+    inner = [border - 1 for border in (first, last) if 1 <= border <= len(of_borders)]
+    return sum(of_borders[border] for border in inner)
+
+
+def _require_blocks(num_blocks: int, num_runs: int) -> None:
+    if not 1 <= num_runs <= num_blocks:
+        raise LayoutRefused(f"{num_runs} stages (times chunks): the model has {num_blocks} blocks and is cut between them; "
+                            f"ask for 1 to {num_blocks}, or cut the model into more blocks.")
+
+
+def _does_not_fit(costs: Sequence[BlockCost], num_runs: int, memory: MemoryModel) -> LayoutRefused:
+    """Say which block, or else which cut, is too large."""
+    remedy = "give a rank more memory, make the micro-batches smaller, recompute activations, or take more shards"
+    limit = _megabytes(memory.limit_bytes)
+    for place, block in enumerate(costs):
+        runs = range(max(0, num_runs - (len(costs) - place)), min(place, num_runs - 1) + 1)  # the others need a block each, too
+        least = min(memory.run_bytes(costs, place, place + 1, run) for run in runs)
+        if least > memory.limit_bytes:
+            return LayoutRefused(f"block {block.name} alone takes {_megabytes(least)}, a rank may take {limit}; {remedy}.")
+    bounds = most_even(len(costs), num_runs, lambda first, last, run: memory.run_bytes(costs, first, last, run))
+    assert bounds is not None
+    sizes = _costs(bounds, lambda first, last, run: memory.run_bytes(costs, first, last, run))
+    worst = sizes.index(max(sizes))
+    blocks = f"{costs[bounds[worst]].name} to {costs[bounds[worst + 1] - 1].name}"
+    return LayoutRefused(f"no cut into {num_runs} fits: in the best one, stage {worst} with blocks {blocks} takes "
+                         f"{_megabytes(sizes[worst])}, a rank may take {limit}; take more stages, or {remedy}.")
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / 1e6:.4g} MB"

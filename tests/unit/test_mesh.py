@@ -1,0 +1,138 @@
+"""Who is what in a mesh, the canonical list of its process sets, and layouts that Horovod cannot start on several hosts."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkring.errors import ConfigError, LayoutRefused
+from sparkring.pipelines.parallel.layout_rules import why_not_started
+from sparkring.pipelines.parallel.mesh import Mesh, Place, process_sets
+
+meshes = st.builds(Mesh, st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple), st.integers(1, 3))
+
+
+def test_ranks_lie_by_stage_then_replica_then_shard() -> None:
+    #   stage 0   replica 0   0 1        stage 1   replica 0   4 5
+    #             replica 1   2 3
+    mesh = Mesh((2, 1), shards=2)
+    assert [mesh.place(rank) for rank in range(mesh.size)] == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1)]
+    assert (mesh.stage_ranks(0), mesh.stage_ranks(1)) == ((0, 1, 2, 3), (4, 5))
+    assert (mesh.replica_set(0, 1), mesh.replica_set(1, 1), mesh.shard_set(0, 1), mesh.tied_set((0, 1), 1)) == (
+        (1, 3), (5,), (2, 3), (1, 3, 5))
+    assert mesh.neighbours() == ((0, 4), (1, 5), (2, 4), (3, 5))
+
+
+def test_replicas_of_unequal_stages_meet_as_the_micro_batches_fall_to_them() -> None:
+    #   micro-batch   0 1 2 3 4 5      pairs of replicas that hand on
+    #   2 replicas    0 1 0 1 0 1      0-0 1-1 0-2 1-0 0-1 1-2
+    #   3 replicas    0 1 2 0 1 2
+    assert Mesh((2, 3)).neighbours() == ((0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4))
+    assert Mesh((2, 4)).neighbours() == ((0, 2), (0, 4), (1, 3), (1, 5))  # replica 0 only meets 0 and 2
+    assert [Mesh((2, 3)).worker(1, micro_batch) for micro_batch in range(4)] == [0, 1, 2, 0]
+
+
+@pytest.mark.parametrize(("mesh", "expected"), [
+    pytest.param(Mesh(), (), id="one rank needs none"),
+    pytest.param(Mesh((4,)), (), id="replicas of one stage are the global set"),
+    pytest.param(Mesh((1,), shards=3), (), id="shards of one copy are the global set"),
+    pytest.param(Mesh((1, 1)), (), id="two neighbours are the global set"),
+    pytest.param(Mesh((1, 1, 1)), ((0, 1), (1, 2)), id="neighbours in a row"),
+    pytest.param(Mesh((2, 1)), ((0, 1), (0, 2), (1, 2)), id="two replicas, then one"),
+    pytest.param(Mesh((2, 2)), ((0, 1), (0, 2), (1, 3), (2, 3)), id="two by two"),
+    pytest.param(Mesh((1, 1), shards=2), ((0, 1), (0, 2), (1, 3), (2, 3)), id="two stages of two shards"),
+])
+def test_the_sets_of_a_mesh_are_listed_once_and_in_order(mesh: Mesh, expected: tuple[tuple[int, ...], ...]) -> None:
+    assert mesh.process_sets((0,) * mesh.size) == expected
+
+
+def test_the_sidecar_needs_no_sets_for_neighbours_and_a_pipeline_of_chunks_one_more() -> None:
+    assert Mesh((2, 1)).process_sets((0, 0, 0), transport="sidecar") == ((0, 1),)
+    assert Mesh((1, 1, 1)).process_sets((0, 0, 0), wraps=True) == ((0, 1), (0, 2), (1, 2))
+    assert Mesh((1, 2, 1)).process_sets((0,) * 4, transport="sidecar", tied=[(2, 0)]) == ((0, 3), (1, 2))
+
+
+@given(meshes, st.booleans(), st.data())
+def test_every_list_is_canonical_and_holds_each_rank_s_own_sets(mesh: Mesh, wraps: bool, data: st.DataObject) -> None:
+    sets = mesh.process_sets((0,) * mesh.size, wraps=wraps)
+    assert list(sets) == sorted(set(sets))
+    assert all(1 < len(ranks) < mesh.size and list(ranks) == sorted(set(ranks)) for ranks in sets)
+    rank = data.draw(st.integers(0, mesh.size - 1))
+    place = mesh.place(rank)
+    assert mesh.rank(*place) == rank
+    for own in (mesh.replica_set(place.stage, place.shard), mesh.shard_set(place.stage, place.replica)):
+        assert rank in own
+        assert len(own) in {1, mesh.size} or own in sets
+    for micro_batch in range(6):
+        worker = Place(place.stage, mesh.worker(place.stage, micro_batch), place.shard)
+        if place.stage + 1 < mesh.num_stages:
+            following = mesh.rank(place.stage + 1, mesh.worker(place.stage + 1, micro_batch), place.shard)
+            assert (mesh.rank(*worker), following) in mesh.neighbours()
+
+
+def test_a_mesh_without_ranks_and_a_ring_of_another_size_are_refused() -> None:
+    with pytest.raises(LayoutRefused, match=r"replicas=\(2, 0\).*numbers from 1 up"):
+        Mesh((2, 0))
+    with pytest.raises(LayoutRefused, match="at least one"):
+        Mesh(())
+    with pytest.raises(LayoutRefused, match="2 \\+ 1 replicas are 3 ranks, the ring has 4"):
+        Mesh((2, 1)).process_sets((0,) * 4)
+    assert issubclass(LayoutRefused, ConfigError)
+
+
+# Which sets start on several hosts: each row is tried with real ranks in tests/parallel/test_process_sets.py.
+@pytest.mark.parametrize(("ranks", "hosts", "starts"), [
+    ((0, 1), (0, 0, 1, 1), True),
+    ((0, 2), (0, 0, 1, 1), True),
+    ((0, 3), (0, 0, 1, 1), True),
+    ((0, 1, 2), (0, 0, 1, 1), True),
+    ((0, 1, 3), (0, 0, 1, 1), False),
+    ((1, 2, 3), (0, 0, 1, 1), False),
+    ((0, 1, 2, 3), (0, 0, 1, 1), True),
+    ((1, 3, 5), (0, 0, 1, 1, 2, 2), True),
+    ((0, 2, 5), (0, 0, 1, 1, 2, 2), False),  # 0 and 2 meet as number 0 of their hosts, 5 stands alone under the same number
+    ((0, 1, 2), (0, 0, 0, 1), True),
+    ((1, 2, 3), (0, 0, 0, 1), True),         # unequal hosts: rank 3 has the place of rank 0, which is not in the set
+])
+def test_a_set_starts_where_its_members_meet_under_one_number(ranks: tuple[int, ...], hosts: tuple[int, ...], starts: bool) -> None:
+    assert (why_not_started(ranks, hosts) is None) == starts
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
+def test_pairs_and_whole_hosts_always_start(sizes: list[int], data: st.DataObject) -> None:
+    hosts = tuple(host for host, size in enumerate(sizes) for _ in range(size))
+    ranks = data.draw(st.sets(st.sampled_from(range(len(hosts))), min_size=1, max_size=2))
+    assert why_not_started(tuple(sorted(ranks)), hosts) is None
+    some = data.draw(st.sets(st.sampled_from(sorted(set(hosts))), min_size=1))
+    assert why_not_started(tuple(rank for rank, host in enumerate(hosts) if host in some), hosts) is None
+    assert all(why_not_started(ranks, hosts) is None for ranks in process_sets(hosts))
+
+
+def test_a_refusal_names_the_set_the_reason_and_the_nearest_layout_that_starts() -> None:
+    with pytest.raises(LayoutRefused) as caught:
+        Mesh((1, 3)).process_sets((0, 0, 1, 1))
+    message = str(caught.value)
+    assert "stages of 1 + 3 replicas on hosts of 2 + 2 ranks need the process set [1, 2, 3]" in message
+    assert "rank 1 is number 0 and rank 3 is number 1 of the set on its host" in message
+    assert "The nearest layout that starts there has stages of 2 + 2 replicas" in message
+    assert Mesh((2, 2)).process_sets((0, 0, 1, 1))
+    assert Mesh((1, 3)).process_sets((0, 0, 0, 0))  # on one host nothing is refused
+
+
+@given(st.data())
+def test_what_is_advised_starts(data: st.DataObject) -> None:
+    mesh = data.draw(meshes)
+    hosts = tuple(sorted(data.draw(st.lists(st.integers(0, 2), min_size=mesh.size, max_size=mesh.size))))
+    try:
+        sets = mesh.process_sets(hosts)
+    except LayoutRefused as refusal:
+        advised = re.search(r"nearest layout that starts there has stages of ([0-9 +]+) replicas", str(refusal))
+        if advised:
+            other = Mesh(tuple(map(int, advised.group(1).split(" + "))), mesh.shards)
+            sets = other.process_sets(hosts)  # no refusal
+        else:
+            sets = ()
+    assert all(why_not_started(ranks, hosts) is None for ranks in sets)
