@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from sparkring.pipelines.data.augment import augment
 from sparkring.pipelines.data.blocks import Array, Cells
 from sparkring.pipelines.data.codecs import decode
 from sparkring.pipelines.data.manifest import ROW_ID, DataField, ImageSpec, TensorSpec
+from sparkring.pipelines.data.recycler import Recycler
 
 Piece = Mapping[str, Array | Cells]
 """What one lane gives for a step: tensor name -> rows."""
@@ -42,37 +43,52 @@ class Assembler:
     """Whether images may be changed."""
     pool: ThreadPoolExecutor | None = None
     """Decodes cells; None: the caller does."""
+    memory: Recycler = field(default_factory=Recycler)
+    """Of the tensors."""
 
     def join(self, pieces: Sequence[Piece], *, epoch: int) -> dict[str, Tensor]:
         """Make the tensors of a step of the pieces of its lanes, in that order; tensors of no rows if there are none."""
         if not pieces:
             return {spec.name: torch.empty((0, *spec.row_shape), dtype=getattr(torch, spec.dtype)) for spec in self.specs}
-        return {spec.name: torch.from_numpy(self._tensor(spec, pieces, epoch)) for spec in self.specs}
+        return {spec.name: self._tensor(spec, pieces, epoch) for spec in self.specs}
 
-    def _tensor(self, spec: TensorSpec, pieces: Sequence[Piece], epoch: int) -> Array:
+    def _tensor(self, spec: TensorSpec, pieces: Sequence[Piece], epoch: int) -> Tensor:
         dense = [piece for piece in (one[spec.name] for one in pieces) if not isinstance(piece, list)]
         if dense and not spec.image:
-            return _joined(dense, np.dtype(spec.dtype))
+            return self._joined(dense, spec)
         rows: NDArray[Any] = np.concatenate(dense) if dense else self._decoded(spec, [cell for one in pieces for cell in one[spec.name]])
         if not spec.image:
-            return rows.astype(spec.dtype, copy=False)
+            return torch.from_numpy(rows.astype(spec.dtype, copy=False))
         if self.augmented and spec.image.augment:
             ids = np.concatenate([np.asarray(one[ROW_ID]) for one in pieces])
             rows = augment(rows, ids, spec.image.augment, seed=self.seed, epoch=epoch)
-        return _normalised(rows, spec.image)
+        return torch.from_numpy(_normalised(rows, spec.image))
+
+    def _joined(self, pieces: Sequence[Array], spec: TensorSpec) -> Tensor:
+        """One piece behind the other, in the layout of the first: rows or columns next to each other in memory.
+
+        By torch, which lets other threads run Python meanwhile; NumPy would hand over and take back at every piece.
+        """
+        first = pieces[0]
+        shape = (sum(map(len, pieces)), *first.shape[1:])
+        by_columns = first.ndim == 2 and first.strides[0] < first.strides[1]
+        joined = torch.from_numpy(self.memory.empty(shape[::-1] if by_columns else shape, spec.dtype))
+        if by_columns:
+            return torch.cat([torch.from_numpy(piece.T) for piece in pieces], dim=1, out=joined).T
+        return torch.cat([torch.from_numpy(piece) for piece in pieces], out=joined)
 
     def _decoded(self, spec: TensorSpec, cells: Sequence[bytes]) -> NDArray[Any]:
         """(rows, ...) of encoded cells."""
-        field = self.fields[spec.fields[0]]
-        shape = tuple(size for size in field.shape if size is not None) if spec.pad is None else spec.shape
-        if len(shape) != len(field.shape):
-            raise DatasetError(f"tensor {spec.name}: rows of field {field.name} differ in shape {field.shape}; "
+        stored = self.fields[spec.fields[0]]
+        shape = tuple(size for size in stored.shape if size is not None) if spec.pad is None else spec.shape
+        if len(shape) != len(stored.shape):
+            raise DatasetError(f"tensor {spec.name}: rows of field {stored.name} differ in shape {stored.shape}; "
                                "give it a pad value and a shape.")
-        filled = np.full((len(cells), *shape), spec.pad or 0, dtype=field.dtype)
+        filled = np.full((len(cells), *shape), spec.pad or 0, dtype=stored.dtype)
 
         def fill(first: int) -> None:
             for row, cell in enumerate(cells[first:first + DECODE_TOGETHER], start=first):
-                array = decode(cell, field)
+                array = decode(cell, stored)
                 if array.shape == shape:
                     filled[row] = array
                 else:
@@ -83,11 +99,6 @@ class Assembler:
         for _ in self.pool.map(fill, starts) if self.pool else map(fill, starts):
             pass
         return filled
-
-
-def _joined(pieces: Sequence[Array], dtype: np.dtype[np.generic]) -> Array:
-    joined: Array = np.concatenate(pieces, dtype=dtype, casting="unsafe")
-    return joined
 
 
 def _normalised(pixels: NDArray[np.uint8], spec: ImageSpec) -> Array:

@@ -3,8 +3,9 @@
 Knows the ring only as two integers (rank, num_ranks); talks to no other rank.
 
     reader threads      row groups -> blocks, a lane's rows in its order       read_ahead.py
-    assembler thread    a step's pieces of all lanes -> tensors, a few steps   assemble.py
-                        ahead of the one that trains
+    taker thread        a step's pieces of all lanes, step after step
+    assembler threads   a step's pieces -> tensors, a few steps ahead of the   assemble.py
+                        one that trains
     this iterator       hands the batches over
 
 Works in a loop of one's own, and where a torch ``IterableDataset`` is expected: ``set_epoch``, ``len``, ``iter``,
@@ -25,7 +26,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from sparkring.errors import ConfigError
-from sparkring.pipelines.data.assemble import Assembler
+from sparkring.pipelines.data.assemble import Assembler, Piece
 from sparkring.pipelines.data.order import EpochOrder, group_rows
 from sparkring.pipelines.data.read_ahead import Budget, Lane, ReadAhead, ReadAheadConfig
 from sparkring.pipelines.data.reader import SplitReader
@@ -58,7 +59,7 @@ class LoaderConfig:
     read_ahead: int = 4
     """Windows read before a step needs them."""
     assemble_ahead: int = 2
-    """Batches made before a step needs them."""
+    """Batches that are made before a step needs them, several at once where there are several reader threads."""
     memory_mb: float = 1024.0
     """Memory for rows that are read and that wait; those that exceed it wait in files on local disk. Two decoded row groups a
     reader thread are taken in any case."""
@@ -94,13 +95,13 @@ class Loader(IterableDataset[Batch]):
         order, config = self.order(epoch), self._config
         with ExitStack() as stack:
             making = _Making(self._reader, config, order, first_step, order.owned_lanes(self._rank, self._num_ranks), stack)
-            coming: deque[Future[Batch]] = deque()
+            coming: deque[Future[Future[Batch]]] = deque()
             for step in range(first_step, order.steps(config.batch_rows)):
                 coming.append(making.begin(step))
                 if len(coming) > config.assemble_ahead:
-                    yield coming.popleft().result()
+                    yield coming.popleft().result().result()
             while coming:
-                yield coming.popleft().result()
+                yield coming.popleft().result().result()
 
     # -- as torch's datasets and Lightning expect it ---------------------------------------------------------------------
 
@@ -139,7 +140,7 @@ class Loader(IterableDataset[Batch]):
 
 
 class _Making:
-    """Makes batches in a thread of its own, step after step."""
+    """Makes batches in threads of its own: takes the pieces step after step, assembles several steps at once."""
 
     def __init__(self, reader: SplitReader, config: LoaderConfig, order: EpochOrder, first_step: int, owned: range,
                  stack: ExitStack) -> None:
@@ -153,17 +154,24 @@ class _Making:
         decoders = ThreadPoolExecutor(config.reader_threads, thread_name_prefix="sparkring-decoder") if config.reader_threads > 1 else None
         if decoders:
             stack.callback(decoders.shutdown, wait=False, cancel_futures=True)
-        self._assembler = Assembler(reader.specs, reader.fields, seed=config.seed, augmented=reader.split == "train", pool=decoders)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkring-assembler")
-        stack.callback(self._thread.shutdown, wait=False, cancel_futures=True)
+        self._assembler = Assembler(reader.specs, reader.fields, seed=config.seed, augmented=reader.split == "train",
+                                    memory=reader.memory, pool=decoders)
+        stack.callback(reader.memory.clear)
+        self._taker = ThreadPoolExecutor(1, thread_name_prefix="sparkring-taker")
+        self._assemblers = ThreadPoolExecutor(config.reader_threads, thread_name_prefix="sparkring-assembler")
+        for pool in (self._assemblers, self._taker):
+            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
 
-    def begin(self, step: int) -> Future[Batch]:
+    def begin(self, step: int) -> Future[Future[Batch]]:
         """Make the batch of ``step``; steps follow each other."""
-        return self._thread.submit(self._make, step)
+        return self._taker.submit(self._take, step)
 
-    def _make(self, step: int) -> Batch:
+    def _take(self, step: int) -> Future[Batch]:
         self._arriving.deliver(step)
         pieces = [piece for lane in self._lanes for piece in lane.take(step)]
+        return self._assemblers.submit(self._assemble, step, pieces)
+
+    def _assemble(self, step: int, pieces: list[Piece]) -> Batch:
         rows = sum(len(next(iter(piece.values()))) for piece in pieces)
         tensors = self._assembler.join(pieces, epoch=self._order.epoch)
         return Batch(step, tensors, rows, self._order.step_rows(step, self._batch_rows))

@@ -53,6 +53,11 @@ class Budget:
                 return Kept(blocks, size)
         return Kept({name: block.spill(self._folder) for name, block in blocks.items()}, 0)
 
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more would stay in memory."""
+        with self._guard:
+            return self._held + size <= self._limit
+
     def release(self, kept: Kept) -> None:
         """These rows are used up."""
         with self._guard:
@@ -67,7 +72,8 @@ class ReadAheadConfig:
     """Rows of a step over all ranks."""
     threads: int
     windows: int
-    """Windows on their way at a time."""
+    """Windows on their way at a time, in any case; up to one a lane where memory has room for them. Lanes use up their windows at
+    about the same time: readers that went on only then would keep the steps waiting, and rest in between."""
     deadline_s: float
     """Seconds that one row group may take to arrive."""
 
@@ -108,6 +114,7 @@ class ReadAhead:
     def __init__(self, reader: SplitReader, order: EpochOrder, lanes: list[Lane], config: ReadAheadConfig, budget: Budget) -> None:
         self._reader, self._order, self._config, self._budget = reader, order, config, budget
         self._lanes = {lane.lane: lane for lane in lanes}
+        self._window_bytes = reader.window_bytes()
         self._plan = heapq.merge(*(self._keyed(lane) for lane in lanes), key=lambda item: item[0])
         self._coming: deque[tuple[int, Window, Future[Kept]]] = deque()
         self._pool = ThreadPoolExecutor(config.threads, thread_name_prefix="sparkring-reader")
@@ -130,11 +137,16 @@ class ReadAhead:
         return ((self._order.needed_at(window, self._config.batch_rows), window) for window in lane.windows())
 
     def _request(self) -> None:
-        while len(self._coming) < self._config.windows:
+        while len(self._coming) < self._config.windows or self._may_read_more():
             item = next(self._plan, None)
             if item is None:
                 return
             self._coming.append((*item, self._pool.submit(self._read, item[1])))
+
+    def _may_read_more(self) -> bool:
+        """Whether all windows that are on their way, and one more, would stay in memory."""
+        reading = sum(not future.done() for _, _, future in self._coming)
+        return len(self._coming) < len(self._lanes) and self._budget.has_room((reading + 1) * self._window_bytes)
 
     def _read(self, window: Window) -> Kept:
         return self._budget.admit(self._reader.read(window.group, window.start, window.stop, self._order.shuffle(window)))

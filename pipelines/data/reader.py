@@ -20,6 +20,7 @@ from sparkring.pipelines.data.blocks import Array, Block, DenseBlock, EncodedBlo
 from sparkring.pipelines.data.codecs import uniform_arrays
 from sparkring.pipelines.data.manifest import ROW_ID, DataField, DataFile, Manifest, TensorSpec
 from sparkring.pipelines.data.order import Int64s
+from sparkring.pipelines.data.recycler import Recycler
 from sparkring.pipelines.data.store import Readable
 
 AT_ONCE_BYTES = 64 << 20
@@ -48,6 +49,8 @@ class SplitReader:
         if unknown:
             raise DatasetError(f"version {manifest.version} has no tensor {min(unknown)!r}; it has {', '.join(names)}.")
         self.split = split
+        self.memory = Recycler()
+        """Of the arrays of this reader's rows, and of what is made of them."""
         self.fields = {field.name: field for field in manifest.fields}
         self.specs = tuple(spec for spec in manifest.tensors if tensors is None or spec.name in tensors)
         self.files: tuple[DataFile, ...] = manifest.splits[split].files
@@ -118,7 +121,8 @@ class SplitReader:
 
     def _block(self, spec: TensorSpec, columns: Iterator[pa.Array], order: Int64s) -> Block:
         if spec.stacked:
-            return DenseBlock(_stack(map(_values, columns), (len(order), len(spec.fields)), np.dtype(spec.dtype), order))
+            stacked = self.memory.empty((len(spec.fields), len(order)), spec.dtype)
+            return DenseBlock(_stack(map(_values, columns), stacked, order))
         field, column = self.fields[spec.fields[0]], next(columns)
         if field.codec == "scalar":
             return DenseBlock(_values(column).take(order))
@@ -154,15 +158,19 @@ def _values(column: pa.Array) -> Array:
     return values
 
 
-def _stack(columns: Iterable[Array], shape: tuple[int, int], dtype: np.dtype[np.generic], order: Int64s) -> Array:
+def _stack(columns: Iterable[Array], stacked: Array, order: Int64s) -> Array:
     """Columns side by side, rows in ``order``: (rows, columns), a column's values next to each other in memory as in the file.
 
     So neither this nor joining the pieces of a batch writes with strides, which costs twice as much; torch's products take
     either layout.
+
+    Args:
+        columns: (window rows,) each.
+        stacked: (columns, rows) to fill.
+        order: (rows,) which row comes at each place.
     """
-    stacked = np.empty(shape[::-1], dtype=dtype)
     for column, target in zip(columns, stacked, strict=True):
-        if column.dtype == dtype:
+        if column.dtype == stacked.dtype:
             np.take(column, order, out=target, mode="clip")  # as it is in bounds; "raise" would go through a buffer
         else:
             target[:] = column.take(order)

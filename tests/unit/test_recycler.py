@@ -1,0 +1,66 @@
+"""Memory that is used again, and only once nothing looks at it any more."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import torch
+
+from sparkring.pipelines.data.recycler import SMALLEST, Recycler
+
+ROWS = SMALLEST // 8 + 1
+
+
+def address(array: np.ndarray) -> int:  # type: ignore[type-arg]
+    return int(array.__array_interface__["data"][0])
+
+
+def test_memory_is_used_again_when_an_array_is_gone() -> None:
+    recycler = Recycler()
+    first = recycler.empty((ROWS, 2), np.float32)
+    where = address(first)
+    del first
+    assert address(recycler.empty((ROWS * 2,), np.float32)) == where
+
+
+def test_memory_of_a_view_or_a_tensor_is_left_alone() -> None:
+    recycler = Recycler()
+    array = recycler.empty((2, ROWS), np.float64)
+    array[:] = 1.0
+    view, tensor, where = array[1:].T[3:], torch.from_numpy(array)[:, 5:], address(array)
+    del array
+    gc.collect()
+    other = recycler.empty((2, ROWS), np.float64)
+    other[:] = 2.0
+    assert address(other) != where, "a pool that looks at the first array alone hands out memory that is read"
+    assert view.mean() == 1.0
+    assert tensor.mean() == 1.0
+    del view
+    assert address(recycler.empty((2, ROWS), np.float64)) != where
+    del tensor
+    assert address(recycler.empty((2, ROWS), np.float64)) == where
+
+
+def test_sizes_share_memory_up_to_a_quarter() -> None:
+    recycler = Recycler()
+    for size in (ROWS * 8, ROWS * 8 + 4096, 10_000_000, 12_345_678):
+        array = recycler.empty((size,), np.uint8)
+        where = address(array)
+        del array
+        assert address(recycler.empty((size - size // 20,), np.uint8)) == where or size < 10_000_000
+        assert recycler.empty((size,), np.uint8).nbytes == size
+
+
+def test_small_and_empty_arrays_do_not_pass_through_the_pool() -> None:
+    recycler = Recycler()
+    assert recycler.empty((0, 3), np.int64).shape == (0, 3)
+    assert recycler.empty((4, 2), np.int16).flags.owndata
+
+
+def test_clear_gives_up_what_lies_in_the_pool() -> None:
+    recycler = Recycler()
+    recycler.empty((ROWS,), np.float64)
+    assert sum(map(len, recycler._free.values())) == 1
+    recycler.clear()
+    assert sum(map(len, recycler._free.values())) == 0
