@@ -8,6 +8,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 RUN := scripts/bootstrap.sh
 CONFIG ?= local/flights
+TEST_WORKERS ?= 2
 
 .PHONY: help
 help:  ## List the targets
@@ -26,10 +27,10 @@ doctor:  ## Look at this machine and say what is missing for a job
 	@$(RUN) sparkring doctor $(CONFIG)
 
 .PHONY: test
-test:  ## Run what must pass: lint, types, then all tests, fast ones first
+test:  ## Run what must pass: lint, types, then all tests, on TEST_WORKERS=2 processes
 	@$(RUN) --browser
 	@$(MAKE) lint
-	@$(RUN) pytest --durations=10
+	@$(RUN) pytest --numprocesses $(TEST_WORKERS) --dist loadfile --durations=25
 
 .PHONY: test-unit
 test-unit:  ## Run the tests that need neither Spark nor ranks
