@@ -50,7 +50,8 @@ def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Pro
         binary task on a table) ``logistic_regression`` what ``metrics.BinaryMetrics`` holds or ``judge.py`` says.
     Raises:
         ConfigError: the run has no trained model.
-        DatasetError: the dataset version is not what the model was trained on, or its test rows have one label only.
+        DatasetError: the dataset version is not what the model was trained on, a file of it is not what was committed, or its
+            test rows have one label only.
     """
     card, store = load_card(config.run), open_store(config.run)
     manifest = trained_on(card)
@@ -85,7 +86,7 @@ def _judge_binary(predicted: DataFrame, train: DataFrame, test: DataFrame, manif
     network, labels = _collect(predicted, manifest.label)
     share = (manifest.splits["train"].positives or 0) / manifest.splits["train"].rows
     models = {"network": binary_metrics(network, labels), "base_rate": binary_metrics(np.full(labels.shape, share), labels)}
-    if manifest.preprocessing.numeric or manifest.preprocessing.categorical:
+    if manifest.preprocessing.numeric or manifest.preprocessing.with_ids:
         bar.update(1, text="logistic regression")
         regression = logistic_regression(train, test, manifest.preprocessing, label=manifest.label)
         models["logistic_regression"] = binary_metrics(*_collect(regression, "label"))

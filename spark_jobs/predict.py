@@ -73,7 +73,15 @@ def feature_columns(card: ModelCard) -> list[str]:
         return [TOKENS]
     if card.model.kind == "image" and features.image:
         return [features.image.column]
-    return [feature.column for feature in (*features.numeric, *features.categorical)]
+    return [feature.column for feature in (*features.numeric, *features.with_ids)]
+
+
+def source_columns(card: ModelCard) -> list[str]:
+    """The columns of raw rows that those are made of."""
+    if card.model.kind != "tabular":
+        return feature_columns(card)
+    features = card.preprocessing
+    return list(dict.fromkeys(feature.source for feature in (*features.numeric, *features.with_ids)))
 
 
 def _predict_batches(batches: Iterator[pa.RecordBatch], *, card_json: str, weights: bytes, keep: list[str],
@@ -105,7 +113,7 @@ def _inputs(batch: pa.RecordBatch, card: ModelCard) -> dict[str, Tensor]:
 
     features = card.preprocessing
     if card.model.kind == "tabular":
-        numeric, categorical = ([feature.column for feature in kind] for kind in (features.numeric, features.categorical))
+        numeric, categorical = ([feature.column for feature in kind] for kind in (features.numeric, features.with_ids))
         return {"numeric": torch.from_numpy(_matrix(batch, numeric, np.float32)),
                 "categorical": torch.from_numpy(_matrix(batch, categorical, np.int64))}
     if card.model.kind == "image":

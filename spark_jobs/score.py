@@ -18,14 +18,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import Config
-from sparkring.errors import DatasetError, SourceError, nearest
+from sparkring.errors import DatasetChanged, DatasetError, SourceError, nearest
+from sparkring.pipelines.data.integrity import check_footers
 from sparkring.pipelines.data.manifest import Dataset, Manifest
 from sparkring.pipelines.data.store import Store, open_store
 from sparkring.pipelines.training.model_files import ModelCard, load_card
 from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.etl.encode import encode
 from sparkring.spark_jobs.etl.images import config_of, normalise_images
-from sparkring.spark_jobs.predict import feature_columns, predict
+from sparkring.spark_jobs.predict import predict, source_columns
 from sparkring.spark_jobs.progress import SILENT, Progress
 from sparkring.spark_jobs.scores import Scores, commit_scores, latest_scores
 from sparkring.spark_jobs.session import result_settings, spark_path, spark_session
@@ -57,7 +58,7 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
         ``dataset_version``.
     Raises:
         ConfigError: the run has no trained model.
-        DatasetError: the dataset version is not what the model was trained on any more.
+        DatasetError: the dataset version is not what the model was trained on any more, or a file of it is not what was committed.
         SourceError: ``frame`` lacks a column.
     """
     began = time.perf_counter()
@@ -102,8 +103,15 @@ def trained_on(card: ModelCard) -> Manifest:
 
 
 def read_split(spark: SparkSession, manifest: Manifest, dataset_url: str, split: str) -> DataFrame:
-    """The encoded rows of a split: exactly the files that the manifest names."""
+    """The encoded rows of a split: exactly the files that the manifest names, as they were committed.
+
+    Raises:
+        DatasetChanged: by its size or footer a file is another one; it is named. Training asks the same before its first step.
+    """
     store = open_store(dataset_url)
+    findings = check_footers(store, manifest, manifest.splits[split].files)
+    if findings:
+        raise DatasetChanged(store.url, version=manifest.version, findings=list(map(str, findings)))
     return spark.read.parquet(*(spark_path(store.path(file.path)) for file in manifest.splits[split].files))
 
 
@@ -116,7 +124,7 @@ def encode_raw(frame: DataFrame, card: ModelCard, *, row_id: str) -> DataFrame:
     if card.task == "next_token":
         raise SourceError(f"the model {card.name} predicts tokens, and given texts are not cut into rows here; "
                           "prepare them as a dataset version and score a split of it.")
-    features = feature_columns(card)
+    features = source_columns(card)
     for name in (row_id, *features):
         if name not in frame.columns:
             raise SourceError(f"the rows to score have no column {name}{nearest(name, frame.columns)}; the model {card.name} needs "

@@ -1,6 +1,7 @@
 """The typed config: one frozen pydantic model a section, a docstring under each field, units in the names.
 
     sources.py, features.py, splits.py, expectations.py      what prepare reads, keeps, splits and expects
+    derived.py                                               features that are computed from a column
     prepare.py, model.py, train.py, spark.py                 what the jobs do, a section each
     whole.py                                                 the config that holds them all
 
@@ -10,6 +11,7 @@ and unknown keys are handled is in ``conf/loading.py``. All names are imported f
 
 from __future__ import annotations
 
+from sparkring.conf.schema.derived import WAVES, BucketConfig, HashConfig, MomentConfig, NumberPart, Part, Wave
 from sparkring.conf.schema.expectations import ColumnExpectations, ExpectationsConfig
 from sparkring.conf.schema.features import AugmentConfig, FeaturesConfig, ImageConfig, RawConfig, TokensConfig
 from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, TabularModelConfig, TextModelConfig
@@ -31,9 +33,10 @@ from sparkring.conf.schema.train import OptimizerConfig, RingConfig, TrainConfig
 from sparkring.conf.schema.whole import Config
 
 __all__ = [
-    "SECRET", "AnySource", "AugmentConfig", "ColumnExpectations", "ColumnSplit", "Config", "DeltaSource", "ExpectationsConfig",
-    "FeaturesConfig", "FoldSplit", "HashSplit", "IcebergSource", "ImageConfig", "ImageModelConfig", "JdbcSource", "ModelConfig",
-    "OptimizerConfig", "Positive", "PrepareConfig", "RandomSplit", "RawConfig", "RingConfig", "ScoreConfig", "Seconds", "Section", "Seed",
-    "Share", "SourceConfig", "SparkConfig", "SplitConfig", "StoredTable", "TableSource", "TabularModelConfig", "TextModelConfig",
-    "TimeSplit", "TokensConfig", "TrainConfig", "kind_of_source",
+    "SECRET", "WAVES", "AnySource", "AugmentConfig", "BucketConfig", "ColumnExpectations", "ColumnSplit", "Config", "DeltaSource",
+    "ExpectationsConfig", "FeaturesConfig", "FoldSplit", "HashConfig", "HashSplit", "IcebergSource", "ImageConfig", "ImageModelConfig",
+    "JdbcSource", "ModelConfig", "MomentConfig", "NumberPart", "OptimizerConfig", "Part", "Positive", "PrepareConfig", "RandomSplit",
+    "RawConfig", "RingConfig", "ScoreConfig", "Seconds", "Section", "Seed", "Share", "SourceConfig", "SparkConfig", "SplitConfig",
+    "StoredTable", "TableSource", "TabularModelConfig", "TextModelConfig", "TimeSplit", "TokensConfig", "TrainConfig", "Wave",
+    "kind_of_source",
 ]

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from sparkring.conf.schema.derived import BucketConfig, HashConfig, MomentConfig
 from sparkring.conf.schema.section import Positive, Section
 
 
@@ -82,6 +83,12 @@ class FeaturesConfig(Section):
     """Columns that become one standardised float32 each; a null becomes the train mean."""
     categorical: tuple[str, ...] = ()
     """Columns that become one integer id each, from a vocabulary of the train split; id 0 is null or never seen."""
+    moments: tuple[MomentConfig, ...] = ()
+    """Dates and timestamps that become numbers and ids."""
+    buckets: tuple[BucketConfig, ...] = ()
+    """Numbers that become the id of their range."""
+    hashed: tuple[HashConfig, ...] = ()
+    """Texts that become an id by their hash."""
     image: ImageConfig | None = None
     """A column of image files."""
     tokens: TokensConfig | None = None
@@ -91,12 +98,20 @@ class FeaturesConfig(Section):
 
     @model_validator(mode="after")
     def _some_and_distinct(self) -> Self:
-        names = [*self.numeric, *self.categorical, *([self.image.column] if self.image else []), *(raw.column for raw in self.raw)]
+        names = [*self.numeric, *self.categorical, *self.derived, *([self.image.column] if self.image else []),
+                 *(raw.column for raw in self.raw)]
         if not names and not self.tokens:
-            raise ValueError("no features: name at least one column under numeric, categorical, image, tokens or raw")
+            raise ValueError("no features: name at least one column under numeric, categorical, moments, buckets, hashed, image, tokens "
+                             "or raw")
         if names and self.tokens:
             raise ValueError(f"tokens stand alone, found {', '.join(names)} beside them; leave one or the other out")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"features named twice: {', '.join(twice)}")
         return self
+
+    @property
+    def derived(self) -> tuple[str, ...]:
+        """Columns of the dataset that are computed from others."""
+        return (*(name for moment in self.moments for name in moment.outputs), *(bucket.output for bucket in self.buckets),
+                *(hashed.output for hashed in self.hashed))

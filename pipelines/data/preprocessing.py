@@ -10,17 +10,46 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from sparkring.conf.schema import NumberPart, Wave
+
 
 class _Fitted(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
+class MomentPart(_Fitted):
+    """What is taken of a date or timestamp."""
+
+    of: str
+    """Column of the source's rows."""
+    part: NumberPart
+    wave: Wave | None = None
+    """Of the part's place in its cycle: ``sin(2 pi (part - first) / period)``; None for the part itself."""
+    time_zone: str
+    """Whose clocks and calendar a timestamp is read by."""
+
+
 class _Feature(_Fitted):
     column: str
-    """Column of the source's rows."""
+    """Column of the dataset, and of the source's rows too unless ``source`` says otherwise."""
+
+    @property
+    def source(self) -> str:
+        """Column of the source's rows that it is made of."""
+        return self.column
 
 
-class NumericFeature(_Feature):
+class _Part(_Feature):
+    moment: MomentPart | None = None
+    """Where the value is a part of a moment rather than the column itself."""
+
+    @property
+    def source(self) -> str:
+        """Column of the source's rows that it is made of."""
+        return self.moment.of if self.moment else self.column
+
+
+class NumericFeature(_Part):
     """Encoded as ``(x - mean) / std``; a null becomes 0, the mean."""
 
     mean: float
@@ -30,7 +59,7 @@ class NumericFeature(_Feature):
     """Null train rows."""
 
 
-class CategoricalFeature(_Feature):
+class CategoricalFeature(_Part):
     """Encoded as 1 + position in ``vocabulary``; null, unseen and rare values become 0."""
 
     vocabulary: tuple[str, ...]
@@ -40,6 +69,48 @@ class CategoricalFeature(_Feature):
     def size(self) -> int:
         """How many ids there are, 0 included."""
         return len(self.vocabulary) + 1
+
+
+class BucketFeature(_Feature):
+    """Encoded as 1 + how many ``edges`` the value has reached; what is no finite number becomes 0."""
+
+    of: str
+    """Column of the source's rows."""
+    edges: tuple[float, ...]
+    """Ascending; given, or quantiles of the train rows."""
+
+    @property
+    def source(self) -> str:
+        """Column of the source's rows that it is made of."""
+        return self.of
+
+    @property
+    def size(self) -> int:
+        """How many ids there are, 0 included."""
+        return len(self.edges) + 2
+
+
+class HashFeature(_Feature):
+    """Encoded as 1 + XXH64 of the value's text modulo ``ids - 1``; null becomes 0. Nothing is fitted.
+
+    The text is Spark's ``CAST(x AS STRING)`` in UTF-8, and the hash is seeded with XXH64 of the eight little-endian bytes of
+    ``seed``, that one seeded with 42, and taken as a signed number: Spark's ``pmod(xxhash64(seed, text), ids - 1)``.
+    """
+
+    of: str
+    """Column of the source's rows."""
+    ids: int
+    seed: int
+
+    @property
+    def source(self) -> str:
+        """Column of the source's rows that it is made of."""
+        return self.of
+
+    @property
+    def size(self) -> int:
+        """How many ids there are, 0 included."""
+        return self.ids
 
 
 class ImageFeature(_Feature):
@@ -80,6 +151,8 @@ class Preprocessing(_Fitted):
 
     numeric: tuple[NumericFeature, ...]
     categorical: tuple[CategoricalFeature, ...]
+    buckets: tuple[BucketFeature, ...] = ()
+    hashed: tuple[HashFeature, ...] = ()
     train_rows: int
     """Rows that the figures were fitted on."""
     image: ImageFeature | None = None
@@ -87,6 +160,11 @@ class Preprocessing(_Fitted):
     classes: tuple[str, ...] = ()
     """The label's values in the order of their numbers, for a label of several classes."""
 
+    @property
+    def with_ids(self) -> tuple[CategoricalFeature | BucketFeature | HashFeature, ...]:
+        """All features that are encoded as an id, in the order in which the network takes them."""
+        return (*self.categorical, *self.buckets, *self.hashed)
+
     def cardinalities(self) -> tuple[int, ...]:
         """Ids of each category column."""
-        return tuple(feature.size for feature in self.categorical)
+        return tuple(feature.size for feature in self.with_ids)

@@ -4,6 +4,7 @@
     folders.py, idx.py    the same for folders of images and texts
     examples.py           run the query, check its columns, split
     fitted.py             from the query to fitted examples, a table's, images or texts:
+      derive.py             parts of moments, buckets, hashes: values that are computed from a column
       fit.py, encode.py     statistics and vocabularies of the train split; columns that the network sees
       labels.py             labels of several classes
       images.py             image files of one size and codec

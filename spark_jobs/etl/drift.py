@@ -92,7 +92,7 @@ def _finding(column: str, expected: str, found: float | None, limit: float, pare
 
 def _mean_shifts(train: DataFrame, columns: Sequence[str], parent: Parent) -> dict[str, float]:
     """How far each mean is from the parent's, in the parent's deviations; nulls aside."""
-    known = [feature for feature in parent.manifest.preprocessing.numeric if feature.column in columns]
+    known = [feature for feature in parent.manifest.preprocessing.numeric if feature.column in columns and feature.moment is None]
     if not known:
         return {}
     means = train.agg(*(sf.avg(finite(named(feature.column))) for feature in known)).collect()[0]
@@ -102,8 +102,8 @@ def _mean_shifts(train: DataFrame, columns: Sequence[str], parent: Parent) -> di
 
 def _stability_indices(train: DataFrame, columns: Sequence[str], parent: Parent) -> dict[str, float]:
     before = parent.manifest.preprocessing
-    known = Preprocessing(numeric=tuple(feature for feature in before.numeric if feature.column in columns),
-                          categorical=tuple(feature for feature in before.categorical if feature.column in columns),
+    known = Preprocessing(numeric=tuple(feature for feature in before.numeric if feature.column in columns and feature.moment is None),
+                          categorical=tuple(each for each in before.categorical if each.column in columns and each.moment is None),
                           train_rows=before.train_rows)
     names = [feature.column for feature in (*known.numeric, *known.categorical)]
     if not names:

@@ -13,29 +13,33 @@ from pyspark.sql import functions as sf
 
 from sparkring.pipelines.data.preprocessing import CategoricalFeature, NumericFeature, Preprocessing
 from sparkring.spark_jobs.etl.columns import finite, named
+from sparkring.spark_jobs.etl.derive import bucket_of, hash_of, value_of
 
 
 def encode(frame: DataFrame, preprocessing: Preprocessing) -> DataFrame:
     """Replace each raw feature by its encoded value.
 
     Args:
-        frame: The raw features, numeric and categorical, by their names; other columns pass through.
+        frame: The columns that features are made of, by their names; other columns pass through.
         preprocessing: The fitted figures.
     Returns:
-        The other columns, then numeric features as float, then categorical ones as int, none of them null.
+        The other columns, then numeric features as float, then those with ids as int, none of them null.
     """
-    features = {feature.column for feature in (*preprocessing.numeric, *preprocessing.categorical)}
-    others = [named(name) for name in frame.columns if name not in features]
+    features = (*preprocessing.numeric, *preprocessing.with_ids)
+    taken = {name for feature in features for name in (feature.source, feature.column)}
+    others = [named(name) for name in frame.columns if name not in taken]
     for place, feature in enumerate(preprocessing.categorical):
         frame = _look_up(frame, feature, place)
     return frame.select(*others, *(_standardised(feature) for feature in preprocessing.numeric),
                         *(sf.coalesce(sf.col(_id(place)), sf.lit(0)).alias(feature.column)
-                          for place, feature in enumerate(preprocessing.categorical)))
+                          for place, feature in enumerate(preprocessing.categorical)),
+                        *(bucket_of(feature).alias(feature.column) for feature in preprocessing.buckets),
+                        *(hash_of(feature).alias(feature.column) for feature in preprocessing.hashed))
 
 
 def _standardised(feature: NumericFeature) -> Column:
     """(x - mean) / std as a float; what is no finite number is 0, the mean."""
-    value = (finite(named(feature.column)) - sf.lit(feature.mean)) / sf.lit(feature.std)
+    value = (finite(value_of(feature.column, feature.moment)) - sf.lit(feature.mean)) / sf.lit(feature.std)
     return sf.coalesce(value.cast("float"), sf.lit(0.0).cast("float")).alias(feature.column)
 
 
@@ -44,7 +48,8 @@ def _look_up(frame: DataFrame, feature: CategoricalFeature, place: int) -> DataF
     value = f"__value_{place}"
     entries = pa.table({value: pa.array(feature.vocabulary, pa.string()), _id(place): pa.array(range(1, feature.size), pa.int32())})
     vocabulary = frame.sparkSession.createDataFrame(entries)
-    return frame.join(sf.broadcast(vocabulary), named(feature.column).cast("string") == sf.col(value), "left")
+    found = value_of(feature.column, feature.moment).cast("string")
+    return frame.join(sf.broadcast(vocabulary), found == sf.col(value), "left")
 
 
 def _id(place: int) -> str:

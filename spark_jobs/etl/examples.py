@@ -16,7 +16,8 @@ from pyspark.sql.types import ArrayType, AtomicType, BinaryType, BooleanType, Da
 
 from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import ConfigError, SourceError, nearest
-from sparkring.spark_jobs.etl.columns import named
+from sparkring.spark_jobs.etl.columns import MOMENTS, ONE_TEXT, named
+from sparkring.spark_jobs.etl.derive import check_moments
 from sparkring.spark_jobs.etl.splits import SPLITS, key_figures, split_key, split_name, why_empty
 from sparkring.spark_jobs.spark_errors import SPARK_ERRORS, reason
 
@@ -62,6 +63,7 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
         if not isinstance(types[name], kinds):
             raise SourceError(f"column {name} of the query is {types[name].simpleString()}, but {role} must be {expected}; "
                               f"cast it in the query, e.g. CAST({name} AS {expected.partition(' ')[0].upper()}).")
+    check_moments(config.features.moments, types)
     return result.select([named(name) for name in dict.fromkeys(name for _, name, _, _ in _roles(config))])
 
 
@@ -110,7 +112,11 @@ def _roles(config: PrepareConfig) -> list[tuple[str, str, tuple[type[DataType], 
             *(("prepare.features.raw", raw.column, (ArrayType,) if raw.shape else numbers, "array of numbers" if raw.shape else "double")
               for raw in config.features.raw),
             *(("prepare.features.numeric", name, numbers, "double") for name in config.features.numeric),
-            *(("prepare.features.categorical", name, (AtomicType,), "string") for name in config.features.categorical)]
+            *(("prepare.features.categorical", name, (AtomicType,), "string") for name in config.features.categorical),
+            *(("prepare.features.moments", moment.column, MOMENTS, "timestamp") for moment in config.features.moments),
+            *(("prepare.features.buckets", bucket.column, numbers, "double") for bucket in config.features.buckets),
+            *(("prepare.features.hashed", hashed.column, ONE_TEXT, "string, whole number, decimal, boolean, date or timestamp")
+              for hashed in config.features.hashed)]
 
 
 def _check_names(config: PrepareConfig) -> None:
@@ -120,10 +126,16 @@ def _check_names(config: PrepareConfig) -> None:
             raise ConfigError(f"{role}: {name!r} cannot name a dataset's column; "
                               "give it a name of letters, digits and _ in the query (AS), not beginning with a digit or _.")
     features = config.features
-    for name in (*features.numeric, *features.categorical, *(raw.column for raw in features.raw)):
-        if name in (config.label, config.row_id, split_key(config).column):
+    kept = (config.label, config.row_id, split_key(config).column)
+    for name in (*features.numeric, *features.categorical, *(raw.column for raw in features.raw),
+                 *(each.column for each in (*features.buckets, *features.hashed))):
+        if name in kept:
             raise ConfigError(f"prepare.features holds {name}, which is the label, the row id or the split column; a model would "
                               "learn nothing else. Leave it out, or give a copy that may be known another name in the query.")
+    for name in features.derived:
+        if name in kept:
+            raise ConfigError(f"prepare.features makes a column {name}, which is the name of the label, the row id or the split column; "
+                              "give that one another name in the query.")
 
 
 def _judge(found: Row, config: PrepareConfig, *, whole: bool) -> None:

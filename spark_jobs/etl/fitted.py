@@ -98,7 +98,8 @@ def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFram
     examples = result.where(named(config.label).isNotNull())
     begin("fitting on train")
     of_train = split == SPLITS[0]
-    preprocessing = fit(examples.where(of_train), features, rows=rows[SPLITS[0]], min_category_rows=config.min_category_rows)
+    preprocessing = fit(examples.where(of_train), features, rows=rows[SPLITS[0]], row_id=config.row_id,
+                        min_category_rows=config.min_category_rows)
     if features.image:
         image = fit_images(examples, features.image, train=of_train, row_id=config.row_id)
         preprocessing = preprocessing.model_copy(update={"image": image})

@@ -23,15 +23,12 @@ from datetime import UTC, datetime
 
 from pyspark.sql import Column, Row
 from pyspark.sql import functions as sf
-from pyspark.sql.types import BooleanType, DataType, DateType, DecimalType, IntegralType, StringType, TimestampNTZType, TimestampType
+from pyspark.sql.types import DataType, StringType
 
 from sparkring.conf.schema import ColumnSplit, FoldSplit, PrepareConfig, RandomSplit, TimeSplit
-from sparkring.spark_jobs.etl.columns import named
+from sparkring.spark_jobs.etl.columns import MOMENTS, ONE_TEXT, named, seeded_hash
 
 SPLITS = ("train", "validation", "test")
-_MOMENTS: tuple[type[DataType], ...] = (TimestampType, TimestampNTZType, DateType)
-_KEYS: tuple[type[DataType], ...] = (*_MOMENTS, BooleanType, DecimalType, IntegralType, StringType)
-"""Types whose values have one text each. That of a double depends on the release of Java (JDK-4511638, mended in 19)."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +46,14 @@ def split_key(config: PrepareConfig) -> SplitKey:
     """The column that decides a row's split, and what it must be."""
     match config.split:
         case TimeSplit(column=column):
-            return SplitKey(column, _MOMENTS, "timestamp")
+            return SplitKey(column, MOMENTS, "timestamp")
         case ColumnSplit(column=column):
             return SplitKey(column, (StringType,), "string that says train, validation or test")
         case RandomSplit():
             tokens = config.features.tokens
-            return SplitKey(tokens.document if tokens else config.row_id, _KEYS, "string" if tokens else "bigint")
+            return SplitKey(tokens.document if tokens else config.row_id, ONE_TEXT, "string" if tokens else "bigint")
         case split:
-            return SplitKey(split.column, _KEYS, "string, whole number, decimal, date or timestamp")
+            return SplitKey(split.column, ONE_TEXT, "string, whole number, decimal, date or timestamp")
 
 
 def split_name(config: PrepareConfig) -> Column:
@@ -70,11 +67,11 @@ def split_name(config: PrepareConfig) -> Column:
         case ColumnSplit():
             return sf.when(key.isin(*SPLITS), key)
         case FoldSplit() as split:
-            fold = sf.pmod(_hash(key, split.seed), sf.lit(split.folds))
+            fold = sf.pmod(seeded_hash(key, split.seed), sf.lit(split.folds))
             name = sf.when(key.isNull(), None).when(fold == split.fold, "test")
             return name.when(fold == (split.fold + 1) % split.folds, "validation").otherwise("train")
         case split:
-            place = sf.shiftrightunsigned(_hash(key, split.seed), 11).cast("double") / sf.lit(2.0**53)
+            place = sf.shiftrightunsigned(seeded_hash(key, split.seed), 11).cast("double") / sf.lit(2.0**53)
             name = sf.when(key.isNull(), None).when(place < split.test_share, "test")
             return name.when(place < split.test_share + split.validation_share, "validation").otherwise("train")
 
@@ -112,8 +109,3 @@ def utc(moment: datetime) -> datetime:
 
 def _instant(moment: datetime) -> Column:
     return sf.timestamp_micros(sf.lit(round(utc(moment).timestamp() * 1_000_000)))
-
-
-def _hash(key: Column, seed: int) -> Column:
-    """64 bits; see above. Another hash than the one that orders rows, so neither says anything of the other."""
-    return sf.xxhash64(sf.lit(seed).cast("bigint"), key.cast("string"))

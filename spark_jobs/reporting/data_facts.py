@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkring.pipelines.data.manifest import DataField, Manifest, Split
-from sparkring.pipelines.data.preprocessing import CategoricalFeature, NumericFeature
+from sparkring.pipelines.data.preprocessing import BucketFeature, CategoricalFeature, HashFeature, NumericFeature
 
 SHOWN_VALUES = 3
 """Values of a vocabulary that are named in the table."""
+_Feature = NumericFeature | CategoricalFeature | BucketFeature | HashFeature
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,16 +98,16 @@ def _split(name: str, split: Split) -> SplitFacts:
 
 
 def _column(field: DataField, manifest: Manifest) -> ColumnFacts:
-    features: dict[str, NumericFeature | CategoricalFeature] = {
+    features: dict[str, _Feature] = {
         **{feature.column: feature for feature in manifest.preprocessing.numeric},
-        **{feature.column: feature for feature in manifest.preprocessing.categorical}}
+        **{feature.column: feature for feature in manifest.preprocessing.with_ids}}
     feature = features.get(field.name)
     return ColumnFacts(
         name=field.name, dtype=field.dtype, shape=field.shape, codec=field.codec, nullable=field.nullable,
         role=_role(field.name, feature, manifest), encoding=_encoding(feature, manifest.preprocessing.train_rows))
 
 
-def _role(name: str, feature: NumericFeature | CategoricalFeature | None, manifest: Manifest) -> str:
+def _role(name: str, feature: _Feature | None, manifest: Manifest) -> str:
     if name == manifest.row_id:
         return "row id"
     if name == manifest.label:
@@ -116,14 +117,24 @@ def _role(name: str, feature: NumericFeature | CategoricalFeature | None, manife
     return "not used" if feature is None else "category"
 
 
-def _encoding(feature: NumericFeature | CategoricalFeature | None, train_rows: int) -> str:
+def _encoding(feature: _Feature | None, train_rows: int) -> str:
+    if feature is None:
+        return ""
+    made_of = f"of {feature.source}: " if feature.source != feature.column else ""
+    return made_of + _figures(feature, train_rows)
+
+
+def _figures(feature: _Feature, train_rows: int) -> str:
     if isinstance(feature, NumericFeature):
         nulls = f"; null in {feature.nulls / train_rows:.1%} of rows" if feature.nulls and train_rows else ""
         return f"mean {feature.mean:.4g}, standard deviation {feature.std:.4g}{nulls}"
     if isinstance(feature, CategoricalFeature):
         shown = ", ".join(feature.vocabulary[:SHOWN_VALUES])
         return f"{feature.size:,} ids" + (f"; most frequent: {shown}" if shown else "")
-    return ""
+    if isinstance(feature, BucketFeature):
+        shown = ", ".join(f"{edge:.4g}" for edge in feature.edges[:SHOWN_VALUES])
+        return f"{feature.size:,} ids by range" + (f"; first borders: {shown}" if shown else "")
+    return f"{feature.size:,} ids by hash"
 
 
 def _source(name: str, facts: object) -> SourceFacts:

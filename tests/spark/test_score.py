@@ -16,8 +16,9 @@ import torch
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from sparkring import __main__ as cli
 from sparkring.conf.schema import Config, SourceConfig
-from sparkring.errors import CheckpointDamaged, ConfigError, DatasetError, SourceError
+from sparkring.errors import CheckpointDamaged, ConfigError, DatasetChanged, DatasetError, SourceError
 from sparkring.pipelines.data.manifest import Dataset
 from sparkring.pipelines.data.store import open_store
 from sparkring.pipelines.training.model_files import load_model
@@ -25,6 +26,8 @@ from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import ScoreResult, score
 from sparkring.spark_jobs.scores import latest_scores
+from tests.support.configs import write
+from tests.support.etl_connect import findings
 from tests.support.etl_tables import COLUMNS, QUERY, etl_config, save_untrained
 
 pytest_plugins = ["tests.support.etl_spark"]
@@ -149,6 +152,35 @@ def test_a_dataset_that_was_exchanged_under_the_model_is_refused(spark: SparkSes
         score(config, spark=spark)
 
 
+def test_a_file_that_was_changed_is_named_before_anything_is_computed(
+        spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    config = etl_config(tmp_path)
+    prepare(config, spark=spark)
+    save_untrained(config)
+    dataset = Dataset(config.dataset)
+    test, train = (Path(dataset.store.path(dataset.manifest().splits[name].files[0].path)) for name in ("test", "train"))
+    committed = test.read_bytes(), train.read_bytes()
+    test.write_bytes(committed[0][:-1])
+    for job in (score, evaluate):
+        with pytest.raises(DatasetChanged, match=r"test/part-00000\.parquet is truncated: it has \d+ bytes, the manifest says"):
+            job(config, spark=spark)
+    file = write(tmp_path, "trips.yaml", config.model_dump(mode="json"))
+    for command in ("score", "evaluate"):  # as a user sees it: one line, exit code 2
+        monkeypatch.setattr(sys, "argv", ["sparkring", command, file])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr().err
+        assert (ended.value.code, "test/part-00000.parquet is truncated" in said, "Traceback" in said) == (2, True, False)
+    test.write_bytes(committed[0])
+    train.unlink()
+    with pytest.raises(DatasetChanged, match=r"train/part-00000\.parquet is missing"):
+        evaluate(config, spark=spark)
+    assert not Path(config.run, "evaluation.json").exists()
+    assert score(config, spark=spark).rows == dataset.manifest().splits["test"].rows  # the control: the test split is whole
+    train.write_bytes(committed[1])
+    assert evaluate(config, spark=spark)["split"] == "test"
+
+
 def test_over_spark_connect_everything_is_as_in_a_classic_session(spark: SparkSession, config: Config, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "tests.support.etl_connect", str(tmp_path)], cwd=ROOT, capture_output=True, text=True,
                           timeout=240, check=False)
@@ -160,3 +192,6 @@ def test_over_spark_connect_everything_is_as_in_a_classic_session(spark: SparkSe
     assert found["content_id"] == manifest.content_id
     np.testing.assert_allclose(found["probabilities"], _expected(config, "test")["probability"].to_numpy(), rtol=1e-6)
     assert found["auc"] == pytest.approx(evaluate(config, spark=spark)["logistic_regression"]["auc"], abs=1e-6)
+    classic = findings(tmp_path / "classic", spark)
+    assert found["findings"] == classic
+    assert {met for *_, met in classic} == {False, True}

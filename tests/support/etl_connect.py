@@ -1,4 +1,6 @@
-"""Prepare, score and evaluate over Spark Connect: a program, since a process has either a Connect session or a classic one.
+"""Prepare, hold rows against expectations, score and evaluate over Spark Connect.
+
+A program of its own, since a process has either a Connect session or a classic one.
 
     python -m tests.support.etl_connect FOLDER
 
@@ -10,16 +12,34 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import SparkConfig
+from sparkring.errors import ExpectationsNotMet
 from sparkring.pipelines.data.manifest import Dataset
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.session import spark_session
 from tests.support.etl_tables import etl_config, save_untrained
+
+EXPECTED: dict[str, Any] = {"min_rows": 892, "columns": {
+    "km": {"max_null_share": 0.01, "min": 2, "max": 99, "max_mean_shift": 0.25, "max_psi": 0.1}, "late": {"unique": True},
+    "city": {"allowed": ["Bern", "Cork", "Rome"]}, "row_id": {"unique": True}}}
+"""Some of it is met, some is not."""
+
+
+def findings(folder: Path, spark: SparkSession) -> list[list[Any]]:
+    """What is found of rows that are not as expected, after a version that they may drift from."""
+    prepare(etl_config(folder), spark=spark)
+    try:
+        prepare(etl_config(folder, expectations=EXPECTED), spark=spark)
+    except ExpectationsNotMet as error:
+        return [list(finding) for finding in error.findings]
+    return []
 
 
 def main(folder: Path) -> None:
@@ -32,7 +52,8 @@ def main(folder: Path) -> None:
     evaluation = evaluate(config, spark=spark)
     probabilities = pq.read_table(Path(scored.url.removeprefix("file://"))).sort_by("row_id")["probability"].to_pylist()
     found = {"session": type(spark).__module__, "rows": made.rows, "content_id": Dataset(config.dataset).manifest().content_id,
-             "probabilities": probabilities, "auc": evaluation["logistic_regression"]["auc"]}
+             "probabilities": probabilities, "auc": evaluation["logistic_regression"]["auc"],
+             "findings": findings(folder / "expected", spark)}
     sys.stdout.write(json.dumps(found) + "\n")
     spark.stop()
 
