@@ -41,9 +41,10 @@ class Recycler:
         except IndexError:
             memory = np.empty(capacity, dtype=np.uint8)
         # NumPy lets views refer to the owner of the memory past all arrays between: only what is no array sees the last of them go.
-        lease = (ctypes.c_char * capacity).from_buffer(memory)
+        lease = (ctypes.c_char * capacity).from_buffer(memory.data)
         weakref.finalize(lease, free.append, memory).atexit = False
-        return np.frombuffer(lease, dtype=kind, count=count).reshape(shape)
+        array: NDArray[np.generic] = np.frombuffer(memoryview(lease), dtype=kind, count=count).reshape(shape)
+        return array
 
     def clear(self) -> None:
         """Give what lies in the pool back to the system."""
