@@ -25,7 +25,7 @@ import requests
 
 from sparkring.errors import CommitConflict, ConfigError, SparkringError, StorageError
 from sparkring.pipelines.data.hadoop_conf import name_nodes, read_hadoop_conf
-from sparkring.pipelines.data.store import require_inside, require_not_all
+from sparkring.pipelines.data.store import Entry, require_inside, require_not_all
 from sparkring.pipelines.data.webhdfs import WebHdfsClient
 
 
@@ -72,6 +72,19 @@ class HdfsStore:
         except FileNotFoundError:
             return []
         return sorted(entry["pathSuffix"] for entry in entries if entry["type"] == "file" and entry["pathSuffix"])
+
+    def tree(self, folder: str) -> Iterator[Entry]:
+        """Everything below ``folder``: a request a folder."""
+        try:
+            with self._explained(folder):
+                entries = self._client.ls(self._path(folder), detail=True)
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            name, is_folder = f"{folder}/{entry['pathSuffix']}".strip("/"), entry["type"] == "directory"
+            yield Entry(name, int(entry["size"]), entry["modificationTime"] / 1000, is_folder)
+            if is_folder:
+                yield from self.tree(name)
 
     def put_if_absent(self, name: str, data: bytes) -> None:
         """Write beside, then rename without leave to overwrite."""

@@ -10,15 +10,16 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
 
 from sparkring.errors import CommitConflict, ConfigError
-from sparkring.pipelines.data.store import require_inside, require_not_all
+from sparkring.pipelines.data.store import Entry, require_inside, require_not_all
 
 
 class LocalStore:
@@ -52,6 +53,16 @@ class LocalStore:
             return sorted(entry.name for entry in os.scandir(self.path(folder)) if entry.is_file())
         except (FileNotFoundError, NotADirectoryError):
             return []
+
+    def tree(self, folder: str) -> Iterator[Entry]:
+        """Everything below ``folder``; what goes away meanwhile is left out."""
+        for place, folders, files in os.walk(self.path(folder)):
+            for name in (*folders, *files):
+                path = Path(place) / name
+                with suppress(FileNotFoundError):
+                    facts = path.lstat()
+                    is_folder = stat.S_ISDIR(facts.st_mode)
+                    yield Entry(path.relative_to(self.root).as_posix(), 0 if is_folder else facts.st_size, facts.st_mtime, is_folder)
 
     def put_if_absent(self, name: str, data: bytes) -> None:
         """Write beside, then link: the link fails if the name is taken, whoever took it."""

@@ -14,7 +14,9 @@ docs/stores.md says what each of them does to keep that promise.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlparse
@@ -22,6 +24,18 @@ from urllib.parse import unquote, urlparse
 import pyarrow as pa
 
 from sparkring.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file or, where the store has such, a folder."""
+
+    name: str
+    """Seen from the store's folder."""
+    bytes: int
+    changed: float
+    """Seconds since 1970, by the store's clock."""
+    is_folder: bool = False
 
 
 class Readable(Protocol):
@@ -51,6 +65,10 @@ class Store(Readable, Protocol):
 
     def names(self, folder: str) -> list[str]:
         """Names of the files directly inside ``folder``, sorted; empty if there is no such folder."""
+        ...
+
+    def tree(self, folder: str) -> Iterator[Entry]:
+        """Everything below ``folder``, at any depth and in no order; nothing if there is no such folder."""
         ...
 
     def put_if_absent(self, name: str, data: bytes) -> None:

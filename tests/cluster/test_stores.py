@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,19 @@ def test_what_is_put_is_read(place: str) -> None:
         store.read("a/none")
     with pytest.raises(FileNotFoundError):
         store.open_input("a/none").read()
+
+
+def test_a_tree_is_all_files_below_a_folder_with_their_sizes_and_times(place: str) -> None:
+    store, began = open_store(place), time.time()
+    for name in ("a/b/c", "a/b/d/e", "a/f", "ab/g", "h"):
+        store.put(name, name.encode())
+    found = list(store.tree("a"))
+    assert {entry.name: entry.bytes for entry in found if not entry.is_folder} == {"a/b/c": 5, "a/b/d/e": 7, "a/f": 3}
+    assert {entry.name for entry in found if entry.is_folder} <= {"a/b", "a/b/d"}
+    for entry in found:
+        assert began - 5 < entry.changed < time.time() + 5  # one machine, one clock; S3 tells whole seconds
+    assert list(store.tree("none")) == []
+    assert {entry.name for entry in store.tree("") if not entry.is_folder} == {"a/b/c", "a/b/d/e", "a/f", "ab/g", "h"}
 
 
 def test_a_file_is_read_at_any_place(place: str, tmp_path: Path) -> None:
