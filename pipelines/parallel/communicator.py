@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -27,19 +27,31 @@ RING_CYCLE_MS = 5
 IDLE_CYCLE_MS = 100
 """Horovod's cycle where they do not. At each cycle its threads wake and talk to each other, on cores that compute: with a
 rank a core, 5 ms cost a 0.17 s step 8 to 20 % (docs/log.md). Only what is rare waits for the longer one."""
+HOP_CYCLE_MS = 1
+"""Horovod's cycle where messages between stages pass through it: each of them waits for one."""
+HOP_FUSION_BYTES = 8 << 20
+"""How much Horovod sums at once where messages between stages wait behind it; by default 128 MB."""
 
 
 class Communicator:
     """Horovod, started for one rank. Use as a context manager; leaving it normally waits for the others."""
 
-    def __init__(self, context: RankContext) -> None:
+    def __init__(self, context: RankContext, *, extra_sets: Iterable[Ranks] = (), hops: bool = False) -> None:
         """Join the ring.
 
+        Args:
+            context: This rank's place in it.
+            extra_sets: Process sets beside those that the hosts ask for, the same on every rank, in any order.
+            hops: Whether messages between stages will pass through Horovod: its cycle is short then.
         Raises:
             RingError: Horovod counts other ranks than the launcher did.
         """
         self.context = context
-        self._sets: dict[Ranks, hvd.ProcessSet] = {ranks: hvd.ProcessSet(list(ranks)) for ranks in process_sets(context.hosts)}
+        self._sets: dict[Ranks, hvd.ProcessSet] = {
+            ranks: hvd.ProcessSet(list(ranks)) for ranks in _canonical((*process_sets(context.hosts), *extra_sets), context.size)}
+        if hops:
+            os.environ.setdefault("HOROVOD_CYCLE_TIME", str(HOP_CYCLE_MS))
+            os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(HOP_FUSION_BYTES))
         os.environ.setdefault("HOROVOD_CYCLE_TIME", str(IDLE_CYCLE_MS if context.sums_in_memory else RING_CYCLE_MS))
         hvd.init(process_sets=list(self._sets.values()))
         if (hvd.rank(), hvd.size()) != (context.rank, context.size):
@@ -53,6 +65,10 @@ class Communicator:
         if kind is None:
             self.barrier("close")  # a rank that leaves while others still work would tear down their ring
             hvd.shutdown()
+
+    def knows(self, ranks: Ranks) -> bool:
+        """Whether these ranks have a process set."""
+        return len(ranks) == self.context.size or ranks in self._sets
 
     def process_set(self, ranks: Ranks) -> hvd.ProcessSet:
         """The process set of ``ranks``: one that the mesh listed, or the global one."""
@@ -104,6 +120,11 @@ class Communicator:
         await_handles([handle], what=name, deadline_s=self.context.deadline_s)
         result: Tensor = hvd.synchronize(handle)
         return result
+
+
+def _canonical(sets: Iterable[Ranks], size: int) -> list[Ranks]:
+    """The sets as Horovod wants them on every rank: ascending, once each, without single ranks and without the whole ring."""
+    return sorted({tuple(sorted(ranks)) for ranks in sets if 1 < len(ranks) < size})
 
 
 def await_handles(handles: Sequence[int], *, what: str, deadline_s: float) -> None:

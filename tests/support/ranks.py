@@ -12,7 +12,7 @@ import secrets
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -26,7 +26,7 @@ _context.set_forkserver_preload(["torch", "horovod.torch", "pyarrow.parquet", "s
 
 
 def run_on_ranks(num_ranks: int, fn: Callable[..., Any], *args: Any, hosts: Sequence[int] = (), shared_memory: bool = True,
-                 cycle_ms: float | None = 2) -> list[Any]:
+                 cycle_ms: float | None = 2, doomed: Collection[int] = ()) -> list[Any]:
     """Run ``fn(context, *args)`` on real Horovod ranks and return the results by rank.
 
     Args:
@@ -36,6 +36,7 @@ def run_on_ranks(num_ranks: int, fn: Callable[..., Any], *args: Any, hosts: Sequ
         hosts: Host number of each rank; default all on one.
         shared_memory: What the context says.
         cycle_ms: Horovod's cycle time; None leaves it to the rank.
+        doomed: Ranks that are meant to raise, die or hang: nobody waits for them, and their result is None.
     Raises:
         AssertionError: a rank raised (its traceback is the message), died, or did not end in time.
     """
@@ -53,7 +54,8 @@ def run_on_ranks(num_ranks: int, fn: Callable[..., Any], *args: Any, hosts: Sequ
             process.start()
             send.close()
             ranks.append((process, receive))
-        return _collect([receive for _, receive in ranks])
+        results = _collect({rank: receive for rank, (_, receive) in enumerate(ranks) if rank not in doomed})
+        return [results.get(rank) for rank in range(num_ranks)]
     finally:
         for process, _ in ranks:
             process.kill()
@@ -61,14 +63,14 @@ def run_on_ranks(num_ranks: int, fn: Callable[..., Any], *args: Any, hosts: Sequ
         server.stop()
 
 
-def _collect(pipes: list[Connection]) -> list[Any]:
+def _collect(pipes: Mapping[int, Connection]) -> dict[int, Any]:
     results: dict[int, Any] = {}
     until = time.monotonic() + DEADLINE_S
     while len(results) < len(pipes):
-        pending = [pipe for rank, pipe in enumerate(pipes) if rank not in results]
+        pending = [pipe for rank, pipe in pipes.items() if rank not in results]
         arrived = wait(pending, timeout=max(0.0, until - time.monotonic()))
-        assert arrived, f"ranks {[rank for rank in range(len(pipes)) if rank not in results]} did not end within {DEADLINE_S:g} s"
-        for rank, pipe in enumerate(pipes):
+        assert arrived, f"ranks {[rank for rank in pipes if rank not in results]} did not end within {DEADLINE_S:g} s"
+        for rank, pipe in pipes.items():
             if pipe not in arrived:
                 continue
             try:
@@ -77,7 +79,7 @@ def _collect(pipes: list[Connection]) -> list[Any]:
                 raise AssertionError(f"rank {rank} died without a word") from None
             assert ok, f"rank {rank} raised:\n{value}"
             results[rank] = value
-    return [results[rank] for rank in range(len(pipes))]
+    return results
 
 
 def _environment(context: RankContext, port: int, cycle_ms: float | None) -> dict[str, str]:

@@ -1,0 +1,177 @@
+"""A message between two ranks as flat bytes: what its tensors are (the layout), and the tensors themselves.
+
+    header    magic | number of tensors | per tensor: dtype, dimensions, sizes          at most HEADER_BYTES
+    payload   tensor 0 | tensor 1 | ...                                                 each on a 64-byte line
+    refusal   the launch's random token | header of what was refused                    in a payload's place
+
+Nothing is pickled, so nothing that arrives is run. Knows nothing of how bytes travel.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import torch
+from torch import Tensor
+
+from sparkring.errors import PipelineShapeError, RingError
+
+HEADER_BYTES = 4096
+"""A header that travels by itself has this size, so that a receiver can post it without knowing what it holds."""
+LEAST_BYTES = 256
+"""No payload is smaller: a refusal must fit in its place."""
+LINE = 64
+DTYPES = (
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64,
+    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex32, torch.complex64, torch.complex128,
+    torch.float8_e4m3fn, torch.float8_e5m2)
+"""A dtype's place in this list is its code in a header."""
+
+_MAGIC = 0x53484F50
+_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
+_HEAD = struct.Struct("<IH")
+_TENSOR = struct.Struct("<BB")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Dtypes and shapes of a message's tensors, in order."""
+
+    parts: tuple[tuple[torch.dtype, tuple[int, ...]], ...]
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> Layout:
+        """What ``tensors`` are."""
+        return cls(tuple([(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]))
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each tensor."""
+        return tuple(math.prod(shape) * dtype.itemsize for dtype, shape in self.parts)
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each tensor begins in the payload, in bytes."""
+        ends = [0]
+        for size in self.sizes:
+            ends.append(ends[-1] + -(-size // LINE) * LINE)
+        return tuple(ends[:-1])
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of the payload."""
+        return max(LEAST_BYTES, self.offsets[-1] + self.sizes[-1] if self.parts else 0)
+
+    def __str__(self) -> str:
+        """For an error: ``float32 [4, 8], int64 []``."""
+        return ", ".join(f"{str(dtype).removeprefix('torch.')} {list(shape)}" for dtype, shape in self.parts) or "no tensors"
+
+
+@lru_cache(maxsize=256)
+def pack_header(layout: Layout) -> bytes:
+    """The header of a message, as short as it gets.
+
+    Raises:
+        PipelineShapeError: a dtype that has no code, or so many tensors that the header does not fit HEADER_BYTES.
+    """
+    pieces = [_HEAD.pack(_MAGIC, len(layout.parts))]
+    for dtype, shape in layout.parts:
+        if dtype not in _CODES:
+            raise PipelineShapeError(f"a message holds a tensor of {dtype}, which no transport carries; "
+                                     f"send one of {', '.join(str(known).removeprefix('torch.') for known in DTYPES)}.")
+        pieces.append(_TENSOR.pack(_CODES[dtype], len(shape)) + struct.pack(f"<{len(shape)}q", *shape))
+    header = b"".join(pieces)
+    if len(header) > HEADER_BYTES:
+        raise PipelineShapeError(f"a message of {len(layout.parts)} tensors has a header of {len(header)} bytes, a transport carries "
+                                 f"{HEADER_BYTES}; join some of the tensors before they cross the border.")
+    return header
+
+
+@lru_cache(maxsize=256)
+def unpack_header(data: bytes) -> Layout:
+    """The layout that a header tells; what follows the header is not looked at.
+
+    Raises:
+        RingError: this is no header.
+    """
+    try:
+        magic, count = _HEAD.unpack_from(data)
+        place, parts = _HEAD.size, []
+        for _ in range(count):
+            code, num_dims = _TENSOR.unpack_from(data, place)
+            shape = struct.unpack_from(f"<{num_dims}q", data, place + _TENSOR.size)
+            parts.append((DTYPES[code], shape))
+            place += _TENSOR.size + 8 * num_dims
+    except (struct.error, IndexError):
+        magic, parts = 0, []
+    if magic != _MAGIC or any(size < 0 for _, shape in parts for size in shape):
+        raise RingError("a message between ranks does not begin as one of ours; all ranks must run the same version of sparkring.")
+    return Layout(tuple(parts))
+
+
+def header_tensor(layout: Layout) -> Tensor:
+    """The header as HEADER_BYTES of uint8, to travel by itself."""
+    return torch.frombuffer(bytearray(pack_header(layout).ljust(HEADER_BYTES, b"\0")), dtype=torch.uint8)
+
+
+def read_header(buffer: Tensor) -> Layout:
+    """The layout that a ``header_tensor`` tells."""
+    return unpack_header(buffer.numpy().tobytes())
+
+
+def pack(layout: Layout, tensors: Sequence[Tensor]) -> Tensor:
+    """The payload of ``tensors`` as flat uint8 on the CPU: their own memory where one contiguous tensor is all, else a copy."""
+    if len(tensors) == 1 and layout.sizes[0] == layout.nbytes:
+        return flat_bytes(tensors[0].cpu())
+    payload = torch.empty(layout.nbytes, dtype=torch.uint8)
+    write(layout, tensors, payload)
+    return payload
+
+
+def write(layout: Layout, tensors: Sequence[Tensor], payload: Tensor) -> None:
+    """Copy ``tensors`` to their places in ``payload``, flat uint8 of at least ``layout.nbytes``."""
+    for tensor, offset, size in zip(tensors, layout.offsets, layout.sizes, strict=True):
+        payload[offset:offset + size].copy_(flat_bytes(tensor))
+
+
+def read(layout: Layout, payload: Tensor) -> list[Tensor]:
+    """The tensors in ``payload``: they share its memory, but are no views, so that autograd counts their versions apart."""
+    storage, start = payload.untyped_storage(), payload.storage_offset()
+    return [torch.empty(0, dtype=dtype).set_(storage, (start + offset) // dtype.itemsize, shape)
+            for (dtype, shape), offset in zip(layout.parts, layout.offsets, strict=True)]
+
+
+def flat_bytes(tensor: Tensor) -> Tensor:
+    """The tensor's bytes in row-major order, flat uint8; a copy only where it is not contiguous.
+
+    Raises:
+        PipelineShapeError: it is sparse, nested or has no values.
+    """
+    if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested:
+        raise PipelineShapeError(f"a message holds a tensor of {tensor.layout} on {tensor.device}, transports carry dense ones; "
+                                 "call to_dense() before it crosses the border.")
+    dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return dense.reshape(-1).view(torch.uint8)
+
+
+def refusal(layout: Layout, *, token: bytes, length: int) -> Tensor:
+    """What travels in place of a payload of ``length`` bytes when the sender must not send ``layout``; the header is cut to fit."""
+    text = (token + pack_header(layout))[:length]
+    return torch.frombuffer(bytearray(text.ljust(length, b"\0")), dtype=torch.uint8)
+
+
+def read_refusal(payload: Tensor, *, token: bytes) -> Layout | None:
+    """The layout that was refused, if this is a refusal; an empty one if its header did not fit.
+
+    Its first bytes are the launch's random token: 16 bytes that a payload begins with by chance once in 2**128.
+    """
+    if payload[:len(token)].numpy().tobytes() != token:
+        return None
+    try:
+        return unpack_header(payload[len(token):len(token) + HEADER_BYTES].numpy().tobytes())
+    except RingError:
+        return Layout(())

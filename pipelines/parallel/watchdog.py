@@ -1,0 +1,47 @@
+"""What a rank did last, kept for the error of a wait that does not end, and the signals by which links report such a wait.
+
+Horovod's own stall check is silent under Gloo, so every wait of a transport has a deadline of ours. Pure: no torch, no horovod.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+KEPT = 12
+
+
+class Journal:
+    """The last KEPT things that this rank did, the newest last. Noting costs under a microsecond: text is made when it is read."""
+
+    def __init__(self) -> None:
+        self._lines: deque[tuple[float, str, object]] = deque(maxlen=KEPT)
+
+    def note(self, what: str, about: object = "") -> None:
+        """Remember ``what`` was done; ``about`` is turned into text only if somebody reads the journal."""
+        self._lines.append((time.monotonic(), what, about))
+
+    def last(self) -> tuple[str, ...]:
+        """The lines with their age, e.g. ``2.31 s ago: send f1 of 0>1 slot 3``."""
+        now = time.monotonic()
+        return tuple(f"{now - when:.2f} s ago: {what} {about}".rstrip() for when, what, about in tuple(self._lines))
+
+
+class Silence(Exception):
+    """A link waited until the deadline."""
+
+
+class Ended(Exception):
+    """A link found that the other rank is gone; the message says how it noticed."""
+
+
+def seconds_left(until: float) -> float:
+    """Seconds to the moment ``until`` of the monotonic clock.
+
+    Raises:
+        Silence: it has passed.
+    """
+    left = until - time.monotonic()
+    if left <= 0:
+        raise Silence
+    return left

@@ -1,0 +1,204 @@
+"""A wait for another rank ends, in a typed error that says which; and the traps of Horovod, each beside what happens without care.
+
+T1 to T10 are the numbers by which the traps are known in this project's notes on parallelism.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import horovod.torch as hvd
+import pytest
+import torch
+from horovod.common.exceptions import HorovodInternalError
+
+from sparkring.errors import DeadlinePassed, PeerSilent, RingError
+from sparkring.pipelines.parallel.communicator import Communicator, await_handles
+from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.parallel.transport import Edge
+from tests.support.ranks import run_on_ranks
+from tests.support.transports import WAYS, both_ways, opened, started, transport
+
+pytestmark = pytest.mark.parallel
+every_way = pytest.mark.parametrize("way", WAYS)
+F, B = both_ways((0, 1))
+DEADLINE_S = 2.0
+
+
+def _fail(fault: str) -> None:
+    """What rank 1 does after its first message."""
+    if fault == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "raises":
+        raise ValueError("a bug in a stage")
+    signal.pause()
+
+
+def _fault(context: RankContext, way: str, fault: str) -> PeerSilent | None:
+    """Rank 1 fails after one message; rank 0 waits for a second one, or for rank 1 to take one."""
+    communicator = started(context, way, [F, B])
+    link = transport(communicator, way, [F, B])
+    if context.rank == 1:
+        link.send(B, 0, [torch.ones(10**5)])
+        link.drain()
+        _fail(fault)
+    link._deadline_s = DEADLINE_S
+    link.receive(B, 0)
+    link.note("F1 of chunk 0")
+    try:
+        if fault == "takes nothing":
+            link.send(F, 0, [torch.ones(10**5)])
+            link.drain()
+        else:
+            link.receive(B, 1)
+    except PeerSilent as error:
+        return error
+    return None
+
+
+@every_way
+@pytest.mark.parametrize("fault", ["is killed", "raises", "sleeps", "takes nothing"])
+def test_a_rank_that_waits_for_one_that_fails_says_so_in_time(way: str, fault: str) -> None:
+    """T7: the end of one rank is the end of Horovod on all others."""
+    if (way, fault) == ("sidecar memory", "takes nothing"):
+        pytest.skip("through memory a message is gone when it is sent")
+    error = run_on_ranks(2, _fault, way, fault, doomed=(1,))[0]
+    assert isinstance(error, PeerSilent)
+    assert (error.rank, error.peer) == (0, 1)
+    what = "to be rid of edge f1 0>1 slot 0" if fault == "takes nothing" else "to receive edge b1 1>0 slot 1"
+    assert error.waited_for == f"{way.partition(' ')[0]} {what}"
+    assert any("F1 of chunk 0" in action for action in error.last_actions)
+    if fault in ("is killed", "raises"):
+        assert "but rank 1 has ended (" in str(error)
+    else:
+        assert not error.ended
+        assert "and rank 1 said nothing; see rank 1's last lines, or raise train.ring.deadline_s" in str(error)
+    assert not list(Path("/dev/shm").glob("sparkring-*.socket"))
+
+
+def _names(context: RankContext) -> list[str]:
+    """Ranks of different histories: rank 0 has begun one operation more than rank 1."""
+    said = []
+    other = Edge(0, 1, "other")
+    with opened(context, "horovod", [F, B, other]) as (communicator, link):
+        left_over = hvd.allgather_async(torch.ones(1), name="only rank 0 does this") if context.rank == 0 else None
+        for edge in (F, B, other):  # T3: three messages in the same slot between the same two ranks
+            if edge.source == context.rank:
+                link.send(edge, 7, [torch.ones(10)])
+        if context.rank == 0:
+            try:
+                link.send(F, 7, [torch.ones(10)])
+            except RingError as error:
+                said.append(str(error))
+            try:
+                for _ in range(2):
+                    hvd.allgather_async(torch.ones(1), name="twice")
+            except (HorovodInternalError, ValueError) as error:
+                said.append(str(error))
+        communicator.barrier("tried")
+        said += [f"{edge}: {int(link.receive(edge, 7)[0].sum())}" for edge in (F, B, other) if edge.target == context.rank]
+        unnamed = hvd.allgather_async(torch.ones(1))
+        try:
+            await_handles([unnamed], what="unnamed", deadline_s=1.0)
+            said.append("unnamed operations met")
+        except DeadlinePassed:
+            said.append("unnamed operations did not meet")
+        assert left_over is None or not hvd.poll(left_over)
+    return said
+
+
+def test_t1_t3_operations_meet_by_edge_direction_and_slot_where_counted_or_repeated_names_do_not() -> None:
+    first, second = run_on_ranks(2, _names)
+    assert first[0] == ("edge f1 0>1 slot 7 is in flight already: rank 1 has not received the last one; "
+                        "use more slots than there are micro-batches in flight.")
+    assert "same name" in first[1]  # the control for T3
+    assert first[2:] == ["b1 1>0: 10", "unnamed operations did not meet"]
+    assert second == ["f1 0>1: 10", "other 0>1: 10", "unnamed operations did not meet"]  # the control for T1
+
+
+def _stall(context: RankContext) -> tuple[bool, str]:
+    os.environ.update({"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"})
+    communicator = started(context, "horovod", [F, B])
+    link = transport(communicator, "horovod", [F, B])
+    if context.rank == 1:
+        signal.pause()
+    handle = hvd.allgather_async(torch.ones(1), name="only rank 0 asks")
+    link._deadline_s = 4.0  # twice what Horovod was told to shut down after
+    try:
+        link.receive(B, 0)
+    except PeerSilent as error:
+        return hvd.poll(handle), str(error)
+    return hvd.poll(handle), ""
+
+
+def test_t4_our_deadline_ends_a_wait_that_horovods_stall_check_sleeps_through() -> None:
+    shut_down, error = run_on_ranks(2, _stall, doomed=(1,))[0]
+    assert not shut_down
+    assert "and rank 1 said nothing" in error
+
+
+def _world(context: RankContext, care: bool) -> tuple[str, int]:
+    if care:
+        with Communicator(context, extra_sets=[(1, 0), (0, 1), (0,), (1,)]) as communicator:
+            return "", communicator.process_set((0, 1)).size()
+    try:
+        hvd.init(process_sets=[hvd.ProcessSet([0, 1])])
+    except (ValueError, RuntimeError) as error:
+        return str(error), 0
+    return "", 0
+
+
+def test_t5_a_set_of_the_whole_ring_is_horovods_global_one() -> None:
+    assert run_on_ranks(2, _world, True) == [("", 2), ("", 2)]
+    assert all("process set" in error for error, _ in run_on_ranks(2, _world, False))
+
+
+def _processor_s(context: RankContext, way: str) -> tuple[float, float]:
+    """Seconds of processor time that the waiting thread spends in a wait of a second: ours, Horovod's."""
+    spent = []
+    with opened(context, way, [F, B]) as (communicator, link):
+        for ours in (True, False):
+            communicator.barrier(f"begin {ours}")
+            if context.rank == 1:
+                time.sleep(1)  # what the other rank waits for
+            began = time.thread_time()
+            if not ours:
+                hvd.synchronize(hvd.allgather_async(torch.ones(1), name="waited for"))
+            elif context.rank == 1:
+                link.send(B, 0, [torch.ones(1)])
+            else:
+                link.receive(B, 0)
+            spent.append(time.thread_time() - began)
+    return spent[0], spent[1]
+
+
+@every_way
+def test_t8_a_wait_leaves_the_processor_to_others(way: str) -> None:
+    ours, control = run_on_ranks(2, _processor_s, way)[0]
+    assert ours < control / 4
+
+
+def _starved(context: RankContext, timeout_s: str) -> str:
+    """Rank 1 gets no processor for 5 seconds, while rank 0 waits for its message."""
+    os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = timeout_s
+    communicator = started(context, "horovod", [F, B])
+    link = transport(communicator, "horovod", [F, B])
+    if context.rank == 1:
+        with subprocess.Popen(["sh", "-c", f"sleep 5; kill -CONT {os.getpid()}"]):
+            os.kill(os.getpid(), signal.SIGSTOP)
+            link.send(B, 0, [torch.ones(10)])
+            link.drain()
+        return "sent"
+    try:
+        return f"received {int(link.receive(B, 0)[0].sum())}"
+    except PeerSilent as error:
+        return error.ended
+
+
+def test_t10_a_starved_rank_costs_its_ring_only_time_where_gloos_timeout_is_long() -> None:
+    assert run_on_ranks(2, _starved, "60", doomed=(1,))[0] == "received 10"
+    assert run_on_ranks(2, _starved, "2", doomed=(1,))[0] not in ("", "received 10")
