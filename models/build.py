@@ -8,9 +8,10 @@ from torch import nn
 
 from sparkring.conf.schema import ImageModelConfig, ModelConfig, TabularModelConfig
 from sparkring.errors import ConfigError
-from sparkring.models.image import ImageNetwork
-from sparkring.models.tabular import TabularNetwork
-from sparkring.models.text import TextNetwork
+from sparkring.models.blocks import BlockList, WholeModel
+from sparkring.models.image import image_blocks
+from sparkring.models.tabular import tabular_blocks
+from sparkring.models.text import text_blocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,19 +44,28 @@ def build_model(config: ModelConfig, shapes: Shapes) -> nn.Module:
     Raises:
         ConfigError: this kind of network does not take such rows.
     """
+    return WholeModel(list_blocks(config, shapes))
+
+
+def list_blocks(config: ModelConfig, shapes: Shapes) -> BlockList:
+    """The blocks of the network that ``build_model`` builds, none of them built; same arguments, same refusals."""
+    _require_features(config, shapes)
     if isinstance(config, TabularModelConfig):
-        _require(config.kind, "prepare.features.numeric or categorical", shapes.num_numeric or shapes.cardinalities)
-        return TabularNetwork(shapes.num_numeric, shapes.cardinalities, hidden=config.hidden, max_embedding=config.max_embedding,
+        return tabular_blocks(shapes.num_numeric, shapes.cardinalities, hidden=config.hidden, max_embedding=config.max_embedding,
                               num_outputs=shapes.num_outputs)
     if isinstance(config, ImageModelConfig):
-        _require(config.kind, "prepare.features.image", shapes.image)
         assert shapes.image is not None
-        return ImageNetwork(shapes.image[0], shapes.num_outputs, widths=config.widths)
-    _require(config.kind, "prepare.features.tokens", shapes.length)
-    return TextNetwork(shapes.vocabulary, shapes.length, width=config.width, layers=config.layers, heads=config.heads, tied=config.tied)
+        return image_blocks(shapes.image[0], shapes.num_outputs, widths=config.widths)
+    return text_blocks(shapes.vocabulary, shapes.length, width=config.width, layers=config.layers, heads=config.heads, tied=config.tied)
 
 
-def _require(kind: str, features: str, found: object) -> None:
+def _require_features(config: ModelConfig, shapes: Shapes) -> None:
+    if isinstance(config, TabularModelConfig):
+        features, found = "prepare.features.numeric or categorical", bool(shapes.num_numeric or shapes.cardinalities)
+    elif isinstance(config, ImageModelConfig):
+        features, found = "prepare.features.image", shapes.image is not None
+    else:
+        features, found = "prepare.features.tokens", shapes.length > 0
     if not found:
-        raise ConfigError(f"model.kind={kind} takes rows with {features}, which this dataset version does not have; "
+        raise ConfigError(f"model.kind={config.kind} takes rows with {features}, which this dataset version does not have; "
                           "choose a model of another kind, or prepare such features.")

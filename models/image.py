@@ -15,45 +15,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, WholeModel
+
+IMAGE = "image"
 CHANNELS_PER_GROUP = 8
 """Of a normalisation; a width that 8 does not divide takes the largest divisor that both share."""
 
 
-class ImageNetwork(nn.Module):
-    """Predicts class logits from one image a row."""
+class ImageNetwork(WholeModel):
+    """Predicts class logits from one image a row: called with ``image`` (B, C, H, W) floats."""
 
     def __init__(self, channels: int, num_outputs: int, *, widths: Sequence[int]) -> None:
-        """Build the layers.
+        """Build the layers; the arguments are those of ``image_blocks``."""
+        super().__init__(image_blocks(channels, num_outputs, widths=widths))
 
-        Args:
-            channels: C of the images.
-            num_outputs: K, the logits of a row; with 1 they are returned as (B,).
-            widths: Channels of each stage; every stage but the first halves height and width.
-        """
-        super().__init__()
-        self.stem = nn.Conv2d(channels, widths[0], 3, padding=1)
-        stages: list[nn.Module] = []
-        before = widths[0]
-        for place, width in enumerate(widths):
-            if place:
-                stages.append(nn.Conv2d(before, width, 3, stride=2, padding=1))
-            stages.append(ResidualBlock(width))
-            before = width
-        self.stages = nn.Sequential(*stages)
-        self.norm = _norm(before)
-        self.head = nn.Linear(before, num_outputs)
 
-    def forward(self, image: Tensor) -> Tensor:
-        """Return logits (B, K), or (B,) where K is 1, for ``image`` (B, C, H, W) floats."""
-        x_BCHW = self.stages(self.stem(image))
-        x_BC = torch.relu(self.norm(x_BCHW)).mean(dim=(2, 3))
-        logits: Tensor = self.head(x_BC)
-        return logits.squeeze(1) if logits.shape[1] == 1 else logits
+def image_blocks(channels: int, num_outputs: int, *, widths: Sequence[int]) -> BlockList:
+    """The network's blocks: the stem, each halving and each residual block, and what makes logits.
+
+    Args:
+        channels: C of the images.
+        num_outputs: K, the logits of a row; with 1 they are returned as (B,).
+        widths: Channels of each stage; every stage but the first halves height and width.
+    """
+    made: list[Factory] = []
+    for before, width in zip((0, *widths), widths, strict=False):
+        if before:
+            made.append(partial(nn.Conv2d, before, width, 3, stride=2, padding=1))
+        made.append(partial(ResidualBlock, width))
+    head = {"norm": partial(_norm, widths[-1]), "head": partial(nn.Linear, widths[-1], num_outputs)}
+    return BlockList((
+        Block("stem", {"stem": partial(nn.Conv2d, channels, widths[0], 3, padding=1)}, reads=(IMAGE,)),
+        *(Block(f"stages.{place}", {f"stages.{place}": make}) for place, make in enumerate(made)),
+        Block("head", head, run=_pooled_logits, writes=(LOGITS,))), inputs=(IMAGE,))
 
 
 class ResidualBlock(nn.Module):
@@ -69,6 +69,12 @@ class ResidualBlock(nn.Module):
         hidden = self.conv1(functional.relu(self.norm1(x_BCHW)))
         changed: Tensor = x_BCHW + self.conv2(functional.relu(self.norm2(hidden)))
         return changed
+
+
+def _pooled_logits(parts: Sequence[nn.Module], x_BCHW: Tensor) -> Tensor:
+    norm, head = parts
+    logits: Tensor = head(torch.relu(norm(x_BCHW)).mean(dim=(2, 3)))
+    return logits.squeeze(1) if logits.shape[1] == 1 else logits
 
 
 def _norm(width: int) -> nn.GroupNorm:

@@ -42,8 +42,7 @@ def next_token_loss_sum(logits: Tensor, tokens: Tensor, *, pad_id: int) -> Tenso
     Returns:
         A scalar; 0 for no rows, and a row without a second token adds 0.
     """
-    nats, counted = next_token_nats(logits, tokens, pad_id=pad_id)
-    return (nats.sum(dim=1) / counted.sum(dim=1).clamp(min=1)).sum()
+    return mean_over_tokens(*next_token_nats(logits, tokens, pad_id=pad_id))
 
 
 def next_token_nats(logits: Tensor, tokens: Tensor, *, pad_id: int) -> tuple[Tensor, Tensor]:
@@ -53,6 +52,16 @@ def next_token_nats(logits: Tensor, tokens: Tensor, *, pad_id: int) -> tuple[Ten
         (rows, length) nats of the token after each position, and (rows, length) whether there is one to predict; where there
         is none (the end of the row, padding) the nats are 0.
     """
-    targets = functional.pad(tokens[:, 1:], (0, 1), value=pad_id)
+    targets = next_tokens(tokens, pad_id=pad_id)
     nats = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=pad_id, reduction="none")
     return nats.view_as(targets), targets != pad_id
+
+
+def next_tokens(tokens: Tensor, *, pad_id: int) -> Tensor:
+    """(rows, length) the token after each position; ``pad_id`` at the end, where there is none."""
+    return functional.pad(tokens[:, 1:], (0, 1), value=pad_id)
+
+
+def mean_over_tokens(nats: Tensor, counted: Tensor) -> Tensor:
+    """Sum over rows of the mean of the nats that are counted; the others are 0."""
+    return (nats.sum(dim=1) / counted.sum(dim=1).clamp(min=1)).sum()

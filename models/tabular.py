@@ -4,47 +4,66 @@
                                         +-> concat -> [linear -> ReLU] x len(hidden) -> linear -> logits (B, K)
     numeric     (B, F) -----------------+
 
-Shapes: B rows, F numeric features, C category columns, K logits a row. Initial weights depend on the seed of torch's generator only.
+Shapes: B rows, F numeric features, C category columns, K logits a row.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
+from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, WholeModel
 
-class TabularNetwork(nn.Module):
-    """Predicts a label from one row of a table."""
+NUMERIC, CATEGORICAL = "numeric", "categorical"
+
+
+class TabularNetwork(WholeModel):
+    """Predicts a label from one row of a table: called with ``numeric`` (B, F) floats and ``categorical`` (B, C) int64 ids."""
 
     def __init__(self, num_numeric: int, cardinalities: Sequence[int], *, hidden: Sequence[int], max_embedding: int,
                  num_outputs: int = 1) -> None:
-        """Build the layers.
+        """Build the layers; the arguments are those of ``tabular_blocks``."""
+        super().__init__(tabular_blocks(num_numeric, cardinalities, hidden=hidden, max_embedding=max_embedding, num_outputs=num_outputs))
 
-        Args:
-            num_numeric: F, columns of ``numeric``.
-            cardinalities: Ids of each category column, id 0 (unknown) included.
-            hidden: Widths of the hidden layers.
-            max_embedding: Largest embedding width.
-            num_outputs: K; with 1 the logits are returned as (B,).
-        """
-        super().__init__()
-        widths = [embedding_width(size, limit=max_embedding) for size in cardinalities]
-        self.embeddings = nn.ModuleList(nn.Embedding(size, width) for size, width in zip(cardinalities, widths, strict=True))
-        layers: list[nn.Module] = []
-        width = num_numeric + sum(widths)
-        for units in hidden:
-            layers += [nn.Linear(width, units), nn.ReLU()]
-            width = units
-        self.layers = nn.Sequential(*layers, nn.Linear(width, num_outputs))
 
-    def forward(self, numeric: Tensor, categorical: Tensor) -> Tensor:
-        """Return logits (B, K), or (B,) where K is 1, for ``numeric`` (B, F) floats and ``categorical`` (B, C) int64 ids."""
-        columns = [embed(categorical[:, position]) for position, embed in enumerate(self.embeddings)]
-        logits: Tensor = self.layers(torch.cat([numeric, *columns], dim=1))
-        return logits.squeeze(1) if logits.shape[1] == 1 else logits
+def tabular_blocks(num_numeric: int, cardinalities: Sequence[int], *, hidden: Sequence[int], max_embedding: int,
+                   num_outputs: int = 1) -> BlockList:
+    """The network's blocks: the embeddings, each hidden layer, and what makes logits.
+
+    Args:
+        num_numeric: F, columns of ``numeric``.
+        cardinalities: Ids of each category column, id 0 (unknown) included.
+        hidden: Widths of the hidden layers.
+        max_embedding: Largest embedding width.
+        num_outputs: K; with 1 the logits are returned as (B,).
+    """
+    columns = [(size, embedding_width(size, limit=max_embedding)) for size in cardinalities]
+    embeddings: dict[str, Factory] = {
+        f"embeddings.{column}": partial(nn.Embedding, size, width) for column, (size, width) in enumerate(columns)}
+    widths = [num_numeric + sum(width for _, width in columns), *hidden, num_outputs]
+    layers = [(f"layers.{2 * place}", partial(nn.Linear, *pair)) for place, pair in enumerate(pairwise(widths))]  # odd ones: ReLU
+    return BlockList((
+        Block("embeddings", embeddings, run=_embed, reads=(NUMERIC, CATEGORICAL)),
+        *(Block(name, {name: make}, run=_hidden) for name, make in layers[:-1]),
+        *(Block(name, {name: make}, run=_logits, writes=(LOGITS,)) for name, make in layers[-1:])), inputs=(NUMERIC, CATEGORICAL))
+
+
+def _embed(parts: Sequence[nn.Module], numeric: Tensor, categorical: Tensor) -> Tensor:
+    return torch.cat([numeric, *(embed(categorical[:, column]) for column, embed in enumerate(parts))], dim=1)
+
+
+def _hidden(parts: Sequence[nn.Module], x: Tensor) -> Tensor:
+    return torch.relu(parts[0](x))
+
+
+def _logits(parts: Sequence[nn.Module], x: Tensor) -> Tensor:
+    logits: Tensor = parts[0](x)
+    return logits.squeeze(1) if logits.shape[1] == 1 else logits
 
 
 def embedding_width(cardinality: int, *, limit: int) -> int:

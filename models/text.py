@@ -11,51 +11,67 @@ down with depth); Press and Wolf, "Using the output embedding to improve languag
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, WholeModel
+
+TOKENS = "tokens"
 INITIAL_STD = 0.02
 
 
-class TextNetwork(nn.Module):
-    """Predicts the logits of the token after each position."""
+class TextNetwork(WholeModel):
+    """Predicts the token after each position: called with ``tokens`` (B, T) int64, it returns logits (B, T, V)."""
 
     def __init__(self, vocabulary: int, length: int, *, width: int, layers: int, heads: int, tied: bool) -> None:
-        """Build the layers.
-
-        Args:
-            vocabulary: V, token ids.
-            length: T, tokens of a row at most.
-            width: D; a multiple of ``heads``.
-            layers: Blocks.
-            heads: H.
-            tied: Whether the output matrix is the embedding's.
-        """
-        super().__init__()
-        self.token_embedding = nn.Embedding(vocabulary, width)
-        self.position_embedding = nn.Embedding(length, width)
-        blocks = [Block(width, heads) for _ in range(layers)]
-        self.blocks = nn.ModuleList(blocks)
-        self.norm = nn.LayerNorm(width)
-        self.head = None if tied else nn.Linear(width, vocabulary, bias=False)
-        self.apply(_initialise)
-        for block in blocks:
-            for last in (block.attention.project, block.shrink):  # what is added to the residual stream, 2 a layer
-                nn.init.normal_(last.weight, std=INITIAL_STD / math.sqrt(2 * layers))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return logits (B, T, V) for ``tokens`` (B, T) int64."""
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        x_BTD = self.token_embedding(tokens) + self.position_embedding(positions)
-        for block in self.blocks:
-            x_BTD = block(x_BTD)
-        weight = self.token_embedding.weight if self.head is None else self.head.weight
-        return functional.linear(self.norm(x_BTD), weight)
+        """Build the layers; the arguments are those of ``text_blocks``."""
+        super().__init__(text_blocks(vocabulary, length, width=width, layers=layers, heads=heads, tied=tied))
 
 
-class Block(nn.Module):
+def text_blocks(vocabulary: int, length: int, *, width: int, layers: int, heads: int, tied: bool) -> BlockList:
+    """The network's blocks: the embeddings, each decoder block, and what makes logits.
+
+    Args:
+        vocabulary: V, token ids.
+        length: T, tokens of a row at most.
+        width: D; a multiple of ``heads``.
+        layers: Decoder blocks.
+        heads: H.
+        tied: Whether the output matrix is the embedding's.
+    """
+    embedding = partial(_initialised, partial(TokenEmbedding, vocabulary, width))
+    position = partial(_initialised, partial(nn.Embedding, length, width))
+    decoder = partial(_initialised, partial(DecoderBlock, width, heads), added_std=INITIAL_STD / math.sqrt(2 * layers))
+    norm = partial(nn.LayerNorm, width)
+    if tied:
+        head = Block("head", {"norm": norm, "token_embedding": embedding}, run=_tied_logits, writes=(LOGITS,))
+    else:
+        output = partial(_initialised, partial(TokenLogits, width, vocabulary, bias=False))
+        head = Block("head", {"norm": norm, "head": output}, writes=(LOGITS,))
+    names = [f"blocks.{number}" for number in range(layers)]
+    return BlockList((
+        Block("embedding", {"token_embedding": embedding, "position_embedding": position}, run=_embed, reads=(TOKENS,)),
+        *(Block(name, {name: decoder}) for name in names),
+        head), inputs=(TOKENS,))
+
+
+class TokenEmbedding(nn.Embedding):
+    """A vector a token, and the logits of the tokens that a vector is like."""
+
+    def logits(self, x_BTD: Tensor) -> Tensor:
+        """Return (B, T, V)."""
+        return functional.linear(x_BTD, self.weight)
+
+
+class TokenLogits(nn.Linear):
+    """The logits of the tokens, from a matrix of their own."""
+
+
+class DecoderBlock(nn.Module):
     """Attention, then a multilayer perceptron, each normalised before and added after."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -88,8 +104,27 @@ class CausalAttention(nn.Module):
         return projected
 
 
-def _initialise(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=INITIAL_STD)
-    if isinstance(module, nn.Linear) and module.bias is not None:
-        nn.init.zeros_(module.bias)
+def _embed(parts: Sequence[nn.Module], tokens: Tensor) -> Tensor:
+    token, position = parts
+    x_BTD: Tensor = token(tokens) + position(torch.arange(tokens.shape[1], device=tokens.device))
+    return x_BTD
+
+
+def _tied_logits(parts: Sequence[nn.Module], x_BTD: Tensor) -> Tensor:
+    norm, embedding = parts
+    assert isinstance(embedding, TokenEmbedding)
+    return embedding.logits(norm(x_BTD))
+
+
+def _initialised(make: Factory, added_std: float = INITIAL_STD) -> nn.Module:
+    """Make a part with normal weights; ``added_std`` is that of what a decoder block adds to the residual stream, twice a block."""
+    part = make()
+    for module in part.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=INITIAL_STD)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+    if isinstance(part, DecoderBlock):
+        for last in (part.attention.project, part.shrink):
+            nn.init.normal_(last.weight, std=added_std)
+    return part

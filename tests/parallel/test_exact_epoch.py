@@ -7,6 +7,8 @@ averages is the control: it misses by a gap that the test states.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -43,12 +45,19 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {"sgd": {"name": "sgd", "lr": 0.05, "mom
 
 
 class PlainNetwork(nn.Module):
-    """The network of the test in plain torch, built in the order in which a seed gives the same initial weights."""
+    """The network of the test in plain torch; each layer draws its weights from a seed made of the model's and its own name."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.embeddings = nn.ModuleList([nn.Embedding(4, 3)])
-        self.layers = nn.Sequential(nn.Linear(len(NUMERIC) + 3, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 1))
+        seed = int(torch.randint(2 ** 62, ()))
+
+        def drawn(name: str, make: Callable[[], nn.Module]) -> nn.Module:
+            torch.manual_seed(int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big") >> 1)
+            return make()
+
+        self.embeddings = nn.ModuleList([drawn("embeddings.0", lambda: nn.Embedding(4, 3))])
+        self.layers = nn.Sequential(drawn("layers.0", lambda: nn.Linear(len(NUMERIC) + 3, 16)), nn.ReLU(),
+                                    drawn("layers.2", lambda: nn.Linear(16, 8)), nn.ReLU(), drawn("layers.4", lambda: nn.Linear(8, 1)))
 
     def forward(self, numeric: Tensor, colour: Tensor) -> Tensor:
         return self.layers(torch.cat([numeric, self.embeddings[0](colour)], dim=1)).squeeze(1)

@@ -1,0 +1,67 @@
+"""Blocks of a ``torch.nn.Sequential``: each of its modules is one, so a user's plain model can be cut as it is.
+
+Built in full on every rank, the modules keep their weights. A model too large for that is built ``with torch.device("meta")``,
+which costs no memory: each module is then made, with weights from its own seed, where it is needed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from functools import partial
+from itertools import chain
+
+import torch
+from torch import nn
+
+from sparkring.errors import ConfigError
+from sparkring.models.blocks import LOGITS, Block, BlockList, BlockRun, X
+
+
+def blocks_of(model: nn.Module) -> BlockList:
+    """The blocks of a model that lists them, or of a sequence of modules.
+
+    Raises:
+        ConfigError: it does neither, or a sequence's modules share parameters.
+    """
+    if isinstance(model, BlockRun):
+        return model.block_list
+    if isinstance(model, nn.Sequential):
+        return sequential_blocks(model)
+    raise ConfigError(f"{type(model).__name__} cannot be cut into stages: it lists no blocks. Make it a torch.nn.Sequential, or derive it "
+                      "from sparkring.models.blocks.BlockRun.")
+
+
+def sequential_blocks(model: nn.Sequential, *, reads: str = X, writes: str = LOGITS) -> BlockList:
+    """A block a module, named as in ``state_dict``.
+
+    Args:
+        model: Its modules take one tensor and return one; on the meta device or built.
+        reads: Name of the input tensor.
+        writes: Name of what the last module returns.
+    """
+    children = [(name, child) for name, child in model._modules.items() if child is not None]  # noqa: SLF001 - named_children() drops repeats
+    owners = Counter(chain.from_iterable({id(parameter) for parameter in child.parameters()} for _, child in children))
+    if any(count > 1 for count in owners.values()):
+        names = [name for name, child in children if any(owners[id(parameter)] > 1 for parameter in child.parameters())]
+        raise ConfigError(f"modules {', '.join(names)} of the sequence share parameters; list them as blocks that have one part in common "
+                          "(sparkring.models.blocks), so that a cut between them keeps it one.")
+    last = len(children) - 1
+    return BlockList(tuple(
+        Block(name, {name: partial(_made, name, child)}, reads=(X if place else reads,), writes=(X if place < last else writes,))
+        for place, (name, child) in enumerate(children)), inputs=(reads,))
+
+
+def _made(name: str, child: nn.Module) -> nn.Module:
+    """The module itself, or one with memory and fresh weights if it is a sketch on the meta device."""
+    if not any(tensor.is_meta for tensor in chain(child.parameters(), child.buffers())):
+        return child
+    made = copy.deepcopy(child).to_empty(device=torch.get_default_device())
+    for path, module in made.named_modules(prefix=name):
+        if any(True for _ in chain(module.parameters(recurse=False), module.buffers(recurse=False))):
+            reset = getattr(module, "reset_parameters", None)
+            if reset is None:
+                raise ConfigError(f"{path} ({type(module).__name__}) lies on the meta device and has no reset_parameters(); add one that "
+                                  "draws its initial weights.")
+            reset()
+    return made

@@ -1,0 +1,14 @@
+"""Layers cut into shards: several ranks hold a slice each and compute one copy of a stage together.
+
+    x (all) -> f -> [ column linear: own outputs ] -> gelu / own heads -> [ row linear: own inputs ] -> g -> y (all)
+
+``f`` does nothing forward and sums gradients over the shards backward; ``g`` sums forward and does nothing backward. So a
+pair of linear layers, attention by heads, and the vocabulary cost one sum each way. What is not cut (norms, positions) is
+held by every shard and gets the same gradient on each.
+
+    set_reducer   sums over the ranks of a set        linear       column and row linear layers
+    functions     f and g                             vocabulary   embedding, logits and cross entropy over a cut vocabulary
+    splits        which slice of a tensor is whose    sharding     from a model's blocks to one shard's blocks, and its state
+
+Source: Shoeybi et al., "Megatron-LM: training multi-billion parameter language models using model parallelism", 2019, section 3.
+"""

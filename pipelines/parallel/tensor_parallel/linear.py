@@ -1,0 +1,67 @@
+"""Linear layers of which a shard holds some outputs (column) or some inputs (row). Built from whole layers by slicing.
+
+    column   y_o = f(x) @ W_o.T + b_o        each shard its own outputs o; the whole input
+    row      y = g(x_i @ W_i.T) + b          each shard its own inputs i; the whole output
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sparkring.pipelines.parallel.tensor_parallel.functions import sum_of_shards, to_shards
+from sparkring.pipelines.parallel.tensor_parallel.set_reducer import SetReducer
+from sparkring.pipelines.parallel.tensor_parallel.splits import Split
+
+
+class ShardedModule(nn.Module):
+    """A module with parameters of which this rank holds a slice."""
+
+    splits: Mapping[str, Split]
+    """Of its own parameters that are cut, by name."""
+
+
+class ColumnLinear(ShardedModule):
+    """Some outputs of a linear layer."""
+
+    def __init__(self, whole: nn.Linear, reducer: SetReducer, *, name: str, outputs: Split) -> None:
+        """Take this shard's outputs.
+
+        Args:
+            whole: The layer with all weights; it is not kept.
+            reducer: Over the shards.
+            name: In the whole model.
+            outputs: How they are dealt, along dimension 0.
+        """
+        super().__init__()
+        self._reducer, self._name = reducer, name
+        self.splits = {"weight": outputs} | ({} if whole.bias is None else {"bias": outputs})
+        self.weight = _slice(whole.weight, outputs, reducer)
+        self.bias = None if whole.bias is None else _slice(whole.bias, outputs, reducer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (..., own outputs) for the whole ``x`` (..., inputs)."""
+        return functional.linear(to_shards(x, self._reducer, self._name), self.weight, self.bias)
+
+
+class RowLinear(ShardedModule):
+    """Some inputs of a linear layer; the bias is held by all shards."""
+
+    def __init__(self, whole: nn.Linear, reducer: SetReducer, *, name: str, inputs: Split) -> None:
+        """Take this shard's inputs; arguments as for ``ColumnLinear``, ``inputs`` along dimension 1."""
+        super().__init__()
+        self._reducer, self._name = reducer, name
+        self.splits = {"weight": inputs}
+        self.weight = _slice(whole.weight, inputs, reducer)
+        self.bias = whole.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the whole (..., outputs) for ``x`` (..., own inputs)."""
+        total = sum_of_shards(functional.linear(x, self.weight), self._reducer, self._name)
+        return total if self.bias is None else total + self.bias
+
+
+def _slice(whole: Tensor, split: Split, reducer: SetReducer) -> nn.Parameter:
+    return nn.Parameter(split.take(whole.detach(), reducer.place))

@@ -1,0 +1,135 @@
+"""From a model's blocks to one shard's blocks, and from shards' states to the whole model's.
+
+A part is built whole, with the weights that it has in any layout, and cut by the rule of its type; what no rule knows is
+held by every shard as it is. Parameters keep their names, so a state in whole tensors fits every layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from sparkring.errors import LayoutRefused
+from sparkring.models.blocks import BlockList, Factory
+from sparkring.models.text import DecoderBlock, TokenEmbedding, TokenLogits
+from sparkring.pipelines.parallel.tensor_parallel.linear import ColumnLinear, RowLinear
+from sparkring.pipelines.parallel.tensor_parallel.set_reducer import SetReducer
+from sparkring.pipelines.parallel.tensor_parallel.splits import Split, split_evenly
+from sparkring.pipelines.parallel.tensor_parallel.vocabulary import VocabularyEmbedding
+
+Rule = Callable[[nn.Module, SetReducer, str], nn.Module]
+"""``rule(part, reducer, name)``: the part's slice of this shard; it may change the part and return it."""
+
+
+def _decoder_block(part: nn.Module, reducer: SetReducer, name: str) -> nn.Module:
+    """Attention by heads, the perceptron by its hidden units; the norms stay whole."""
+    assert isinstance(part, DecoderBlock)
+    attention, size = part.attention, reducer.size
+    heads, head_width = attention.heads, attention.project.in_features // attention.heads
+    by_head = partial(split_evenly, size, size=heads, what="heads", unit=head_width)
+    units = partial(split_evenly, size, size=part.grow.out_features, what="hidden units")
+    rows = by_head(dim=0, groups=3)
+    attention.heads = rows.size(reducer.place) // (3 * head_width)
+    _replace(attention, "query_key_value", ColumnLinear(
+        attention.query_key_value, reducer, name=f"{name}.attention.query_key_value", outputs=rows))
+    _replace(attention, "project", RowLinear(attention.project, reducer, name=f"{name}.attention.project", inputs=by_head(dim=1)))
+    _replace(part, "grow", ColumnLinear(part.grow, reducer, name=f"{name}.grow", outputs=units(dim=0)))
+    _replace(part, "shrink", RowLinear(part.shrink, reducer, name=f"{name}.shrink", inputs=units(dim=1)))
+    return part
+
+
+def _token_embedding(part: nn.Module, reducer: SetReducer, name: str) -> nn.Module:
+    assert isinstance(part, TokenEmbedding)
+    return VocabularyEmbedding(part, reducer, name=name, tokens=_tokens(part.num_embeddings, reducer))
+
+
+def _token_logits(part: nn.Module, reducer: SetReducer, name: str) -> nn.Module:
+    assert isinstance(part, TokenLogits)
+    return ColumnLinear(part, reducer, name=name, outputs=_tokens(part.out_features, reducer))
+
+
+RULES: Mapping[type[nn.Module], Rule] = {DecoderBlock: _decoder_block, TokenEmbedding: _token_embedding, TokenLogits: _token_logits}
+
+
+def shard_blocks(blocks: BlockList, reducer: SetReducer, *, rules: Mapping[type[nn.Module], Rule] = RULES) -> BlockList:
+    """The same blocks, whose parts come out as this shard's slices when they are built.
+
+    Args:
+        blocks: Of the whole model.
+        reducer: Over the ranks that compute a copy of the stage together.
+        rules: How parts of a type are cut; of other types, every shard holds the whole.
+    Raises:
+        LayoutRefused: there is no rule for any part, or too little to deal to so many shards.
+    """
+    if reducer.size == 1:
+        return blocks
+    with torch.device("meta"), torch.random.fork_rng(devices=()):  # what they are, without memory for them
+        sketched = {name: factory() for block in blocks for name, factory in block.parts.items()}
+        if not any(type(part) in rules for part in sketched.values()):
+            found, known = (", ".join(sorted(names)) for names in ({type(part).__name__ for part in sketched.values()},
+                                                                   {kind.__name__ for kind in rules}))
+            raise LayoutRefused(f"shards={reducer.size}: no part of this model can be cut into shards: it is made of {found}, there are "
+                                f"rules for {known}; set shards to 1 and take more stages or replicas.")
+        for name, part in sketched.items():
+            _cut(part, reducer, name, rules)  # refuses here, before anything is built
+    return replace(blocks, blocks=tuple(
+        replace(block, parts={name: partial(_build, factory, reducer, name, rules) for name, factory in block.parts.items()})
+        for block in blocks))
+
+
+def _build(factory: Factory, reducer: SetReducer, name: str, rules: Mapping[type[nn.Module], Rule]) -> nn.Module:
+    return _cut(factory(), reducer, name, rules)
+
+
+def _cut(part: nn.Module, reducer: SetReducer, name: str, rules: Mapping[type[nn.Module], Rule]) -> nn.Module:
+    rule = rules.get(type(part))
+    return part if rule is None else rule(part, reducer, name)
+
+
+def splits_of(model: nn.Module) -> dict[str, Split]:
+    """How those of a model's parameters are cut of which this rank holds a slice; the others are held by every shard."""
+    return {f"{path}.{name}" if path else name: split
+            for path, module in model.named_modules()
+            for name, split in getattr(module, "splits", {}).items()}
+
+
+def whole_tensors(tensors: Mapping[str, Tensor], splits: Mapping[str, Split], reducer: SetReducer) -> Iterator[tuple[str, Tensor]]:
+    """Named tensors with those that are cut made whole, one at a time; all shards iterate together.
+
+    Args:
+        tensors: By parameter name: parameters, or what an optimizer keeps of the same shape for each.
+        splits: Of the model.
+        reducer: Over the shards.
+    """
+    for name, tensor in tensors.items():
+        yield name, whole_tensor(tensor, splits[name], reducer, name) if name in splits and tensor.dim() else tensor
+
+
+def whole_tensor(part: Tensor, split: Split, reducer: SetReducer, name: str) -> Tensor:
+    """The whole tensor from every shard's slice, to the bit."""
+    bits = part.detach().contiguous().view(_BITS[part.dtype.itemsize])
+    whole = bits.new_zeros(split.whole_shape(part.shape))
+    split.put(whole, reducer.place, bits)
+    reducer.sum_(whole, f"whole.{name}")
+    return whole.view(part.dtype)
+
+
+def own_tensors(tensors: Mapping[str, Tensor], splits: Mapping[str, Split], place: int) -> dict[str, Tensor]:
+    """Named whole tensors with those that are cut reduced to a shard's slices: the way back."""
+    return {name: splits[name].take(tensor, place) if name in splits and tensor.dim() else tensor for name, tensor in tensors.items()}
+
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers of as many bytes: added to zeros they keep every bit, which floats do not (-0.0 + 0.0 is 0.0)."""
+
+
+def _tokens(vocabulary: int, reducer: SetReducer) -> Split:
+    return split_evenly(reducer.size, dim=0, size=vocabulary, what="tokens of the vocabulary")
+
+
+def _replace(owner: nn.Module, name: str, module: nn.Module) -> None:
+    owner.add_module(name, module)
