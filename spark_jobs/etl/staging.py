@@ -1,8 +1,8 @@
 """Where Spark writes files that are to lie in a store.
 
-Into the store itself, wherever Spark has its file system: local folders, HDFS, and S3 on clusters (which carry Hadoop's
-``s3a``). Spark on one machine has no ``s3a`` (its jar and the AWS SDK under it weigh half a gigabyte), and does not need it:
-there it writes to a temporary folder, and the files are uploaded. docs/stores.md has the reasons.
+Into the store itself, wherever Spark has its file system: local folders, HDFS, and S3 on clusters (which mostly carry Hadoop's
+``s3a``). Spark on one machine has no ``s3a`` and does not need it: there it writes to a temporary folder, and the files are
+uploaded. docs/stores.md has the reasons.
 """
 
 from __future__ import annotations
@@ -39,4 +39,4 @@ def writing_area(store: Store, spark: SparkSession) -> Iterator[Store]:
             if "S3AFileSystem" not in str(error):
                 raise
             raise EnvironmentProblem(f"Spark cannot write to {store.url}: {reason(error)}; set spark.conf.spark.jars.packages to "
-                                     "org.apache.hadoop:hadoop-aws of the cluster's Hadoop release.") from error
+                                     "org.apache.hadoop:hadoop-aws of the cluster's Hadoop release (docs/stores.md).") from error
