@@ -107,7 +107,7 @@ def _sparkring(context: RankContext, case: Case) -> tuple[float, float]:
     with Communicator(context) as communicator:
         model, loss_sum = _make(case)
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-        ring = GradientRing(model, communicator, bucket_mb=25.0)
+        ring = GradientRing(model.parameters(), communicator, bucket_mb=25.0)
 
         def step() -> float:
             share = loss_sum(model) / (case.rows * context.size)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from sparkring.errors import DeadlinePassed
 from sparkring.pipelines.parallel.communicator import Communicator
-from sparkring.pipelines.parallel.mesh import leaders
+from sparkring.pipelines.parallel.mesh import Ranks
 from sparkring.pipelines.parallel.shared_segment import Segment
 
 BLOCK = 1 << 15
@@ -43,14 +43,13 @@ class Phase(IntEnum):
 class HostReducer:
     """Shared memory inside the host, the leaders' ring between hosts."""
 
-    def __init__(self, communicator: Communicator, segments: Sequence[Segment]) -> None:
-        """Take the host's segments, this rank's among them, ascending by rank."""
+    def __init__(self, communicator: Communicator, segments: Sequence[Segment], ring: Ranks) -> None:
+        """Take the segments of the group's ranks on this host, ascending, and the group's first rank on each host."""
         context = communicator.context
         self._communicator, self._segments = communicator, segments
         self._place = [segment.rank for segment in segments].index(context.rank)
         self._mine = segments[self._place]
         self._leader = segments[0]
-        ring = leaders(context.hosts)
         self._ring = communicator.process_set(ring) if len(ring) > 1 else None
         self._round = 1
         self._open: dict[int, Phase] = {}

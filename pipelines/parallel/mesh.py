@@ -169,6 +169,11 @@ def leaders(hosts: Sequence[int]) -> Ranks:
     return tuple(rank for rank, host in enumerate(hosts) if rank == 0 or hosts[rank - 1] != host)
 
 
+def leaders_of(group: Ranks, hosts: Sequence[int]) -> Ranks:
+    """The first rank of ``group`` on each host, ascending: the ring that joins what its hosts have summed."""
+    return tuple(rank for place, rank in enumerate(group) if place == 0 or hosts[group[place - 1]] != hosts[rank])
+
+
 def process_sets(hosts: Sequence[int]) -> tuple[Ranks, ...]:
     """The process sets that plain data parallelism needs beside Horovod's global one, in the same order on every rank.
 

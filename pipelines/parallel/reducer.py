@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.host_reducer import HostReducer
-from sparkring.pipelines.parallel.mesh import leaders
+from sparkring.pipelines.parallel.mesh import Ranks, leaders, leaders_of
 from sparkring.pipelines.parallel.ring_reducer import RingReducer
 from sparkring.pipelines.parallel.shared_segment import open_segments
 
@@ -43,19 +43,24 @@ class Reducer(Protocol):
         ...
 
 
-def open_reducer(communicator: Communicator, sizes: Sequence[int], dtype: torch.dtype, *, device: torch.device) -> Reducer:
-    """Open the best reducer that all ranks can use; every rank calls this at the same point.
+def open_reducer(communicator: Communicator, sizes: Sequence[int], dtype: torch.dtype, *, device: torch.device,
+                 group: Ranks = ()) -> Reducer:
+    """Open the best reducer that all ranks can use; every rank of the ring calls this at the same point, each with its group.
 
     Args:
-        communicator: The joined ring.
-        sizes: Elements of each buffer; the same on all ranks.
+        communicator: The joined ring; it has the process sets of the group and of its leaders.
+        sizes: Elements of each buffer; the same on all ranks of a group.
         dtype: float32 or float64.
         device: Where the buffers live. On a GPU the ring (NCCL) sums inside and between hosts.
+        group: Ranks that sum together, this one among them, ascending; default all.
     """
     context = communicator.context
+    group = group or tuple(range(context.size))
+    ring = leaders_of(group, context.hosts)
     hosts_are_shared = len(leaders(context.hosts)) < context.size
     if context.shared_memory and hosts_are_shared and device.type == "cpu":
-        segments = open_segments(communicator, sizes, dtype)
-        if segments is not None:
-            return HostReducer(communicator, segments)
-    return RingReducer(communicator, [torch.zeros(size, dtype=dtype, device=device) for size in sizes])
+        local = tuple(rank for rank in group if rank in context.local_ranks)
+        segments = open_segments(communicator, sizes, dtype, ranks=local)
+        if segments is not None and len(ring) < len(group) and (len(ring) == 1 or communicator.knows(ring)):
+            return HostReducer(communicator, segments, ring)
+    return RingReducer(communicator, [torch.zeros(size, dtype=dtype, device=device) for size in sizes], group)

@@ -8,21 +8,24 @@ import horovod.torch as hvd
 from torch import Tensor
 
 from sparkring.pipelines.parallel.communicator import Communicator, await_handles
+from sparkring.pipelines.parallel.mesh import Ranks
 
 
 class RingReducer:
     """The ring alone: between hosts without shared ranks, on GPUs, and where shared memory can't be had."""
 
-    def __init__(self, communicator: Communicator, buffers: Sequence[Tensor]) -> None:
+    def __init__(self, communicator: Communicator, buffers: Sequence[Tensor], group: Ranks) -> None:
         self.buffers = buffers
-        self.description = "ring"
+        self.description = "ring" if len(group) > 1 else "none"
+        self._set = communicator.process_set(group) if len(group) > 1 else None
         self._context = communicator.context
         self._handles: dict[int, int] = {}
 
     def ready(self, index: int) -> None:
         """Start the allreduce of one buffer."""
-        if self._context.size > 1:
-            self._handles[index] = hvd.allreduce_async_(self.buffers[index], name=f"gradients.{index}", op=hvd.Sum)
+        if self._set is not None:
+            self._handles[index] = hvd.allreduce_async_(
+                self.buffers[index], name=f"gradients.{index}", op=hvd.Sum, process_set=self._set)
 
     def finish(self) -> None:
         """Wait for all of them."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.mesh import Ranks
 
 FOLDER = Path("/dev/shm")  # noqa: S108 - the memory file system; files are O_EXCL, 0600 and randomly named
 LINE = 64
@@ -37,17 +38,18 @@ class Segment:
     """Flat tensors in the shared memory."""
 
 
-def open_segments(communicator: Communicator, sizes: Sequence[int], dtype: torch.dtype) -> list[Segment] | None:
-    """Create this rank's segment and map those of the other ranks of its host.
+def open_segments(communicator: Communicator, sizes: Sequence[int], dtype: torch.dtype, *, ranks: Ranks = ()) -> list[Segment] | None:
+    """Create this rank's segment and map those of other ranks of its host.
 
     Every rank of the ring calls this; it answers alike on all of them.
 
     Args:
         communicator: The joined ring.
-        sizes: Elements of each buffer; the same on all ranks.
+        sizes: Elements of each buffer; the same on all of ``ranks``.
         dtype: Of the buffers.
+        ranks: Those of this host to map, this one among them, ascending; default all.
     Returns:
-        The segments of the host's ranks, ascending; None if some rank of some host cannot have them (no /dev/shm, not
+        Their segments, ascending; None if some rank of some host cannot have them (no /dev/shm, not
         enough room in it, or a container that hides it from its neighbours).
     """
     context = communicator.context
@@ -57,7 +59,7 @@ def open_segments(communicator: Communicator, sizes: Sequence[int], dtype: torch
         created = _create(path, length)
         if not communicator.agree(mine=created, name="segments.created"):
             return None
-        maps = {rank: _map(_path(context.token, rank), length) for rank in context.local_ranks}
+        maps = {rank: _map(_path(context.token, rank), length) for rank in ranks or context.local_ranks}
         if not communicator.agree(mine=None not in maps.values(), name="segments.mapped"):
             return None
     finally:

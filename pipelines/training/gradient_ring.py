@@ -14,13 +14,14 @@ The step's loss travels in the tail of the last bucket, so it is known on every 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from sparkring.errors import ConfigError
 from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.mesh import Ranks
 from sparkring.pipelines.parallel.reducer import open_reducer
 
 
@@ -64,15 +65,22 @@ class GradientRing:
         loss.backward()           # skipped by a rank without rows
         step_loss = ring.finish() # every .grad is now the sum over the ranks
         optimizer.step()
+
+    With micro-batches, ``ring.begin()`` and the passes that add up, ``ring.last_pass(loss_sum)`` before the last of them.
     """
 
-    def __init__(self, model: nn.Module, communicator: Communicator, *, bucket_mb: float) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], communicator: Communicator, *, bucket_mb: float, group: Ranks = ()) -> None:
         """Allocate the buckets and hook the parameters that need gradients.
 
+        Args:
+            parameters: Of the model, in its order.
+            communicator: The joined ring; every rank of it makes its ring at the same point.
+            bucket_mb: Megabytes of a bucket, about.
+            group: Ranks that hold these parameters and sum together, this one among them; default all.
         Raises:
             ConfigError: parameters of several types or devices, which one flat bucket cannot hold.
         """
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         kinds = {(parameter.dtype, parameter.device) for parameter in self._parameters}
         if len(kinds) != 1:
             raise ConfigError(f"the model's parameters are of {sorted(map(str, kinds))}; give all of them one type and one device.")
@@ -81,30 +89,47 @@ class GradientRing:
         self._buckets = plan_buckets(sizes, bucket_elements=max(1, int(bucket_mb * 1e6) // dtype.itemsize))
         lengths = [bucket.length for bucket in self._buckets]
         lengths[-1] += 1  # the loss
-        self._reducer = open_reducer(communicator, lengths, dtype, device=device)
+        self._reducer = open_reducer(communicator, lengths, dtype, device=device, group=group)
         self.description = self._reducer.description
         self.wait_s = 0.0
         """Seconds of the last step spent on summing and waiting for other ranks."""
         self._views = self._make_views()
         self._bucket_of = {number: index for index, bucket in enumerate(self._buckets) for number in bucket.parameters}
         self._missing = [set(bucket.parameters) for bucket in self._buckets]
+        """Of each bucket, what the last pass has not reached yet."""
+        self._untouched = set(range(len(self._parameters)))
+        """What no pass of this step has reached yet."""
+        self._more = False
         self._hooks = [parameter.register_post_accumulate_grad_hook(self._make_hook(number))
                        for number, parameter in enumerate(self._parameters)]
 
-    def begin(self, loss_share: Tensor | float) -> None:
-        """Start a step whose loss on this rank is ``loss_share`` (sum over its rows / rows of the step)."""
+    def begin(self, loss_share: Tensor | float | None = None) -> None:
+        """Start a step.
+
+        Args:
+            loss_share: Its loss on this rank (sum over its rows / rows of the step); None if more than one backward pass comes:
+                then ``last_pass`` says it.
+        """
         self.wait_s = 0.0
         self._missing = [set(bucket.parameters) for bucket in self._buckets]
-        self._reducer.buffers[-1][-1] = loss_share if isinstance(loss_share, float) else loss_share.detach()
+        self._untouched = set(range(len(self._parameters)))
         for parameter in self._parameters:
             parameter.grad = None  # autograd then hands over its own tensor instead of adding to one
+        self._more = True
+        if loss_share is not None:
+            self.last_pass(loss_share)
+
+    def last_pass(self, loss_share: Tensor | float) -> None:
+        """The pass that comes is the step's last one on this rank: buckets that it fills can be summed at once."""
+        self._more = False
+        self._reducer.buffers[-1][-1] = loss_share if isinstance(loss_share, float) else loss_share.detach()
 
     def finish(self) -> float:
         """Send what the backward pass did not reach as zeros, wait for the sums, and return the step's loss."""
         began = time.perf_counter()
         for index, missing in enumerate(self._missing):
             if missing:
-                for number in missing:
+                for number in missing & self._untouched:
                     self._views[number].zero_()
                 missing.clear()
                 self._reducer.ready(index)
@@ -138,8 +163,14 @@ class GradientRing:
 
         def gradient_arrived(parameter: Tensor) -> None:
             if parameter.grad is not None:
-                view.copy_(parameter.grad)  # still in the cache: the backward pass has just written it
+                if number in self._untouched:
+                    view.copy_(parameter.grad)  # still in the cache: the backward pass has just written it
+                else:
+                    view.add_(parameter.grad)
+                self._untouched.discard(number)
             parameter.grad = None
+            if self._more:
+                return
             missing = self._missing[index]
             missing.discard(number)
             if not missing:

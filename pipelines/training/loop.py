@@ -75,7 +75,7 @@ class _RankTrainer:
         self._model = build_model(self._config.model, shapes_of(task, features))
         self._model.to(self._inputs.device, self._inputs.dtype)
         self._optimizer = make_optimizer(self._model.parameters(), self._config.train.optimizer)
-        self._ring = GradientRing(self._model, communicator, bucket_mb=self._config.train.bucket_mb)
+        self._ring = GradientRing(self._model.parameters(), communicator, bucket_mb=self._config.train.bucket_mb)
         self._steps = self._loaders["train"].steps()
         """Steps of an epoch."""
         self._receipts = ReceiptMaker(self._loaders["train"].order, batch_rows=self._config.train.batch_rows, rank=self._context.rank,

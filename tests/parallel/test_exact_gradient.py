@@ -51,7 +51,7 @@ def _ring_gradient(context: RankContext, splits: list[list[int]]) -> list[tuple[
         results = []
         for bucket_mb in (25.0, 1e-5):  # one bucket, and one a parameter
             model = SigmoidNetwork()
-            ring = GradientRing(model, communicator, bucket_mb=bucket_mb)
+            ring = GradientRing(model.parameters(), communicator, bucket_mb=bucket_mb)
             for split in splits:
                 start = sum(split[:context.rank])
                 if split[context.rank]:

@@ -1,0 +1,277 @@
+"""Runs a schedule on one worker: the list says what to do next, this does it. Knows neither losses nor optimizers.
+
+    batch -> [chunk 0] -f0-> [chunk 1] -f1-> [chunk 2] -> loss          F, SEND_F, RECV_F
+             [chunk 0] <-b1- [chunk 1] <-b2- [chunk 2] <----            B (or I, later W), SEND_B, RECV_B
+    REDUCE, STEP: what the caller says
+
+What crosses a border are the tensors that the blocks list there, in their order; back comes a gradient for each that is of
+floats, zeros where it was not used. Chunks that are neighbours on one worker hand over in memory. With activation
+checkpointing a forward pass keeps its inputs only and is done again before the backward pass, with the same random numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from sparkring.models.blocks import StageModule
+from sparkring.pipelines.parallel.schedule import Action, Kind, Schedule, Worker
+from sparkring.pipelines.parallel.schedule_memory import last_micro_batch
+from sparkring.pipelines.parallel.stage_backward import LayerOutputs, SplitBackward, WeightWork, weight_gradients
+from sparkring.pipelines.parallel.transport import Edge, Transport
+
+Recompute = Literal["never", "always", "except_last"]
+"""Which micro-batches' forward passes are done again instead of kept."""
+Tensors = Mapping[str, Tensor]
+Place = tuple[int, int]
+"""Chunk and micro-batch."""
+FORWARD = frozenset({Kind.F, Kind.SEND_F, Kind.RECV_F})
+
+
+class StepWork(Protocol):
+    """What a step is about; an object a step."""
+
+    def batch(self, micro_batch: int) -> Tensors:
+        """The first chunk's inputs."""
+        ...
+
+    def loss(self, micro_batch: int, outputs: Tensors) -> Tensor:
+        """The share of the step's loss that the last chunk's outputs have, a scalar."""
+        ...
+
+    def last_backward(self) -> None:
+        """This worker's gradients are complete with the pass that comes: they may be summed over the replicas as it makes them."""
+        ...
+
+    def reduce(self) -> None:
+        """Sum the gradients over the replicas."""
+        ...
+
+    def step(self) -> None:
+        """Update the parameters."""
+        ...
+
+
+@dataclass
+class _Held:
+    """A forward pass that waits for its backward pass."""
+
+    inputs: dict[str, Tensor]
+    outputs: dict[str, Tensor] | None = None
+    """None: to be computed again."""
+    loss: Tensor | None = None
+    noted: LayerOutputs | None = None
+    generator: Tensor | None = None
+    """The state of the random generator before the pass, where it is to be done again."""
+
+    @property
+    def differentiable(self) -> list[Tensor]:
+        """The inputs whose gradient the chunk before wants."""
+        return [tensor for tensor in self.inputs.values() if tensor.requires_grad]
+
+
+class Executor:
+    """One worker of a schedule."""
+
+    def __init__(self, schedule: Schedule, worker: Worker, chunks: Mapping[int, StageModule], *, rank_of: Callable[[Worker], int],
+                 transport: Transport | None = None, recompute: Recompute = "never") -> None:
+        """Take this worker's part.
+
+        Args:
+            schedule: With transfers; the same on all ranks.
+            worker: Who this rank is.
+            chunks: This worker's chunks by number.
+            rank_of: The rank with which a shard of this rank's number speaks.
+            transport: Opened with the schedule's edges (``edges_of``); None where the schedule has no transfers.
+            recompute: Activation checkpointing.
+        """
+        self._schedule, self._chunks, self._rank_of, self._transport = schedule, chunks, rank_of, transport
+        self._recompute = recompute
+        self._actions = schedule.actions[worker]
+        self._last = last_micro_batch(schedule, worker)
+        self._closing = next((action for action in reversed(self._actions) if action.kind in (Kind.B, Kind.W)), None)
+        halves = any(action.kind is Kind.I for action in self._actions)
+        self._split = {number: SplitBackward(chunk) for number, chunk in chunks.items()} if halves else {}
+        self._held: dict[Place, _Held] = {}
+        self._inputs: dict[Place, Tensors] = {}
+        """What a chunk's forward pass will take, received or handed over, or made for the next chunk and not yet sent."""
+        self._gradients: dict[Place, list[Tensor]] = {}
+        """Of the floats that a chunk put out, received or handed over, or made for the chunk before and not yet sent."""
+        self._later: dict[Place, WeightWork] = {}
+        self._loss = 0.0
+        self.records: list[tuple[Action, float, float]] = []
+        """The last step's actions with their start and end, in seconds of ``time.perf_counter``."""
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds of the last step spent on waiting for other stages."""
+        return sum(ended - began for action, began, ended in self.records if action.kind in (Kind.RECV_F, Kind.RECV_B))
+
+    def run(self, work: StepWork) -> float:
+        """Do one step; returns the share of its loss that this worker computed."""
+        self._loss = 0.0
+        self.records = []
+        for action in self._actions:
+            began = time.perf_counter()
+            self._do(action, work)
+            self.records.append((action, began, time.perf_counter()))
+        return self._loss
+
+    @torch.no_grad()  # not inference_mode: a transport may touch the tensors from another thread
+    def predict(self, batch: Callable[[int], Tensors]) -> Iterator[tuple[int, Tensors]]:
+        """Do the forward passes alone.
+
+        Args:
+            batch: The first chunk's inputs of a micro-batch.
+        Yields:
+            (micro-batch, the model's outputs), where this worker has the last chunk. Take all of them.
+        """
+        for action in self._actions:
+            place = (action.chunk, action.micro_batch)
+            if action.kind is Kind.F:
+                inputs = self._inputs.pop(place, None) if action.chunk else batch(action.micro_batch)
+                assert inputs is not None, f"{action.text()} comes before its input"
+                outputs = self._chunks[action.chunk](inputs)
+                if self._is_last(action.chunk):
+                    yield action.micro_batch, outputs
+                else:
+                    self._inputs[action.chunk + 1, action.micro_batch] = outputs
+            elif action.kind in FORWARD:
+                self._transfer(action)
+        if self._transport is not None:
+            self._transport.drain()
+
+    def _do(self, action: Action, work: StepWork) -> None:
+        place = (action.chunk, action.micro_batch)
+        if action == self._closing:
+            work.last_backward()
+        match action.kind:
+            case Kind.F:
+                self._forward(place, work)
+            case Kind.B:
+                self._backward(place, work)
+            case Kind.I:
+                self._first_half(place, work)
+            case Kind.W:
+                weight_gradients(self._later.pop(place))
+            case Kind.REDUCE:
+                if self._transport is not None:
+                    self._transport.drain()
+                work.reduce()
+            case Kind.STEP:
+                work.step()
+            case _:
+                self._transfer(action)
+
+    # -- forward ---------------------------------------------------------------------------------------------------------
+
+    def _forward(self, place: Place, work: StepWork) -> None:
+        chunk, micro_batch = place
+        given = self._inputs.pop(place, None) if chunk else work.batch(micro_batch)
+        assert given is not None, f"F{micro_batch}/{chunk} comes before its input"
+        again = self._recompute == "always" or (self._recompute == "except_last" and micro_batch != self._last)
+        held = _Held({name: _leaf(tensor) for name, tensor in given.items()} if chunk else dict(given),
+                     generator=torch.get_rng_state() if again else None)
+        with torch.set_grad_enabled(not again):
+            self._compute(place, held, work)
+        assert held.outputs is not None
+        if held.loss is None:
+            self._inputs[chunk + 1, micro_batch] = {name: tensor.detach() for name, tensor in held.outputs.items()}
+        else:
+            self._loss += float(held.loss.detach())
+        if again:
+            held.outputs = held.loss = held.noted = None
+        self._held[place] = held
+
+    def _compute(self, place: Place, held: _Held, work: StepWork) -> None:
+        chunk, micro_batch = place
+        module = self._chunks[chunk]
+        if chunk in self._split:
+            held.outputs, held.noted = self._split[chunk].forward(lambda: module(held.inputs))
+        else:
+            held.outputs = module(held.inputs)
+        if self._is_last(chunk):
+            held.loss = work.loss(micro_batch, held.outputs)
+
+    # -- backward --------------------------------------------------------------------------------------------------------
+
+    def _backward(self, place: Place, work: StepWork) -> None:
+        held, roots, gradients = self._roots(place, work)
+        if roots:
+            torch.autograd.backward(roots, gradients)
+        self._hand_back(place, held, [tensor.grad for tensor in held.differentiable])
+
+    def _first_half(self, place: Place, work: StepWork) -> None:
+        held, roots, gradients = self._roots(place, work)
+        assert held.noted is not None
+        found, self._later[place] = self._split[place[0]].input_gradients(roots, gradients, held.differentiable, held.noted)
+        self._hand_back(place, held, found)
+
+    def _roots(self, place: Place, work: StepWork) -> tuple[_Held, list[Tensor], list[Tensor | None]]:
+        """A forward pass, done again if need be, the tensors that its backward pass starts from, and their gradients."""
+        held = self._held.pop(place)
+        if held.generator is not None:
+            with torch.random.fork_rng(devices=()):
+                torch.set_rng_state(held.generator)
+                self._compute(place, held, work)
+        if held.loss is not None:
+            return held, [held.loss] if held.loss.requires_grad else [], [None]
+        assert held.outputs is not None
+        floats = [tensor for tensor in held.outputs.values() if tensor.is_floating_point()]
+        paired = [(tensor, gradient) for tensor, gradient in zip(floats, self._gradients.pop(place), strict=True) if tensor.requires_grad]
+        return held, [tensor for tensor, _ in paired], [gradient for _, gradient in paired]
+
+    def _hand_back(self, place: Place, held: _Held, gradients: list[Tensor | None]) -> None:
+        chunk, micro_batch = place
+        if chunk:
+            self._gradients[chunk - 1, micro_batch] = [
+                torch.zeros_like(tensor) if gradient is None else gradient
+                for tensor, gradient in zip(held.differentiable, gradients, strict=True)]
+
+    # -- transfers -------------------------------------------------------------------------------------------------------
+
+    def _transfer(self, action: Action) -> None:
+        kind, chunk, micro_batch = action
+        assert self._transport is not None, f"{action.text()} without a transport"
+        edge = edge_of(self._schedule, action, self._rank_of)
+        match kind:
+            case Kind.SEND_F:
+                self._transport.send(edge, micro_batch, list(self._inputs.pop((chunk + 1, micro_batch)).values()))
+            case Kind.RECV_F:
+                module = self._chunks[chunk]
+                names = module.block_list.crossing(module.first)
+                self._inputs[chunk, micro_batch] = dict(zip(names, self._transport.receive(edge, micro_batch), strict=True))
+            case Kind.SEND_B:
+                self._transport.send(edge, micro_batch, self._gradients.pop((chunk - 1, micro_batch)))
+            case _:
+                self._gradients[chunk, micro_batch] = self._transport.receive(edge, micro_batch)
+
+    def _is_last(self, chunk: int) -> bool:
+        return chunk + 1 == self._schedule.num_chunks
+
+
+def edges_of(schedule: Schedule, rank_of: Callable[[Worker], int]) -> list[Edge]:
+    """All edges on which the ranks of a schedule exchange messages; those of other shards have other ranks."""
+    kinds = (Kind.SEND_F, Kind.SEND_B)
+    sends = (action for actions in schedule.actions.values() for action in actions if action.kind in kinds)
+    return sorted({edge_of(schedule, action, rank_of) for action in sends})
+
+
+def edge_of(schedule: Schedule, action: Action, rank_of: Callable[[Worker], int]) -> Edge:
+    """The edge of a transfer: named by direction and the chunk behind the border that it crosses."""
+    mine, other = rank_of(schedule.owner(action.chunk, action.micro_batch)), rank_of(schedule.peer(action))
+    sends = action.kind in (Kind.SEND_F, Kind.SEND_B)
+    forward = action.kind in (Kind.SEND_F, Kind.RECV_F)
+    behind = action.chunk + 1 if action.kind in (Kind.SEND_F, Kind.RECV_B) else action.chunk
+    source, target = (mine, other) if sends else (other, mine)
+    return Edge(source, target, f"{'f' if forward else 'b'}{behind}")
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    """What came over a border: a leaf of this chunk's graph."""
+    return tensor.detach().requires_grad_(tensor.is_floating_point())

@@ -1,0 +1,56 @@
+"""Models of the tests of stages: a network with a connection that skips blocks, and a decoder whose output matrix is its embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from sparkring.models.blocks import LOGITS, Block, BlockList, X
+from sparkring.models.losses import next_token_loss_sum
+from sparkring.models.text import text_blocks
+from tests.support.pipelines import ROWS, Job
+
+WIDTH = 6
+
+
+class SkipJob(Job):
+    """Eight layers; what the second one makes is added once more before the last."""
+
+    def blocks(self) -> BlockList:
+        """One linear layer and tanh a block."""
+        def layer(units_in: int, units_out: int) -> nn.Module:
+            return nn.Sequential(nn.Linear(units_in, units_out), nn.Tanh())
+
+        return BlockList((
+            Block("0", {"0": lambda: layer(4, WIDTH)}, reads=("features",)),
+            Block("1", {"1": lambda: layer(WIDTH, WIDTH)}, run=lambda parts, x: (parts[0](x), x), writes=(X, "skip")),
+            *(Block(str(number), {str(number): lambda: layer(WIDTH, WIDTH)}) for number in range(2, 7)),
+            Block("7", {"7": lambda: nn.Linear(WIDTH, 2)}, run=lambda parts, x, skip: parts[0](x + skip), reads=(X, "skip"),
+                  writes=(LOGITS,))), inputs=("features",))
+
+    def batch(self, step: int) -> dict[str, Tensor]:
+        """Random rows."""
+        generator = torch.Generator().manual_seed(step)
+        return {"features": torch.randn(ROWS, 4, generator=generator, dtype=torch.float64),
+                "label": torch.randn(ROWS, 2, generator=generator, dtype=torch.float64)}
+
+
+class TextJob(Job):
+    """A small decoder with an output matrix of its own."""
+
+    tied = False
+
+    def blocks(self) -> BlockList:
+        """Embedding, four decoder blocks, head."""
+        return text_blocks(11, 5, width=8, layers=6, heads=2, tied=self.tied)
+
+    def batch(self, step: int) -> dict[str, Tensor]:
+        """Random tokens."""
+        tokens = torch.randint(1, 11, (ROWS, 5), generator=torch.Generator().manual_seed(step))
+        return {"tokens": tokens, "label": tokens}
+
+    def loss_sum(self, outputs: Mapping[str, Tensor], label: Tensor) -> Tensor:
+        """Of the next tokens."""
+        return next_token_loss_sum(outputs[LOGITS], label, pad_id=0)
