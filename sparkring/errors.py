@@ -183,18 +183,22 @@ class DeadlinePassed(RingError, TimeoutError):
 
 
 class PeerSilent(RingError, TimeoutError):
-    """A rank that this one waits for said nothing until the deadline, or has ended."""
+    """A rank that this one waits for said nothing until the deadline, or has ended: ``ended`` says how that was noticed.
 
-    def __init__(self, *, rank: int, peer: int, waited_for: str, seconds: float, ended: str = "", last_actions: Sequence[str] = ()) -> None:
-        self.rank, self.peer, self.waited_for, self.seconds, self.ended = rank, peer, waited_for, seconds, ended
+    ``place`` is what the waiting rank was doing for whom, e.g. ``stage 1, micro-batch 3``.
+    """
+
+    def __init__(self, *, rank: int, peer: int, waited_for: str, seconds: float, ended: str = "", place: str = "",
+                 last_actions: Sequence[str] = ()) -> None:
+        self.rank, self.peer, self.waited_for, self.seconds, self.ended, self.place = rank, peer, waited_for, seconds, ended, place
         self.last_actions = tuple(last_actions)
+        who = f"rank {rank} ({place})" if place else f"rank {rank}"
         if ended:
-            how = f"rank {rank} waited for {waited_for}, but rank {peer} has ended ({ended})"
-            advice = f"see rank {peer}'s last lines"
+            what = f"{who} waited for {waited_for}, but {ended}; see the other ranks' last lines"
         else:
-            how = f"rank {rank} waited {seconds:g} s for {waited_for}, and rank {peer} said nothing"
-            advice = f"see rank {peer}'s last lines, or raise train.ring.deadline_s if it is only slow"
-        super().__init__(f"{how}; {advice}. Last actions of rank {rank}: {', '.join(self.last_actions) or 'none'}.")
+            what = (f"{who} waited {seconds:g} s for {waited_for}, and rank {peer} said nothing; see rank {peer}'s last lines, "
+                    "or raise train.ring.deadline_s if it is only slow")
+        super().__init__(f"{what}. Last actions of rank {rank}: {', '.join(self.last_actions) or 'none'}.")
 
 
 class PipelineShapeError(RingError, ValueError):

@@ -101,7 +101,7 @@ class GlooWire:
             except Silence:
                 raise Undrained(key.edge, key.slot) from None
             except Ended as ended:
-                raise Undrained(key.edge, key.slot, str(ended)) from None
+                raise Undrained(key.edge, key.slot, ended) from None
             self._held.popleft()
         self._held_bytes = 0
         if self._reaper:
@@ -143,7 +143,7 @@ class Reaper:
             self._changed.wait_for(lambda: not self._sends or self._failure is not None, max(0.0, until - time.monotonic()))
             if self._failure:
                 key, cause = self._failure
-                raise Undrained(key.edge, key.slot, cause)
+                raise Undrained(key.edge, key.slot, Ended(cause))
             if self._sends:
                 raise Undrained(self._sends[0].key.edge, self._sends[0].key.slot)
 

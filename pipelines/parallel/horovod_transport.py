@@ -89,7 +89,7 @@ class HorovodWire:
                 self._reap()
             except Ended as ended:
                 key = next(iter(self._outgoing))
-                raise Undrained(key.edge, key.slot, str(ended)) from None
+                raise Undrained(key.edge, key.slot, ended) from None
             if not self._outgoing:
                 return
             if time.monotonic() > until:
@@ -106,7 +106,7 @@ class HorovodWire:
         try:
             handle: int = hvd.allgather_async(data, name=name, process_set=self._sets[key.edge])
         except (HorovodInternalError, ValueError) as error:
-            raise Ended(_cause(error)) from None
+            raise Ended(_cause(error), whole_ring=True) from None
         return handle
 
     def _reap(self) -> None:
@@ -119,7 +119,7 @@ class HorovodWire:
         try:
             result: Tensor = hvd.synchronize(handle)
         except HorovodInternalError as error:
-            raise Ended(_cause(error)) from None
+            raise Ended(_cause(error), whole_ring=True) from None
         return result
 
 

@@ -99,7 +99,7 @@ class MemoryLink:
             self._calm.wait_for(lambda: not self._late or self._gone != "", max(0.0, until - time.monotonic()))
             if self._late:
                 _, number, slot, _, _ = _WORD.unpack_from(self._late[0][0])
-                raise Undrained(self._edges[number], slot, self._gone)
+                raise Undrained(self._edges[number], slot, Ended(self._gone) if self._gone else None)
 
     def close(self) -> None:
         """See Link."""

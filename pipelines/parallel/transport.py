@@ -111,9 +111,9 @@ class Refused(Exception):
 
 
 class Undrained(Exception):
-    """Some messages were not taken until the deadline; the first of them is named. ``ended`` says how the rank was found gone."""
+    """Some messages were not taken until the deadline; the first of them is named. ``ended`` if the rank is gone."""
 
-    def __init__(self, edge: Edge, slot: int, ended: str = "") -> None:
+    def __init__(self, edge: Edge, slot: int, ended: Ended | None = None) -> None:
         self.edge, self.slot, self.ended = edge, slot, ended
         super().__init__()
 
@@ -156,7 +156,7 @@ class LinkedTransport:
         try:
             link.send(edge, slot, layout, tensors)
         except Ended as ended:
-            self._silent(edge, slot, edge.target, verb="to send", ended=str(ended), seconds=0)
+            self._silent(edge, slot, edge.target, verb="to send", ended=ended)
 
     def expect(self, edge: Edge, slot: int) -> None:
         """See Transport."""
@@ -165,7 +165,7 @@ class LinkedTransport:
         try:
             link.expect(edge, slot)
         except Ended as ended:
-            self._silent(edge, slot, edge.source, verb="to expect", ended=str(ended), seconds=0)
+            self._silent(edge, slot, edge.source, verb="to expect", ended=ended)
 
     def receive(self, edge: Edge, slot: int) -> list[Tensor]:
         """See Transport."""
@@ -174,8 +174,10 @@ class LinkedTransport:
         began = time.monotonic()
         try:
             _, tensors = link.receive(edge, slot, began + self._deadline_s)
-        except (Silence, Ended) as error:
-            self._silent(edge, slot, edge.source, verb="to receive", ended=str(error), seconds=time.monotonic() - began)
+        except Ended as ended:
+            self._silent(edge, slot, edge.source, verb="to receive", ended=ended, began=began)
+        except Silence:
+            self._silent(edge, slot, edge.source, verb="to receive", ended=None, began=began)
         except Refused as refused:
             raise self._other_shape(edge, slot, agreed=refused.agreed, found=refused.found) from None
         return tensors if self._device.type == "cpu" else [tensor.to(self._device) for tensor in tensors]
@@ -188,8 +190,7 @@ class LinkedTransport:
             try:
                 link.drain(began + self._deadline_s)
             except Undrained as late:
-                self._silent(late.edge, late.slot, late.edge.target, verb="to be rid of", ended=late.ended,
-                             seconds=time.monotonic() - began)
+                self._silent(late.edge, late.slot, late.edge.target, verb="to be rid of", ended=late.ended, began=began)
 
     def note(self, text: str) -> None:
         """See Transport."""
@@ -215,9 +216,10 @@ class LinkedTransport:
         return PipelineShapeError(f"the message on edge {edge} in slot {slot} {what}, the first one on this edge was {agreed}; "
                                   "make all micro-batches alike, or open the transport with dynamic_shapes=True.")
 
-    def _silent(self, edge: Edge, slot: int, peer: int, *, verb: str, ended: str, seconds: float) -> NoReturn:
-        raise PeerSilent(rank=self._rank, peer=peer, waited_for=f"{self.name} {verb} edge {edge} slot {slot}", seconds=round(seconds, 1),
-                         ended=ended, last_actions=self._journal.last()) from None
+    def _silent(self, edge: Edge, slot: int, peer: int, *, verb: str, ended: Ended | None, began: float | None = None) -> NoReturn:
+        seconds = 0.0 if began is None else round(time.monotonic() - began, 1)
+        raise PeerSilent(rank=self._rank, peer=peer, waited_for=f"{self.name} {verb} edge {edge} slot {slot}", seconds=seconds,
+                         ended=ended.clause(peer) if ended else "", last_actions=self._journal.last()) from None
 
     def _foreign(self, edge: Edge, verb: str) -> NoReturn:
         known = sorted(self._outward if verb == "send" else self._inward)

@@ -32,7 +32,15 @@ class Silence(Exception):
 
 
 class Ended(Exception):
-    """A link found that the other rank is gone; the message says how it noticed."""
+    """A link found that the other rank is gone, or, if it cannot tell which, some rank; the message says how it noticed."""
+
+    def __init__(self, how: str, *, whole_ring: bool = False) -> None:
+        self.how, self.whole_ring = how, whole_ring
+        super().__init__(how)
+
+    def clause(self, peer: int) -> str:
+        """For an error, after "but"."""
+        return f"the ring has ended, so some rank raised or died ({self.how})" if self.whole_ring else f"rank {peer} has ended ({self.how})"
 
 
 def seconds_left(until: float) -> float:
