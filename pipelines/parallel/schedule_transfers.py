@@ -1,7 +1,7 @@
 """From what workers compute to what they do: sends, receives, and the end of the step put into the lists.
 
-    0.0   F0       F1                 B0                  B1                  REDUCE STEP
-    0.0   F0 SEND_F0 F1 SEND_F1 RECV_B0 B0        RECV_B1 B1                  REDUCE STEP
+    stage 0 of two, bare     F0         F1                 B0         B1
+    with transfers           F0 SEND_F0 F1 SEND_F1 RECV_B0 B0 RECV_B1 B1 REDUCE STEP
 
 A receive stands right before what needs it and a send right after what made it. Since a send never waits, a list with
 transfers progresses whenever the bare one does. Neighbouring chunks of one worker hand over in memory, without a transfer.

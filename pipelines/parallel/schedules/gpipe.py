@@ -1,7 +1,7 @@
 """GPipe: all forward passes, then all backward passes.
 
-    two stages, three micro-batches     0.0   F0 F1 F2          B0 B1 B2
-                                        1.0      F0 F1 F2 B0 B1 B2
+    two stages, three micro-batches     0: F0 F1 F2 .. .. B0 B1 B2
+                                        1: .. F0 F1 F2 B0 B1 B2 ..
 
 Simple, and every micro-batch's activations are held at once. Source: Huang et al. 2019, "GPipe", arXiv:1811.06965, section 2.
 """

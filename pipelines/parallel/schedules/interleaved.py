@@ -2,8 +2,8 @@
 
     two stages, two chunks each, two micro-batches; chunks 0 and 2 lie on stage 0, chunks 1 and 3 on stage 1
 
-    0.0   F0/0 F1/0 F0/2 F1/2           B0/2 B1/2 B0/0 B1/0
-    1.0        F0/1 F1/1 F0/3 B0/3 F1/3 B1/3 B0/1 B1/1
+    0: F0/0 F1/0 F0/2 F1/2 .... B0/2 .... B1/2 B0/0 B1/0
+    1: .... F0/1 F1/1 F0/3 B0/3 F1/3 B1/3 B0/1 B1/1 ....
 
 Micro-batches pass in groups: a group goes through a worker's first chunk, then through its second, and so on. The textbook
 asks for groups of p, hence for micro-batches in multiples of p. Here the step is cut into groups of p or a little more, the

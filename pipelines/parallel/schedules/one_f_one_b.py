@@ -1,7 +1,7 @@
 """1F1B with flush: each worker takes in as few micro-batches as keep the pipeline full, then one backward, one forward by turns.
 
-    two stages, four micro-batches      0.0   F0 F1       B0 F2 B1 F3 B2    B3
-                                        1.0      F0 B0 F1 B1 F2 B2 F3 B3
+    two stages, four micro-batches      0: F0 F1 .. B0 F2 B1 F3 B2 .. B3
+                                        1: .. F0 B0 F1 B1 F2 B2 F3 B3 ..
 
 As long as GPipe, with the activations of p - s micro-batches on stage s instead of all.
 Source: Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", arXiv:2006.09503, section 3.2 (PipeDream-Flush).

@@ -4,9 +4,9 @@ I, the gradient of a chunk's input, goes to the stage before, in 1F1B's order; W
 follows its I, except that stage s puts off s of them at the end, where 1F1B would wait for its last gradients. With F, I and W
 equally long a worker waits for (p - 1) of them, in 1F1B for 3 (p - 1), and no worker holds more than 1F1B's first stage.
 
-    three stages, four micro-batches    0.0   F0 F1 F2       I0 W0 F3 I1 W1 I2 W2 I3 W3
-                                        1.0      F0 F1    I0 W0 F2 I1 F3 I2 W1 I3 W2 W3
-                                        2.0         F0 I0 W0 F1 I1 F2 I2 F3 I3 W1 W2 W3
+    three stages, four micro-batches    0: F0 F1 F2 .. .. I0 W0 F3 I1 W1 I2 W2 I3 W3
+                                        1: .. F0 F1 .. I0 W0 F2 I1 F3 I2 W1 I3 W2 W3
+                                        2: .. .. F0 I0 W0 F1 I1 F2 I2 F3 I3 W1 W2 W3
 
 Source: Qi et al. 2023, "Zero Bubble Pipeline Parallelism", arXiv:2401.10241, section 2.1 (ZB-H1).
 """

@@ -1,0 +1,89 @@
+"""A schedule drawn with letters, for a terminal: one line a worker, one column a tick. Pure.
+
+    0: F0 F1 .. .. B0 == F2 B1 == .. B2 ==        two stages, three micro-batches, 1F1B
+    1: .. F0 B0 == F1 B1 == F2 B2 == .. ..        .. is idle, == goes on with the action before
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sparkring.pipelines.parallel.schedule import COMPUTE, Schedule, Worker
+from sparkring.pipelines.parallel.schedule_costs import Costs
+from sparkring.pipelines.parallel.schedule_transfers import without_transfers
+from sparkring.pipelines.parallel.simulator import Entries, Timed, simulate
+
+_ALMOST = 1e-6
+"""Share of a tick by which sums of seconds may miss it."""
+
+
+def draw_schedule(schedule: Schedule, *, backward_ticks: int = 1, width: int | None = None) -> str:
+    """The plan alone: F, I and W take a tick each, B takes ``backward_ticks``, a hop takes none.
+
+    Where stages have unequal replicas, one of r replicas takes r times as many ticks as one of 1: then all keep the same pace.
+
+    Args:
+        schedule: With or without transfers; only computation is drawn.
+        backward_ticks: Ticks of B, at least 1.
+        width: Most letters of a line; longer pictures go on below. None: no limit.
+    """
+    smallest = math.gcd(*schedule.replicas)
+    ticks = [float(schedule.replicas[chunk % schedule.num_stages] // smallest) for chunk in range(schedule.num_chunks)]
+    hops = (0.0,) * (len(ticks) - 1)
+    costs = Costs(forward_s=ticks, backward_s=[backward_ticks * each for each in ticks], input_s=ticks, weight_s=ticks,
+                  hop_forward_s=hops, hop_backward_s=hops)
+    return draw_entries(schedule, simulate(without_transfers(schedule), costs).entries, tick_s=1.0, width=width)
+
+
+def draw_entries(schedule: Schedule, entries: Entries, *, tick_s: float, width: int | None = None) -> str:
+    """What was planned or measured; a tick shows the computation that fills most of it.
+
+    Args:
+        schedule: Whose entries these are.
+        entries: Of each worker, in order.
+        tick_s: Seconds of a column.
+        width: As for ``draw_schedule``.
+    """
+    computed = {worker: [entry for entry in entries[worker] if entry.action.kind in COMPUTE] for worker in schedule.workers}
+    end_s = max((entry.end_s for worker in computed.values() for entry in worker), default=0.0)
+    ticks = round(end_s / tick_s + 0.5 - _ALMOST)
+    cells = {worker: _cells(schedule, computed[worker], ticks, tick_s) for worker in schedule.workers}
+    broad = max((len(cell) for row in cells.values() for cell in row if cell), default=2)
+    labels = {worker: f"{_label(schedule, worker)}:" for worker in schedule.workers}
+    margin = max(map(len, labels.values()))
+    columns = ticks if width is None else max(1, (width - margin) // (broad + 1))
+    blocks = []
+    for start in range(0, max(ticks, 1), max(columns, 1)):
+        rows = [(labels[worker], cells[worker][start:start + columns]) for worker in schedule.workers]
+        blocks.append("\n".join(" ".join([label.ljust(margin), *(_padded(cell, broad) for cell in row)]).rstrip() for label, row in rows))
+    return "\n\n".join(blocks)
+
+
+def _label(schedule: Schedule, worker: Worker) -> str:
+    return str(worker.stage) if set(schedule.replicas) == {1} else str(worker)
+
+
+def _padded(cell: str | None, broad: int) -> str:
+    """An idle tick, one that goes on, or the action's text."""
+    if cell is None:
+        return "." * broad
+    return cell.ljust(broad) if cell else "=" * broad
+
+
+def _cells(schedule: Schedule, entries: Sequence[Timed], ticks: int, tick_s: float) -> list[str | None]:
+    """(ticks,) text of the computation that fills most of each; empty where it goes on, None where idleness does."""
+    cells: list[str | None] = []
+    shown: Timed | None = None
+    for tick in range(ticks):
+        start_s, end_s = tick * tick_s, (tick + 1) * tick_s
+        shares = [(min(entry.end_s, end_s) - max(entry.start_s, start_s), -place) for place, entry in enumerate(entries)
+                  if entry.start_s < end_s and entry.end_s > start_s]
+        share_s, place = max(shares, default=(0.0, 0))
+        if share_s < tick_s * (0.5 - _ALMOST):
+            cells.append(None)
+            continue
+        entry = entries[-place]
+        cells.append("" if entry is shown else schedule.text(entry.action))
+        shown = entry
+    return cells
