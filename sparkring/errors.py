@@ -30,7 +30,9 @@ class SparkringError(Exception):
 
 
 def _restored(kind: type[SparkringError], args: tuple[object, ...], attributes: dict[str, object]) -> SparkringError:
-    error = kind.__new__(kind, *args)
+    maker = OSError if issubclass(kind, OSError) else kind  # of several builtins, Python makes an error by the one with a layout of its own
+    error: SparkringError = maker.__new__(kind, *args)
+    error.args = args
     error.__dict__.update(attributes)
     return error
 

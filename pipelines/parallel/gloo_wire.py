@@ -1,8 +1,8 @@
 """Flat bytes between ranks by torch.distributed's Gloo send and recv, in a group of its own beside Horovod.
 
 The group is not torch's default one, so it stays out of the way of whatever else a process does with torch.distributed. Its
-sockets, and the store by which the ranks find each other, listen on loopback if all ranks are on one host, else on the
-interface that Horovod uses; the store is gone once the ranks have met.
+sockets, and rank 0's store by which the ranks find each other, listen on loopback if all ranks are on one host, else on the
+interface that Horovod uses, and only while the transport is open.
 
 Gloo's sends and receives cannot be polled, only awaited, and a wait that times out closes the whole group. So this rank waits
 for a receive when it needs it, and for sends in ``drain``; only if much is on its way does a thread wait for it meanwhile,
@@ -196,14 +196,14 @@ def _join(communicator: Communicator) -> Any:
         place = f"{address}:{listener.getsockname()[1]}" if context.rank == 0 else ""
         host, _, port = communicator.broadcast_bytes(place.encode(), name="gloo.store").decode().rpartition(":")
         # the store takes over the file descriptor, so it gets one of its own
-        store = distributed.TCPStore(host, int(port), context.size, is_master=context.rank == 0, wait_for_workers=False,
-                                     timeout=timedelta(seconds=context.deadline_s),
-                                     master_listen_fd=os.dup(listener.fileno()) if context.rank == 0 else None)
+        store = distributed.TCPStore(  # type: ignore[attr-defined]
+            host, int(port), context.size, is_master=context.rank == 0, wait_for_workers=False,
+            timeout=timedelta(seconds=context.deadline_s), master_listen_fd=os.dup(listener.fileno()) if context.rank == 0 else None)
     options = distributed.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001 - torch has no public way to name the address
     options._devices = [distributed.ProcessGroupGloo.create_device(hostname=address, lazy_init=False)]  # noqa: SLF001
     options._timeout = timedelta(seconds=context.deadline_s)  # noqa: SLF001
     group = distributed.ProcessGroupGloo(store, context.rank, context.size, options)
-    communicator.barrier("gloo.joined")  # the store may go when all have read from it
+    communicator.barrier("gloo.joined")  # the store is in use until all have it
     return group
 
 

@@ -141,8 +141,13 @@ def write(layout: Layout, tensors: Sequence[Tensor], payload: Tensor) -> None:
 def read(layout: Layout, payload: Tensor) -> list[Tensor]:
     """The tensors in ``payload``: they share its memory, but are no views, so that autograd counts their versions apart."""
     storage, start = payload.untyped_storage(), payload.storage_offset()
-    return [torch.empty(0, dtype=dtype).set_(storage, (start + offset) // dtype.itemsize, shape)
+    return [torch.empty(0, dtype=dtype).set_(storage, (start + offset) // dtype.itemsize, shape, _strides(shape))
             for (dtype, shape), offset in zip(layout.parts, layout.offsets, strict=True)]
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of a tensor in row-major order."""
+    return tuple(math.prod(shape[place + 1:]) for place in range(len(shape)))
 
 
 def flat_bytes(tensor: Tensor) -> Tensor:
