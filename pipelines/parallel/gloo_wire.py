@@ -177,7 +177,7 @@ class Reaper:
 def _await(work: distributed.Work, until: float) -> None:
     left = seconds_left(until)
     try:
-        work.wait(timedelta(seconds=left))
+        work.wait(timedelta(seconds=left + 0.002))  # Gloo counts whole milliseconds, and must not give up before the deadline
     except RuntimeError as error:
         if time.monotonic() >= until:
             raise Silence from None
