@@ -6,7 +6,6 @@ T2), and their unnamed backward pass hangs as soon as the ranks have done differ
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable
 
@@ -25,10 +24,11 @@ from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Mesh
 from sparkring.pipelines.parallel.tensor_parallel.functions import sum_of_shards, to_shards
 from sparkring.pipelines.parallel.tensor_parallel.linear import ColumnLinear, RowLinear
+from sparkring.pipelines.parallel.tensor_parallel.memory_set_reducer import CHUNK_BYTES, MemorySetReducer, open_set_reducer
 from sparkring.pipelines.parallel.tensor_parallel.set_reducer import HorovodSetReducer, SetReducer
 from sparkring.pipelines.parallel.tensor_parallel.sharding import RULES, own_tensors, shard_blocks, splits_of, whole_tensor, whole_tensors
 from sparkring.pipelines.parallel.tensor_parallel.splits import split_evenly
-from sparkring.pipelines.parallel.tensor_parallel.vocabulary import next_token_loss_sum
+from sparkring.pipelines.parallel.tensor_parallel.vocabulary import next_token_loss_sum, vocabulary_split, whole_logits
 from tests.support.ranks import run_on_ranks
 
 VOCABULARY, LENGTH, WIDTH, HEADS, PAD = 13, 6, 12, 4, 12  # 13 tokens and 4 heads: dealt unevenly to 2 or 3 shards
@@ -36,6 +36,7 @@ TOLERANCE = 1e-12
 HANG_S = 3.0
 """A backward pass of one number that takes longer is taken for hung; ours is done in milliseconds."""
 Distances = dict[str, float]
+Compared = tuple[Distances, dict[str, bool], dict[str, list[float]]]
 
 
 def _distance(one: Tensor, other: Tensor | None) -> float:
@@ -87,13 +88,13 @@ def _cut_mlp(mlp: nn.Module, reducer: SetReducer) -> nn.Module:
                          RowLinear(row, reducer, name="2", inputs=units[1]))
 
 
-def _network(reducer: SetReducer, *, tied: bool) -> tuple[Distances, dict[str, bool], dict[str, list[float]]]:
+def _network(reducer: SetReducer, *, tied: bool) -> Compared:
     """A whole decoder beside one cut into shards: three steps of SGD, then the state in whole tensors."""
     what = "tied network" if tied else "untied network"
     blocks = text_blocks(VOCABULARY, LENGTH, width=WIDTH, layers=2, heads=HEADS, tied=tied)
     whole, cut = WholeModel(blocks, seed=4).double(), StageModule(shard_blocks(blocks, reducer), seed=4).double()
     splits = splits_of(cut)
-    first, _ = split_evenly(reducer.size, dim=0, size=VOCABULARY, what="tokens").ranges[reducer.place][0]
+    vocabulary = vocabulary_split(VOCABULARY, reducer.size)
     same = {f"{what}: initial {name}": torch.equal(tensor, whole.state_dict()[name])
             for name, tensor in whole_tensors(cut.state_dict(), splits, reducer)}
     tokens = torch.randint(0, VOCABULARY, (3, LENGTH), generator=torch.Generator().manual_seed(2))
@@ -103,8 +104,10 @@ def _network(reducer: SetReducer, *, tied: bool) -> tuple[Distances, dict[str, b
     for step in range(3):
         for stepper in steppers:
             stepper.zero_grad()
-        expected = losses.next_token_loss_sum(whole(tokens), tokens, pad_id=PAD)
-        loss = next_token_loss_sum(cut({"tokens": tokens})[LOGITS], tokens, pad_id=PAD, first=first, reducer=reducer)
+        logits, part = whole(tokens), cut({"tokens": tokens})[LOGITS]
+        distances[f"{what}: logits of step {step}"] = _distance(whole_logits(part, split=vocabulary, reducer=reducer), logits.detach())
+        expected = losses.next_token_loss_sum(logits, tokens, pad_id=PAD)
+        loss = next_token_loss_sum(part, tokens, pad_id=PAD, split=vocabulary, reducer=reducer)
         expected.backward()
         loss.backward()
         distances[f"{what}: loss of step {step}"] = _distance(loss.detach(), expected.detach())
@@ -122,42 +125,54 @@ def _network(reducer: SetReducer, *, tied: bool) -> tuple[Distances, dict[str, b
     return distances, same, held
 
 
-def _compare(context: RankContext) -> tuple[Distances, dict[str, bool], dict[str, list[float]]]:
-    """Everything in one launch: distances, what must be true, and what all shards hold after training."""
+def _compare(context: RankContext) -> list[Compared]:
+    """Everything in one launch, with sums by Horovod and through memory."""
     with Communicator(context) as communicator:
-        reducer = HorovodSetReducer(communicator, tuple(range(context.size)))
-        distances = _layer(_mlp, lambda mlp: _cut_mlp(mlp, reducer), reducer, "mlp")
-        distances |= _layer(lambda: DecoderBlock(WIDTH, HEADS), lambda block: RULES[DecoderBlock](block, reducer, "block"),
-                            reducer, "decoder")
-        same: dict[str, bool] = {}
-        held: dict[str, list[float]] = {}
-        for tied in (True, False):
-            more, true, of_all = _network(reducer, tied=tied)
-            distances, same, held = distances | more, same | true, held | of_all
-        values = torch.tensor([-0.0, 1.5, float("nan")])[:context.size]
-        one_each = split_evenly(context.size, dim=0, size=context.size, what="values")
-        whole = whole_tensor(values[reducer.place:reducer.place + 1], one_each, reducer, "values")
-        same["whole tensors keep their bits"] = torch.equal(whole.view(torch.int32), values.view(torch.int32))
-        half = torch.full((3,), 1.5, dtype=torch.bfloat16)
-        reducer.sum_(half, "half")
-        same["bfloat16 is summed"] = half.tolist() == [1.5 * context.size] * 3
+        everyone = tuple(range(context.size))
+        by_horovod, through_memory = HorovodSetReducer(communicator, everyone), open_set_reducer(communicator, everyone)
+        assert isinstance(through_memory, MemorySetReducer)
+        compared = [_compare_with(reducer) for reducer in (by_horovod, through_memory)]
+        communicator.barrier("compared")
         with pytest.raises(LayoutRefused, match="1 heads cannot be dealt to"):
-            shard_blocks(text_blocks(VOCABULARY, LENGTH, width=WIDTH, layers=1, heads=1, tied=True), reducer)
+            shard_blocks(text_blocks(VOCABULARY, LENGTH, width=WIDTH, layers=1, heads=1, tied=True), by_horovod)
         with pytest.raises(LayoutRefused, match="no part of this model can be cut into shards: it is made of Conv2d"):
-            shard_blocks(image_blocks(1, 2, widths=(8,)), reducer)
-        return distances, same, held
+            shard_blocks(image_blocks(1, 2, widths=(8,)), by_horovod)
+        return compared
+
+
+def _compare_with(reducer: SetReducer) -> Compared:
+    """Distances, what must be true, and what all shards hold after training."""
+    distances = _layer(_mlp, lambda mlp: _cut_mlp(mlp, reducer), reducer, "mlp")
+    distances |= _layer(lambda: DecoderBlock(WIDTH, HEADS), lambda block: RULES[DecoderBlock](block, reducer, "block"), reducer, "decoder")
+    same: dict[str, bool] = {}
+    held: dict[str, list[float]] = {}
+    for tied in (True, False):
+        more, true, of_all = _network(reducer, tied=tied)
+        distances, same, held = distances | more, same | true, held | of_all
+    values = torch.tensor([-0.0, 1.5, float("nan")])[:reducer.size]
+    one_each = split_evenly(reducer.size, dim=0, size=reducer.size, what="values")
+    whole = whole_tensor(values[reducer.place:reducer.place + 1], one_each, reducer, "values")
+    same["whole tensors keep their bits"] = torch.equal(whole.view(torch.int32), values.view(torch.int32))
+    for dtype in (torch.bfloat16, torch.float32, torch.int64):
+        for length in (0, 1, 3 * CHUNK_BYTES // 4 + 5):  # the last: several chunks of each type
+            mine = (torch.arange(length) % 50 + reducer.place).to(dtype)
+            reducer.sum_(mine, f"{dtype}.{length}")
+            expected = (torch.arange(length) % 50 * reducer.size + sum(range(reducer.size))).to(dtype)
+            same[f"{length} elements of {dtype}"] = torch.equal(mine, expected)
+    return distances, same, held
 
 
 @pytest.mark.parallel
 @pytest.mark.parametrize("size", [2, 3])
 def test_shards_compute_what_the_whole_layers_do(size: int) -> None:
     results = run_on_ranks(size, _compare)
-    for distances, same, held in results:
-        assert {what: distance for what, distance in distances.items() if distance > TOLERANCE} == {}
-        assert len(distances) > 80
-        assert [what for what, true in same.items() if not true] == []
-        assert held == results[0][2]  # to the bit: what every shard holds has had the same gradients on each
-        assert "tied network: norm.weight" in held
+    for compared in results:
+        for (distances, same, held), (_, _, held_by_first) in zip(compared, results[0], strict=True):
+            assert {what: distance for what, distance in distances.items() if distance > TOLERANCE} == {}
+            assert len(distances) > 80
+            assert [what for what, true in same.items() if not true] == []
+            assert held == held_by_first  # to the bit: what every shard holds has had the same gradients on each
+            assert "tied network: norm.weight" in held
 
 
 def _replicas_of_shards(context: RankContext) -> Distances:
@@ -165,15 +180,16 @@ def _replicas_of_shards(context: RankContext) -> Distances:
     mesh = Mesh((2,), shards=2)
     place = mesh.place(context.rank)
     with Communicator(context, extra_sets=mesh.process_sets(context.hosts)) as communicator:
-        shards, replicas = (HorovodSetReducer(communicator, ranks) for ranks in (
-            mesh.shard_set(place.stage, place.replica), mesh.replica_set(place.stage, place.shard)))
+        shards = open_set_reducer(communicator, mesh.shard_set(place.stage, place.replica))
+        replicas = open_set_reducer(communicator, mesh.replica_set(place.stage, place.shard))
+        assert (type(shards), type(replicas)) == (MemorySetReducer, HorovodSetReducer)  # shards on one host, replicas on two
         blocks = text_blocks(VOCABULARY, LENGTH, width=WIDTH, layers=1, heads=HEADS, tied=True)
         whole, cut = WholeModel(blocks, seed=4).double(), StageModule(shard_blocks(blocks, shards), seed=4).double()
         tokens = torch.randint(0, VOCABULARY, (5, LENGTH), generator=torch.Generator().manual_seed(2))
         mine = tokens[:3] if place.replica == 0 else tokens[3:]
-        first, _ = split_evenly(2, dim=0, size=VOCABULARY, what="tokens").ranges[place.shard][0]
+        vocabulary = vocabulary_split(VOCABULARY, 2)
         losses.next_token_loss_sum(whole(tokens), tokens, pad_id=PAD).backward()
-        next_token_loss_sum(cut({"tokens": mine})[LOGITS], mine, pad_id=PAD, first=first, reducer=shards).backward()
+        next_token_loss_sum(cut({"tokens": mine})[LOGITS], mine, pad_id=PAD, split=vocabulary, reducer=shards).backward()
         for name, parameter in cut.named_parameters():
             assert parameter.grad is not None
             replicas.sum_(parameter.grad, f"gradient.{name}")
@@ -236,15 +252,21 @@ def test_control_horovod_s_unnamed_backward_pass_hangs_after_different_histories
 
 def _one_shard_does_not_come(context: RankContext) -> str:
     told = ""
-    with Communicator(dataclasses.replace(context, deadline_s=1.0) if context.rank == 1 else context) as communicator:
-        if context.rank == 1:
+    with Communicator(context) as communicator:
+        through_memory = open_set_reducer(communicator, (0, 1))
+        assert isinstance(through_memory, MemorySetReducer)
+        reducers = (HorovodSetReducer(communicator, (0, 1)), through_memory)
+        for reducer in reducers if context.rank == 1 else ():
+            reducer._deadline_s = 1.0
             with pytest.raises(DeadlinePassed) as caught:
-                HorovodSetReducer(communicator, (0, 1)).sum_(torch.zeros(2), "blocks.0.shrink.forward")
-            told = str(caught.value)
+                reducer.sum_(torch.zeros(2), "shrink.forward")
+            told += str(caught.value)
         communicator.barrier("told")
     return told
 
 
 @pytest.mark.parallel
 def test_a_shard_that_does_not_come_is_told_within_the_deadline() -> None:
-    assert run_on_ranks(2, _one_shard_does_not_come)[1].startswith("set.0-1.blocks.0.shrink.forward: other ranks did not join within 1 s")
+    _, told = run_on_ranks(2, _one_shard_does_not_come)
+    assert "set.0-1.shrink.forward: other ranks did not join within 1 s" in told
+    assert "shrink.forward: ranks [0] did not join within 1 s" in told

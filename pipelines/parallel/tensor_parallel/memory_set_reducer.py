@@ -81,28 +81,19 @@ class MemorySetReducer:
         fence()
 
 
-def open_set_reducers(communicator: Communicator, sets: Sequence[Ranks]) -> list[SetReducer]:
-    """The best reducer for each of the sets that this rank is in; every rank of the ring calls this at the same point.
+def open_set_reducer(communicator: Communicator, ranks: Ranks) -> SetReducer:
+    """The best reducer that a set can use; every rank of the ring calls this at the same point, each with its own set.
 
     Args:
-        communicator: The joined ring.
-        sets: Sets of the mesh, the same list on every rank.
+        communicator: The joined ring, with the set's process set.
+        ranks: The set, ascending, this rank among them; it may be alone.
     Returns:
-        One for each set that holds this rank, in the order of ``sets``: through memory where its ranks share a host and can
-        map it, else by Horovod.
+        One through memory where the set's ranks share a host and can map it, else one by Horovod.
     """
     context = communicator.context
-    reducers: list[SetReducer] = []
-    for ranks in sets:
-        one_host = len({context.hosts[rank] for rank in ranks}) == 1 and len(ranks) > 1
-        segments = None
-        if context.shared_memory and context.device == "cpu" and one_host:
-            segments = open_segments(communicator, (CHUNK_BYTES, CHUNK_BYTES), torch.uint8)
-        if context.rank not in ranks:
-            continue
-        if segments is None:
-            reducers.append(HorovodSetReducer(communicator, ranks))
-        else:
-            mine = [segment for segment in segments if segment.rank in ranks]
-            reducers.append(MemorySetReducer(mine, ranks.index(context.rank), deadline_s=context.deadline_s))
-    return reducers
+    if context.shared_memory and context.device == "cpu":
+        local = tuple(rank for rank in ranks if rank in context.local_ranks)
+        segments = open_segments(communicator, (CHUNK_BYTES, CHUNK_BYTES), torch.uint8, ranks=local)
+        if segments is not None and len(local) == len(ranks) > 1:
+            return MemorySetReducer(segments, ranks.index(context.rank), deadline_s=context.deadline_s)
+    return HorovodSetReducer(communicator, ranks)

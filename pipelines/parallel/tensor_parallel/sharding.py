@@ -19,7 +19,7 @@ from sparkring.models.text import DecoderBlock, TokenEmbedding, TokenLogits
 from sparkring.pipelines.parallel.tensor_parallel.linear import ColumnLinear, RowLinear
 from sparkring.pipelines.parallel.tensor_parallel.set_reducer import SetReducer
 from sparkring.pipelines.parallel.tensor_parallel.splits import Split, split_evenly
-from sparkring.pipelines.parallel.tensor_parallel.vocabulary import VocabularyEmbedding
+from sparkring.pipelines.parallel.tensor_parallel.vocabulary import VocabularyEmbedding, vocabulary_split
 
 Rule = Callable[[nn.Module, SetReducer, str], nn.Module]
 """``rule(part, reducer, name)``: the part's slice of this shard; it may change the part and return it."""
@@ -44,12 +44,12 @@ def _decoder_block(part: nn.Module, reducer: SetReducer, name: str) -> nn.Module
 
 def _token_embedding(part: nn.Module, reducer: SetReducer, name: str) -> nn.Module:
     assert isinstance(part, TokenEmbedding)
-    return VocabularyEmbedding(part, reducer, name=name, tokens=_tokens(part.num_embeddings, reducer))
+    return VocabularyEmbedding(part, reducer, name=name)
 
 
 def _token_logits(part: nn.Module, reducer: SetReducer, name: str) -> nn.Module:
     assert isinstance(part, TokenLogits)
-    return ColumnLinear(part, reducer, name=name, outputs=_tokens(part.out_features, reducer))
+    return ColumnLinear(part, reducer, name=name, outputs=vocabulary_split(part.out_features, reducer.size))
 
 
 RULES: Mapping[type[nn.Module], Rule] = {DecoderBlock: _decoder_block, TokenEmbedding: _token_embedding, TokenLogits: _token_logits}
@@ -125,10 +125,6 @@ def own_tensors(tensors: Mapping[str, Tensor], splits: Mapping[str, Split], plac
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers of as many bytes: added to zeros they keep every bit, which floats do not (-0.0 + 0.0 is 0.0)."""
-
-
-def _tokens(vocabulary: int, reducer: SetReducer) -> Split:
-    return split_evenly(reducer.size, dim=0, size=vocabulary, what="tokens of the vocabulary")
 
 
 def _replace(owner: nn.Module, name: str, module: nn.Module) -> None:

@@ -17,7 +17,12 @@ from sparkring.models.losses import mean_over_tokens, next_tokens
 from sparkring.models.text import TokenEmbedding
 from sparkring.pipelines.parallel.tensor_parallel.functions import sum_of_shards, to_shards
 from sparkring.pipelines.parallel.tensor_parallel.set_reducer import SetReducer
-from sparkring.pipelines.parallel.tensor_parallel.splits import Split
+from sparkring.pipelines.parallel.tensor_parallel.splits import Split, split_evenly
+
+
+def vocabulary_split(vocabulary: int, num_shards: int) -> Split:
+    """Which tokens are whose, along dimension 0 of the embedding and of the output matrix; one range a shard."""
+    return split_evenly(num_shards, dim=0, size=vocabulary, what="tokens of the vocabulary")
 
 
 class VocabularyEmbedding(TokenEmbedding):
@@ -25,19 +30,19 @@ class VocabularyEmbedding(TokenEmbedding):
 
     splits: Mapping[str, Split]
 
-    def __init__(self, whole: TokenEmbedding, reducer: SetReducer, *, name: str, tokens: Split) -> None:
+    def __init__(self, whole: TokenEmbedding, reducer: SetReducer, *, name: str) -> None:
         """Take this shard's tokens.
 
         Args:
             whole: With all vectors; it is not kept.
             reducer: Over the shards.
             name: In the whole model.
-            tokens: How they are dealt, along dimension 0, one range a shard.
         """
-        mine = tokens.take(whole.weight.detach(), reducer.place)
+        split = vocabulary_split(whole.num_embeddings, reducer.size)
+        mine = split.take(whole.weight.detach(), reducer.place)
         super().__init__(*mine.shape, _weight=mine)
-        self._reducer, self._name, self.splits = reducer, name, {"weight": tokens}
-        ((self._first, self._last),) = tokens.ranges[reducer.place]
+        self._reducer, self._name, self.splits = reducer, name, {"weight": split}
+        ((self._first, self._last),) = split.ranges[reducer.place]
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the whole vectors (B, T, D) of all ``tokens`` (B, T), wherever they are held."""
@@ -73,26 +78,36 @@ class _Nats(Function):
         return grad_Nv.mul_(grads[0][:, None]), None, None, None, None
 
 
-def vocabulary_nats(logits_Nv: Tensor, targets_N: Tensor, *, first: int, reducer: SetReducer, name: str = "loss") -> Tensor:
+def vocabulary_nats(logits_Nv: Tensor, targets_N: Tensor, *, split: Split, reducer: SetReducer, name: str = "loss") -> Tensor:
     """The cross entropy of each prediction, in nats, the same on all shards.
 
     Args:
         logits_Nv: (N, v) of this shard's tokens.
         targets_N: (N,) int64, of the whole vocabulary.
-        first: This shard's first token.
+        split: Of the vocabulary.
         reducer: Over the shards.
         name: Of the sum.
     Returns:
         (N,), of the logits' type, or float32 where that has fewer bits.
     """
     logits_Nv = logits_Nv.float() if logits_Nv.dtype.itemsize < 4 else logits_Nv
+    first = split.ranges[reducer.place][0][0]
     nats: Tensor = _Nats.apply(logits_Nv, targets_N, first, reducer, name)  # type: ignore[no-untyped-call]
     return nats
 
 
-def next_token_loss_sum(logits: Tensor, tokens: Tensor, *, pad_id: int, first: int, reducer: SetReducer) -> Tensor:
+def next_token_loss_sum(logits: Tensor, tokens: Tensor, *, pad_id: int, split: Split, reducer: SetReducer) -> Tensor:
     """The loss of ``models.losses.next_token_loss_sum`` from this shard's logits (B, T, v); the same on all shards."""
     targets = next_tokens(tokens, pad_id=pad_id)
     counted = targets != pad_id
-    nats = vocabulary_nats(logits.flatten(0, 1), targets.flatten(), first=first, reducer=reducer).view_as(targets)
+    nats = vocabulary_nats(logits.flatten(0, 1), targets.flatten(), split=split, reducer=reducer).view_as(targets)
     return mean_over_tokens(nats.masked_fill(~counted, 0.0), counted)
+
+
+def whole_logits(logits: Tensor, *, split: Split, reducer: SetReducer, name: str = "logits") -> Tensor:
+    """The logits of all tokens (..., V), on all shards, from each shard's (..., v): for judging and generating, without gradients."""
+    ((first, last),) = split.ranges[reducer.place]
+    whole = logits.new_zeros(*logits.shape[:-1], split.whole_size)
+    whole[..., first:last] = logits.detach()
+    reducer.sum_(whole, name)
+    return whole
