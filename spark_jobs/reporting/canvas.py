@@ -21,6 +21,8 @@ from sparkring.spark_jobs.reporting.svg import inline_svg
 from sparkring.spark_jobs.reporting.words import compact
 
 WIDTH, HEIGHT = 440, 290
+WIDE = 880
+"""For pictures that run over the whole page; on a phone they scroll instead of shrinking."""
 UNITS_PER_INCH = 72
 
 _STYLE: dict[Any, Any] = {
@@ -58,19 +60,20 @@ class Picture:
     legend: tuple[Key, ...] = ()
 
 
-def draw(paint: Callable[[Figure], None], *, name: str, label: str, height: int = HEIGHT) -> Markup:
+def draw(paint: Callable[[Figure], None], *, name: str, label: str, height: int = HEIGHT, width: int = WIDTH) -> Markup:
     """Set up a figure in the house style, let ``paint`` fill it, and render it.
 
     Args:
         paint: Adds axes and artists.
         name: Of the picture; distinct a page.
         label: What it shows, for those who cannot see it.
-        height: In units; the width is ``WIDTH``.
+        height: In units.
+        width: ``WIDTH`` or ``WIDE``.
     """
     with rc_context(_STYLE):
-        figure = Figure(figsize=(WIDTH / UNITS_PER_INCH, height / UNITS_PER_INCH), layout="constrained")
+        figure = Figure(figsize=(width / UNITS_PER_INCH, height / UNITS_PER_INCH), layout="constrained")
         paint(figure)
-        return inline_svg(figure, name=name, label=label)
+        return inline_svg(figure, name=name, label=label, wide=width > WIDTH)
 
 
 def name_axes(axes: Axes, *, x: str, y: str) -> None:

@@ -35,4 +35,12 @@ COMPUTE = Shade("compute", "#0073b3", "#4aa8e0")
 COMM = Shade("comm", "#b0578d", "#db8dbd")
 OTHER = Shade("other", "#c3cad3", "#55616f")
 
-SHADES = (INK, MUTED, GRID, NETWORK, LOGISTIC, BASE_RATE, DATA, COMPUTE, COMM, OTHER)
+FORWARD = Shade("forward", "#0072b1", "#6bbdf0")
+BACKWARD = Shade("backward", "#c04a00", "#ff9f66")
+INPUT_GRADIENT = Shade("input-gradient", "#9a6700", "#f0bb4e")
+WEIGHT_GRADIENT = Shade("weight-gradient", "#00765a", "#4fd3ac")
+ON_FILL = Shade("on-fill", "#fffffe", "#10151c")
+"""Text on a filled cell of one of these four."""
+
+SHADES = (INK, MUTED, GRID, NETWORK, LOGISTIC, BASE_RATE, DATA, COMPUTE, COMM, OTHER, FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT,
+          ON_FILL)

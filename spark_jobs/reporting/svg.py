@@ -23,13 +23,14 @@ _HASH = re.compile(r"^#(?=\S+$)|(?<=url\()#")
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
-def inline_svg(figure: Figure, *, name: str, label: str) -> Markup:
+def inline_svg(figure: Figure, *, name: str, label: str, wide: bool = False) -> Markup:
     """Render ``figure`` as one ``<svg>`` element.
 
     Args:
         figure: Drawn under ``svg.fonttype: none`` and a fixed ``svg.hashsalt``.
         name: Prefix of the ids inside; distinct a page.
         label: What the picture shows, in words, for those who cannot see it.
+        wide: Whether it is drawn for the whole width of a page.
     """
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata=_NO_METADATA)
@@ -42,8 +43,19 @@ def inline_svg(figure: Figure, *, name: str, label: str) -> Markup:
     for element in root.iter():
         _adapt(element, name, referenced)
     box = root.attrib["viewBox"]
-    root.attrib = {"class": "chart", "viewBox": box, "role": "img", "aria-label": label}
+    root.attrib = {"class": "chart wide" if wide else "chart", "viewBox": box, "role": "img", "aria-label": label}
     return Markup(ET.tostring(root, encoding="unicode"))  # noqa: S704 - a serialised tree is escaped
+
+
+def as_file(svg: Markup) -> str:
+    """An inline picture as a document of its own, for a README: both themes inside, as the reader's system asks for."""
+    def theme(name: str) -> str:
+        return "".join(f"--{shade.variable}:{getattr(shade, name)};" for shade in SHADES if f"--{shade.variable})" in svg)
+
+    style = (f"<style>.chart{{{theme('light')}font-family:system-ui,'Segoe UI','DejaVu Sans',sans-serif}}"
+             f"@media (prefers-color-scheme:dark){{.chart{{{theme('dark')}}}}}</style>")
+    opening, rest = svg.split(">", 1)
+    return f'{opening} xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">{style}{rest}\n'
 
 
 def _bare(name: str) -> str:

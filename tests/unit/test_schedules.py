@@ -106,7 +106,7 @@ def test_a_longer_warm_up_hides_hops(name: str) -> None:
     costs = Costs.equal(4, forward_s=1, backward_s=2, hop_s=1.5)
     textbook, fitted = (simulate(build_schedule(name, (1,) * 4, 24, costs=known), costs) for known in (None, costs))
     assert fitted.compute_s < 0.8 * textbook.compute_s
-    assert [fitted.peaks[Worker(stage, 0)].micro_batches for stage in range(4)] >= [7, 5, 3, 1]
+    assert (textbook.peaks[Worker(0, 0)].micro_batches, fitted.peaks[Worker(0, 0)].micro_batches) == (4, 7)
 
 
 @pytest.mark.parametrize("replicas", [(2, 1), (1, 2), (1, 2, 1), (2, 1, 3), (1, 4, 2)])
