@@ -128,7 +128,7 @@ def _check_names(config: PrepareConfig) -> None:
     features = config.features
     kept = (config.label, config.row_id, split_key(config).column)
     for name in (*features.numeric, *features.categorical, *(raw.column for raw in features.raw),
-                 *(each.column for each in (*features.buckets, *features.hashed))):
+                 *(bucket.column for bucket in features.buckets), *(hashed.column for hashed in features.hashed)):
         if name in kept:
             raise ConfigError(f"prepare.features holds {name}, which is the label, the row id or the split column; a model would "
                               "learn nothing else. Leave it out, or give a copy that may be known another name in the query.")

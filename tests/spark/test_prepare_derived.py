@@ -123,11 +123,11 @@ def _wave(value: float, period: float) -> tuple[float, float]:
 def _numbers(visit: Visit) -> dict[str, float | None]:
     """Each number before it is scaled, worked out by Python's calendar and the time zone's own rules."""
     at, born = _local(visit), visit.born
-    since_1970 = at and (at.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() / 86_400
+    since_1970 = (at.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() / 86_400 if at else None
     hour, weekday, month = (_wave(at.hour, 24), _wave(at.weekday(), 7), _wave(at.month - 1, 12)) if at else ((None, None),) * 3
     place = _wave(born.timetuple().tm_yday - 1, 365.25)
     return {
-        "price": None if visit.price is None else float(visit.price), "at_year": at and at.year, "at_days": since_1970,
+        "price": None if visit.price is None else float(visit.price), "at_year": at.year if at else None, "at_days": since_1970,
         "at_hour_sin": hour[0], "at_hour_cos": hour[1], "at_day_of_week_sin": weekday[0], "at_day_of_week_cos": weekday[1],
         "at_month_sin": month[0], "at_month_cos": month[1],
         "born_year": born.year, "born_quarter": (born.month + 2) // 3, "born_month": born.month, "born_week": born.isocalendar().week,

@@ -11,15 +11,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import SparkConfig
 from sparkring.errors import SparkringError
 from sparkring.pipelines.data.manifest import Dataset
-from sparkring.spark_jobs.etl import staging
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.session import spark_session
@@ -64,16 +65,10 @@ def _refused(folder: Path, bucket: str, spark: SparkSession) -> str:
 
 def _written(folder: Path, bucket: str, spark: SparkSession) -> dict[str, Any]:
     """A dataset that this cluster wrote to the bucket."""
-    staged: list[str] = []
-    temporary = staging.tempfile.TemporaryDirectory
-
-    def watched(*, prefix: str) -> Any:
-        staged.append(prefix)
-        return temporary(prefix=prefix)
-
-    staging.tempfile.TemporaryDirectory = watched  # type: ignore[assignment, misc]
     config = etl_config(folder / "trips").model_copy(update={"dataset_url": f"{bucket}/trips"})
-    made = prepare(config, spark=spark)
+    with patch("tempfile.TemporaryDirectory", wraps=tempfile.TemporaryDirectory) as folders:
+        made = prepare(config, spark=spark)
+    staged = [call.kwargs["prefix"] for call in folders.call_args_list if str(call.kwargs.get("prefix")).startswith("sparkring-")]
     dataset = Dataset(config.dataset)
     manifest = dataset.manifest()
     save_untrained(config)
