@@ -8,6 +8,7 @@ equally long a worker waits for (p - 1) of them, in 1F1B for 3 (p - 1), and no w
                                         1: .. F0 F1 .. I0 W0 F2 I1 F3 I2 W1 I3 W2 W3
                                         2: .. .. F0 I0 W0 F1 I1 F2 I2 F3 I3 W1 W2 W3
 
+Put off at the end, not from the start on as the paper describes it, they leave less in memory for most of the step.
 Source: Qi et al. 2023, "Zero Bubble Pipeline Parallelism", arXiv:2401.10241, section 2.1 (ZB-H1).
 """
 
