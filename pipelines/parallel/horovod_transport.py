@@ -104,7 +104,8 @@ class HorovodWire:
     def _gather(self, key: Key, data: Tensor) -> int:
         name = f"hop.{key.edge.source}>{key.edge.target}.{key.edge.name}.{key.slot}.{key.part}"
         try:
-            handle: int = hvd.allgather_async(data, name=name, process_set=self._sets[key.edge])
+            with torch.inference_mode(mode=False):  # Horovod's thread makes room in the result, which inference tensors do not let it
+                handle: int = hvd.allgather_async(data, name=name, process_set=self._sets[key.edge])
         except (HorovodInternalError, ValueError) as error:
             raise Ended(_cause(error), whole_ring=True) from None
         return handle

@@ -77,6 +77,9 @@ def _talk(context: RankContext, way: str) -> dict[str, Any]:
         weight = torch.ones(1000, requires_grad=True)
         link.send(mine, 0, [weight * 2, torch.tensor(0)])  # part of a graph: what is sent is the value
         said["of a graph"] = float(link.receive(theirs, 0)[0].sum())
+        with torch.inference_mode():  # as evaluation does
+            link.send(mine, 1, [torch.ones(1000) * 3, torch.tensor(0)])
+            said["inference"] = float(link.receive(theirs, 1)[0].sum())
         try:
             link.send(Edge(0, 1, "none"), 0, [weight])
         except ConfigError as error:
@@ -98,6 +101,7 @@ def test_two_ranks_talk_in_both_directions_at_once(way: str) -> None:
     assert first["leaves"]
     assert second["leaves"]
     assert (first["of a graph"], second["of a graph"], second["nothing"]) == (2000.0, 2000.0, [])
+    assert (first["inference"], second["inference"]) == (3000.0, 3000.0)
     assert first["foreign"] == ("rank 0 cannot send on edge none 0>1: the transport was opened with f1 0>1, other 0>1; "
                                 "open it with all edges of the schedule.")
 
