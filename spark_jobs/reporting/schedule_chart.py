@@ -61,7 +61,7 @@ def schedule_picture(schedule: Schedule, *, plan: Entries, measured: Entries | N
     Args:
         schedule: Whose lists they are.
         plan: Simulated times, ``simulate(...).entries``.
-        measured: What an executor recorded, from the start of the step; None draws the plan alone.
+        measured: What an executor recorded, from the start of the step; a worker without records stays pale. None draws the plan alone.
         name: Of the picture; distinct a page.
     """
     panels = [_Panel("plan", plan, _end_s(plan))] + ([_Panel("measured", measured, _end_s(measured))] if measured is not None else [])
@@ -113,7 +113,7 @@ def _paint_panel(axes: Axes, schedule: Schedule, panel: _Panel, longest_s: float
     units_a_second = (WIDE - _MARGIN) / longest_s
     for place, worker in enumerate(schedule.workers):
         axes.broken_barh([(0, panel.end_s)], (place - _HEIGHT_OF_CELL / 2, _HEIGHT_OF_CELL), facecolor=GRID.light, alpha=0.55, linewidth=0)
-        _paint_worker(axes, schedule, place, panel.entries[worker], units_a_second, font)
+        _paint_worker(axes, schedule, place, panel.entries.get(worker, ()), units_a_second, font)
     axes.grid(visible=False)
     axes.spines["bottom"].set_visible(False)
     axes.set_yticks(range(len(schedule.workers)), [_label(schedule, worker) for worker in schedule.workers])

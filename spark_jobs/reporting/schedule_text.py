@@ -41,11 +41,11 @@ def draw_entries(schedule: Schedule, entries: Entries, *, tick_s: float, width: 
 
     Args:
         schedule: Whose entries these are.
-        entries: Of each worker, in order.
+        entries: Of each worker, in order; one that has none stays idle.
         tick_s: Seconds of a column.
         width: As for ``draw_schedule``.
     """
-    computed = {worker: [entry for entry in entries[worker] if entry.action.kind in COMPUTE] for worker in schedule.workers}
+    computed = {worker: [entry for entry in entries.get(worker, ()) if entry.action.kind in COMPUTE] for worker in schedule.workers}
     end_s = max((entry.end_s for worker in computed.values() for entry in worker), default=0.0)
     ticks = round(end_s / tick_s + 0.5 - _ALMOST)
     cells = {worker: _cells(schedule, computed[worker], ticks, tick_s) for worker in schedule.workers}

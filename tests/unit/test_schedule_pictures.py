@@ -59,6 +59,13 @@ def test_what_was_measured_is_drawn_by_what_fills_most_of_a_tick() -> None:
     assert draw_entries(schedule, measured, tick_s=0.5).splitlines()[0] == "0: F0 == .. .. .. .. .. .. B0 == == =="
 
 
+def test_a_worker_without_records_stays_idle() -> None:
+    schedule = build_schedule("1f1b", (1, 1), 1)
+    assert draw_entries(schedule, entries("F0 0 1, B0 1 2"), tick_s=1.0) == "0: F0 B0\n1: .. .."
+    plan = simulate(schedule, Costs.equal(2)).entries
+    assert "measured, 2" in schedule_picture(schedule, plan=plan, measured=entries("F0 0 1, B0 1 2")).svg
+
+
 @cache
 def picture(name: str = "1f1b", micro_batches: int = 4, *, with_measured: bool = True) -> Picture:
     schedule = build_schedule(name, (2, 1), micro_batches)
