@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -101,7 +102,7 @@ def test_many_findings_are_counted_not_listed() -> None:
         check_schedule(replace(schedule, actions=dict.fromkeys(schedule.workers, ())))
 
 
-def traced(schedule: Schedule) -> list[dict[str, object]]:
+def traced(schedule: Schedule) -> list[dict[str, Any]]:
     plan = simulate(schedule, Costs.equal(schedule.num_chunks, forward_s=0.001, backward_s=0.002, hop_s=0.0005)).entries
     measured = {worker: tuple(Timed(entry.action, entry.start_s * 1.1, entry.end_s * 1.1) for entry in entries)
                 for worker, entries in plan.items()}

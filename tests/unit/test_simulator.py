@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sparkring.errors import ScheduleStuck
 from sparkring.pipelines.parallel import closed_forms
 from sparkring.pipelines.parallel.schedule import Schedule, Worker, parse_action
-from sparkring.pipelines.parallel.schedule_costs import Costs
+from sparkring.pipelines.parallel.schedule_costs import Checkpointing, Costs
 from sparkring.pipelines.parallel.schedule_memory import peak_activations
 from sparkring.pipelines.parallel.schedule_transfers import without_transfers
 from sparkring.pipelines.parallel.schedules.catalogue import SCHEDULE_NAMES, build_schedule
@@ -137,7 +137,7 @@ def test_reduce_waits_for_the_last_replica_of_its_stage_alone() -> None:
     pytest.param("except_last", "gpipe", 2 * 10 + 100 + 100, 11, id="the last one's activations beside"),
     pytest.param("never", "zero_bubble", 100, 9, id="freed by halves"),
 ])
-def test_bytes_follow_the_model(checkpoint: str, name: str, expected_bytes: float, makespan_s: float) -> None:
+def test_bytes_follow_the_model(checkpoint: Checkpointing, name: str, expected_bytes: float, makespan_s: float) -> None:
     costs = replace(Costs.equal(1), activation_bytes=(100,), stash_bytes=(10,), weight_bytes=(40,), checkpoint=(checkpoint,))
     timeline = simulate(build_schedule(name, (1,), 3), costs)
     assert timeline.peaks[Worker(0, 0)].num_bytes == expected_bytes
