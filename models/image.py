@@ -49,7 +49,7 @@ def image_blocks(channels: int, num_outputs: int, *, widths: Sequence[int]) -> B
         if before:
             made.append(partial(nn.Conv2d, before, width, 3, stride=2, padding=1))
         made.append(partial(ResidualBlock, width))
-    head = {"norm": partial(_norm, widths[-1]), "head": partial(nn.Linear, widths[-1], num_outputs)}
+    head: dict[str, Factory] = {"norm": partial(_norm, widths[-1]), "head": partial(nn.Linear, widths[-1], num_outputs)}
     return BlockList((
         Block("stem", {"stem": partial(nn.Conv2d, channels, widths[0], 3, padding=1)}, reads=(IMAGE,)),
         *(Block(f"stages.{place}", {f"stages.{place}": make}) for place, make in enumerate(made)),

@@ -40,7 +40,7 @@ def sequential_blocks(model: nn.Sequential, *, reads: str = X, writes: str = LOG
         reads: Name of the input tensor.
         writes: Name of what the last module returns.
     """
-    children = [(name, child) for name, child in model._modules.items() if child is not None]  # noqa: SLF001 - named_children() drops repeats
+    children = list(zip((str(name) for name in model._modules), model, strict=True))  # noqa: SLF001 - named_children() drops repeats
     owners = Counter(chain.from_iterable({id(parameter) for parameter in child.parameters()} for _, child in children))
     if any(count > 1 for count in owners.values()):
         names = [name for name, child in children if any(owners[id(parameter)] > 1 for parameter in child.parameters())]

@@ -42,7 +42,7 @@ def test_the_gradient_does_not_depend_on_how_rows_are_dealt() -> None:
 def test_control_with_batch_statistics_it_would() -> None:
     def with_batch_statistics() -> nn.Module:
         network = _network()
-        network.norm = nn.BatchNorm2d(12).double()  # type: ignore[assignment]
+        network.norm = nn.BatchNorm2d(12).double()
         return network
 
     whole = _gradient(with_batch_statistics(), [slice(0, 7)])

@@ -37,9 +37,9 @@ class ColumnLinear(ShardedModule):
         """
         super().__init__()
         self._reducer, self._name = reducer, name
-        self.splits = {"weight": outputs} | ({} if whole.bias is None else {"bias": outputs})
         self.weight = _slice(whole.weight, outputs, reducer)
-        self.bias = None if whole.bias is None else _slice(whole.bias, outputs, reducer)
+        self.bias = _slice_if_any(whole.bias, outputs, reducer)
+        self.splits = {"weight": outputs} | ({} if self.bias is None else {"bias": outputs})
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (..., own outputs) for the whole ``x`` (..., inputs)."""
@@ -55,12 +55,16 @@ class RowLinear(ShardedModule):
         self._reducer, self._name = reducer, name
         self.splits = {"weight": inputs}
         self.weight = _slice(whole.weight, inputs, reducer)
-        self.bias = whole.bias
+        self.bias: nn.Parameter | None = whole.bias
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the whole (..., outputs) for ``x`` (..., own inputs)."""
         total = sum_of_shards(functional.linear(x, self.weight), self._reducer, self._name)
         return total if self.bias is None else total + self.bias
+
+
+def _slice_if_any(whole: Tensor | None, split: Split, reducer: SetReducer) -> nn.Parameter | None:
+    return None if whole is None else _slice(whole, split, reducer)
 
 
 def _slice(whole: Tensor, split: Split, reducer: SetReducer) -> nn.Parameter:

@@ -40,7 +40,7 @@ class VocabularyEmbedding(TokenEmbedding):
         """
         split = vocabulary_split(whole.num_embeddings, reducer.size)
         mine = split.take(whole.weight.detach(), reducer.place)
-        super().__init__(*mine.shape, _weight=mine)
+        super().__init__(len(mine), mine.shape[1], _weight=mine)
         self._reducer, self._name, self.splits = reducer, name, {"weight": split}
         ((self._first, self._last),) = split.ranges[reducer.place]
 
