@@ -3,11 +3,11 @@
     uv run python -m benchmarks.transport
 
 One launch; two ranks play ping-pong with a tensor of each size on each side in turn, round by round. A hop is half of there and
-back; a side's figure is the median over the rounds of a round's median, a ratio the median over the rounds of the ratio in a
-round. All receives are posted before the message is sent. Torch gets what is best for it: Gloo on loopback, and a buffer
-that it receives into again and again, where ours give a new tensor each time. ``sidecar`` is what a user gets on one host
-(shared memory), ``sockets`` what it takes between hosts, here over loopback. Horovod runs beside all of them, with the short
-cycle that its own transport needs.
+back; a side's figure is the median over the rounds of a round's median, a ratio (x) the median over the rounds of the ratio to
+torch in a round. All receives are posted before the message is sent. Torch gets what is best for it: Gloo on loopback, and a
+buffer that it receives into again and again, where ours give a new tensor each time. ``sidecar`` is what a user gets on one
+host (shared memory), ``sockets`` what it takes between hosts, here over loopback. Horovod runs beside all of them, with the
+short cycle that its own transport needs.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def main() -> None:
                     for size in SIZES} for side in SIDES}
     milliseconds = {side: {size: 1e3 * statistics.median(seconds[side][size]) for size in SIZES} for side in SIDES}
     table = [{"message": size, **{f"{side} ms": f"{milliseconds[side][size]:.3f}" for side in SIDES},
-              **{f"{side} / torch": f"{ratio[side][size]:.2f}" for side in SIDES[1:]}} for size in SIZES]
+              **{f"{side} x": f"{ratio[side][size]:.2f}" for side in SIDES[1:]}} for size in SIZES]
     print_result(table, {
         "sidecar_over_torch_worst": max(ratio["sidecar"].values()), "sockets_over_torch_worst": max(ratio["sockets"].values()),
         **{f"{side}_ms_{size}": milliseconds[side][size] for side in SIDES for size in SIZES}})

@@ -122,6 +122,8 @@ class LinkedTransport:
     """A transport made of links: keeps the shape contract, the journal and the deadline. Use as a context manager."""
 
     name = "links"
+    description = ""
+    """What carries the messages, in words, where the name does not say it."""
 
     def __init__(self, communicator: Communicator, edges: Sequence[Edge], links: Mapping[int, Link], *, dynamic_shapes: bool) -> None:
         """Take the links by the rank that they reach."""

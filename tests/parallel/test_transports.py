@@ -35,7 +35,7 @@ def _fuzz(context: RankContext, way: str, edges: list[Edge], seeds: list[int], d
             received, right = received + counts[0], right + counts[1]
             link.drain()
             communicator.barrier("round")  # then every slot is free again
-        return getattr(link, "description", ""), received, right
+        return link.description, received, right
 
 
 TWO = both_ways((0, 1))
@@ -200,7 +200,7 @@ def _hidden(context: RankContext) -> tuple[str, list[float]]:
         vars(memory_link)["FOLDER"] = Path("/nonexistent")  # a container that shows this rank another /dev/shm
     with opened(context, "sidecar memory", [F, B]) as (_, link):
         link.send(F if context.rank == 0 else B, 0, [torch.tensor([float(context.rank)])])
-        return link.description, link.receive(B if context.rank == 0 else F, 0)[0].tolist()  # type: ignore[attr-defined]
+        return link.description, link.receive(B if context.rank == 0 else F, 0)[0].tolist()
 
 
 def test_ranks_that_share_no_memory_take_sockets() -> None:
