@@ -183,7 +183,7 @@ class WholeModel(BlockRun):
 
 def draw_seed() -> int:
     """A seed for all parts of one model, drawn from torch's generator: a function of ``torch.manual_seed``."""
-    return int(torch.randint(2 ** 62, ()))
+    return int(torch.randint(2 ** 62, (), device="cpu"))  # also where modules are built on the meta device
 
 
 def seeded(factory: Factory, *, seed: int, name: str) -> nn.Module:

@@ -43,6 +43,7 @@ class Part:
 
     generation: int
     num_ranks: int
+    """Of those that read rows: the first ones of the ring."""
     begins: Place
     """(epoch, step) of its first step."""
     ends: Place
@@ -113,12 +114,13 @@ def _audit(store: Store, names: Sequence[str], dataset_url: str | None, bar: Bar
     orders = _orders(start, manifest)
     split = manifest.splits[SPLIT]
     rows_begun = _prove(streams, parts, orders, split, bar)
+    readers = max(part.num_ranks for part in parts) if parts else 0
     counted = sum(part.num_ranks * (orders.steps(part.ends) - orders.steps(part.begins)) for part in parts)
     return AuditResult(
         url=store.url, dataset_url=dataset_url or start["dataset_url"], dataset_version=manifest.version, content_id=manifest.content_id,
         finished=finished, epochs=place[0], rows=split.rows, rows_digest=split.rows_digest, rows_begun=rows_begun, parts=tuple(parts),
         records=sum(stream.records for stream in streams.values()),
-        repeated=sum(len(stream.places) for stream in streams.values()) - counted, receipts=receipts)
+        repeated=sum(len(stream.places) for (_, rank), stream in streams.items() if rank < readers) - counted, receipts=receipts)
 
 
 def _end(store: Store) -> tuple[Place, str, bool]:
@@ -172,7 +174,7 @@ def _line(store: Store, streams: Streams, place: Place, receipts: str) -> list[P
         begins, receipts_before = _place(starts[0]), starts[0]["resumed"]
         if any((_place(start), start["resumed"]) != (begins, receipts_before) for start in starts):
             raise ReceiptError(f"{store.url}: the ranks of generation {generation} do not start at one place.")
-        parts.append(Part(generation, len(ranks), begins, place))
+        parts.append(Part(generation, starts[0].get("readers", len(ranks)), begins, place))
         place, receipts = begins, receipts_before
     if place != (0, 0):
         raise ReceiptError(f"{store.url}: what stands at epoch {place[0]} step {place[1]} names no receipts of the steps before it; "

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 IDENTITY = "run.json"
 RESULT = "result.json"
 LOCK = ".lock"
-FREE_TO_CHANGE = {"num_ranks", "lanes", "checkpoint_steps", "keep_checkpoints", "reader_threads", "record_rows", "ring", "bucket_mb"}
+FREE_TO_CHANGE = {"num_ranks", "lanes", "checkpoint_steps", "keep_checkpoints", "reader_threads", "record_rows", "ring", "bucket_mb",
+                  "parallel"}
 """Train settings that do not change what is learned, so a run may go on under others."""
 FOLLOW_S = 0.25
 
@@ -90,9 +91,9 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
 
 def _generation(store: Store, job: TrainJob, spark: SparkSession | None, progress: Progress) -> TrainSummary:
     """Start the ring and note its result; where no rank ever began, the folder is given up again."""
-    idle = job.config.train.num_ranks - job.lanes
+    idle = _dealt_to(job.config) - job.lanes
     if idle > 0:
-        progress.note(f"training: {idle} ranks get no rows, since this run was begun with {job.lanes} lanes")
+        progress.note(f"training: {idle} ranks or micro-batches get no rows, since this run was begun with {job.lanes} lanes")
     try:
         summary = _run(job, spark, progress)
     except BaseException:
@@ -206,8 +207,14 @@ def _identity(config: Config, manifest: Manifest) -> dict[str, Any]:
         "dataset_version": manifest.version,
         "model": config.model.model_dump(mode="json"),
         "train": config.train.model_dump(mode="json", exclude=FREE_TO_CHANGE),
-        "lanes": config.train.lanes or default_lanes(config.train.num_ranks),
+        "lanes": config.train.lanes or default_lanes(_dealt_to(config)),
     }
+
+
+def _dealt_to(config: Config) -> int:
+    """Into how many parts a step's rows are dealt."""
+    parallel = config.train.parallel
+    return parallel.micro_batches if parallel.staged else config.train.num_ranks
 
 
 def _first_difference(key: str, theirs: Any, mine: Any) -> tuple[str, Any, Any]:

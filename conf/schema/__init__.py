@@ -2,7 +2,7 @@
 
     sources.py, features.py, splits.py, expectations.py      what prepare reads, keeps, splits and expects
     derived.py                                               features that are computed from a column
-    prepare.py, model.py, train.py, spark.py                 what the jobs do, a section each
+    prepare.py, model.py, train.py, parallel.py, spark.py    what the jobs do, a section each
     whole.py                                                 the config that holds them all
 
 YAML keys are the field names; unknown keys are refused. A field without a default is required. How files, overrides
@@ -15,6 +15,7 @@ from sparkring.conf.schema.derived import WAVES, BucketConfig, HashConfig, Momen
 from sparkring.conf.schema.expectations import ColumnExpectations, ExpectationsConfig
 from sparkring.conf.schema.features import AugmentConfig, FeaturesConfig, ImageConfig, RawConfig, TokensConfig
 from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, TabularModelConfig, TextModelConfig
+from sparkring.conf.schema.parallel import ParallelConfig
 from sparkring.conf.schema.prepare import PrepareConfig
 from sparkring.conf.schema.section import SECRET, Positive, Seconds, Section, Seed, Share
 from sparkring.conf.schema.sources import (
@@ -35,8 +36,8 @@ from sparkring.conf.schema.whole import Config
 __all__ = [
     "SECRET", "WAVES", "AnySource", "AugmentConfig", "BucketConfig", "ColumnExpectations", "ColumnSplit", "Config", "DeltaSource",
     "ExpectationsConfig", "FeaturesConfig", "FoldSplit", "HashConfig", "HashSplit", "IcebergSource", "ImageConfig", "ImageModelConfig",
-    "JdbcSource", "ModelConfig", "MomentConfig", "NumberPart", "OptimizerConfig", "Part", "Positive", "PrepareConfig", "RandomSplit",
-    "RawConfig", "RingConfig", "ScoreConfig", "Seconds", "Section", "Seed", "Share", "SourceConfig", "SparkConfig", "SplitConfig",
-    "StoredTable", "TableSource", "TabularModelConfig", "TextModelConfig", "TimeSplit", "TokensConfig", "TrainConfig", "Wave",
-    "kind_of_source",
+    "JdbcSource", "ModelConfig", "MomentConfig", "NumberPart", "OptimizerConfig", "ParallelConfig", "Part", "Positive", "PrepareConfig",
+    "RandomSplit", "RawConfig", "RingConfig", "ScoreConfig", "Seconds", "Section", "Seed", "Share", "SourceConfig", "SparkConfig",
+    "SplitConfig", "StoredTable", "TableSource", "TabularModelConfig", "TextModelConfig", "TimeSplit", "TokensConfig", "TrainConfig",
+    "Wave", "kind_of_source",
 ]

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from sparkring.conf.schema.parallel import ParallelConfig
 from sparkring.conf.schema.section import Positive, Seconds, Section, Seed
 
 
@@ -75,10 +76,23 @@ class TrainConfig(Section):
     """Where those copies lie, on each host; default: where temporary files go."""
     record_rows: bool = False
     """Write every row id of every step into the events (8 bytes a row; for audits of small runs)."""
+    parallel: ParallelConfig = ParallelConfig()
+    """Stages; by default none, and every rank holds the whole model."""
     ring: RingConfig = RingConfig()
 
     @model_validator(mode="after")
     def _lanes_cover_the_ring(self) -> Self:
         if self.lanes is not None and self.lanes < self.num_ranks:
             raise ValueError(f"lanes={self.lanes} is less than num_ranks={self.num_ranks}: some ranks would never have a row")
+        return self
+
+    @model_validator(mode="after")
+    def _stages_fill_the_ring(self) -> Self:
+        replicas, micro_batches = self.parallel.replicas or (self.num_ranks,), self.parallel.micro_batches
+        if sum(replicas) != self.num_ranks:
+            raise ValueError(f"parallel.replicas={list(replicas)} are {sum(replicas)} ranks, num_ranks={self.num_ranks}; make them equal")
+        if self.parallel.staged and any(micro_batches % count for count in replicas):
+            raise ValueError(f"parallel.micro_batches={micro_batches} is no multiple of num_ranks={self.num_ranks}; some would idle")
+        if self.lanes is not None and self.lanes < micro_batches:
+            raise ValueError(f"lanes={self.lanes} is less than parallel.micro_batches={micro_batches}: some would never have a row")
         return self

@@ -15,10 +15,11 @@ Works in a loop of one's own, and where a torch ``IterableDataset`` is expected:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,13 @@ class Batch:
     """This rank's rows."""
     global_rows: int
     """Rows of the step over all ranks."""
+    parts: tuple[int, ...] = ()
+    """Rows of each of its micro-batches, which lie one behind the other."""
+
+    def micro_batches(self) -> list[dict[str, Tensor]]:
+        """The tensors of each micro-batch: views."""
+        places = [*accumulate(self.parts, initial=0)]
+        return [{name: tensor[first:last] for name, tensor in self.tensors.items()} for first, last in pairwise(places)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +75,9 @@ class LoaderConfig:
     """Where that file goes; None: where temporary files go (TMPDIR)."""
     deadline_s: float = 120.0
     """Seconds that one row group may take to arrive."""
+    micro_batches: int | None = None
+    """Parts of a step over all ranks, a multiple of the ranks: part j holds the rows of the lanes l with l % micro_batches == j, and
+    belongs to rank j % num_ranks. None: one a rank."""
 
 
 class Loader(IterableDataset[Batch]):
@@ -76,6 +87,8 @@ class Loader(IterableDataset[Batch]):
         self._reader, self._config = reader, config
         self._rank, self._num_ranks = rank, num_ranks
         self._group_rows = group_rows([file.row_groups for file in reader.files])
+        self._num_parts = config.micro_batches or num_ranks
+        assert self._num_parts % num_ranks == 0, f"{self._num_parts} micro-batches over {num_ranks} ranks"
         self._epoch, self._next_step = 0, 0
 
     def steps(self) -> int:
@@ -89,12 +102,18 @@ class Loader(IterableDataset[Batch]):
     def epoch(self, epoch: int, *, first_step: int = 0) -> Iterator[Batch]:
         """Yield this rank's batches from ``first_step`` to the epoch's end; one a step, also where it has no rows.
 
+        A reader of no tensors reads nothing and makes batches of no rows.
+
         Raises:
             DatasetError: a file is gone, damaged or too slow; it is named.
         """
         order, config = self.order(epoch), self._config
+        if not self._reader.specs:
+            yield from (Batch(step, {}, 0, order.step_rows(step, config.batch_rows)) for step in range(first_step, self.steps()))
+            return
         with ExitStack() as stack:
-            making = _Making(self._reader, config, order, first_step, order.owned_lanes(self._rank, self._num_ranks), stack)
+            parts = [order.owned_lanes(part, self._num_parts) for part in range(self._rank, self._num_parts, self._num_ranks)]
+            making = _Making(self._reader, config, order, first_step, parts, stack)
             coming: deque[Future[Future[Batch]]] = deque()
             for step in range(first_step, order.steps(config.batch_rows)):
                 coming.append(making.begin(step))
@@ -142,15 +161,15 @@ class Loader(IterableDataset[Batch]):
 class _Making:
     """Makes batches in threads of its own: takes the pieces step after step, assembles several steps at once."""
 
-    def __init__(self, reader: SplitReader, config: LoaderConfig, order: EpochOrder, first_step: int, owned: range,
+    def __init__(self, reader: SplitReader, config: LoaderConfig, order: EpochOrder, first_step: int, parts: Sequence[range],
                  stack: ExitStack) -> None:
         self._order, self._batch_rows = order, config.batch_rows
         in_the_making = 2 * config.reader_threads * reader.window_bytes()  # as Arrow's columns, and as blocks
         budget = Budget(config.memory_mb * MB - in_the_making, config.spill_folder)
-        self._lanes = [Lane(order, lane, first_step, config.batch_rows, budget) for lane in owned]
+        self._parts = [[Lane(order, lane, first_step, config.batch_rows, budget) for lane in lanes] for lanes in parts]
         ahead = ReadAheadConfig(batch_rows=config.batch_rows, threads=config.reader_threads, windows=config.read_ahead,
                                 deadline_s=config.deadline_s)
-        self._arriving = stack.enter_context(ReadAhead(reader, order, self._lanes, ahead, budget))
+        self._arriving = stack.enter_context(ReadAhead(reader, order, list(chain(*self._parts)), ahead, budget))
         decoders = ThreadPoolExecutor(config.reader_threads, thread_name_prefix="sparkring-decoder") if config.reader_threads > 1 else None
         if decoders:
             stack.callback(decoders.shutdown, wait=False, cancel_futures=True)
@@ -168,10 +187,10 @@ class _Making:
 
     def _take(self, step: int) -> Future[Batch]:
         self._arriving.deliver(step)
-        pieces = [piece for lane in self._lanes for piece in lane.take(step)]
-        return self._assemblers.submit(self._assemble, step, pieces)
+        parts = [[piece for lane in lanes for piece in lane.take(step)] for lanes in self._parts]
+        return self._assemblers.submit(self._assemble, step, parts)
 
-    def _assemble(self, step: int, pieces: list[Piece]) -> Batch:
-        rows = sum(len(next(iter(piece.values()))) for piece in pieces)
-        tensors = self._assembler.join(pieces, epoch=self._order.epoch)
-        return Batch(step, tensors, rows, self._order.step_rows(step, self._batch_rows))
+    def _assemble(self, step: int, parts: list[list[Piece]]) -> Batch:
+        rows = tuple(sum(len(next(iter(piece.values()))) for piece in pieces) for pieces in parts)
+        tensors = self._assembler.join(list(chain(*parts)), epoch=self._order.epoch)
+        return Batch(step, tensors, sum(rows), self._order.step_rows(step, self._batch_rows), rows)

@@ -83,6 +83,13 @@ class Communicator:
         """All ranks' tensors, one after the other along the first axis; their lengths may differ, 0 included."""
         return self._finish(hvd.allgather_async(tensor.cpu().contiguous(), name=name), name)
 
+    def gather_bytes(self, data: bytes, *, name: str) -> list[bytes]:
+        """All ranks' ``data``, by rank; any may be empty."""
+        sizes = self.gather(torch.tensor([len(data)]), name=f"{name}.sizes").tolist()
+        mine = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        everything = self.gather(mine, name=name)
+        return [part.numpy().tobytes() for part in everything.split(sizes)]
+
     def broadcast_bytes(self, data: bytes, *, name: str) -> bytes:
         """Rank 0's ``data``, on every rank; what the others pass is not looked at."""
         length = self._broadcast(torch.tensor([len(data)], dtype=torch.int64), name=f"{name}.length")

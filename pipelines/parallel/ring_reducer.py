@@ -16,7 +16,7 @@ class RingReducer:
 
     def __init__(self, communicator: Communicator, buffers: Sequence[Tensor], group: Ranks) -> None:
         self.buffers = buffers
-        self.description = "ring" if len(group) > 1 else "none"
+        self.description = "ring"
         self._set = communicator.process_set(group) if len(group) > 1 else None
         self._context = communicator.context
         self._handles: dict[int, int] = {}

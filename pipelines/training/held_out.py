@@ -8,28 +8,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from sparkring.models.losses import next_token_nats
-from sparkring.pipelines.data.loader import Loader
 from sparkring.pipelines.data.manifest import Manifest
 from sparkring.pipelines.data.preprocessing import TokensFeature
 from sparkring.pipelines.parallel.communicator import Communicator
-from sparkring.pipelines.training.step import Inputs
 
 
 @torch.no_grad()  # not inference_mode: Horovod may not touch inference tensors from its own thread
-def evaluate_split(model: nn.Module, loader: Loader, inputs: Inputs, communicator: Communicator,
-                   manifest: Manifest) -> dict[str, float] | None:
-    """Judge ``model`` on all rows of the loader's split, the validation split.
+def judge(predictions: Iterable[tuple[Tensor, Tensor]], communicator: Communicator, manifest: Manifest) -> dict[str, float] | None:
+    """Judge predictions for all rows of the validation split.
 
     Args:
-        model: Put into evaluation mode here, and back into training mode.
-        loader: Over the split.
-        inputs: What of a batch goes where.
+        predictions: (logits, labels) of this rank's rows, some rows at a time; each row is on one rank.
         communicator: Of the ring; every rank calls this at the same time.
         manifest: Says what the task is.
     Returns:
@@ -37,17 +33,11 @@ def evaluate_split(model: nn.Module, loader: Loader, inputs: Inputs, communicato
         ``average_precision``, ``calibration_error``. Multiclass: ``loss``, ``accuracy``. Next token: ``loss`` (nats a
         token), ``accuracy``, ``bits_per_byte``.
     """
-    model.eval()
-    try:
-        if manifest.task == "binary":
-            return _binary(model, loader, inputs, communicator)
-        totals = torch.zeros(3, dtype=torch.float64)
-        for batch in loader.epoch(0):
-            if batch.rows:
-                logits, labels = model(**inputs.of(batch.tensors)), inputs.labels(batch.tensors)
-                totals += _token_totals(logits, labels, manifest) if manifest.task == "next_token" else _class_totals(logits, labels)
-    finally:
-        model.train()
+    if manifest.task == "binary":
+        return _binary(predictions, communicator)
+    totals = torch.zeros(3, dtype=torch.float64)
+    for logits, labels in predictions:
+        totals += _token_totals(logits, labels, manifest) if manifest.task == "next_token" else _class_totals(logits, labels)
     loss, hits, count = communicator.sum(totals, name="held_out.totals").tolist()
     if communicator.context.rank != 0:
         return None
@@ -79,12 +69,11 @@ def _token_totals(logits: Tensor, tokens: Tensor, manifest: Manifest) -> Tensor:
     return torch.stack([nats.sum(dtype=torch.float64), hits.sum(), counted.sum()]).double().cpu()
 
 
-def _binary(model: nn.Module, loader: Loader, inputs: Inputs, communicator: Communicator) -> dict[str, float] | None:
+def _binary(predictions: Iterable[tuple[Tensor, Tensor]], communicator: Communicator) -> dict[str, float] | None:
     parts: list[Tensor] = []
-    for batch in loader.epoch(0):
-        if batch.rows:
-            probability = torch.sigmoid(model(**inputs.of(batch.tensors)).double())  # float32 would round a confident one to 1
-            parts.append(torch.stack([probability, inputs.labels(batch.tensors).double()], dim=1).cpu())
+    for logits, labels in predictions:
+        probability = torch.sigmoid(logits.double())  # float32 would round a confident one to 1
+        parts.append(torch.stack([probability, labels.double()], dim=1).cpu())
     mine = torch.cat(parts) if parts else torch.empty((0, 2), dtype=torch.float64)
     everyone = communicator.gather(mine, name="held_out.predictions")
     if communicator.context.rank != 0:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from sparkring.conf.schema import Config
+from sparkring.models.build import list_blocks
+from sparkring.pipelines.data.manifest import Dataset
+from sparkring.pipelines.training.layout import Layout
+from sparkring.pipelines.training.tasks import shapes_of
 
 
 class TrainJob(BaseModel):
@@ -20,6 +24,15 @@ class TrainJob(BaseModel):
     """How many times the run's ring has been started before."""
     lanes: int
     """Fixed at the run's first start."""
+
+    def layout(self) -> Layout | None:
+        """How the model is laid over the ranks; None where each holds all of it and does a step at once."""
+        parallel = self.config.train.parallel
+        if not parallel.staged:
+            return None
+        manifest = Dataset(self.dataset_url).manifest(self.dataset_version)
+        blocks = list_blocks(self.config.model, shapes_of(manifest.task, manifest.preprocessing))
+        return Layout.of(parallel, blocks, num_ranks=self.config.train.num_ranks)
 
 
 class TrainSummary(BaseModel):

@@ -21,7 +21,7 @@ import torch
 from sparkring import __version__
 from sparkring.conf.schema import Config
 from sparkring.errors import DatasetError, SparkringError
-from sparkring.models.build import build_model
+from sparkring.models.build import list_blocks
 from sparkring.pipelines.data.disk_cache import DiskCache
 from sparkring.pipelines.data.loader import Batch, Loader, LoaderConfig
 from sparkring.pipelines.data.local_store import LocalStore
@@ -34,15 +34,17 @@ from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints, Position
 from sparkring.pipelines.training.events import EventWriter
-from sparkring.pipelines.training.gradient_ring import GradientRing
-from sparkring.pipelines.training.held_out import evaluate_split
+from sparkring.pipelines.training.held_out import judge
 from sparkring.pipelines.training.job import TrainJob, TrainSummary
+from sparkring.pipelines.training.layout import Layout
 from sparkring.pipelines.training.model_files import ModelCard, save_model
-from sparkring.pipelines.training.optimizer import learning_rate, make_optimizer, set_learning_rate
+from sparkring.pipelines.training.optimizer import learning_rate
+from sparkring.pipelines.training.staged import StagedTrainee
 from sparkring.pipelines.training.start_check import require_committed_files
-from sparkring.pipelines.training.state import pack_state, unpack_state
-from sparkring.pipelines.training.step import Inputs, StepCost, train_step
-from sparkring.pipelines.training.tasks import input_tensors, label_tensor, loss_of, shapes_of
+from sparkring.pipelines.training.state import weights_of
+from sparkring.pipelines.training.step import Inputs, StepCost
+from sparkring.pipelines.training.tasks import input_tensors, label_tensor, shapes_of
+from sparkring.pipelines.training.trainee import Trainee, WholeTrainee
 
 
 def train_rank(context: RankContext, job: dict[str, Any]) -> dict[str, Any] | None:
@@ -52,34 +54,37 @@ def train_rank(context: RankContext, job: dict[str, Any]) -> dict[str, Any] | No
         A ``TrainSummary`` as plain values on rank 0, None on the others.
     """
     parsed = TrainJob.model_validate(job)
-    with EventWriter(parsed.run_url, generation=parsed.generation, rank=context.rank) as events, Communicator(context) as communicator:
-        summary = _RankTrainer(parsed, communicator, events).run()
+    layout = parsed.layout()
+    opened = Communicator(context) if layout is None else Communicator(
+        context, extra_sets=layout.process_sets(context.hosts), hops=layout.transport == "horovod")
+    with EventWriter(parsed.run_url, generation=parsed.generation, rank=context.rank) as events, opened as communicator:
+        summary = _RankTrainer(parsed, layout, communicator, events).run()
     return summary.model_dump() if summary else None
 
 
 class _RankTrainer:
     """One rank's part of one generation of a run."""
 
-    def __init__(self, job: TrainJob, communicator: Communicator, events: EventWriter) -> None:
-        self._job, self._communicator, self._context, self._events = job, communicator, communicator.context, events
+    def __init__(self, job: TrainJob, layout: Layout | None, communicator: Communicator, events: EventWriter) -> None:
+        self._job, self._layout, self._communicator, self._context, self._events = job, layout, communicator, communicator.context, events
         self._config: Config = job.config
         dataset = Dataset(job.dataset_url)
         self._manifest: Manifest = dataset.manifest(job.dataset_version)
         self._checkpoints = Checkpoints(job.run_url)
         self._loaders = {split: self._loader(dataset, split) for split in ("train", "validation")}
         require_committed_files(communicator, dataset, self._manifest, splits=tuple(self._loaders))
-        self._inputs = self._make_inputs()
-        torch.manual_seed(self._config.train.seed)
-        task, features = self._manifest.task, self._manifest.preprocessing
-        self._loss_sum = loss_of(task, features)
-        self._model = build_model(self._config.model, shapes_of(task, features))
-        self._model.to(self._inputs.device, self._inputs.dtype)
-        self._optimizer = make_optimizer(self._model.parameters(), self._config.train.optimizer)
-        self._ring = GradientRing(self._model.parameters(), communicator, bucket_mb=self._config.train.bucket_mb)
+        inputs = self._make_inputs()
+        self._trainee: Trainee
+        if layout is None:
+            self._trainee = WholeTrainee(self._config, self._manifest, inputs, communicator)
+        else:
+            blocks = list_blocks(self._config.model, shapes_of(self._manifest.task, self._manifest.preprocessing))
+            self._trainee = StagedTrainee(self._config, self._manifest, blocks, layout, inputs, communicator)
         self._steps = self._loaders["train"].steps()
         """Steps of an epoch."""
-        self._receipts = ReceiptMaker(self._loaders["train"].order, batch_rows=self._config.train.batch_rows, rank=self._context.rank,
-                                      num_ranks=self._context.size)
+        reader, num_readers = self._reader()
+        self._receipts = ReceiptMaker(self._loaders["train"].order, batch_rows=self._config.train.batch_rows, rank=reader,
+                                      num_ranks=num_readers) if reader < num_readers else None
         self._digest = 0
         """Digest of the row ids that this rank has seen in this epoch since it last told the others."""
 
@@ -90,7 +95,7 @@ class _RankTrainer:
         self._write_start(position)
         while position.epoch < self._config.train.epochs:
             position = self._epoch(position)
-        self._ring.close()
+        self._trainee.close()
         summary = self._finish(position, resumed_at=start.steps_done) if self._context.rank == 0 else None
         self._events.write("end", seconds=round(time.perf_counter() - began, 3))
         return summary
@@ -98,32 +103,33 @@ class _RankTrainer:
     # -- start -------------------------------------------------------------------------------------------------------
 
     def _start(self) -> Position:
-        """Give every rank rank 0's state and position, and have them prove it."""
+        """Give every rank the last checkpoint's state and position, and have those that hold the same prove that they do."""
         position, state = Position(), b""
         if self._context.rank == 0:
             position, state = self._latest()
         told = self._communicator.broadcast_bytes(position.model_dump_json().encode(), name="start.position")
         position = Position.model_validate_json(told)
-        state = self._communicator.broadcast_bytes(state, name="start.state")
-        unpack_state(state, self._model, self._optimizer)
-        self._communicator.require_equal(pack_state(self._model, self._optimizer), what="the model and optimizer state")
+        if not self._communicator.agree(mine=self._context.rank != 0 or not state, name="start.fresh"):
+            self._trainee.unpack(self._communicator.broadcast_bytes(state, name="start.state"))
+        elif self._layout is None:
+            self._trainee.unpack(self._communicator.broadcast_bytes(self._trainee.pack(), name="start.state"))
+        self._trainee.require_equal()
         return position
 
     def _latest(self) -> tuple[Position, bytes]:
-        """Rank 0's latest whole checkpoint, or the fresh state; damaged ones are named in the events."""
+        """Rank 0's latest whole checkpoint, or no state; damaged ones are named in the events."""
         checkpoint, damaged = self._checkpoints.latest()
         for error in damaged:
             self._events.write("warning", text=str(error))
-        if checkpoint is None:
-            return Position(), pack_state(self._model, self._optimizer)
-        return checkpoint.document.position, checkpoint.state
+        return (checkpoint.document.position, checkpoint.state) if checkpoint else (Position(), b"")
 
     def _write_start(self, position: Position) -> None:
         self._events.write(
             "start", size=self._context.size, host=socket.gethostname(), pid=os.getpid(), device=self._context.device,
             lanes=self._job.lanes, seed=self._config.train.seed, batch_rows=self._config.train.batch_rows,
             dataset_url=self._job.dataset_url, dataset_version=self._job.dataset_version, content_id=self._manifest.content_id,
-            manifest_sha256=Dataset(self._job.dataset_url).manifest_sha256(self._job.dataset_version), reduction=self._ring.description,
+            manifest_sha256=Dataset(self._job.dataset_url).manifest_sha256(self._job.dataset_version), reduction=self._trainee.description,
+            readers=self._reader()[1],
             steps_per_epoch=self._steps, epochs=self._config.train.epochs, epoch=position.epoch, step=position.step,
             resumed=position.receipts)
 
@@ -142,7 +148,7 @@ class _RankTrainer:
             waiting = time.perf_counter()
         position = self._shared(position)
         self._require_exact(position)
-        validation = evaluate_split(self._model, self._loaders["validation"], self._inputs, self._communicator, self._manifest)
+        validation = judge(self._trainee.predict(self._loaders["validation"]), self._communicator, self._manifest)
         following = Position(epoch=position.epoch + 1, steps_done=position.steps_done, receipts=position.receipts)
         if self._context.rank == 0:
             self._events.write("epoch", epoch=position.epoch, seconds=round(earlier + time.perf_counter() - began, 3),
@@ -155,9 +161,8 @@ class _RankTrainer:
         """One optimizer step and its event."""
         train = self._config.train
         rate = learning_rate(position.steps_done, total_steps=train.epochs * self._steps, config=train.optimizer)
-        set_learning_rate(self._optimizer, rate)
-        loss, cost = train_step(self._model, batch, self._inputs, self._ring, self._optimizer, self._loss_sum)
-        digest = rows_digest(batch.tensors[ROW_ID].numpy())
+        loss, cost = self._trainee.step(batch, rate)
+        digest = rows_digest(batch.tensors[ROW_ID].numpy()) if self._receipts else 0
         self._digest = add([self._digest, digest])
         self._write_step(position, batch, loss, rate, data_s, cost, digest)
         return position.model_copy(update={
@@ -165,11 +170,14 @@ class _RankTrainer:
             "loss_sum": position.loss_sum + loss * batch.global_rows, "rows": position.rows + batch.global_rows})
 
     def _write_step(self, position: Position, batch: Batch, loss: float, rate: float, data_s: float, cost: StepCost, digest: int) -> None:
-        recorded = {"row_ids": batch.tensors[ROW_ID].tolist()} if self._config.train.record_rows else {}
+        recorded: dict[str, Any] = self._receipts.step(position.epoch, position.step) if self._receipts else {}
+        if self._receipts and self._config.train.record_rows:
+            recorded["row_ids"] = batch.tensors[ROW_ID].tolist()
         self._events.write(
-            "step", epoch=position.epoch, step=position.step, rows=batch.rows, global_rows=batch.global_rows, loss=loss, lr=rate,
+            "step", epoch=position.epoch, step=position.step, rows=batch.rows if self._receipts else 0,
+            global_rows=batch.global_rows, loss=loss, lr=rate,
             data_s=round(data_s, 6), compute_s=round(cost.compute_s, 6), comm_s=round(cost.comm_s, 6), digest=to_hex(digest),
-            **self._receipts.step(position.epoch, position.step), **recorded)
+            **recorded)
 
     def _shared(self, position: Position) -> Position:
         """The position with all ranks' row digests and the hash of their receipts; every rank calls this at the same step."""
@@ -191,14 +199,15 @@ class _RankTrainer:
                 "The files changed after the commit; prepare a new version.")
 
     def _save(self, position: Position, validation: dict[str, float] | None = None) -> None:
-        """Rank 0 commits a checkpoint; the others go on."""
+        """Rank 0 commits a checkpoint; the others hand it their part and go on."""
+        began = time.perf_counter()
+        state = self._trainee.pack()
         if self._context.rank != 0:
             return
-        began = time.perf_counter()
         document = CheckpointDocument(
             position=position, validation=validation, content_id=self._manifest.content_id, seed=self._config.train.seed,
             lanes=self._job.lanes, batch_rows=self._config.train.batch_rows, code_version=__version__, sha256="")
-        name = self._checkpoints.save(pack_state(self._model, self._optimizer), document)
+        name = self._checkpoints.save(state, document)
         self._checkpoints.retain(self._config.train.keep_checkpoints)
         self._events.write("checkpoint", epoch=position.epoch, step=position.step, seconds=round(time.perf_counter() - began, 6), name=name)
 
@@ -209,13 +218,12 @@ class _RankTrainer:
         best = self._checkpoints.best()
         if best is None or best.document.validation is None:
             raise SparkringError(f"{self._job.run_url} has no whole checkpoint of a finished epoch left; run the same command again.")
-        unpack_state(best.state, self._model, self._optimizer)
         card = ModelCard(
             name=self._config.name, model=self._config.model, task=self._manifest.task, preprocessing=self._manifest.preprocessing,
             dataset_url=self._job.dataset_url, dataset_version=self._job.dataset_version, content_id=self._manifest.content_id,
             epoch=best.document.position.epoch, step=best.document.position.steps_done, validation=best.document.validation,
             code_version=__version__)
-        save_model(self._job.run_url, self._model, card)
+        save_model(self._job.run_url, weights_of(best.state), card)
         return TrainSummary(steps=position.steps_done, resumed_at=resumed_at, best_epoch=card.epoch, validation=card.validation,
                             receipts=position.receipts)
 
@@ -225,15 +233,35 @@ class _RankTrainer:
         train = self._config.train
         batch_rows = train.batch_rows if split == "train" else 8 * train.batch_rows
         config = LoaderConfig(batch_rows=batch_rows, seed=train.seed, lanes=self._job.lanes, reader_threads=train.reader_threads,
-                              memory_mb=train.memory_mb, deadline_s=train.ring.deadline_s)
-        wanted = (*input_tensors(self._config.model), label_tensor(self._manifest.task), ROW_ID)
+                              memory_mb=train.memory_mb, deadline_s=train.ring.deadline_s,
+                              micro_batches=train.parallel.micro_batches if self._layout else None)
+        wanted = self._wanted_tensors()
         names = [spec.name for spec in self._manifest.tensors]
         store: Readable = dataset.store
         if train.cache_mb is not None and not isinstance(store, LocalStore):
             folder = Path(train.cache_folder or tempfile.gettempdir()) / f"sparkring-cache-{os.getuid()}"
             store = DiskCache(store, folder, limit_mb=train.cache_mb)
         reader = SplitReader(store, self._manifest, split, tensors=[name for name in names if name in wanted])
-        return Loader(reader, config, rank=self._context.rank, num_ranks=self._context.size)
+        place, places = self._dealt()
+        return Loader(reader, config, rank=place, num_ranks=places)
+
+    def _wanted_tensors(self) -> set[str]:
+        """The first stage takes the inputs, the last one the labels, those between nothing."""
+        stage = self._layout.mesh.place(self._context.rank).stage if self._layout else 0
+        last = self._layout.mesh.num_stages - 1 if self._layout else 0
+        return ({*input_tensors(self._config.model), ROW_ID} if stage == 0 else set()) | (
+            {label_tensor(self._manifest.task)} if stage == last else set())
+
+    def _dealt(self) -> tuple[int, int]:
+        """Among how many ranks this rank's stage deals the rows of a step, and which of them this one is."""
+        if self._layout is None:
+            return self._context.rank, self._context.size
+        place = self._layout.mesh.place(self._context.rank)
+        return place.replica, self._layout.mesh.replicas[place.stage]
+
+    def _reader(self) -> tuple[int, int]:
+        """This rank's number and the number of those ranks, the first of the ring, that read inputs and give receipts for them."""
+        return self._context.rank, self._layout.mesh.replicas[0] if self._layout else self._context.size
 
     def _make_inputs(self) -> Inputs:
         dtype: torch.dtype = getattr(torch, self._config.train.precision)

@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors.torch import load, save
-from torch import nn
+from torch import Tensor, nn
 
 from sparkring.conf.schema import ModelConfig
 from sparkring.errors import CheckpointDamaged, ConfigError
@@ -49,16 +50,16 @@ class ModelCard(BaseModel):
     weights_sha256: str = ""
 
 
-def save_model(run_url: str, model: nn.Module, card: ModelCard) -> ModelCard:
+def save_model(run_url: str, weights: Mapping[str, Tensor], card: ModelCard) -> ModelCard:
     """Write weights, then commit the card; returns the card with the weights' hash.
 
     Args:
         run_url: Folder of the run.
-        model: The trained network; its parameters are stored under their own names, in their own precision.
+        weights: The trained network's parameters and buffers by name; stored in their own precision.
         card: Facts about it; ``weights_sha256`` is filled in here.
     """
     store = open_store(run_url)
-    data = save({name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()})
+    data = save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()})
     committed = card.model_copy(update={"weights_sha256": hashlib.sha256(data).hexdigest()})
     store.put(_weights_name(committed), data)
     store.put(CARD, committed.model_dump_json(indent=1).encode())

@@ -6,7 +6,7 @@ safetensors: nothing is pickled or unpickled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from safetensors.torch import load, save
@@ -17,25 +17,47 @@ from sparkring.errors import CheckpointDamaged
 MODEL, OPTIMIZER = "model/", "optimizer/"
 
 
-def pack_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> bytes:
+def pack_state(modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> bytes:
     """The state as safetensors bytes: ``model/<name>`` and ``optimizer/<name>/<key>``."""
-    return save(dict(_named_tensors(model, optimizer)))
+    return save(dict(_named_tensors(modules, optimizer)))
 
 
-def unpack_state(data: bytes, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Put a packed state into a model and an optimizer of the same kind.
+def merge_states(states: Iterable[bytes]) -> bytes:
+    """One state of several that hold different parts of a model; what several hold is equal."""
+    merged: dict[str, Tensor] = {}
+    for state in states:
+        merged |= load(state)
+    return save(merged)
 
+
+def weights_of(state: bytes) -> dict[str, Tensor]:
+    """The model's parameters and buffers in a state, by name."""
+    return {name.removeprefix(MODEL): tensor for name, tensor in load(state).items() if name.startswith(MODEL)}
+
+
+def unpack_state(data: bytes, modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer, *, partly: bool = False) -> None:
+    """Put a packed state into a model, or its parts, and an optimizer of the same kind.
+
+    Args:
+        data: What ``pack_state`` or ``merge_states`` gave.
+        modules: All whose parameters the optimizer has.
+        optimizer: Of their parameters.
+        partly: Whether the state may hold more than these modules.
     Raises:
-        CheckpointDamaged: the tensors' names or shapes are not those of the model.
+        CheckpointDamaged: the tensors' names or shapes are not those of the modules.
     """
     tensors = load(data)
-    parameters = dict(model.named_parameters())
     weights = {name.removeprefix(MODEL): tensor for name, tensor in tensors.items() if name.startswith(MODEL)}
+    parameters = {name: parameter for module in modules for name, parameter in module.named_parameters()}
     try:
-        model.load_state_dict(weights)
+        for module in modules:
+            own = module.state_dict().keys()
+            module.load_state_dict({name: tensor for name, tensor in weights.items() if name in own} if partly else weights)
         for name, tensor in tensors.items():
             if name.startswith(OPTIMIZER):
                 owner, _, key = name.removeprefix(OPTIMIZER).rpartition("/")
+                if partly and owner not in parameters:
+                    continue
                 parameter = parameters[owner]
                 optimizer.state[parameter][key] = tensor.to(parameter.device)  # counters too: the fused kernels want them there
     except (RuntimeError, KeyError) as error:
@@ -43,10 +65,11 @@ def unpack_state(data: bytes, model: nn.Module, optimizer: torch.optim.Optimizer
                                 "it was saved by another model. Use another workspace.") from None
 
 
-def _named_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
-    for name, tensor in model.state_dict().items():
-        yield MODEL + name, tensor.detach().cpu().contiguous()
-    for name, parameter in model.named_parameters():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, Tensor):
-                yield f"{OPTIMIZER}{name}/{key}", value.detach().cpu().contiguous()
+def _named_tensors(modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+    for module in modules:
+        for name, tensor in module.state_dict().items():
+            yield MODEL + name, tensor.detach().cpu().contiguous()
+        for name, parameter in module.named_parameters():
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, Tensor):
+                    yield f"{OPTIMIZER}{name}/{key}", value.detach().cpu().contiguous()

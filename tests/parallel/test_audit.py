@@ -16,8 +16,9 @@ from sparkring.errors import ReceiptError
 from sparkring.pipelines.data.manifest import Dataset
 from sparkring.pipelines.data.receipts import seal
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training import loop
+from sparkring.pipelines.training import trainee
 from sparkring.pipelines.training.job import TrainJob
+from sparkring.pipelines.training.loop import train_rank
 from sparkring.pipelines.training.step import train_step
 from sparkring.spark_jobs.audit import AuditResult, Part, audit
 from tests.support.datasets import write_dataset
@@ -47,8 +48,8 @@ def _train(context: RankContext, job: dict[str, Any], die_after: int | None) -> 
         done += 1
         return train_step(*args, **settings)
 
-    loop.train_step = step  # type: ignore[attr-defined]
-    return loop.train_rank(context, job)
+    trainee.train_step = step  # type: ignore[attr-defined]
+    return train_rank(context, job)
 
 
 def _generation(folder: Path, generation: int, *, num_ranks: int, die_after: int | None = None) -> None:

@@ -7,29 +7,20 @@ from typing import Any, cast
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from sparkring.pipelines.data.loader import Batch, Loader
 from sparkring.pipelines.data.manifest import Manifest
 from sparkring.pipelines.data.preprocessing import Preprocessing, TokensFeature
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.held_out import evaluate_split
-from sparkring.pipelines.training.step import Inputs
+from sparkring.pipelines.training.held_out import judge
 from tests.support.ranks import run_on_ranks
 
 ROWS, SPLITS, PAD = 11, (0, 7, 8, 11), 5
 """Rank 0 has seven rows, rank 1 one, rank 2 three."""
 TOKENS = TokensFeature(column="text", length=4, vocabulary=6, end_id=4, pad_id=PAD, tokenizer_sha256=None, tokens={"validation": 40},
                        text_bytes={"validation": 30})
-
-
-class _Answers(nn.Module):
-    """Gives the logits that it is asked with."""
-
-    def forward(self, logits: Tensor) -> Tensor:
-        return logits
 
 
 def _rows(task: str) -> dict[str, Tensor]:
@@ -44,15 +35,13 @@ def _rows(task: str) -> dict[str, Tensor]:
 def _judge(context: RankContext, task: str, averaged: bool) -> dict[str, float] | float | None:
     first, last = SPLITS[context.rank], SPLITS[context.rank + 1]
     mine = {name: tensor[first:last] for name, tensor in _rows(task).items()}
-    loader = SimpleNamespace(epoch=lambda _: [Batch(0, mine, last - first, ROWS)])
     features = Preprocessing(numeric=(), categorical=(), train_rows=1, tokens=TOKENS if task == "next_token" else None)
     manifest = SimpleNamespace(task=task, preprocessing=features)
-    inputs = Inputs(names=("logits",), label="label", dtype=torch.float32, device=torch.device("cpu"))
     with Communicator(context) as communicator:
         if averaged:  # what a framework's usual mean of the ranks' means gives
             mean = functional.cross_entropy(mine["logits"].double(), mine["label"])
             return float(communicator.sum(mean[None], name="averaged")[0]) / context.size
-        return evaluate_split(_Answers(), cast("Loader", loader), inputs, communicator, cast("Manifest", manifest))
+        return judge([(mine["logits"], mine["label"])], communicator, cast("Manifest", manifest))
 
 
 def _expected(task: str) -> dict[str, float]:

@@ -95,6 +95,6 @@ def save_untrained(config: Config, *, seed: int = 0) -> ModelCard:
     manifest = Dataset(config.dataset).manifest()
     torch.manual_seed(seed)
     model = build_model(config.model, shapes_of(manifest.task, manifest.preprocessing))
-    return save_model(config.run, model, ModelCard(
+    return save_model(config.run, model.state_dict(), ModelCard(
         name=config.name, model=config.model, task=manifest.task, preprocessing=manifest.preprocessing, dataset_url=config.dataset,
         dataset_version=manifest.version, content_id=manifest.content_id, epoch=1, step=1, validation={}, code_version="0"))

@@ -147,7 +147,7 @@ def write_model(config: Config) -> str:
     preprocessing, manifest = sample_preprocessing(), sample_manifest()
     torch.manual_seed(0)
     model = build_model(config.model, shapes_of("binary", preprocessing))
-    card = save_model(config.run, model, ModelCard(
+    card = save_model(config.run, model.state_dict(), ModelCard(
         name=config.name, model=config.model, preprocessing=preprocessing, dataset_url=config.dataset, dataset_version=1,
         content_id=manifest.content_id, epoch=4, step=868, validation={"loss": 0.41, "auc": 0.73}, code_version="0.1.0"))
     return card.weights_sha256

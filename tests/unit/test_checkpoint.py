@@ -36,19 +36,19 @@ def _document(steps: int, *, loss: float | None = None) -> CheckpointDocument:
 def test_a_state_that_was_packed_and_unpacked_trains_on_alike(name: str) -> None:
     model, optimizer = _trained(1, name=name)
     other, other_optimizer = _trained(2, name=name, steps=0)
-    unpack_state(pack_state(model, optimizer), other, other_optimizer)
+    unpack_state(pack_state([model], optimizer), [other], other_optimizer)
     for network, stepper in ((model, optimizer), (other, other_optimizer)):
         stepper.zero_grad()
         network(torch.ones(2, 3)).sum().backward()
         stepper.step()
-    assert pack_state(other, other_optimizer) == pack_state(model, optimizer)
+    assert pack_state([other], other_optimizer) == pack_state([model], optimizer)
 
 
 def test_a_state_of_another_model_is_refused() -> None:
     model, optimizer = _trained(1)
     other = nn.Linear(3, 4)
     with pytest.raises(CheckpointDamaged, match="does not fit the model"):
-        unpack_state(pack_state(model, optimizer), other, torch.optim.AdamW(other.parameters()))
+        unpack_state(pack_state([model], optimizer), [other], torch.optim.AdamW(other.parameters()))
 
 
 def test_the_latest_checkpoint_is_the_one_with_most_steps(tmp_path: Path) -> None:

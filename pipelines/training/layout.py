@@ -1,0 +1,66 @@
+"""From a config to a layout: the mesh, the schedule, where the blocks are cut, and which stages share parts. Pure.
+
+Known before a ring starts, so that what cannot be laid out is refused at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparkring.conf.schema import ParallelConfig
+from sparkring.errors import LayoutRefused
+from sparkring.models.blocks import BlockList
+from sparkring.pipelines.parallel.layout_rules import why_not_started
+from sparkring.pipelines.parallel.mesh import Mesh, Ranks, leaders_of
+from sparkring.pipelines.parallel.partition import Bounds, cut_by_count, cut_by_hand
+from sparkring.pipelines.parallel.schedule import Schedule
+from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Who does what."""
+
+    mesh: Mesh
+    schedule: Schedule
+    bounds: Bounds
+    """First block of each chunk and, last, the number of blocks."""
+    tied: dict[str, tuple[int, ...]]
+    """Parts that several chunks hold, and those chunks."""
+    transport: str
+
+    @classmethod
+    def of(cls, parallel: ParallelConfig, blocks: BlockList, *, num_ranks: int) -> Layout:
+        """Lay the blocks over the ranks.
+
+        Raises:
+            LayoutRefused: the model has too few blocks, or the cut does not fit it.
+            ConfigError: the schedule does not allow this shape.
+        """
+        mesh = Mesh(parallel.replicas or (num_ranks,))
+        schedule = build_schedule(parallel.schedule, mesh.replicas, parallel.micro_batches, chunks_per_stage=parallel.chunks_per_stage)
+        if parallel.cut:
+            bounds = cut_by_hand([block.name for block in blocks], parallel.cut)
+        else:
+            bounds = cut_by_count(len(blocks), schedule.num_chunks)
+        if len(bounds) - 1 != schedule.num_chunks:
+            raise LayoutRefused(f"train.parallel.cut={list(parallel.cut)} makes {len(bounds) - 1} runs of blocks, {mesh} with "
+                                f"{parallel.chunks_per_stage} chunks each need {schedule.num_chunks}; change one of them.")
+        return cls(mesh, schedule, bounds, blocks.shared_parts(bounds), parallel.transport)
+
+    def tied_sets(self) -> dict[str, Ranks]:
+        """The ranks that hold each shared part, and sum its gradients."""
+        return {part: self.mesh.tied_set([chunk % self.mesh.num_stages for chunk in chunks], 0) for part, chunks in self.tied.items()}
+
+    def process_sets(self, hosts: Sequence[int]) -> list[Ranks]:
+        """The process sets that the ring needs on these hosts.
+
+        Raises:
+            LayoutRefused: Horovod cannot start one that is needed.
+        """
+        tied = [[chunk % self.mesh.num_stages for chunk in chunks] for chunks in self.tied.values()]
+        needed = self.mesh.process_sets(hosts, transport="horovod" if self.transport == "horovod" else "sidecar",
+                                        wraps=self.schedule.num_chunks > self.mesh.num_stages, tied=tied)
+        rings = (leaders_of(self.mesh.replica_set(stage, 0), hosts) for stage in range(self.mesh.num_stages))
+        return [*needed, *(ring for ring in rings if len(ring) > 1 and not why_not_started(ring, hosts))]

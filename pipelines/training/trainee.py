@@ -1,0 +1,110 @@
+"""What the loop trains: one rank's part of a model with its optimizer and its sums, whatever the layout.
+
+    WholeTrainee     every rank holds the whole model: plain data parallelism
+    StagedTrainee    a rank holds some chunks of it (staged.py)
+
+State is exchanged as whole-model bytes, keyed by the model's own parameter names, so every layout goes on from any other's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sparkring.conf.schema import Config
+from sparkring.models.build import build_model
+from sparkring.pipelines.data.loader import Batch, Loader
+from sparkring.pipelines.data.manifest import Manifest
+from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.training.gradient_ring import GradientRing
+from sparkring.pipelines.training.optimizer import make_optimizer, set_learning_rate
+from sparkring.pipelines.training.state import pack_state, unpack_state
+from sparkring.pipelines.training.step import Inputs, StepCost, train_step
+from sparkring.pipelines.training.tasks import loss_of, shapes_of
+
+Predictions = Iterator[tuple[Tensor, Tensor]]
+"""(logits, labels) of some rows at a time."""
+
+
+class Trainee(Protocol):
+    """One rank's part; all ranks call the same methods at the same time."""
+
+    description: str
+    """How gradients are summed, for events and reports."""
+
+    def step(self, batch: Batch, rate: float) -> tuple[float, StepCost]:
+        """Do one optimizer step at this learning rate.
+
+        Returns:
+            The mean loss over all rows of the step, the same on all ranks, and this rank's costs.
+        """
+        ...
+
+    def predict(self, loader: Loader) -> Predictions:
+        """Yield predictions for a split's rows, each row on one rank, in evaluation mode and without gradients."""
+        ...
+
+    def pack(self) -> bytes:
+        """The whole state, on rank 0; the others' answer may be less."""
+        ...
+
+    def unpack(self, state: bytes) -> None:
+        """Take this rank's part of a whole state."""
+        ...
+
+    def require_equal(self) -> None:
+        """Check that all ranks that hold the same parameters hold the same values; RingError if not."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what is shared with other ranks."""
+        ...
+
+
+class WholeTrainee:
+    """The whole model, replicated on every rank."""
+
+    def __init__(self, config: Config, manifest: Manifest, inputs: Inputs, communicator: Communicator) -> None:
+        task, features = manifest.task, manifest.preprocessing
+        self._inputs, self._communicator = inputs, communicator
+        self._loss_sum = loss_of(task, features)
+        torch.manual_seed(config.train.seed)
+        self._model = build_model(config.model, shapes_of(task, features))
+        self._model.to(inputs.device, inputs.dtype)
+        self._optimizer = make_optimizer(self._model.parameters(), config.train.optimizer)
+        self._ring = GradientRing(self._model.parameters(), communicator, bucket_mb=config.train.bucket_mb)
+        self.description = self._ring.description
+
+    def step(self, batch: Batch, rate: float) -> tuple[float, StepCost]:
+        """See Trainee."""
+        set_learning_rate(self._optimizer, rate)
+        return train_step(self._model, batch, self._inputs, self._ring, self._optimizer, self._loss_sum)
+
+    def predict(self, loader: Loader) -> Predictions:
+        """See Trainee."""
+        self._model.eval()
+        try:
+            for batch in loader.epoch(0):
+                if batch.rows:
+                    yield self._model(**self._inputs.of(batch.tensors)), self._inputs.labels(batch.tensors)
+        finally:
+            self._model.train()
+
+    def pack(self) -> bytes:
+        """See Trainee."""
+        return pack_state([self._model], self._optimizer) if self._communicator.context.rank == 0 else b""
+
+    def unpack(self, state: bytes) -> None:
+        """See Trainee."""
+        unpack_state(state, [self._model], self._optimizer)
+
+    def require_equal(self) -> None:
+        """See Trainee."""
+        self._communicator.require_equal(pack_state([self._model], self._optimizer), what="the model and optimizer state")
+
+    def close(self) -> None:
+        """See Trainee."""
+        self._ring.close()

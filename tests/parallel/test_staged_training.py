@@ -1,0 +1,118 @@
+"""Training in stages from files: the weights of one process at any layout, every row once, checkpoints that fit any layout."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numpy.linalg import norm
+from safetensors.torch import load
+from torch import Tensor
+
+from sparkring.errors import ConfigError
+from sparkring.pipelines.data.manifest import Dataset
+from sparkring.pipelines.training.checkpoint import Checkpoints
+from sparkring.pipelines.training.events import read_events
+from sparkring.pipelines.training.job import TrainJob
+from sparkring.pipelines.training.loop import train_rank
+from sparkring.pipelines.training.model_files import load_card, load_weights
+from sparkring.spark_jobs.audit import audit
+from tests.support.datasets import write_dataset
+from tests.support.ranks import run_on_ranks
+from tests.support.training import train_config
+
+FILES = ([700, 400], [331], [2, 570])
+ROWS = 2003
+LANES = 24
+SERIAL: dict[str, Any] = {}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "two stages": {"replicas": [1, 1], "micro_batches": 4},
+    "two of two": {"replicas": [2, 2], "micro_batches": 4, "schedule": "zero_bubble", "transport": "horovod"},
+    "first twice": {"replicas": [2, 1], "micro_batches": 6, "recompute": "always"},
+    "last twice": {"replicas": [1, 2], "micro_batches": 4, "cut": [1, 3], "schedule": "gpipe"},
+    "three stages": {"replicas": [1, 1, 1], "micro_batches": 6, "cut": ["layers.0", "layers.4"]},
+    "micro-batches alone": {"micro_batches": 6},
+}
+
+
+def _job(dataset: Path, folder: Path, parallel: dict[str, Any], *, ranks: int, epochs: int = 2, generation: int = 0) -> dict[str, Any]:
+    config = train_config(folder, model={"hidden": (16, 8)}, train={
+        "num_ranks": ranks, "epochs": epochs, "batch_rows": 256, "seed": 5, "precision": "float64", "lanes": LANES, "parallel": parallel,
+        "optimizer": {"name": "adam", "lr": 0.003, "schedule": "constant"}})
+    job = TrainJob(config=config, dataset_url=Dataset(str(dataset)).url, dataset_version=1, run_url=str(folder / "run"),
+                   generation=generation, lanes=LANES)
+    return job.model_dump(mode="json")
+
+
+def _ranks(parallel: dict[str, Any]) -> int:
+    return sum(parallel.get("replicas", [2]))
+
+
+def _weights(folder: Path) -> dict[str, Tensor]:
+    url = str(folder / "run")
+    return load(load_weights(url, load_card(url)))
+
+
+def _distance(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max(float(norm(one[name] - other[name]) / norm(other[name])) for name in other)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rows") / "dataset"
+    write_dataset(folder, FILES)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def serial(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("serial")
+    run_on_ranks(1, train_rank, _job(dataset, folder, SERIAL, ranks=1))
+    return folder
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_trains_the_weights_of_one_process(dataset: Path, serial: Path, tmp_path: Path, name: str) -> None:
+    parallel = LAYOUTS[name]
+    ranks = _ranks(parallel)
+    hosts = (0,) * (ranks - ranks // 2) + (1,) * (ranks // 2) if name == "two of two" else ()
+    summaries = run_on_ranks(ranks, train_rank, _job(dataset, tmp_path, parallel, ranks=ranks), hosts=hosts)
+    assert _distance(_weights(tmp_path), _weights(serial)) < 1e-10
+    (tmp_path / "run" / "result.json").write_text(json.dumps(summaries[0]))
+    proved = audit(str(tmp_path / "run"), dataset_url=str(dataset))
+    assert (proved.rows, proved.repeated) == (ROWS, 0)
+    assert summaries[0]["validation"] == pytest.approx(_summary(serial), rel=1e-9)
+    steps = [record for record in read_events(str(tmp_path / "run")) if record["event"] == "step"]
+    assert {record["rank"] for record in steps if record["rows"]} == set(range(parallel.get("replicas", [ranks])[0]))
+    assert len({(record["epoch"], record["step"], record["loss"]) for record in steps}) == 16, "all ranks know the same loss"
+
+
+def _summary(folder: Path) -> dict[str, float]:
+    epochs = [record for record in read_events(str(folder / "run")) if record["event"] == "epoch"]
+    best: dict[str, float] = min((record["validation"] for record in epochs), key=lambda metrics: metrics["loss"])
+    return best
+
+
+def test_a_checkpoint_of_two_stages_of_two_goes_on_in_any_layout(dataset: Path, serial: Path, tmp_path: Path) -> None:
+    first: dict[str, Any] = {"replicas": [2, 2], "micro_batches": 4}
+    layouts: list[dict[str, Any]] = [first, {}, {"replicas": [1, 1, 1], "micro_batches": 3}, SERIAL]
+    for number, (parallel, ranks) in enumerate(zip(layouts, (4, 4, 3, 1), strict=True)):
+        folder = tmp_path / str(number)
+        run_on_ranks(4, train_rank, _job(dataset, folder, first, ranks=4, epochs=1))
+        assert Checkpoints(str(folder / "run")).numbers() == [8]
+        run_on_ranks(ranks, train_rank, _job(dataset, folder, parallel, ranks=ranks, generation=1))
+        assert _distance(_weights(folder), _weights(serial)) < 1e-10, str(parallel)
+
+
+def test_what_cannot_be_laid_out_is_refused_with_the_reason(dataset: Path, tmp_path: Path) -> None:
+    for parallel, ranks, found in (
+            ({"replicas": [2, 1], "micro_batches": 6}, 2, "are 3 ranks, num_ranks=2"),
+            ({"replicas": [2, 1], "micro_batches": 5}, 3, "no multiple of a stage's 2 replicas"),
+            ({"replicas": [1, 1], "micro_batches": 4, "chunks_per_stage": 2}, 2, "needs schedule interleaved"),
+            ({"replicas": [1] * 9, "micro_batches": 9}, 9, "the model has 4 blocks"),
+            ({"replicas": [1, 1], "micro_batches": 4, "cut": ["nowhere"]}, 2, "no block is called 'nowhere'")):
+        with pytest.raises(ConfigError, match=found):
+            TrainJob.model_validate(_job(dataset, tmp_path, parallel, ranks=ranks)).layout()
