@@ -22,7 +22,7 @@ from sparkring.pipelines.data.order import default_lanes
 from sparkring.pipelines.data.store import Store, open_store
 from sparkring.pipelines.training.checkpoint import Checkpoints
 from sparkring.pipelines.training.events import EventTail, Record, event_files
-from sparkring.pipelines.training.job import TrainJob, TrainSummary
+from sparkring.pipelines.training.job import TrainJob, TrainSummary, layout_of
 from sparkring.spark_jobs.progress import SILENT, Bar, Progress
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
         What the run left.
     Raises:
         DatasetVersionNotFound: there is no such version; nothing was written.
+        LayoutRefused: the model cannot be laid out as ``train.parallel`` says; nothing was written.
         RunFolderMismatch: the folder belongs to a run with another config; nothing was written.
         NotEnoughSlots: Spark cannot run that many ranks at once.
         RankFailed, RankDied: a rank raised or died; the same call again goes on from the last checkpoint.
@@ -74,6 +75,7 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
     dataset = Dataset(config.dataset)
     manifest = dataset.manifest(config.dataset_version)
     _require_rows(manifest, dataset.url)
+    layout_of(config, manifest)  # refuses what cannot be laid out, before anything is written
     store = open_store(config.run)
     with store.lock(LOCK, busy=f"{store.url} is being trained by another process; wait for it, or set another workspace."):
         identity = _claim(store, config, manifest)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pydantic import BaseModel, ConfigDict
 
 from sparkring.conf.schema import Config
-from sparkring.models.build import list_blocks
-from sparkring.pipelines.data.manifest import Dataset
-from sparkring.pipelines.training.layout import Layout
-from sparkring.pipelines.training.tasks import shapes_of
+from sparkring.pipelines.data.manifest import Dataset, Manifest
+
+if TYPE_CHECKING:
+    from sparkring.pipelines.training.layout import Layout
 
 
 class TrainJob(BaseModel):
@@ -27,12 +29,7 @@ class TrainJob(BaseModel):
 
     def layout(self) -> Layout | None:
         """How the model is laid over the ranks; None where each holds all of it and does a step at once."""
-        parallel = self.config.train.parallel
-        if not parallel.staged:
-            return None
-        manifest = Dataset(self.dataset_url).manifest(self.dataset_version)
-        blocks = list_blocks(self.config.model, shapes_of(manifest.task, manifest.preprocessing))
-        return Layout.of(parallel, blocks, num_ranks=self.config.train.num_ranks)
+        return layout_of(self.config, Dataset(self.dataset_url).manifest(self.dataset_version))
 
 
 class TrainSummary(BaseModel):
@@ -49,3 +46,20 @@ class TrainSummary(BaseModel):
     """Held-out metrics of the best epoch."""
     receipts: str = ""
     """Hash over all ranks' events of the run (``data/receipts.py``)."""
+
+
+def layout_of(config: Config, manifest: Manifest) -> Layout | None:
+    """The layout that a config asks for on rows like these; None for plain data parallelism.
+
+    Raises:
+        LayoutRefused, ConfigError: there is no such layout.
+    """
+    parallel = config.train.parallel
+    if not parallel.staged:
+        return None
+    from sparkring.models.build import list_blocks  # brings torch, which is not needed otherwise
+    from sparkring.pipelines.training.layout import Layout
+    from sparkring.pipelines.training.tasks import shapes_of
+
+    blocks = list_blocks(config.model, shapes_of(manifest.task, manifest.preprocessing))
+    return Layout.of(parallel, blocks, num_ranks=config.train.num_ranks)
