@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from sparkring.pipelines.data.manifest import DataFile, Split
+from sparkring.pipelines.data.manifest import DataField, DataFile, Split
+from sparkring.pipelines.data.preprocessing import BucketFeature, HashFeature, MomentPart, NumericFeature, Preprocessing
 from sparkring.spark_jobs.reporting.data_facts import data_facts
 from sparkring.spark_jobs.reporting.quality_facts import METRICS, quality_facts
 from tests.support.report_samples import SPLIT_ROWS, sample_manifest
@@ -42,6 +43,19 @@ def test_each_column_has_its_role_and_encoding() -> None:
     assert [columns[name].role for name in ("row_id", "late", "distance", "carrier")] == ["row id", "label", "number", "category"]
     assert columns["distance"].encoding == f"mean 21, standard deviation 3.25; null in {900 / SPLIT_ROWS['train']:.1%} of rows"
     assert columns["carrier"].encoding == "6 ids; most frequent: UA, B6, EV"
+
+
+def test_a_computed_column_says_what_it_is_made_of() -> None:
+    part = MomentPart(of="at", part="hour", wave="sin", time_zone="UTC")
+    hour = NumericFeature(column="at_hour_sin", moment=part, mean=0, std=1, nulls=0)
+    features = Preprocessing(
+        numeric=(hour,), categorical=(), buckets=(BucketFeature(column="km_bucket", of="km", edges=(1.5, 20.25)),),
+        hashed=(HashFeature(column="agent_hash", of="agent", ids=5000, seed=0),), train_rows=10)
+    fields = tuple(DataField(name=feature.column, dtype="int32") for feature in (*features.numeric, *features.with_ids))
+    columns = data_facts(sample_manifest(fields=fields, preprocessing=features)).columns
+    assert [(column.role, column.encoding) for column in columns] == [
+        ("number", "of at: mean 0, standard deviation 1"), ("category", "of km: 4 ids by range; first borders: 1.5, 20.25"),
+        ("category", "of agent: 5,000 ids by hash")]
 
 
 def test_a_recipe_without_seed_or_split_is_no_error() -> None:
