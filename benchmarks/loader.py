@@ -102,7 +102,7 @@ def _rate(batches: Iterable[int]) -> dict[str, float]:
             "peak_mb": peak_rss_mb()}
 
 
-def _measure(side: str, folder: Path, kind: str) -> dict[str, Any]:
+def measure(side: str, folder: Path, kind: str) -> dict[str, Any]:
     """One side in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.loader", side, str(folder), kind]
     output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
@@ -124,7 +124,7 @@ def main() -> None:
         write_all(Path(name))
         for kind in KINDS:
             sides = [side for side in SIDES if side != "arrow scan" or kind == "table"]
-            seen[kind] = [{side: _measure(side, Path(name), kind) for side in sides} for _ in range(ROUNDS)]
+            seen[kind] = [{side: measure(side, Path(name), kind) for side in sides} for _ in range(ROUNDS)]
             table += [{"rows": kind, "side": side, "rows/s": f"{statistics.median(one[side]['rows_per_s'] for one in seen[kind]):,.0f}",
                        "peak MB": f"{max(one[side]['peak_mb'] for one in seen[kind]):.0f}"} for side in sides]
     ours = [one["sparkring"] for rounds in seen.values() for one in rounds]
