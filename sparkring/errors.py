@@ -202,6 +202,11 @@ class PeerSilent(RingError, TimeoutError):
                     "or raise train.ring.deadline_s if it is only slow")
         super().__init__(f"{what}. Last actions of rank {rank}: {', '.join(self.last_actions) or 'none'}.")
 
+    def at(self, place: str) -> PeerSilent:
+        """The same, with what the waiting rank was doing."""
+        return PeerSilent(rank=self.rank, peer=self.peer, waited_for=self.waited_for, seconds=self.seconds, ended=self.ended, place=place,
+                          last_actions=self.last_actions)
+
 
 class PipelineShapeError(RingError, ValueError):
     """A message between stages whose tensors are not what was agreed, or cannot be carried."""

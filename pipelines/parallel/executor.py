@@ -19,6 +19,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from sparkring.errors import PeerSilent
 from sparkring.models.blocks import StageModule
 from sparkring.pipelines.parallel.schedule import Action, Kind, Schedule, Worker
 from sparkring.pipelines.parallel.schedule_memory import last_micro_batch
@@ -90,7 +91,7 @@ class Executor:
             transport: Opened with the schedule's edges (``edges_of``); None where the schedule has no transfers.
             recompute: Activation checkpointing.
         """
-        self._schedule, self._chunks, self._rank_of, self._transport = schedule, chunks, rank_of, transport
+        self._schedule, self._worker, self._chunks, self._rank_of, self._transport = schedule, worker, chunks, rank_of, transport
         self._recompute = recompute
         self._actions = schedule.actions[worker]
         self._last = last_micro_batch(schedule, worker)
@@ -236,20 +237,26 @@ class Executor:
     # -- transfers -------------------------------------------------------------------------------------------------------
 
     def _transfer(self, action: Action) -> None:
-        kind, chunk, micro_batch = action
+        """Send or receive; PeerSilent then says in which stage and for which micro-batch."""
         assert self._transport is not None, f"{action.text()} without a transport"
-        edge = edge_of(self._schedule, action, self._rank_of)
+        try:
+            self._pass_on(action, edge_of(self._schedule, action, self._rank_of), self._transport)
+        except PeerSilent as silent:
+            raise silent.at(f"stage {self._worker.stage}, micro-batch {action.micro_batch}, {self._schedule.text(action)}") from None
+
+    def _pass_on(self, action: Action, edge: Edge, transport: Transport) -> None:
+        kind, chunk, micro_batch = action
         match kind:
             case Kind.SEND_F:
-                self._transport.send(edge, micro_batch, list(self._inputs.pop((chunk + 1, micro_batch)).values()))
+                transport.send(edge, micro_batch, list(self._inputs.pop((chunk + 1, micro_batch)).values()))
             case Kind.RECV_F:
                 module = self._chunks[chunk]
                 names = module.block_list.crossing(module.first)
-                self._inputs[chunk, micro_batch] = dict(zip(names, self._transport.receive(edge, micro_batch), strict=True))
+                self._inputs[chunk, micro_batch] = dict(zip(names, transport.receive(edge, micro_batch), strict=True))
             case Kind.SEND_B:
-                self._transport.send(edge, micro_batch, self._gradients.pop((chunk - 1, micro_batch)))
+                transport.send(edge, micro_batch, self._gradients.pop((chunk - 1, micro_batch)))
             case _:
-                self._gradients[chunk, micro_batch] = self._transport.receive(edge, micro_batch)
+                self._gradients[chunk, micro_batch] = transport.receive(edge, micro_batch)
 
     def _is_last(self, chunk: int) -> bool:
         return chunk + 1 == self._schedule.num_chunks

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+
 import pytest
 from numpy.linalg import norm
+from torch import Tensor, nn
 
+from sparkring.models.blocks import BlockList, in_turn
 from tests.support.pipeline_jobs import SkipJob, TextJob
 from tests.support.pipelines import Case, Job, Values, train_serially, train_staged
 from tests.support.ranks import run_on_ranks
@@ -38,6 +45,28 @@ FOUR = [
     Case((1, 1, 1, 1), "1f1b", micro_batches=8, optimizer="adam"),
     Case((1, 3), "gpipe", micro_batches=2),
 ]
+
+
+class MortalJob(SkipJob):
+    """Its first block ends the process that computes it, as if killed, at micro-batch 2."""
+
+    def blocks(self) -> BlockList:
+        """The same blocks, the first one mortal."""
+        whole, calls = super().blocks(), count()
+
+        def run(parts: Sequence[nn.Module], x: Tensor) -> Tensor:
+            if next(calls) == 2:
+                os._exit(9)
+            return in_turn(parts, x)
+
+        return replace(whole, blocks=(replace(whole.blocks[0], run=run), *whole.blocks[1:]))
+
+
+@pytest.mark.parametrize("transport", ["sidecar", "horovod"])
+def test_a_stage_that_dies_is_reported_by_the_next_one_with_stage_and_micro_batch(transport: str) -> None:
+    case = Case((1, 1), "1f1b", transport=transport)
+    with pytest.raises(AssertionError, match=r"(?s)rank 1 raised.*PeerSilent: rank 1 \(stage 1, micro-batch [12], RECV_F[12]\) waited"):
+        run_on_ranks(2, train_staged, MortalJob(), [case], doomed={0})
 
 
 def furthest(got: dict[str, Values], wanted: dict[str, Values]) -> float:
