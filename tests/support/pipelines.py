@@ -111,8 +111,7 @@ class _Work:
         return {name: tensor for name, tensor in part(self._batch, micro_batch, self._case.micro_batches).items() if name != "label"}
 
     def loss(self, micro_batch: int, outputs: Mapping[str, Tensor]) -> Tensor:
-        share = self._job.loss_sum(outputs, part(self._batch, micro_batch, self._case.micro_batches)["label"]) / ROWS
-        return share
+        return self._job.loss_sum(outputs, part(self._batch, micro_batch, self._case.micro_batches)["label"]) / ROWS
 
     def last_backward(self) -> None:
         self._ring.last_pass(0.0)
