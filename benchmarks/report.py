@@ -9,19 +9,26 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+Figure = float | int | str | bool
 
-def print_result(rows: Sequence[Mapping[str, object]], fields: Mapping[str, float | int | str | bool]) -> None:
+
+def print_result(rows: Sequence[Mapping[str, object]], fields: Mapping[str, Figure | Mapping[str, Figure]]) -> None:
     """Print ``rows`` as a table and ``fields`` as the last line.
 
     Args:
         rows: One mapping a line, all with the same keys.
-        fields: The figures by name; floats are rounded to 5 significant digits.
+        fields: The figures by name, or by two names; floats are rounded to 5 significant digits.
     """
     table = Table(*rows[0].keys())
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))
     Console().print(table)
-    print(json.dumps({name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in fields.items()}), flush=True)
+    print(json.dumps({name: {part: _rounded(one) for part, one in value.items()} if isinstance(value, Mapping) else _rounded(value)
+                      for name, value in fields.items()}), flush=True)
+
+
+def _rounded(value: Figure) -> Figure:
+    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def peak_rss_mb() -> float:

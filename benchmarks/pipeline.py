@@ -1,0 +1,211 @@
+"""The share of a step that stages spend idle, beside what theory says, for every schedule.
+
+    uv run python -m benchmarks.pipeline
+
+Real ranks run real lists, with the real executor and transport; only the layers are not real: their passes sleep, so that
+four stages on two cores do not take each other's time. A forward pass of a chunk sleeps FORWARD_S, the gradients of its input
+and of its weights as long again each. Idle is whatever is not such a sleep, from the first one of a step until the last one
+of any stage: waiting, messages, Python, autograd, and waking up late. Theory is the closed form for stages that do nothing else
+and messages that take no time (the simulator is asked too, and must say the same). A case's figure is the median over STEPS steps.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from benchmarks.report import print_result
+from sparkring.models.blocks import Block, BlockList, StageModule, X
+from sparkring.pipelines.parallel.closed_forms import pipeline_bubble, zero_bubble_makespan
+from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.parallel.executor import Executor, edges_of
+from sparkring.pipelines.parallel.schedule import COMPUTE, Action, Schedule, Worker
+from sparkring.pipelines.parallel.schedule_costs import Costs
+from sparkring.pipelines.parallel.schedules.catalogue import SCHEDULE_NAMES, build_schedule
+from sparkring.pipelines.parallel.sidecar_transport import SidecarTransport
+from sparkring.pipelines.parallel.simulator import simulate
+from sparkring.spark_jobs.launch import rank_environment
+from tests.support.ranks import run_on_ranks
+
+FORWARD_S = 0.04
+"""Sleep of a forward pass, of the gradient of the input, and of that of the weights."""
+STAGES = (2, 4)
+MICRO_BATCHES = (4, 8, 16)
+STEPS = 3
+"""Measured ones; one more comes before them."""
+ROWS, WIDTH = 8, 256
+"""Of what crosses a border."""
+CYCLE_MS = 20
+"""Horovod's, which carries the barrier between steps and nothing else."""
+
+Record = tuple[Action, float, float]
+"""What was done, from when to when."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One schedule on a number of stages."""
+
+    schedule: str
+    stages: int
+    micro_batches: int
+
+    def __str__(self) -> str:
+        return f"{self.schedule}, {self.stages} stages, {self.micro_batches} micro-batches"
+
+    @property
+    def chunks_per_stage(self) -> int:
+        """Two where the schedule is about chunks."""
+        return 2 if self.schedule == "interleaved" else 1
+
+    def build(self) -> Schedule:
+        """Its lists."""
+        return build_schedule(self.schedule, (1,) * self.stages, self.micro_batches, chunks_per_stage=self.chunks_per_stage)
+
+    @property
+    def work_s(self) -> float:
+        """Seconds of a step that each stage sleeps."""
+        return 3 * FORWARD_S * self.micro_batches * self.chunks_per_stage
+
+    @property
+    def idle_in_theory(self) -> float:
+        """Share of a step that a stage must wait."""
+        if self.schedule == "zero_bubble":
+            return 1 - self.work_s / zero_bubble_makespan(self.stages, self.micro_batches, forward_s=FORWARD_S, input_s=FORWARD_S,
+                                                          weight_s=FORWARD_S)
+        return pipeline_bubble(self.stages, self.micro_batches, chunks_per_stage=self.chunks_per_stage)
+
+
+class _Sleep(Function):
+    """Hands a tensor on after a while, and its gradient after another."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, forward_s: float, backward_s: float) -> Tensor:
+        sleep(forward_s)
+        ctx.backward_s = backward_s
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        sleep(ctx.backward_s)
+        return grads[0], None, None
+
+
+class SleepingLayer(nn.Module):
+    """Sleeps in its forward pass, and apart for the gradients of its input and of its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(WIDTH))
+
+    def forward(self, x_RW: Tensor) -> Tensor:
+        """Return a tensor of the input's shape."""
+        bias_W = _Sleep.apply(self.bias, 0.0, FORWARD_S)  # type: ignore[no-untyped-call]
+        result: Tensor = _Sleep.apply(x_RW, FORWARD_S, FORWARD_S) + bias_W  # type: ignore[no-untyped-call]
+        return result
+
+
+class Work:
+    """A step of nothing."""
+
+    def batch(self, _micro_batch: int) -> dict[str, Tensor]:
+        """Rows that want a gradient, so that the first stage has as much to do as the others."""
+        return {X: torch.zeros(ROWS, WIDTH, requires_grad=True)}
+
+    def loss(self, _micro_batch: int, outputs: Mapping[str, Tensor]) -> Tensor:
+        """Any scalar."""
+        return outputs[X].sum()
+
+    def last_backward(self) -> None:
+        """Nothing to sum."""
+
+    def reduce(self) -> None:
+        """Nothing to sum."""
+
+    def step(self) -> None:
+        """Nothing to update."""
+
+
+def sleep(seconds: float) -> None:
+    """Sleep to the microsecond: the system wakes a sleeper 0.1 ms late, so the last of it is spent awake."""
+    until = time.perf_counter() + seconds
+    time.sleep(max(0.0, seconds - 5e-4))
+    while time.perf_counter() < until:
+        pass
+
+
+def play(context: RankContext, cases: list[Case]) -> list[list[list[Record]]]:
+    """Run all cases on this rank, which is the stage of its number; returns what it computed and when, by case and step."""
+    with Communicator(context) as communicator:
+        return [_play_case(communicator, case) for case in cases]
+
+
+def _play_case(communicator: Communicator, case: Case) -> list[list[Record]]:
+    schedule, stage = case.build(), communicator.context.rank
+    names = [f"layer{chunk}" for chunk in range(schedule.num_chunks)]
+    blocks = BlockList(tuple(Block(name, {name: SleepingLayer}) for name in names), inputs=(X,), outputs=(X,))
+    chunks = {chunk: StageModule(blocks, first=chunk, last=chunk + 1, seed=0) for chunk in range(stage, len(names), case.stages)}
+
+    def rank_of(worker: Worker) -> int:
+        return worker.stage
+
+    steps = []
+    with SidecarTransport(communicator, edges_of(schedule, rank_of)) as transport:
+        executor = Executor(schedule, Worker(stage, 0), chunks, rank_of=rank_of, transport=transport)
+        for step in range(1 + STEPS):
+            communicator.barrier(f"{case}, step {step}")
+            executor.run(Work())
+            steps.append([record for record in executor.records if record[0].kind in COMPUTE])
+    return steps[1:]
+
+
+def idle_share(case: Case, ranks: Sequence[list[Record]]) -> float:
+    """Share of one step that its stages did not sleep.
+
+    Args:
+        case: Says how long they slept.
+        ranks: What each of them computed and when, on one clock.
+    """
+    begins_s = min(began for records in ranks for _, began, _ in records)
+    ends_s = max(ended for records in ranks for _, _, ended in records)
+    return 1 - case.work_s / (ends_s - begins_s)
+
+
+def simulated(case: Case) -> float:
+    """What the simulator says of the case."""
+    schedule = case.build()
+    return simulate(schedule, Costs.equal(schedule.num_chunks, forward_s=FORWARD_S, backward_s=2 * FORWARD_S)).bubble
+
+
+def main() -> None:
+    """Play, compare and print."""
+    os.environ.update(rank_environment.MEMORY)  # before the first process starts
+    table: list[dict[str, object]] = []
+    worst: dict[str, float] = dict.fromkeys(SCHEDULE_NAMES, 0.0)
+    for stages in STAGES:
+        for name in SCHEDULE_NAMES:
+            cases = [Case(name, stages, micro_batches) for micro_batches in MICRO_BATCHES]
+            everyone = run_on_ranks(stages, play, cases, cycle_ms=CYCLE_MS)
+            for case, *ranks in zip(cases, *everyone, strict=True):
+                theory = case.idle_in_theory
+                assert abs(simulated(case) - theory) < 1e-9, f"{case}: the simulator says {simulated(case)}, the closed form {theory}"
+                idle = statistics.median(idle_share(case, step) for step in zip(*ranks, strict=True))
+                worst[name] = max(worst[name], idle / theory)
+                table.append({"schedule": name, "stages": stages, "micro-batches": case.micro_batches, "idle %": f"{100 * idle:.2f}",
+                              "theory %": f"{100 * theory:.2f}", "ratio": f"{idle / theory:.3f}",
+                              "ms beside sleep and theory": f"{1e3 * case.work_s * (1 / (1 - idle) - 1 / (1 - theory)):.1f}"})
+                print(f"{case}: {100 * idle:.2f} % idle, {100 * theory:.2f} % in theory", flush=True)
+    print_result(table, {"bubble_over_theory": worst, "worst_bubble_over_theory": max(worst.values()), "sleep_ms": 1e3 * FORWARD_S})
+
+
+if __name__ == "__main__":
+    main()
