@@ -1,0 +1,147 @@
+"""What the planner knows of a model and of machines: seconds as lines over rows or bytes, bytes by block. Plain data.
+
+    seconds of a pass      = alpha + beta x rows          a block, fitted at two sizes of micro-batch
+    seconds of a hop       = alpha + beta x bytes         a transport, inside a host or between hosts
+    seconds of a sum       = 2 (n - 1) alpha + 2 (n - 1) / n x bytes x beta        a ring of n, where n itself was not measured
+
+Source of the last: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH", section 4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+
+class Line(NamedTuple):
+    """Seconds that rise evenly with an amount."""
+
+    alpha_s: float = 0.0
+    """Seconds at no amount at all."""
+    beta_s: float = 0.0
+    """Seconds more for each row or byte."""
+
+    def at(self, amount: float) -> float:
+        """Seconds for an amount."""
+        return self.alpha_s + self.beta_s * amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockProfile:
+    """One block of a model; rows are those of a micro-batch."""
+
+    name: str
+    forward: Line
+    """Seconds by rows."""
+    backward: Line
+    """Seconds by rows, of both gradients together."""
+    parameter_bytes: float = 0.0
+    """Of the parameters that no other block has."""
+    shared_bytes: Mapping[str, float] = field(default_factory=dict)
+    """Of its tied parts, by name."""
+    activation_bytes: float = 0.0
+    """A row: what the forward pass keeps for the backward pass."""
+    border_bytes: float = 0.0
+    """A row: what crosses to the next block, and as a gradient back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelProfile:
+    """A model as a sequence of blocks, and what its optimizer costs."""
+
+    blocks: tuple[BlockProfile, ...]
+    optimizer_copies: float = 0.0
+    """Bytes that the optimizer keeps for each byte of parameters: momentum 1, Adam 2."""
+    update_s: float = 0.0
+    """Seconds of the optimizer's step for each byte of parameters."""
+    input_share: float = 0.5
+    """Of a backward pass: the gradient of the input alone, where a schedule takes the passes apart."""
+
+    @property
+    def parameter_bytes(self) -> float:
+        """Of the whole model, tied parts once."""
+        return self.bytes_of(0, len(self.blocks))
+
+    def bytes_of(self, first: int, last: int) -> float:
+        """Parameters of a run of blocks ``first`` to ``last`` - 1; it holds a tied part once."""
+        own = self.blocks[first:last]
+        shared = {part: size for block in own for part, size in block.shared_bytes.items()}
+        return sum(block.parameter_bytes for block in own) + sum(shared.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumCost:
+    """What summing a buffer over a group of ranks takes."""
+
+    step: Line = field(default_factory=Line)
+    """One of the 2 (n - 1) steps of a ring: seconds of latency, and seconds a byte of what passes one link."""
+    measured: Mapping[int, Line] = field(default_factory=dict)
+    """Seconds by bytes, for the sizes of group that were measured."""
+
+    def at(self, group: int, num_bytes: float) -> float:
+        """Seconds for a group of so many members."""
+        if group < 2:
+            return 0.0
+        if group in self.measured:
+            return self.measured[group].at(num_bytes)
+        return 2 * (group - 1) * (self.step.alpha_s + self.step.beta_s * num_bytes / group)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """What joins ranks, inside a host and between hosts."""
+
+    sum_local: SumCost = SumCost()
+    sum_between: SumCost = SumCost()
+    by_host: bool = True
+    """Sums inside hosts first, then over one rank a host; else one ring over all ranks, as fast as its slowest link."""
+    overlaps: bool = False
+    """Whether sums run while the backward pass goes on."""
+    bucket_bytes: float = 25e6
+    """Gradients that are summed together."""
+    hop_local: Mapping[str, Line] = field(default_factory=dict)
+    """Seconds by bytes of each transport, between ranks of one host."""
+    hop_between: Mapping[str, Line] = field(default_factory=dict)
+
+    def sum_s(self, hosts: Sequence[int], num_bytes: float) -> float:
+        """Seconds of a sum over ranks on these hosts, one number a rank."""
+        num_hosts = len(set(hosts))
+        if not self.by_host:
+            return (self.sum_local if num_hosts == 1 else self.sum_between).at(len(hosts), num_bytes)
+        most = max(hosts.count(host) for host in set(hosts))
+        return self.sum_local.at(most, num_bytes) + self.sum_between.at(num_hosts, num_bytes)
+
+    def hop(self, num_bytes: float, *, between: bool) -> tuple[str, float]:
+        """The faster transport for messages of this size, and its seconds."""
+        lines = self.hop_between if between else self.hop_local
+        return min(((name, line.at(num_bytes)) for name, line in lines.items()), key=lambda each: each[1], default=("sidecar", 0.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Machines of one kind."""
+
+    links: Links = Links()
+    ranks_per_host: int = 1
+    memory_bytes: float = math.inf
+    """That one rank may take."""
+    process_bytes: float = 0.0
+    """That a rank takes before it holds any of a model."""
+    cores_per_host: float = math.inf
+    """Ranks of a host that compute at full speed; more of them share it."""
+
+    def hosts(self, num_ranks: int) -> tuple[int, ...]:
+        """Host of each rank, host after host filled up."""
+        return tuple(rank // self.ranks_per_host for rank in range(num_ranks))
+
+    def slowdown(self, num_ranks: int) -> float:
+        """How much longer ranks compute because they share cores."""
+        return max(1.0, min(num_ranks, self.ranks_per_host) / self.cores_per_host)
+
+
+def chunk_blocks(model: ModelProfile, bounds: Sequence[int]) -> list[tuple[BlockProfile, ...]]:
+    """The blocks of each chunk."""
+    return [model.blocks[first:last] for first, last in pairwise(bounds)]

@@ -1,0 +1,126 @@
+"""All layouts worth a look: how many stages, how often each is copied, which schedule, how many micro-batches. Pure.
+
+    4 ranks     (4)  |  (2 2) (3 1) (1 3)  |  (2 1 1) (1 2 1) (1 1 2)  |  (1 1 1 1)         and the same for 1 and 2 ranks
+
+Unequal replicas multiply the layouts, so beyond ``MOST_UNEQUAL`` ranks stages have equally many. Recomputation and a shared-out
+optimizer only ever cost time; the planner tries them where a layout does not fit without (``remedies``), and not here. The transport
+is not tried either: of those that were measured the faster one for a layout's messages is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import lcm
+
+from sparkring.pipelines.parallel.schedule_costs import Checkpointing
+from sparkring.pipelines.parallel.schedules.catalogue import ScheduleName
+
+MOST_UNEQUAL = 6
+"""Ranks up to which stages may have unequal replicas."""
+MOST_STAGES = 16
+DEPTHS = (1, 2, 4, 8)
+"""Micro-batches of a replica for each stage of the pipeline."""
+CHUNKS = (2, 4)
+"""Chunks a stage that are tried with an interleaved schedule."""
+MOST_ACTIONS = 20_000
+"""Micro-batches times chunks of one pipeline, beyond which a schedule is not played."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One layout, without the cut."""
+
+    replicas: tuple[int, ...]
+    micro_batches: int
+    """Of a step, over all replicas."""
+    schedule: ScheduleName = "1f1b"
+    chunks_per_stage: int = 1
+    recompute: Checkpointing = "never"
+    shard_optimizer: bool = False
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks that it takes."""
+        return sum(self.replicas)
+
+    @property
+    def num_stages(self) -> int:
+        """Places in the pipeline."""
+        return len(self.replicas)
+
+    @property
+    def num_chunks(self) -> int:
+        """Runs of blocks."""
+        return self.num_stages * self.chunks_per_stage
+
+    @property
+    def is_plain(self) -> bool:
+        """Plain data parallelism: every rank holds the whole model and does its rows at once."""
+        return self.replicas == (self.micro_batches,) and not self.shard_optimizer and self.recompute == "never"
+
+
+def candidates(world: int, *, num_blocks: int, batch_rows: int) -> Iterator[Candidate]:
+    """Every candidate on up to ``world`` ranks.
+
+    Args:
+        world: Ranks that there are.
+        num_blocks: Of the model, which is cut between them.
+        batch_rows: Of a step over all ranks; a micro-batch has at least one of them.
+    """
+    for num_ranks in rings(world):
+        for replicas in shapes(num_ranks, most_stages=min(num_blocks, MOST_STAGES)):
+            for micro_batches in _micro_batches(replicas, batch_rows):
+                for schedule, chunks in _schedules(replicas, num_blocks):
+                    if micro_batches // min(replicas) * chunks * len(replicas) <= MOST_ACTIONS:
+                        yield Candidate(replicas=replicas, micro_batches=micro_batches, schedule=schedule, chunks_per_stage=chunks)
+
+
+def rings(world: int) -> tuple[int, ...]:
+    """Numbers of ranks to look at: all of them, and the powers of two below, since fewer may be as fast."""
+    return tuple(sorted({world} | {2 ** power for power in range(world.bit_length()) if 2 ** power < world}))
+
+
+def shapes(num_ranks: int, *, most_stages: int) -> Iterator[tuple[int, ...]]:
+    """Replicas of each stage, for all ways to deal the ranks out."""
+    for stages in range(1, min(num_ranks, most_stages) + 1):
+        if num_ranks <= MOST_UNEQUAL:
+            yield from _compositions(num_ranks, stages)
+        elif num_ranks % stages == 0:
+            yield (num_ranks // stages,) * stages
+
+
+def remedies(candidate: Candidate) -> Iterator[Candidate]:
+    """The candidate itself, then what makes it smaller, the cheapest first."""
+    yield candidate
+    copies = max(candidate.replicas) > 1
+    if copies:
+        yield replace(candidate, shard_optimizer=True)
+    yield replace(candidate, recompute="always")
+    if copies:
+        yield replace(candidate, recompute="always", shard_optimizer=True)
+
+
+def _compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
+    if parts == 1:
+        yield (total,)
+        return
+    for first in range(1, total - parts + 2):
+        yield from ((first, *rest) for rest in _compositions(total - first, parts - 1))
+
+
+def _micro_batches(replicas: tuple[int, ...], batch_rows: int) -> list[int]:
+    even, stages = lcm(*replicas), len(replicas)
+    wanted = {even * max(1, depth * stages * min(replicas) // even) for depth in DEPTHS}
+    return sorted(count for count in wanted if count <= batch_rows)
+
+
+def _schedules(replicas: tuple[int, ...], num_blocks: int) -> Iterator[tuple[ScheduleName, int]]:
+    stages = len(replicas)
+    yield "1f1b", 1
+    if stages == 1:
+        return
+    yield "gpipe", 1
+    yield "zero_bubble", 1
+    if len(set(replicas)) == 1:
+        yield from (("interleaved", chunks) for chunks in CHUNKS if chunks * stages <= num_blocks)

@@ -1,0 +1,70 @@
+"""What a rank of each stage holds at most: parameters, gradients, optimizer, activations in flight, messages. Pure.
+
+Gradients lie in the buffers in which they are summed, so they are counted once. With the optimizer's state shared out, a replica
+keeps its part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparkring.pipelines.parallel.planner.cost_model import Cluster, ModelProfile
+from sparkring.pipelines.parallel.schedule import Schedule
+from sparkring.pipelines.parallel.schedule_costs import Costs
+from sparkring.pipelines.parallel.schedule_memory import peak_activations
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageMemory:
+    """Bytes of one rank."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    """Of all micro-batches in flight."""
+    messages: float
+    """What comes in and goes out at the stage's borders, one micro-batch each."""
+    process: float
+    """What the process takes without any model."""
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.parameters + self.gradients + self.optimizer + self.activations + self.messages + self.process
+
+    @property
+    def largest(self) -> tuple[str, float]:
+        """What takes most, by name."""
+        return max(vars(self).items(), key=lambda item: item[1])
+
+
+def stage_memories(model: ModelProfile, cluster: Cluster, schedule: Schedule, *, bounds: Sequence[int], costs: Costs, rows: float,
+                   owners: Sequence[int]) -> tuple[StageMemory, ...]:
+    """(stages,) the most that a rank of each stage holds.
+
+    Args:
+        model: Its blocks.
+        cluster: What a process takes by itself.
+        schedule: Who holds how many micro-batches.
+        bounds: First block of each chunk and, last, the number of blocks.
+        costs: Bytes of activations by chunk.
+        rows: Of a micro-batch.
+        owners: (stages,) ranks among which a stage's optimizer state is shared out; 1 where each keeps all of it.
+    """
+    stages = schedule.num_stages
+    parameters, messages = [0.0] * stages, [0.0] * stages
+    for chunk in range(schedule.num_chunks):
+        first, last = bounds[chunk], bounds[chunk + 1]
+        parameters[chunk % stages] += model.bytes_of(first, last)
+        incoming = model.blocks[first - 1].border_bytes if first else 0.0
+        outgoing = model.blocks[last - 1].border_bytes if last < len(model.blocks) else 0.0
+        messages[chunk % stages] += rows * (incoming + outgoing)
+    activations = [0.0] * stages
+    for worker in schedule.workers:
+        activations[worker.stage] = max(activations[worker.stage], peak_activations(schedule, costs, worker).num_bytes)
+    return tuple(StageMemory(
+        parameters=parameters[stage], gradients=parameters[stage],
+        optimizer=model.optimizer_copies * parameters[stage] / owners[stage],
+        activations=activations[stage], messages=messages[stage], process=cluster.process_bytes) for stage in range(stages))

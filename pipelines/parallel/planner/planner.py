@@ -1,0 +1,163 @@
+"""The ranked table of layouts, each with its predicted step, its memory and the reason in words. Pure, given what was measured.
+
+    plan(model, cluster, world=4, batch_rows=1024) -> [Plan, ...]      the fastest first; what cannot be used last, and why
+    best_layout(...)                               -> Plan             or LayoutRefused, if nothing fits
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparkring.errors import LayoutRefused
+from sparkring.pipelines.parallel.planner.cost_model import Cluster, ModelProfile
+from sparkring.pipelines.parallel.planner.enumerate import Candidate, candidates, remedies
+from sparkring.pipelines.parallel.planner.pricing import Priced, price
+
+NEGLIGIBLE = 0.02
+"""Differences of a step below this are called none: no prediction is that good."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One row of the table."""
+
+    priced: Priced
+    reason: str
+
+    @property
+    def candidate(self) -> Candidate:
+        """The layout."""
+        return self.priced.candidate
+
+    @property
+    def seconds(self) -> float:
+        """Predicted of a step; infinite where it cannot be used."""
+        return self.priced.seconds
+
+    def section(self) -> dict[str, object]:
+        """The ``train`` section that asks for this layout."""
+        chosen = self.candidate
+        if chosen.is_plain:
+            return {"num_ranks": chosen.num_ranks, "parallel": {}}
+        parallel: dict[str, object] = {"replicas": list(chosen.replicas), "micro_batches": chosen.micro_batches}
+        if chosen.num_chunks > 1:
+            parallel |= {"schedule": chosen.schedule, "cut": list(self.priced.cut), "transport": self.priced.transport}
+        if chosen.chunks_per_stage > 1:
+            parallel["chunks_per_stage"] = chosen.chunks_per_stage
+        if chosen.recompute != "never":
+            parallel["recompute"] = chosen.recompute
+        if chosen.shard_optimizer:
+            parallel["shard_optimizer"] = True
+        return {"num_ranks": chosen.num_ranks, "parallel": parallel}
+
+
+def plan(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows: int) -> list[Plan]:
+    """Predict every layout worth a look.
+
+    Args:
+        model: What its blocks cost.
+        cluster: Machines and links.
+        world: Ranks that there are.
+        batch_rows: Of a step over all ranks.
+    Returns:
+        The fastest first; of equally fast ones the simpler first.
+    """
+    tried = [_smallest_that_fits(model, cluster, candidate, batch_rows)
+             for candidate in candidates(world, num_blocks=len(model.blocks), batch_rows=batch_rows)]
+    ranked = sorted(tried, key=_rank)
+    return [Plan(priced=priced, reason=_reason(priced, ranked)) for priced in ranked]
+
+
+def best_layout(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows: int) -> Plan:
+    """The layout with the shortest predicted step.
+
+    Raises:
+        LayoutRefused: none can be used; says why the one that comes nearest cannot.
+    """
+    plans = plan(model, cluster, world=world, batch_rows=batch_rows)
+    if plans[0].priced.refused:
+        nearest = min(plans, key=lambda each: max(memory.total for memory in each.priced.memory))
+        raise LayoutRefused(f"no layout on up to {world} ranks can be used: the smallest, {describe(nearest.candidate)}, "
+                            f"{nearest.priced.refused}. Give ranks more memory, take more of them, or a smaller train.batch_rows.")
+    return plans[0]
+
+
+def one_each(plans: Sequence[Plan]) -> list[Plan]:
+    """The best of each shape and schedule, in the order given: what a table shows."""
+    first: dict[tuple[object, ...], Plan] = {}
+    for each in plans:
+        first.setdefault((each.candidate.replicas, each.candidate.schedule, each.candidate.chunks_per_stage), each)
+    return list(first.values())
+
+
+def describe(candidate: Candidate) -> str:
+    """A layout in a few words."""
+    if candidate.num_ranks == 1:
+        return "one rank"
+    replicas = "+".join(map(str, candidate.replicas))
+    if candidate.num_stages == 1:
+        return f"{replicas} replicas"
+    chunks = f" x{candidate.chunks_per_stage}" if candidate.chunks_per_stage > 1 else ""
+    return f"{candidate.num_stages} stages {replicas}, {candidate.schedule}{chunks}"
+
+
+def _smallest_that_fits(model: ModelProfile, cluster: Cluster, candidate: Candidate, batch_rows: int) -> Priced:
+    """The candidate as it is or, where it is too large, with the cheapest remedy; else as small as it gets."""
+    priced = None
+    for remedied in remedies(candidate):
+        priced = price(model, cluster, remedied, batch_rows=batch_rows)
+        if not priced.refused:
+            break
+    assert priced is not None
+    return priced
+
+
+def _rank(priced: Priced) -> tuple[float, ...]:
+    chosen = priced.candidate
+    return (priced.seconds, chosen.num_ranks, chosen.num_stages, chosen.micro_batches, chosen.schedule != "1f1b", chosen.chunks_per_stage)
+
+
+def _reason(priced: Priced, ranked: Sequence[Priced]) -> str:
+    """Why a layout stands where it does."""
+    if priced.refused:
+        return priced.refused
+    best = ranked[0]
+    remedy = _remedy(priced.candidate)
+    if priced is best:
+        return _why_best(priced, ranked) + remedy
+    slower = priced.seconds / best.seconds - 1 if best.seconds else 0.0
+    head = "as fast as the best" if slower < NEGLIGIBLE else f"{slower:.0%} slower than the best"
+    return f"{head}: {_where_time_goes(priced)}{remedy}"
+
+
+def _why_best(best: Priced, ranked: Sequence[Priced]) -> str:
+    chosen = best.candidate
+    if chosen.num_ranks == 1:
+        return "one rank wins: what others would add goes into summing or waiting"
+    if chosen.num_stages == 1:
+        return f"plain data parallelism wins: no rank waits for another's part, and sums take {_share(best.sum_s, best)} of the step"
+    plain = [each for each in ranked if each.candidate.num_stages == 1 and each.candidate.num_ranks > 1]
+    usable = [each for each in plain if not each.refused]
+    if not plain or not usable:
+        why = plain[0].refused if plain else "has less than a row for each rank"
+        return f"stages win: plain data parallelism {why}; {_where_time_goes(best)}"
+    other = min(usable, key=lambda each: each.seconds)
+    return (f"stages win: plain data parallelism is {other.seconds / best.seconds - 1:.0%} slower, as sums take "
+            f"{_share(other.sum_s, other)} of its step; {_where_time_goes(best)}")
+
+
+def _where_time_goes(priced: Priced) -> str:
+    idle = f"ranks idle {priced.idle:.0%} of the passes" if priced.candidate.num_stages > 1 else "no stage waits"
+    return f"{idle}, sums take {_share(priced.sum_s, priced)} of the step"
+
+
+def _remedy(candidate: Candidate) -> str:
+    done = [text for text, is_so in (("activations are computed twice", candidate.recompute != "never"),
+                                     ("the optimizer's state is shared out", candidate.shard_optimizer)) if is_so]
+    return f"; to fit, {' and '.join(done)}" if done else ""
+
+
+def _share(seconds: float, priced: Priced) -> str:
+    return f"{seconds / priced.seconds:.0%}" if priced.seconds and math.isfinite(priced.seconds) else "0%"

@@ -1,0 +1,223 @@
+"""What one layout would take: its cut, the bytes of each stage, and the seconds of a step, by playing its real schedule. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+from sparkring.errors import LayoutRefused
+from sparkring.pipelines.parallel.mesh import Mesh, TransportKind
+from sparkring.pipelines.parallel.partition import BlockCost, Bounds, MemoryModel, cut_by_time
+from sparkring.pipelines.parallel.planner.cost_model import Cluster, ModelProfile, chunk_blocks
+from sparkring.pipelines.parallel.planner.enumerate import Candidate
+from sparkring.pipelines.parallel.planner.gradient_sum import waiting_s
+from sparkring.pipelines.parallel.planner.memory import StageMemory, stage_memories
+from sparkring.pipelines.parallel.schedule import Schedule, Worker
+from sparkring.pipelines.parallel.schedule_costs import Costs
+from sparkring.pipelines.parallel.schedule_memory import peak_activations
+from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
+from sparkring.pipelines.parallel.simulator import simulate
+
+TRANSPORTS: Mapping[str, TransportKind] = {"sidecar": "sidecar", "horovod": "horovod"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Priced:
+    """A layout with all that was predicted of it."""
+
+    candidate: Candidate
+    bounds: Bounds
+    """First block of each chunk and, last, the number of blocks."""
+    transport: str
+    memory: tuple[StageMemory, ...]
+    """Of a rank of each stage."""
+    seconds: float
+    """Of a step; infinite where it does not fit."""
+    idle: float = 0.0
+    """Share of the passes' time in which a rank computes nothing."""
+    sum_s: float = 0.0
+    """Of the step: waiting for gradients, of the stage that waits longest."""
+    refused: str = ""
+    """Why it cannot be used; empty where it can."""
+
+    @property
+    def cut(self) -> tuple[int, ...]:
+        """Blocks of each chunk, as the config takes them."""
+        return tuple(last - first for first, last in zip(self.bounds, self.bounds[1:], strict=False))
+
+
+def price(model: ModelProfile, cluster: Cluster, candidate: Candidate, *, batch_rows: int) -> Priced:
+    """Predict one layout.
+
+    Args:
+        model: Profiled, or known on paper.
+        cluster: Machines and links.
+        candidate: The layout.
+        batch_rows: Of a step over all ranks.
+    Returns:
+        Its prediction; ``refused`` says why it cannot be used.
+    Raises:
+        ConfigError: the schedule does not allow this shape.
+    """
+    pipeline = _Pipeline(model, cluster, candidate, rows=math.ceil(batch_rows / candidate.micro_batches))
+    bounds = cut_by_time(pipeline.block_costs(), candidate.num_chunks, replicas=pipeline.copies)
+    memory = pipeline.memory(bounds)
+    refused = _too_large(memory, cluster.memory_bytes)
+    if refused and candidate.num_chunks > 1:
+        try:
+            bounds = cut_by_time(pipeline.block_costs(), candidate.num_chunks, replicas=pipeline.copies, memory=pipeline.memory_model())
+            memory = pipeline.memory(bounds)
+            refused = _too_large(memory, cluster.memory_bytes)
+        except LayoutRefused:
+            pass  # the cut by time alone has said already which stage is too large
+    transport = pipeline.transport(bounds)
+    refused = refused or _not_started(Mesh(candidate.replicas), cluster.hosts(candidate.num_ranks), transport,
+                                      candidate.chunks_per_stage > 1)
+    if refused:
+        return Priced(candidate=candidate, bounds=bounds, transport=transport, memory=memory, seconds=math.inf, refused=refused)
+    costs = pipeline.costs(bounds)
+    timeline = simulate(pipeline.schedule, costs)
+    return Priced(candidate=candidate, bounds=bounds, transport=transport, memory=memory, seconds=timeline.makespan_s,
+                  idle=timeline.bubble, sum_s=max(costs.reduce_s))
+
+
+class _Pipeline:
+    """A candidate at one size of micro-batch."""
+
+    def __init__(self, model: ModelProfile, cluster: Cluster, candidate: Candidate, *, rows: int) -> None:
+        self._model, self._cluster, self._candidate, self._rows = model, cluster, candidate, rows
+        self._slowdown = cluster.slowdown(candidate.num_ranks)
+        self._hosts, self._mesh = cluster.hosts(candidate.num_ranks), Mesh(candidate.replicas)
+        self.copies = candidate.replicas * candidate.chunks_per_stage
+        self.schedule = self._played_schedule()
+
+    def _played_schedule(self) -> Schedule:
+        """Where all stages have as many replicas, one pipeline is like the next: one of them is played."""
+        candidate = self._candidate
+        replicas, micro_batches = candidate.replicas, candidate.micro_batches
+        if len(set(replicas)) == 1:
+            replicas, micro_batches = (1,) * len(replicas), micro_batches // replicas[0]
+        return build_schedule(candidate.schedule, replicas, micro_batches, chunks_per_stage=candidate.chunks_per_stage)
+
+    def block_costs(self) -> list[BlockCost]:
+        """For the cut."""
+        rows = self._rows
+        return [BlockCost(name=block.name, seconds=self._slowdown * (block.forward.at(rows) + block.backward.at(rows)),
+                          parameter_bytes=round(block.parameter_bytes),
+                          shared_bytes={part: round(size) for part, size in block.shared_bytes.items()},
+                          activation_bytes=round(rows * (block.border_bytes if self._recomputes else block.activation_bytes)))
+                for block in self._model.blocks]
+
+    def memory_model(self) -> MemoryModel:
+        """For a cut that has to fit."""
+        model, stages, costs = self._model, self._candidate.num_stages, self.costs(self._even_bounds())
+        optimizer = model.optimizer_copies / (min(self._candidate.replicas) if self._candidate.shard_optimizer else 1)
+        held = [peak_activations(self.schedule, costs, Worker(stage, 0)).micro_batches for stage in range(stages)]
+        return MemoryModel(copies=2 + optimizer, in_flight=tuple(held * self._candidate.chunks_per_stage),
+                           border_bytes=tuple(round(self._rows * block.border_bytes) for block in model.blocks[:-1]),
+                           limit_bytes=(self._cluster.memory_bytes - self._cluster.process_bytes) / self._candidate.chunks_per_stage)
+
+    def memory(self, bounds: Bounds) -> tuple[StageMemory, ...]:
+        """Bytes of a rank of each stage."""
+        replicas = self._candidate.replicas
+        return stage_memories(self._model, self._cluster, self.schedule, bounds=bounds, costs=self.costs(bounds), rows=self._rows,
+                              owners=replicas if self._candidate.shard_optimizer else (1,) * len(replicas))
+
+    def transport(self, bounds: Bounds) -> str:
+        """The faster one for the largest message; between hosts wherever some message goes there."""
+        sizes = [self._rows * self._model.blocks[bound - 1].border_bytes for bound in bounds[1:-1]]
+        between = any(self._crosses_hosts(chunk) for chunk in range(len(bounds) - 2))
+        return self._cluster.links.hop(max(sizes), between=between)[0] if sizes else "sidecar"
+
+    def costs(self, bounds: Bounds) -> Costs:
+        """Seconds and bytes of one micro-batch, by chunk."""
+        chunks, rows, share = chunk_blocks(self._model, bounds), self._rows, self._model.input_share
+        forward = [self._slowdown * sum(block.forward.at(rows) for block in chunk) for chunk in chunks]
+        backward = [self._slowdown * sum(block.backward.at(rows) for block in chunk) for chunk in chunks]
+        hops = [self._hop_s(chunk, rows * blocks[-1].border_bytes) for chunk, blocks in enumerate(chunks[:-1])]
+        inputs = [rows * self._model.blocks[bound - 1].border_bytes if bound else 0.0 for bound in bounds[:-1]]
+        kept = [rows * sum(block.activation_bytes for block in chunk) for chunk in chunks]
+        stages = range(self._candidate.num_stages)
+        return Costs(forward_s=forward, backward_s=backward, input_s=[share * each for each in backward],
+                     weight_s=[(1 - share) * each for each in backward], hop_forward_s=hops, hop_backward_s=hops,
+                     reduce_s=[self._reduce_s(stage, bounds) for stage in stages],
+                     step_s=[self._update_s(stage, bounds) for stage in stages],
+                     activation_bytes=kept, stash_bytes=inputs, weight_bytes=kept,
+                     checkpoint=[self._candidate.recompute] * len(chunks) if self._recomputes else ())
+
+    @property
+    def _recomputes(self) -> bool:
+        return self._candidate.recompute != "never"
+
+    def _even_bounds(self) -> Bounds:
+        runs, blocks = self._candidate.num_chunks, len(self._model.blocks)
+        return tuple(blocks * run // runs for run in range(runs + 1))
+
+    def _reduce_s(self, stage: int, bounds: Bounds) -> float:
+        """Waiting for this stage's gradients after its last backward pass, and for those of parts that other stages hold too."""
+        own = [block for chunk in chunk_blocks(self._model, bounds)[stage::self._candidate.num_stages] for block in chunk]
+        tied = self._tied(bounds)
+        links = self._cluster.links
+        sum_s = partial(links.sum_s, [self._hosts[rank] for rank in self._mesh.stage_ranks(stage)])
+        sizes = [block.parameter_bytes + sum(size for part, size in block.shared_bytes.items() if part not in tied) for block in own]
+        waited = waiting_s(sizes, [self._slowdown * block.backward.at(self._rows) for block in own], bucket_bytes=links.bucket_bytes,
+                           sum_s=sum_s, overlaps=links.overlaps)
+        for part, stages in tied.items():
+            if stage in stages:
+                size = next(block.shared_bytes[part] for block in own if part in block.shared_bytes)
+                waited += links.sum_s([self._hosts[rank] for rank in self._mesh.tied_set(stages, 0)], size)
+        return waited
+
+    def _update_s(self, stage: int, bounds: Bounds) -> float:
+        """The optimizer; where its state is shared out, each replica does its part and passes the values on."""
+        size = sum(self._model.bytes_of(bounds[chunk], bounds[chunk + 1])
+                   for chunk in range(stage, len(bounds) - 1, self._candidate.num_stages))
+        seconds = self._slowdown * self._model.update_s * size
+        if not self._candidate.shard_optimizer:
+            return seconds
+        hosts = [self._hosts[rank] for rank in self._mesh.stage_ranks(stage)]
+        return seconds / len(hosts) + self._cluster.links.sum_s(hosts, size)
+
+    def _tied(self, bounds: Bounds) -> dict[str, tuple[int, ...]]:
+        """Parts that several stages hold, and which."""
+        holders: dict[str, set[int]] = {}
+        for chunk, blocks in enumerate(chunk_blocks(self._model, bounds)):
+            for part in (part for block in blocks for part in block.shared_bytes):
+                holders.setdefault(part, set()).add(chunk % self._candidate.num_stages)
+        return {part: tuple(sorted(stages)) for part, stages in holders.items() if len(stages) > 1}
+
+    def _hop_s(self, chunk: int, num_bytes: float) -> float:
+        return self._cluster.links.hop(num_bytes, between=self._crosses_hosts(chunk))[1]
+
+    def _crosses_hosts(self, chunk: int) -> bool:
+        """Whether some replica of a chunk's stage hands on to another host."""
+        one, other = (each % self._candidate.num_stages for each in (chunk, chunk + 1))
+        mesh, hosts = self._mesh, self._hosts
+        return any(hosts[mesh.rank(one, mesh.worker(one, number))] != hosts[mesh.rank(other, mesh.worker(other, number))]
+                   for number in range(math.lcm(mesh.replicas[one], mesh.replicas[other])))
+
+
+def _too_large(memory: Sequence[StageMemory], limit: float) -> str:
+    """Which stage does not fit, and what takes most there."""
+    worst = max(range(len(memory)), key=lambda stage: memory[stage].total)
+    if memory[worst].total <= limit:
+        return ""
+    what, size = memory[worst].largest
+    where = f"stage {worst}" if len(memory) > 1 else "a rank"
+    return f"does not fit, because {where} takes {_size(memory[worst].total)} ({what} {_size(size)}) of {_size(limit)}"
+
+
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:.3g} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.3g} MB"
+
+
+@lru_cache(maxsize=1024)
+def _not_started(mesh: Mesh, hosts: tuple[int, ...], transport: str, wraps: bool) -> str:  # noqa: FBT001 - keys of a cache
+    """Why Horovod cannot start such process sets on these hosts; empty where it can."""
+    try:
+        mesh.process_sets(hosts, transport=TRANSPORTS[transport], wraps=wraps)
+    except LayoutRefused as refused:
+        return str(refused)
+    return ""
