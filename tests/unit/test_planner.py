@@ -1,0 +1,197 @@
+"""The planner's arithmetic: lines through measurements, bytes of a stage, waiting for gradients, candidates, and what wins and why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkring.conf.schema import TrainConfig
+from sparkring.errors import ConfigError, LayoutRefused
+from sparkring.pipelines.parallel.planner.cost_model import BlockProfile, Cluster, Line, Links, ModelProfile, SumCost
+from sparkring.pipelines.parallel.planner.enumerate import Candidate, candidates, remedies, rings, shapes
+from sparkring.pipelines.parallel.planner.fit import fit_line, fit_sum
+from sparkring.pipelines.parallel.planner.gradient_sum import waiting_s
+from sparkring.pipelines.parallel.planner.planner import best_layout, one_each, plan
+from sparkring.pipelines.parallel.planner.pricing import Priced, price
+
+FREE = SumCost()
+DEAR = SumCost(step=Line(0.0, 1e-6))
+
+
+def model(num_blocks: int = 4, *, parameters: float = 1e6, activations: float = 0.0, tied: bool = False) -> ModelProfile:
+    """Equal blocks: 1 s forward and 2 s backward for 8 rows; the first and the last may share a part of 4 MB."""
+    ends = {0, num_blocks - 1} if tied else set()
+    return ModelProfile(blocks=tuple(
+        BlockProfile(name=f"b{number}", forward=Line(0.0, 1 / 8), backward=Line(0.0, 2 / 8), parameter_bytes=parameters,
+                     activation_bytes=activations, shared_bytes={"table": 4e6} if number in ends else {}) for number in range(num_blocks)),
+        optimizer_copies=2)
+
+
+def cluster(sums: SumCost = FREE, *, hop: Line = Line(), memory: float = math.inf, ranks_per_host: int = 8) -> Cluster:  # noqa: B008
+    links = Links(sum_local=sums, sum_between=sums, hop_local={"sidecar": hop}, hop_between={"sidecar": hop})
+    return Cluster(links=links, memory_bytes=memory, ranks_per_host=ranks_per_host)
+
+
+def priced(candidate: Candidate, *, of: ModelProfile | None = None, on: Cluster | None = None, rows: int = 32) -> Priced:
+    return price(of or model(), on or cluster(), candidate, batch_rows=rows)
+
+
+def test_a_line_goes_through_the_medians_whatever_one_repetition_did() -> None:
+    line = fit_line({10: [1.2, 1.2, 99.0], 20: [2.2, 2.2, 0.1], 40: [4.2, 4.2, 4.2]})
+    assert line == pytest.approx((0.2, 0.1))
+    assert fit_line({10: [99.0], 20: [2.2]}) != pytest.approx((0.2, 0.1)), "without the median"
+
+
+def test_no_coefficient_of_a_line_is_negative() -> None:
+    assert fit_line({10: [1.0], 20: [3.0]}) == pytest.approx((0.0, (10 + 20 / 3) / (10 ** 2 + (20 / 3) ** 2)))
+    assert fit_line({10: [2.0], 20: [1.0]}).beta_s == 0.0
+    with pytest.raises(ConfigError, match="at least two"):
+        fit_line({10: [1.0]})
+
+
+@given(st.floats(1e-6, 1e-2), st.floats(1e-11, 1e-7))
+def test_the_step_of_a_ring_is_found_from_sums_of_two_groups_and_foretells_a_third(alpha_s: float, byte_s: float) -> None:
+    def seconds(group: int, size: float) -> float:
+        return 2 * (group - 1) * (alpha_s + byte_s * size / group)
+
+    fitted = fit_sum({group: {size: [seconds(group, size)] for size in (1e4, 1e6, 1e8)} for group in (2, 4)})
+    assert fitted.at(8, 1e7) == pytest.approx(seconds(8, 1e7), rel=1e-6)
+    assert fitted.at(4, 1e7) == pytest.approx(seconds(4, 1e7), rel=1e-6)
+    assert fitted.at(1, 1e7) == 0.0
+
+
+def test_sums_inside_hosts_come_before_one_over_hosts_and_a_single_ring_goes_at_its_slowest_link() -> None:
+    local, between = SumCost(step=Line(1.0)), SumCost(step=Line(100.0))  # 2 (n - 1) steps
+    hosts = [0, 0, 0, 1, 1, 1]
+    assert Links(sum_local=local, sum_between=between).sum_s(hosts, 0) == 2 * 2 * 1.0 + 2 * 1 * 100.0
+    assert Links(sum_local=local, sum_between=between, by_host=False).sum_s(hosts, 0) == 2 * 5 * 100.0
+    assert Links(sum_local=local, sum_between=between, by_host=False).sum_s([0, 0, 0], 0) == 2 * 2 * 1.0
+
+
+def test_only_what_the_backward_pass_does_not_cover_is_waited_for() -> None:
+    def wait(*, overlaps: bool, bucket: float) -> float:
+        return waiting_s([4, 2, 1], [3.0, 3.0, 3.0], bucket_bytes=bucket, sum_s=lambda size: size, overlaps=overlaps)
+
+    # backward ends 3 (block 2), 6 (block 1), 9 (block 0): buckets of one block are summed 3-4, 6-8, 9-13
+    assert wait(overlaps=True, bucket=1) == 4
+    # buckets [2 and 1] and [0]: 6-9, 9-13
+    assert wait(overlaps=True, bucket=3) == 4
+    assert wait(overlaps=True, bucket=100) == 7
+    assert wait(overlaps=False, bucket=1) == 7
+
+
+def test_a_pipeline_without_hops_takes_what_the_closed_form_says() -> None:
+    # 4 blocks of 3 s on 2 stages, 4 micro-batches of 8 rows: (m + p - 1) x 6 s, idle (p - 1) / (m + p - 1)
+    found = priced(Candidate(replicas=(1, 1), micro_batches=4))
+    assert (found.seconds, found.idle, found.cut) == (pytest.approx(30), pytest.approx(1 / 5), (2, 2))
+    assert priced(Candidate(replicas=(1,), micro_batches=4)).seconds == pytest.approx(4 * 12)
+    # two such pipelines side by side do half of the micro-batches each
+    assert priced(Candidate(replicas=(2, 2), micro_batches=8), rows=64).seconds == pytest.approx(30)
+
+
+def test_a_stage_with_more_replicas_gets_more_blocks() -> None:
+    assert priced(Candidate(replicas=(3, 1), micro_batches=6)).cut == (3, 1)
+    assert priced(Candidate(replicas=(1, 3), micro_batches=6)).cut == (1, 3)
+
+
+def test_memory_of_a_stage_counts_what_is_there_at_once() -> None:
+    of = model(activations=1e5, tied=True)
+    one, other = priced(Candidate(replicas=(2, 2), micro_batches=8), of=of).memory
+    # two blocks of 1 MB and the shared part; 4 rows a micro-batch; stage 0 holds two micro-batches of two blocks, stage 1 one
+    assert (one.parameters, one.gradients, one.optimizer) == (6e6, 6e6, 12e6)
+    assert (one.activations, other.activations) == (2 * 2 * 4 * 1e5, 1 * 2 * 4 * 1e5)
+    gpipe = priced(Candidate(replicas=(2, 2), micro_batches=8, schedule="gpipe"), of=of).memory[0]
+    assert gpipe.activations == 4 * 2 * 4 * 1e5
+    shared = priced(Candidate(replicas=(2, 2), micro_batches=8, shard_optimizer=True), of=of).memory[0]
+    assert shared.optimizer == 6e6
+    # all in one stage: the shared part once
+    assert priced(Candidate(replicas=(1,), micro_batches=1), of=of).memory[0].parameters == 8e6
+
+
+def test_a_part_that_two_stages_hold_is_summed_over_both() -> None:
+    candidate = Candidate(replicas=(1, 1), micro_batches=4)
+    alone = priced(candidate, on=cluster(DEAR))
+    tied = priced(candidate, of=model(tied=True), on=cluster(DEAR))
+    assert tied.seconds - alone.seconds == pytest.approx(DEAR.at(2, 4e6))
+
+
+def test_fewer_cores_than_ranks_slow_the_passes_down() -> None:
+    candidate = Candidate(replicas=(4,), micro_batches=4)
+    assert priced(candidate, on=replace(cluster(), cores_per_host=2)).seconds == pytest.approx(2 * priced(candidate).seconds)
+
+
+def test_candidates_are_all_that_the_ranks_and_rows_allow() -> None:
+    assert rings(6) == (1, 2, 4, 6)
+    assert list(shapes(4, most_stages=3)) == [(4,), (1, 3), (2, 2), (3, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1)]
+    assert list(shapes(8, most_stages=4)) == [(8,), (4, 4), (2, 2, 2, 2)]
+    assert {one.replicas for one in candidates(2, num_blocks=1, batch_rows=8)} == {(1,), (2,)}, "one block cannot be cut"
+    assert max(one.micro_batches for one in candidates(4, num_blocks=4, batch_rows=5)) <= 5
+
+
+@given(world=st.integers(1, 6), num_blocks=st.integers(1, 9), batch_rows=st.integers(1, 64))
+@settings(max_examples=15, deadline=None)
+def test_every_candidate_has_a_price_and_a_config_that_asks_for_it(world: int, num_blocks: int, batch_rows: int) -> None:
+    plans = plan(model(num_blocks), cluster(hop=Line(0.01, 0.0)), world=world, batch_rows=batch_rows)
+    seconds = [each.seconds for each in plans]
+    assert all(before <= after for before, after in pairwise(seconds))
+    assert plans[0].seconds < math.inf
+    for each in plans:
+        train = TrainConfig.model_validate(each.section())
+        assert train.num_ranks == each.candidate.num_ranks
+        assert (train.replicas, train.num_micro_batches) == (each.candidate.replicas, each.candidate.micro_batches)
+        assert sum(each.priced.cut) == num_blocks
+
+
+def test_plain_data_parallelism_wins_where_sums_are_cheap_and_stages_where_they_are_dear() -> None:
+    hop = Line(0.01, 0.0)
+    cheap = best_layout(model(), cluster(hop=hop), world=4, batch_rows=32)
+    assert (cheap.candidate.replicas, cheap.section()["parallel"]) == ((4,), {})
+    assert cheap.reason.startswith("plain data parallelism wins")
+    dear = best_layout(model(), cluster(DEAR, hop=hop), world=4, batch_rows=32)
+    assert dear.candidate.num_stages > 1
+    assert dear.reason.startswith("stages win: plain data parallelism is ")
+
+
+def test_one_rank_wins_where_everything_else_only_adds() -> None:
+    slow = cluster(SumCost(step=Line(100.0, 0.0)), hop=Line(100.0, 0.0))
+    found = best_layout(model(), slow, world=4, batch_rows=8)
+    assert (found.candidate.num_ranks, found.reason.startswith("one rank wins")) == (1, True)
+
+
+def test_what_does_not_fit_is_made_smaller_before_it_is_given_up() -> None:
+    # 4 blocks of 1 MB: 4 + 4 + 8 MB on one rank; shared out over two ranks, the optimizer's 8 MB become 4
+    asked = cluster(memory=13e6)
+    plans = {each.candidate.replicas: each for each in one_each(plan(model(), asked, world=2, batch_rows=32))}
+    assert plans[2,].candidate.shard_optimizer
+    assert "the optimizer's state is shared out" in plans[2,].reason
+    assert plans[1,].reason.startswith("does not fit, because a rank takes 16 MB (optimizer 8 MB) of 13 MB")
+    assert plans[1, 1].candidate == replace(plans[1, 1].candidate, shard_optimizer=False, recompute="never")
+    assert [each.recompute for each in remedies(Candidate(replicas=(1,), micro_batches=1))] == ["never", "always"]
+
+
+def test_recomputation_is_taken_only_to_fit_and_costs_a_forward_pass() -> None:
+    # stage 0 of two: 8 MB, and two micro-batches of two blocks and four rows in flight, 8 MB each
+    asked = Candidate(replicas=(1, 1), micro_batches=8)
+    roomy, tight = (next(each for each in plan(model(activations=1e6), cluster(memory=memory), world=2, batch_rows=32)
+                         if replace(each.candidate, recompute="never") == asked) for memory in (24e6, 17e6))
+    assert (roomy.candidate.recompute, roomy.priced.memory[0].total) == ("never", 24e6)
+    assert (tight.candidate.recompute, tight.priced.memory[0].total) == ("always", 16e6)
+    assert tight.seconds == pytest.approx(4 / 3 * roomy.seconds)
+    assert "activations are computed twice" in tight.reason
+
+
+def test_if_nothing_fits_the_smallest_says_why() -> None:
+    with pytest.raises(LayoutRefused, match=r"the smallest, 4 stages 1\+1\+1\+1.*does not fit, because stage . takes .* of 1 MB"):
+        best_layout(model(), cluster(memory=1e6), world=4, batch_rows=32)
+
+
+def test_a_layout_that_horovod_cannot_start_on_these_hosts_is_refused_with_its_reason() -> None:
+    plans = plan(model(), cluster(ranks_per_host=2), world=4, batch_rows=32)
+    refused = {each.candidate.replicas: each.reason for each in plans if each.priced.refused}
+    assert "which Horovod cannot start" in refused[1, 3]
+    assert (2, 2) not in refused
