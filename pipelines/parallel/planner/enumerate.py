@@ -23,7 +23,7 @@ DEPTHS = (1, 2, 4, 8)
 """Micro-batches of a replica for each stage of the pipeline."""
 CHUNKS = (2, 4)
 """Chunks a stage that are tried with an interleaved schedule."""
-MOST_ACTIONS = 20_000
+MOST_PASSES = 4096
 """Micro-batches times chunks of one pipeline, beyond which a schedule is not played."""
 
 
@@ -72,7 +72,7 @@ def candidates(world: int, *, num_blocks: int, batch_rows: int) -> Iterator[Cand
         for replicas in shapes(num_ranks, most_stages=min(num_blocks, MOST_STAGES)):
             for micro_batches in _micro_batches(replicas, batch_rows):
                 for schedule, chunks in _schedules(replicas, num_blocks):
-                    if micro_batches // min(replicas) * chunks * len(replicas) <= MOST_ACTIONS:
+                    if micro_batches // min(replicas) * chunks * len(replicas) <= MOST_PASSES:
                         yield Candidate(replicas=replicas, micro_batches=micro_batches, schedule=schedule, chunks_per_stage=chunks)
 
 

@@ -62,10 +62,10 @@ def price(model: ModelProfile, cluster: Cluster, candidate: Candidate, *, batch_
         ConfigError: the schedule does not allow this shape.
     """
     pipeline = _Pipeline(model, cluster, candidate, rows=math.ceil(batch_rows / candidate.micro_batches))
-    bounds = cut_by_time(pipeline.block_costs(), candidate.num_chunks, replicas=pipeline.copies)
+    bounds = _even_cut(tuple(block.seconds for block in pipeline.block_costs()), pipeline.copies)
     memory = pipeline.memory(bounds)
     refused = _too_large(memory, cluster.memory_bytes)
-    if refused and candidate.num_chunks > 1:
+    if refused and sum(each.total for each in memory) <= len(memory) * cluster.memory_bytes:  # else no other cut fits either
         try:
             bounds = cut_by_time(pipeline.block_costs(), candidate.num_chunks, replicas=pipeline.copies, memory=pipeline.memory_model())
             memory = pipeline.memory(bounds)
@@ -99,7 +99,7 @@ class _Pipeline:
         replicas, micro_batches = candidate.replicas, candidate.micro_batches
         if len(set(replicas)) == 1:
             replicas, micro_batches = (1,) * len(replicas), micro_batches // replicas[0]
-        return build_schedule(candidate.schedule, replicas, micro_batches, chunks_per_stage=candidate.chunks_per_stage)
+        return _schedule(candidate.schedule, replicas, micro_batches, candidate.chunks_per_stage)
 
     def block_costs(self) -> list[BlockCost]:
         """For the cut."""
@@ -211,6 +211,18 @@ def _too_large(memory: Sequence[StageMemory], limit: float) -> str:
 
 def _size(num_bytes: float) -> str:
     return f"{num_bytes / 1e9:.3g} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.3g} MB"
+
+
+@lru_cache(maxsize=128)
+def _schedule(name: str, replicas: tuple[int, ...], micro_batches: int, chunks_per_stage: int) -> Schedule:
+    """The same lists are played at many sizes of micro-batch, and for many numbers of equal replicas."""
+    return build_schedule(name, replicas, micro_batches, chunks_per_stage=chunks_per_stage)
+
+
+@lru_cache(maxsize=1024)
+def _even_cut(seconds: tuple[float, ...], copies: tuple[int, ...]) -> Bounds:
+    """The cut by time alone, of blocks that take so long; it is the same for all schedules."""
+    return cut_by_time([BlockCost(name="", seconds=each) for each in seconds], len(copies), replicas=copies)
 
 
 @lru_cache(maxsize=1024)
