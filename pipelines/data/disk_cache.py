@@ -1,6 +1,7 @@
 """Local copies of a remote store's data files: fetched once by one rank of the host, read by all, the longest unused go first.
 
-Data files never change once a version names them, so a copy is never out of date; its name is a hash of where it came from.
+A copy is named by a hash of where it came from and of the SHA-256 that the manifest gives, and is kept only if it has that, so it
+is never another one than the version's: a file that was rewritten under its old name (as adopted files may be) is another copy.
 Ranks agree through locks on files, which the kernel frees however a process ends.
 """
 
@@ -9,33 +10,41 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
 
-from sparkring.errors import ConfigError
+from sparkring.errors import ConfigError, DatasetError
+from sparkring.pipelines.data.manifest import DataFile
 from sparkring.pipelines.data.store import Readable
 
 MB = 1 << 20
 ABANDONED_S = 3600.0
 """Age of an unfinished copy that nobody works on any more."""
+_ATTEMPTS = 2
+"""Other ranks make room too, and may remove a copy before the rank that made it has opened it."""
 
 
 class DiskCache:
-    """Opens a store's files through copies in a local folder."""
+    """Opens a version's files through copies in a local folder."""
 
-    def __init__(self, store: Readable, folder: Path, *, limit_mb: float) -> None:
+    def __init__(self, store: Readable, folder: Path, *, files: Iterable[DataFile], limit_mb: float) -> None:
         """Copy what is opened from ``store`` into ``folder``, up to ``limit_mb``; a larger file is read where it lies.
 
+        Args:
+            store: The dataset's.
+            folder: Made if it is not there.
+            files: Those to copy, as the manifest has them; others are read where they lie.
+            limit_mb: Of all copies in the folder.
         Raises:
             ConfigError: the folder is another user's, or others may write to it: they could change what is trained on.
         """
         self._store, self._folder, self._limit = store, folder, limit_mb * MB
+        self._files = {file.path: file for file in files}
         self.url = store.url
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         facts = folder.stat()
@@ -52,24 +61,41 @@ class DiskCache:
         return self._store.size(name)
 
     def open_input(self, name: str) -> pa.NativeFile:
-        """Open the copy of ``name``, made now if there is none."""
-        copy = self._folder / hashlib.sha256(f"{self.url}/{name}".encode()).hexdigest()
-        with self._locked(copy.name):
-            with suppress(FileNotFoundError):
-                return _opened(copy)
-            size = self._store.size(name)
-            if size is None or size > self._limit:
-                return self._store.open_input(name)  # and if it is not there, let the store say so
-            self._fetch(name, copy)
-            opened = _opened(copy)  # before room is made: what is open stays readable
-        self._make_room()
-        return opened
+        """Open the copy of ``name``, made now if there is none.
 
-    def _fetch(self, name: str, copy: Path) -> None:
+        Raises:
+            DatasetError: what the store has under that name is not the file that the manifest names.
+        """
+        file = self._files.get(name)
+        if file is None or file.bytes > self._limit:
+            return self._store.open_input(name)
+        copy = self._folder / hashlib.sha256(f"{self.url}/{name} {file.sha256}".encode()).hexdigest()
+        for _ in range(_ATTEMPTS):
+            with self._locked(copy.name):
+                found = _opened(copy, file)
+                if found is not None:
+                    return found
+                self._fetch(file, copy)
+                made = _opened(copy, file)  # before room is made: what is open stays readable
+            if made is not None:
+                self._make_room()
+                return made
+        return self._store.open_input(name)
+
+    def _fetch(self, file: DataFile, copy: Path) -> None:
+        """Make the copy, whole and on the disk before it has its name."""
         partial = copy.with_name(f".{copy.name}.{uuid.uuid4().hex}.part")
+        digest = hashlib.sha256()
         try:
-            with self._store.open_input(name) as source, partial.open("xb") as target:
-                shutil.copyfileobj(source, target, 8 * MB)
+            with self._store.open_input(file.path) as source, partial.open("xb") as target:
+                while chunk := source.read(8 * MB):
+                    digest.update(chunk)
+                    target.write(chunk)
+                target.flush()
+                os.fsync(target.fileno())
+            if digest.hexdigest() != file.sha256:
+                raise DatasetError(f"{self.path(file.path)} has SHA-256 {digest.hexdigest()}, the manifest says {file.sha256}; the file "
+                                   "changed after the version was committed. Restore it, or prepare a new version.")
             partial.replace(copy)
         finally:
             partial.unlink(missing_ok=True)
@@ -79,7 +105,10 @@ class DiskCache:
         with self._locked("room"):
             copies, oldest = [], time.time() - ABANDONED_S
             for entry in os.scandir(self._folder):
-                facts = entry.stat()
+                try:
+                    facts = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:  # another rank has finished a copy, which had another name until then
+                    continue
                 if entry.name.endswith(".part") and facts.st_mtime < oldest:
                     Path(entry.path).unlink(missing_ok=True)
                 elif not entry.name.startswith("."):
@@ -98,7 +127,12 @@ class DiskCache:
             yield
 
 
-def _opened(copy: Path) -> pa.NativeFile:
-    """Open a copy and note that it was used."""
-    os.utime(copy)
-    return pa.OSFile(str(copy))
+def _opened(copy: Path, file: DataFile) -> pa.NativeFile | None:
+    """Open a copy and note that it was used; None if it is not there, or not whole."""
+    with suppress(FileNotFoundError):  # it may go between the two
+        os.utime(copy)
+        opened = pa.OSFile(str(copy))
+        if opened.size() == file.bytes:
+            return opened
+        opened.close()
+    return None

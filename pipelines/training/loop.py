@@ -240,7 +240,7 @@ class _RankTrainer:
         store: Readable = dataset.store
         if train.cache_mb is not None and not isinstance(store, LocalStore):
             folder = Path(train.cache_folder or tempfile.gettempdir()) / f"sparkring-cache-{os.getuid()}"
-            store = DiskCache(store, folder, limit_mb=train.cache_mb)
+            store = DiskCache(store, folder, files=self._manifest.splits[split].files, limit_mb=train.cache_mb)
         reader = SplitReader(store, self._manifest, split, tensors=[name for name in names if name in wanted])
         place, places = self._dealt()
         return Loader(reader, config, rank=place, num_ranks=places)
