@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
+from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
 
@@ -31,6 +32,8 @@ RESULT_SETTINGS = {
     "spark.sql.ansi.enabled": "true",  # overflow and division by zero are errors, not silent nulls
 }
 
+_HARMLESS = ("use_ssl", "user_id", "user_agent", "session_id")
+"""Parameters of a Connect address that are no secrets: all that Spark knows but ``token``. Others become headers of each request."""
 _LOCAL = {
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -76,9 +79,28 @@ def spark_session(config: SparkConfig, *, app_name: str) -> SparkSession:
             # A local Connect server is started with these properties, and then the client tries to set them once more.
             warnings.filterwarnings("ignore", message="Failed to set spark", category=UserWarning)
             return builder.getOrCreate()
-    except (*SPARK_ERRORS, RuntimeError) as error:
-        raise EnvironmentProblem(f"no Spark session on {address or 'the default master'}: {reason(error)}; "
-                                 "see that the address is right and takes connections, and that spark.conf fits it.") from error
+    except (*SPARK_ERRORS, RuntimeError, ValueError) as error:
+        shown, said = without_secrets(address, address), without_secrets(reason(error), address)
+        raise EnvironmentProblem(f"no Spark session on {shown or 'the default master'}: {said}; "
+                                 "see that the address is right and takes connections, and that spark.conf fits it."
+                                 ) from (error if shown == address else None)  # a traceback would show what the message does not
+
+
+def without_secrets(text: str, address: str) -> str:
+    """``text`` with ``***`` in the place of what a Connect or master address in it must not show.
+
+    Args:
+        text: The address itself, or a foreign error that may repeat it or parts of it.
+        address: E.g. ``sc://user:password@host:443/;token=...;x-tenant=...``: user info and the values of parameters are secret,
+            but for those that Connect knows as harmless.
+    """
+    parameters = (part.partition("=") for part in re.split("[;?&]", address)[1:])
+    secrets = [value if equals else key for key, equals, value in parameters if key.strip().lower() not in _HARMLESS]
+    found = re.search(r"//([^;?]*)@", address)
+    secrets += [found.group(1), found.group(1).partition(":")[2]] if found else []
+    for secret in sorted({*secrets, *map(unquote, secrets)} - {""}, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
 
 
 @contextmanager

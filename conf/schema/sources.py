@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
+from urllib.parse import unquote
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from sparkring.conf.schema.section import SECRET, Section
+
+_SECRET_INSIDE = re.compile(r"(key|secret|token|passw|pwd|credential)[\w.-]*\s*=|//[^/@]*:[^/@]*@|:[^/:@]+/[^/@]+@", re.IGNORECASE)
+"""An option whose name speaks of a secret, or a user with a password before a host."""
 
 
 class SourceConfig(Section):
@@ -68,7 +72,10 @@ class JdbcSource(Section):
     @field_validator("url")
     @classmethod
     def _no_secret_inside(cls, url: str) -> str:
-        if re.search(r"(password|passwd|pwd|secret|token)\s*=|//[^/@]*:[^/@]*@|:[^/:@]+/[^/@]+@", url, re.IGNORECASE):
+        forms = [url]
+        while (plain := unquote(forms[-1])) != forms[-1]:  # a driver reads pass%77ord as password
+            forms.append(plain)
+        if any(map(_SECRET_INSIDE.search, forms)):
             raise PydanticCustomError(SECRET, "a config holds no password; leave user and password out of the URL and set "
                                       "user_env and password_env to the names of environment variables (the URL is not shown)")
         return url

@@ -138,7 +138,12 @@ def test_a_mistake_is_told_in_one_line_with_its_place_and_a_remedy(minimal: str,
 
 
 @pytest.mark.parametrize("url", ["jdbc:postgresql://etl:hunter2@host/shop", "jdbc:sqlserver://host;user=etl;password=hunter2",
-                                 "jdbc:mysql://host/shop?user=etl&PASSWORD=hunter2", "jdbc:oracle:thin:etl/hunter2@host:1521/shop"])
+                                 "jdbc:mysql://host/shop?user=etl&PASSWORD=hunter2", "jdbc:oracle:thin:etl/hunter2@host:1521/shop",
+                                 "jdbc:mysql://host/shop?passwd=hunter2", "jdbc:db2://host/shop:apiKey=hunter2;",
+                                 "jdbc:snowflake://host/?privateKeyPwd=hunter2", "jdbc:redshift:iam://host/shop?SecretAccessKey=hunter2",
+                                 "jdbc:x://host;AuthToken.v2 = hunter2", "jdbc:x://host/shop?Credentials=hunter2",
+                                 "jdbc:mysql://host/shop?pass%77ord=hunter2", "jdbc:mysql://host/shop?pass%2577ord%253Dhunter2",
+                                 "jdbc:postgresql://etl%3Ahunter2%40host/shop"])
 def test_a_password_in_an_address_is_refused_and_not_repeated(minimal: str, url: str) -> None:
     with pytest.raises(ConfigError, match=r"prepare\.sources\.trips\.url: a config holds no password; .* set user_env") as raised:
         load_config(minimal, [f"prepare.sources.trips={{format: jdbc, url: '{url}', query: SELECT 1, columns: {{id: int}}}}"])
@@ -146,7 +151,8 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(minimal: str, url:
 
 
 def test_an_address_without_a_password_is_taken(minimal: str) -> None:
-    for url in ("jdbc:postgresql://host:5432/shop", "jdbc:h2:mem:shop;DB_CLOSE_DELAY=-1", "jdbc:oracle:thin:@host:1521/shop"):
+    for url in ("jdbc:postgresql://host:5432/shop", "jdbc:h2:mem:shop;DB_CLOSE_DELAY=-1", "jdbc:oracle:thin:@host:1521/shop",
+                "jdbc:postgresql://host/monkeys?ApplicationName=tokens%20of%20keys&sslmode=require"):
         config = load_config(minimal, [f"prepare.sources.trips={{format: jdbc, url: '{url}', query: SELECT 1, columns: {{id: int}}}}"])
         assert config.prepare.sources["trips"].model_dump()["url"] == url
 

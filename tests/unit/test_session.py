@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from pyspark.errors import PythonException
 
 from sparkring.conf.schema import SparkConfig
 from sparkring.errors import EnvironmentProblem
-from sparkring.spark_jobs.session import java_version, require_java, spark_path, spark_session
+from sparkring.spark_jobs.session import java_version, require_java, spark_path, spark_session, without_secrets
 from sparkring.spark_jobs.spark_errors import reason
 
 FOUND = {"17": 'openjdk version "17.0.15" 2025-04-15', "21": 'openjdk version "21" 2023-09-19', "8": 'java version "1.8.0_402"',
@@ -47,6 +48,27 @@ def test_no_java_at_all_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EnvironmentProblem, match="found none on PATH, Spark needs Java 17 or 21"):
         require_java()
+
+
+@pytest.mark.parametrize("address", [
+    pytest.param("sc://host:15002/x/;token=hunter2;use_ssl=true", id="a path, which Connect refuses"),
+    pytest.param("sc://host:15002/;token=hunter2==", id="an = in the token"),
+    pytest.param("sc://host:15002/;hunter2", id="a parameter without a name"),
+    pytest.param("sc://host:15002;token=hunter2", id="no / before the parameters"),
+    pytest.param("sc://etl:hunter2@host:15002", id="a user and a password"),
+    pytest.param("sc://etl:hunter%32@host:15002/;x-tenant=hunter2", id="a header of one's own")])
+def test_what_is_secret_in_a_connect_address_is_in_no_error(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # pyspark sets it, and it is to be gone after the test
+    with pytest.raises(EnvironmentProblem, match=r"no Spark session on sc://.*host:15002.*\*\*\*|\*\*\*@host:15002") as raised:
+        spark_session(SparkConfig(remote=address), app_name="test")
+    assert "hunter" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_what_is_no_secret_in_an_address_stays() -> None:
+    for address in ("spark://host:7077", "local[2]", "sc://host/;user_id=ann@example.org;use_ssl=true", "yarn", ""):
+        assert without_secrets(f"on {address}: no", address) == f"on {address}: no"
+    shown = without_secrets("sc://host/;token=a%2Fb;user_id=ann: a/b", "sc://host/;token=a%2Fb;user_id=ann")
+    assert shown == "sc://host/;token=***;user_id=ann: ***"
 
 
 def test_spark_is_told_that_a_path_is_the_drivers_own_but_for_databricks_mounts() -> None:
