@@ -7,9 +7,10 @@ so a folder counts as garbage only when nothing in it has changed for a grace pe
 from __future__ import annotations
 
 import re
-import time
+import uuid
 from dataclasses import dataclass
 
+from sparkring.errors import SparkringError, StorageError
 from sparkring.pipelines.data.manifest import Dataset
 from sparkring.pipelines.data.store import Entry, Store
 
@@ -36,22 +37,39 @@ def collect_garbage(url: str, *, delete: bool = False, grace_hours: float = GRAC
 
     Args:
         url: The dataset, on any kind of store.
-        delete: False: only look.
+        delete: False: only look, and write a file of no bytes for a moment, whose time is the store's.
         grace_hours: Leave a folder alone if anything in it is younger. Longer than a prepare takes.
     Raises:
         DatasetError: a manifest cannot be read, so what it names is not known; nothing was deleted.
+        StorageError: the store cannot be written to, so its time is not known.
     """
     dataset = Dataset(url)
     folders = _data_folders(dataset.store)
     named = _named_folders(dataset)  # after the listing: what was committed meanwhile is named
-    before = time.time() - grace_hours * 3600
     unnamed = {name: entries for name, entries in folders.items() if name not in named}
+    before = _now(dataset.store) - grace_hours * 3600 if unnamed else 0.0
     young = tuple(name for name, entries in unnamed.items() if max(entry.changed for entry in entries) > before)
     garbage = {name: sum(entry.bytes for entry in entries) for name, entries in unnamed.items() if name not in young}
     if delete:
         for name in garbage:
             dataset.store.delete(name)
     return GarbageResult(url=dataset.url, garbage=garbage, young=young, deleted=delete)
+
+
+def _now(store: Store) -> float:
+    """Seconds since 1970 by the store's clock, from which this machine's may differ: the time of a file that is written there now."""
+    folder = f".clock-{uuid.uuid4().hex}"
+    try:
+        store.put(f"{folder}/now", b"")
+        try:
+            return max(entry.changed for entry in store.tree(folder))
+        finally:
+            store.delete(folder)
+    except SparkringError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot write to {store.url}, whose clock says how old a folder is: {error}; "
+                           "run it as a user who may write there.") from None
 
 
 def _data_folders(store: Store) -> dict[str, list[Entry]]:

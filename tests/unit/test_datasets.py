@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparkring.errors import DatasetChanged, DatasetError, DatasetVersionNotFound
+from sparkring.errors import DatasetChanged, DatasetError, DatasetVersionNotFound, StorageError
 from sparkring.pipelines.data.integrity import row_group_bytes
 from sparkring.pipelines.data.manifest import DataField, DataFile, Dataset, Manifest, Split, TensorSpec, content_id
 from sparkring.pipelines.data.manifest_diff import Difference, diff_manifests
@@ -173,6 +175,33 @@ def _with_garbage(folder: Path) -> Path:
         for path in [folder / "data" / name, *(folder / "data" / name).rglob("*")]:
             os.utime(path, (two_days_ago, two_days_ago))
     return folder
+
+
+def test_age_is_told_by_the_store_s_clock_whatever_this_machine_s_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = _with_garbage(tmp_path)
+    for hours in (-72, 72):
+        elsewhere = time.time() + hours * 3600
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "time", lambda now=elsewhere: now)
+            looked = collect_garbage(str(folder))
+        assert (looked.garbage, looked.young) == ({f"data/{OLD}": 100}, (f"data/{YOUNG}",))
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []  # what told the time is gone again
+
+
+def test_where_nothing_may_be_written_no_age_is_told_and_nothing_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = _with_garbage(tmp_path)
+
+    opens = Path.open
+
+    def refuse(path: Path, mode: str = "r", **options: Any) -> Any:  # as a read-only mount does; permissions mean nothing to root
+        if "x" in mode:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opens(path, mode, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(StorageError, match=r"cannot write to file:.*, whose clock says how old a folder is: .*Permission denied; run"):
+        collect_garbage(str(folder), delete=True)
+    assert (folder / "data" / OLD / "train/part-0.parquet").stat().st_size == 100
 
 
 def test_garbage_is_only_looked_at_until_it_is_to_be_deleted(tmp_path: Path) -> None:
