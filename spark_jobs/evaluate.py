@@ -22,6 +22,7 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import Config
 from sparkring.errors import DatasetError
+from sparkring.pipelines.data.documents import read_document
 from sparkring.pipelines.data.manifest import Manifest
 from sparkring.pipelines.data.store import Store, open_store
 from sparkring.pipelines.training.metrics import binary_metrics
@@ -52,6 +53,7 @@ def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Pro
         ConfigError: the run has no trained model.
         DatasetError: the dataset version is not what the model was trained on, a file of it is not what was committed, or its
             test rows have one label only.
+        DocumentDamaged: ``evaluation.json`` is there and cannot be read.
     """
     card, store = load_card(config.run), open_store(config.run)
     manifest = trained_on(card)
@@ -109,7 +111,7 @@ def _require_both_labels(manifest: Manifest, card: ModelCard) -> None:
 
 def _judged(store: Store) -> dict[str, Any] | None:
     try:
-        document: dict[str, Any] = json.loads(store.read(DOCUMENT))
+        return read_document(store, DOCUMENT, keys=("weights_sha256", "network", "base_rate"),
+                             remedy="delete it and run `sparkring evaluate` again")
     except FileNotFoundError:
         return None
-    return document

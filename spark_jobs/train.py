@@ -15,8 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from sparkring.conf.schema import Config
-from sparkring.errors import CommitConflict, DatasetError, RunFolderMismatch
+from sparkring.errors import CommitConflict, DatasetError, DocumentDamaged, RunFolderMismatch
+from sparkring.pipelines.data.documents import read_document
 from sparkring.pipelines.data.manifest import Dataset, Manifest
 from sparkring.pipelines.data.order import default_lanes
 from sparkring.pipelines.data.store import Store, open_store
@@ -68,6 +71,7 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
         DatasetVersionNotFound: there is no such version; nothing was written.
         LayoutRefused: the model cannot be laid out as ``train.parallel`` says; nothing was written.
         RunFolderMismatch: the folder belongs to a run with another config; nothing was written.
+        DocumentDamaged: what the folder says of its run cannot be read; nothing was written.
         NotEnoughSlots: Spark cannot run that many ranks at once.
         RankFailed, RankDied: a rank raised or died; the same call again goes on from the last checkpoint.
     """
@@ -190,7 +194,8 @@ def _claim(store: Store, config: Config, manifest: Manifest) -> dict[str, Any]:
         store.put_if_absent(IDENTITY, json.dumps(mine, indent=1).encode())
         return mine
     except CommitConflict:
-        theirs: dict[str, Any] = json.loads(store.read(IDENTITY))
+        theirs = read_document(store, IDENTITY, keys=("content_id", "model", "train", "lanes"),
+                               remedy="bring it back from a copy, or delete that folder to start over")
     if config.train.lanes is None:
         mine["lanes"] = theirs.get("lanes")  # fixed at the first start, whatever the ring's width is now
     for key in sorted(mine.keys() | theirs.keys()):
@@ -229,10 +234,15 @@ def _first_difference(key: str, theirs: Any, mine: Any) -> tuple[str, Any, Any]:
 
 
 def _finished(store: Store) -> TrainSummary | None:
+    remedy = "delete it and train again, which goes on from the last checkpoint"
     try:
-        return TrainSummary.model_validate_json(store.read(RESULT))
+        return TrainSummary.model_validate(read_document(store, RESULT, remedy=remedy))
     except FileNotFoundError:
         return None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise DocumentDamaged(store.path(RESULT), found=f"{'.'.join(map(str, first['loc']))}: {first['msg']}",
+                              expected="the summary of a run", remedy=remedy) from None
 
 
 def _next_generation(run_url: str) -> int:

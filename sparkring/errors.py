@@ -111,6 +111,13 @@ class StorageError(SparkringError, OSError):
     """A bucket or a cluster's file system that cannot be reached, or refuses."""
 
 
+class DocumentDamaged(SparkringError, ValueError):
+    """A document of a run that cannot be what was written there."""
+
+    def __init__(self, path: str, *, found: str, expected: str, remedy: str) -> None:
+        super().__init__(f"{path} is damaged: found {found}, expected {expected}; {remedy}.")
+
+
 class RunFolderMismatch(SparkringError, ValueError):
     """A run folder was started with another config than the one given."""
 
