@@ -21,6 +21,7 @@ from sparkring.conf.loading import load_config, shipped_configs
 from sparkring.conf.schema import Config
 from sparkring.data_commands import commands
 from sparkring.errors import SparkringError
+from sparkring.plan_commands import commands as plan_commands
 from sparkring.spark_jobs.console import console_progress
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ app = typer.Typer(
 
 
 app.add_typer(commands)
+app.add_typer(plan_commands)
 
 
 def main() -> None:

@@ -59,7 +59,7 @@ def test_the_step_of_a_ring_is_found_from_sums_of_two_groups_and_foretells_a_thi
     def seconds(group: int, size: float) -> float:
         return 2 * (group - 1) * (alpha_s + byte_s * size / group)
 
-    fitted = fit_sum({group: {size: [seconds(group, size)] for size in (1e4, 1e6, 1e8)} for group in (2, 4)})
+    fitted = fit_sum({group: {size: [seconds(group, size)] for size in (10 ** 4, 10 ** 6, 10 ** 8)} for group in (2, 4)})
     assert fitted.at(8, 1e7) == pytest.approx(seconds(8, 1e7), rel=1e-6)
     assert fitted.at(4, 1e7) == pytest.approx(seconds(4, 1e7), rel=1e-6)
     assert fitted.at(1, 1e7) == 0.0

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from sparkring.errors import ConfigError
 from sparkring.pipelines.parallel.planner.cost_model import Line, SumCost
 
-Samples = Mapping[float, Sequence[float]]
+Samples = Mapping[int, Sequence[float]]
 """Seconds of each repetition, by amount (rows or bytes)."""
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import pairwise
 
 from sparkring.errors import LayoutRefused
 from sparkring.pipelines.parallel.mesh import Mesh, TransportKind
@@ -45,7 +46,7 @@ class Priced:
     @property
     def cut(self) -> tuple[int, ...]:
         """Blocks of each chunk, as the config takes them."""
-        return tuple(last - first for first, last in zip(self.bounds, self.bounds[1:], strict=False))
+        return tuple(last - first for first, last in pairwise(self.bounds))
 
 
 def price(model: ModelProfile, cluster: Cluster, candidate: Candidate, *, batch_rows: int) -> Priced:

@@ -1,0 +1,145 @@
+"""``sparkring plan``: which layout of stages, replicas and schedule takes the shortest step, on these machines or on paper.
+
+    measured    a short ring times every block at two sizes of micro-batch, sums and hops; nothing is trained, no row is read
+    on paper    --world 512 --link 25Gb --device K80: from counted operations and published figures, without Spark
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from sparkring.conf.schema import Config
+from sparkring.errors import ConfigError
+from sparkring.pipelines.data.manifest import Dataset, Manifest
+from sparkring.pipelines.parallel.planner.enumerate import rings
+from sparkring.pipelines.parallel.planner.paper import Assumptions
+from sparkring.pipelines.parallel.planner.planner import Plan, describe, one_each, plan
+from sparkring.spark_jobs.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PICTURE = "plan.svg"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRow:
+    """One layout of the table."""
+
+    layout: str
+    num_ranks: int
+    micro_batches: int
+    step_s: float | None
+    """Predicted; None where it cannot be used."""
+    memory_gb: tuple[float, ...]
+    """Of a rank of each stage, predicted."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanResult:
+    """What was predicted."""
+
+    world: int
+    batch_rows: int
+    rows: tuple[PlanRow, ...]
+    """The fastest first, the best of each shape and schedule."""
+    tried: int
+    """Layouts that were predicted in all."""
+    suggestion: str
+    """A ``train`` section, as YAML; empty if nothing can be used."""
+    assumptions: tuple[str, ...]
+    picture: str | None = None
+    """File of the scaling curve."""
+
+
+def plan_measured(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT) -> PlanResult:
+    """Measure on the ranks of the config's ring, and plan for up to as many.
+
+    Args:
+        config: Names the dataset version, the model and the ring.
+        spark: The session to start the ring in; default the active one, or one made from ``config.spark``.
+        progress: Where to report.
+    Raises:
+        ConfigError: ranks have GPUs, which are not measured yet.
+        DatasetVersionNotFound: there is no such version.
+    """
+    if config.train.ring.device != "cpu":
+        raise ConfigError(f"train.ring.device={config.train.ring.device}: only ranks on CPUs are measured so far; plan on paper with "
+                          "--world, --link and --device.")
+    from sparkring.pipelines.training.profile import measured, profile_rank, profile_rows
+    from sparkring.spark_jobs.ring import run_ring
+    from sparkring.spark_jobs.session import spark_session
+
+    dataset, manifest = _dataset(config)
+    num_ranks = config.train.num_ranks
+    session = spark or spark_session(config.spark, app_name=f"sparkring plan {config.name}")
+    with progress.stage("measure"):
+        ranks = run_ring(profile_rank, config.model_dump(mode="json"), dataset.url, manifest.version, num_ranks=num_ranks, spark=session,
+                         config=config.train.ring)
+    model, cluster = measured(config, manifest, ranks)
+    few, many = profile_rows(config)
+    plans = plan(model, cluster, world=num_ranks, batch_rows=config.train.batch_rows)
+    return _table(plans, config, world=num_ranks, assumptions=(
+        f"blocks were timed on {num_ranks} ranks at once, with {few} and {many} rows, {config.train.ring.threads_per_rank} threads a rank",
+        f"a rank may take {cluster.memory_bytes / 1e9:.3g} GB, of which {cluster.process_bytes / 1e9:.3g} GB are for its process and rows"))
+
+
+def plan_on_paper(config: Config, assumed: Assumptions, *, world: int, picture: Path | None = None) -> PlanResult:
+    """Plan for machines that are not there.
+
+    Args:
+        config: Names the dataset version and the model; its batch is the global one at every number of ranks.
+        assumed: The machines.
+        world: Ranks.
+        picture: Where to write the scaling curve; default ``plan.svg`` here.
+    Raises:
+        ConfigError: no rank at all.
+        DatasetVersionNotFound: there is no such version.
+    """
+    if world < 1:
+        raise ConfigError(f"--world {world}: give a number of ranks from 1 up.")
+    from sparkring.pipelines.training.profile import on_paper
+    from sparkring.spark_jobs.reporting.plan_chart import Scaling, scaling_file
+
+    _, manifest = _dataset(config)
+    model, cluster = on_paper(config, manifest, assumed), assumed.cluster()
+    plans = plan(model, cluster, world=world, batch_rows=config.train.batch_rows)
+    path = picture or Path(PICTURE)
+    path.write_text(scaling_file([Scaling(num_ranks=count, best_s=_best(plans, count), plain_s=_best(plans, count, plain=True))
+                                  for count in rings(world)], title=f"{config.name} on {assumed.device.name}"), encoding="utf-8")
+    return _table(plans, config, world=world, assumptions=tuple(assumed.lines()), picture=str(path))
+
+
+def _dataset(config: Config) -> tuple[Dataset, Manifest]:
+    dataset = Dataset(config.dataset)
+    return dataset, dataset.manifest(config.dataset_version)
+
+
+def _best(plans: Sequence[Plan], num_ranks: int, *, plain: bool = False) -> float:
+    """The shortest step on exactly so many ranks; infinite where nothing can be used."""
+    return min((each.seconds for each in plans
+                if each.candidate.num_ranks == num_ranks and (not plain or each.candidate.num_stages == 1)), default=math.inf)
+
+
+def _table(plans: Sequence[Plan], config: Config, *, world: int, assumptions: tuple[str, ...], picture: str | None = None) -> PlanResult:
+    usable = bool(plans) and math.isfinite(plans[0].seconds)
+    batch_norm = getattr(config.model, "norm", "") == "batch"
+    note = "model.norm=batch normalises over a micro-batch: another train.parallel.micro_batches is another training"
+    return PlanResult(
+        world=world, batch_rows=config.train.batch_rows, tried=len(plans), picture=picture,
+        assumptions=(*assumptions, note) if batch_norm else assumptions,
+        rows=tuple(_row(each) for each in one_each(plans)),
+        suggestion=yaml.safe_dump({"train": plans[0].section()}, sort_keys=False, default_flow_style=None) if usable else "")
+
+
+def _row(each: Plan) -> PlanRow:
+    return PlanRow(layout=describe(each.candidate), num_ranks=each.candidate.num_ranks, micro_batches=each.candidate.micro_batches,
+                   step_s=each.seconds if math.isfinite(each.seconds) else None,
+                   memory_gb=tuple(memory.total / 1e9 for memory in each.priced.memory), reason=each.reason)
