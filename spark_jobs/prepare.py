@@ -83,6 +83,7 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
     def session() -> SparkSession:
         return spark or spark_session(config.spark, app_name=f"sparkring {config.name}")
 
+    latest = max(dataset.versions(), default=None)  # what this version follows; another one committed meanwhile is a conflict
     sources = [locate(name, source) for name, source in config.prepare.sources.items()]
     facts = {source.name: identify(source, session) for source in sources}
     parent = appendable(dataset, config.prepare) if append else None
@@ -90,7 +91,7 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
     manifest = _same_recipe(dataset, recipe_id)
     reused = manifest is not None
     if manifest is None:
-        job = _Job(config, dataset, sources, facts, recipe_id, parent)
+        job = _Job(config, dataset, sources, facts, recipe_id, parent, latest)
         with progress.stage("prepare", total=len(sources) + 2 + len(SPLITS)) as bar:
             manifest = job.run(session(), _Steps(bar))
         if parent is not None and manifest is parent:
@@ -126,6 +127,8 @@ class _Job:
     recipe_id: str
     parent: Manifest | None
     """The version to append to."""
+    latest: int | None
+    """The latest version when the job began."""
 
     def run(self, spark: SparkSession, steps: _Steps) -> Manifest:
         """Do everything and commit."""
@@ -167,14 +170,13 @@ class _Job:
     def _manifest(self, preprocessing: Preprocessing, splits: dict[str, Split], data_id: str) -> Manifest:
         config = self.config.prepare
         fields, tensors = describe(config, preprocessing)
-        parent = max(self.dataset.versions(), default=None)
         splits = joined_splits(self.parent, splits) if self.parent else splits
         classes = preprocessing.tokens.vocabulary if preprocessing.tokens else len(preprocessing.classes) or 2
         return Manifest(
-            version=(parent or 0) + 1, parent=parent, data_id=data_id, content_id=content_id(fields, splits), recipe_id=self.recipe_id,
-            created_at=datetime.now(UTC).isoformat(timespec="seconds"), code_version=__version__, row_id=config.row_id,
-            label=config.label or TOKENS, task=config.task, classes=classes, fields=fields, tensors=tensors, splits=splits,
-            preprocessing=preprocessing, recipe=config.model_dump(mode="json"), source=self.facts)
+            version=(self.latest or 0) + 1, parent=self.latest, data_id=data_id, content_id=content_id(fields, splits),
+            recipe_id=self.recipe_id, created_at=datetime.now(UTC).isoformat(timespec="seconds"), code_version=__version__,
+            row_id=config.row_id, label=config.label or TOKENS, task=config.task, classes=classes, fields=fields, tensors=tensors,
+            splits=splits, preprocessing=preprocessing, recipe=config.model_dump(mode="json"), source=self.facts)
 
     @property
     def _cache(self) -> Path:

@@ -53,10 +53,15 @@ class Assembler:
         return {spec.name: self._tensor(spec, pieces, epoch) for spec in self.specs}
 
     def _tensor(self, spec: TensorSpec, pieces: Sequence[Piece], epoch: int) -> Tensor:
-        dense = [piece for piece in (one[spec.name] for one in pieces) if not isinstance(piece, list)]
-        if dense and not spec.image:
+        taken = [one[spec.name] for one in pieces]
+        dense = [piece for piece in taken if not isinstance(piece, list)]
+        if len(dense) == len(taken) and not spec.image:
             return self._joined(dense, spec)
-        rows: NDArray[Any] = np.concatenate(dense) if dense else self._decoded(spec, [cell for one in pieces for cell in one[spec.name]])
+        rows: NDArray[Any]
+        if dense:  # windows whose cells are all laid out alike come as one array, others cell by cell
+            rows = np.concatenate([self._decoded(spec, piece) if isinstance(piece, list) else piece for piece in taken])
+        else:
+            rows = self._decoded(spec, [cell for piece in taken for cell in piece])
         if not spec.image:
             return torch.from_numpy(rows.astype(spec.dtype, copy=False))
         if self.augmented and spec.image.augment:
@@ -69,6 +74,9 @@ class Assembler:
 
         By torch, which lets other threads run Python meanwhile; NumPy would hand over and take back at every piece.
         """
+        dtype = getattr(torch, spec.dtype)
+        if not torch.can_cast(torch.from_numpy(pieces[0][:0]).dtype, dtype):
+            pieces = [piece.astype(spec.dtype) for piece in pieces]  # e.g. class numbers that were stored as floats
         first = pieces[0]
         shape = (sum(map(len, pieces)), *first.shape[1:])
         by_columns = first.ndim == 2 and first.strides[0] < first.strides[1]

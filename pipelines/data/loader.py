@@ -112,6 +112,7 @@ class Loader(IterableDataset[Batch]):
             yield from (Batch(step, {}, 0, order.step_rows(step, config.batch_rows)) for step in range(first_step, self.steps()))
             return
         with ExitStack() as stack:
+            stack.callback(self._reader.memory.clear)
             parts = [order.owned_lanes(part, self._num_parts) for part in range(self._rank, self._num_parts, self._num_ranks)]
             making = _Making(self._reader, config, order, first_step, parts, stack)
             coming: deque[Future[Future[Batch]]] = deque()
@@ -175,7 +176,6 @@ class _Making:
             stack.callback(decoders.shutdown, wait=False, cancel_futures=True)
         self._assembler = Assembler(reader.specs, reader.fields, seed=config.seed, augmented=reader.split == "train",
                                     memory=reader.memory, pool=decoders)
-        stack.callback(reader.memory.clear)
         self._taker = ThreadPoolExecutor(1, thread_name_prefix="sparkring-taker")
         self._assemblers = ThreadPoolExecutor(config.reader_threads, thread_name_prefix="sparkring-assembler")
         for pool in (self._assemblers, self._taker):

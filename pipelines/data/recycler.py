@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import math
+import threading
 import weakref
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,7 +26,8 @@ class Recycler:
     """A pool of memory for arrays. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._free: defaultdict[int, deque[NDArray[np.uint8]]] = defaultdict(deque)
+        self._free: dict[int, deque[NDArray[np.uint8]]] = {}
+        self._guard = threading.Lock()
 
     def empty(self, shape: Sequence[int], dtype: DTypeLike) -> NDArray[np.generic]:
         """An array of any content, in C order; its memory comes back by itself."""
@@ -35,7 +37,8 @@ class Recycler:
         if size < SMALLEST:
             return np.empty(shape, dtype=kind)
         capacity = _size_class(size)
-        free = self._free[capacity]
+        with self._guard:
+            free = self._free.setdefault(capacity, deque())
         try:
             memory = free.pop()
         except IndexError:
@@ -47,9 +50,9 @@ class Recycler:
         return array
 
     def clear(self) -> None:
-        """Give what lies in the pool back to the system."""
-        for free in self._free.values():
-            free.clear()
+        """Give what lies in the pool back to the system, and what is still in use when that is gone."""
+        with self._guard:
+            self._free = {}
 
 
 def _size_class(size: int) -> int:

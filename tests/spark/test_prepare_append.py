@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import Config, SourceConfig
-from sparkring.errors import ConfigError
+from sparkring.errors import CommitConflict, ConfigError
 from sparkring.pipelines.data.integrity import verify_files
 from sparkring.pipelines.data.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.manifest import Dataset, Manifest
@@ -75,6 +75,23 @@ def test_rows_of_another_kind_are_refused(spark: SparkSession, config: Config) -
     with pytest.raises(ConfigError, match=r"another prepare\.features than this config's"):
         prepare(_with(config, features=fewer), append=True, spark=spark)
     assert Dataset(config.dataset).versions() == [1]
+
+
+def test_a_version_that_another_writer_commits_meanwhile_is_a_conflict_not_lost(
+        spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = Dataset(config.dataset)
+    folder = Path(config.dataset) / "data"
+    before = set(folder.iterdir())
+
+    def expect(*_: object, **__: object) -> None:  # any point between the beginning and the commit
+        dataset.commit(dataset.manifest(1).model_copy(update={"version": 2, "parent": 1, "created_at": "meanwhile"}))
+
+    monkeypatch.setattr("sparkring.spark_jobs.prepare.expect", expect)
+    with pytest.raises(CommitConflict):
+        prepare(config, append=True, spark=spark)
+    assert dataset.versions() == [1, 2]
+    assert dataset.manifest().created_at == "meanwhile"
+    assert set(folder.iterdir()) == before
 
 
 def test_there_must_be_something_to_append_to(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +41,9 @@ class Rows:
     """(rows, 2, 3)"""
 
 
-def write_encoded_dataset(folder: Path, groups: Sequence[int], *, augment: Augment | None = None) -> tuple[Dataset, Rows]:
-    """Commit version 1: one file with these row groups; row ids count up."""
+def write_encoded_dataset(folder: Path, groups: Sequence[int], *, augment: Augment | None = None,
+                          other_header: int | None = None) -> tuple[Dataset, Rows]:
+    """Commit version 1: one file with these row groups; row ids count up. One row's tokens may have a header of another length."""
     generator, count = np.random.default_rng(0), sum(groups)
     rows = Rows(
         images=generator.integers(0, 256, (count, 8, 6, 3), dtype=np.uint8),
@@ -51,7 +53,7 @@ def write_encoded_dataset(folder: Path, groups: Sequence[int], *, augment: Augme
     table = pa.table({
         "row_id": np.arange(count, dtype=np.int64),
         "image": _cells("image", np.uint8, (8, 6, 3), CompressedImageCodec("png"), rows.images),
-        "tokens": _cells("tokens", np.uint16, (5,), NdarrayCodec(), rows.tokens),
+        "tokens": _with_other_header(_cells("tokens", np.uint16, (5,), NdarrayCodec(), rows.tokens), rows.tokens, other_header),
         "ragged": _cells("ragged", np.float32, (None,), NdarrayCodec(), rows.ragged),
         "packed": _cells("packed", np.float64, (2, 3), CompressedNdarrayCodec(), rows.packed)})
     path = folder / "data/d1/train/part-0.parquet"
@@ -83,3 +85,11 @@ def _cells(name: str, kind: type, shape: tuple[int | None, ...], codec: object, 
            ) -> pa.Array:
     field = UnischemaField(name, kind, shape, codec, nullable=False)
     return pa.array([bytes(codec.encode(field, value)) for value in values], pa.binary())  # type: ignore[attr-defined]
+
+
+def _with_other_header(cells: pa.Array, values: NDArray[np.uint16], row: int | None) -> pa.Array:
+    if row is None:
+        return cells
+    cell = io.BytesIO()
+    np.lib.format.write_array(cell, values[row], version=(2, 0))  # type: ignore[no-untyped-call]
+    return pa.array([cell.getvalue() if number == row else given.as_py() for number, given in enumerate(cells)], pa.binary())

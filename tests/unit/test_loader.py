@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -12,6 +15,7 @@ from sparkring.errors import DatasetError
 from sparkring.pipelines.data.loader import Batch, Loader, LoaderConfig
 from sparkring.pipelines.data.manifest import Dataset
 from sparkring.pipelines.data.reader import SplitReader
+from sparkring.pipelines.data.recycler import Recycler
 from tests.support.datasets import NUMERIC, write_dataset
 
 FILES = ([100, 50], [7], [0, 33], [1], [500])
@@ -123,3 +127,37 @@ def test_a_tensor_of_no_columns_has_rows_of_no_values(dataset: Dataset) -> None:
     batches = list(Loader(reader, LoaderConfig(batch_rows=64, seed=3, lanes=24), rank=0, num_ranks=1).epoch(0))
     assert {tuple(batch.tensors["categorical"].shape) for batch in batches[:-1]} == {(64, 0)}
     assert sorted(row for batch in batches for row in _ids(batch)) == list(range(ROWS))
+
+
+def _large(folder: Path) -> tuple[Dataset, Loader]:
+    """Row groups and batches whose arrays pass through the pool of memory, several of them in the making at once."""
+    dataset = write_dataset(folder, [[30_000, 25_000], [28_000]])
+    reader = SplitReader(dataset.store, dataset.manifest(), "train")
+    return dataset, Loader(reader, LoaderConfig(batch_rows=9_000, seed=3, lanes=5, reader_threads=3, deadline_s=20), rank=0, num_ranks=1)
+
+
+def _wrong_rows(dataset: Dataset, batches: list[Batch]) -> int:
+    paths = [dataset.store.path(file.path) for file in dataset.manifest().splits["train"].files]
+    table = pq.ParquetDataset(paths).read().to_pandas().set_index("row_id")
+    expected = [torch.tensor(table.reindex(_ids(batch))[list(NUMERIC)].to_numpy()) for batch in batches]
+    return sum(int((batch.tensors["numeric"] != values).any(dim=1).sum()) for batch, values in zip(batches, expected, strict=True))
+
+
+def test_batches_that_are_kept_do_not_change_when_later_ones_are_made(tmp_path: Path) -> None:
+    dataset, loader = _large(tmp_path)
+    kept = [batch for _ in range(2) for batch in loader.epoch(0)]
+    assert sorted(row for batch in kept for row in _ids(batch)) == sorted([*range(83_000)] * 2)
+    assert _wrong_rows(dataset, kept) == 0
+
+
+def test_control_memory_that_is_used_again_too_early_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset, loader = _large(tmp_path)
+    only: dict[int, np.ndarray] = {}  # type: ignore[type-arg]
+
+    def empty(_: object, shape: tuple[int, ...], dtype: object) -> np.ndarray:  # type: ignore[type-arg]
+        made = only.setdefault(threading.get_ident(), np.empty(1 << 22, dtype=np.uint8))
+        kind = np.dtype(dtype)  # type: ignore[call-overload]
+        return made[:math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
+
+    monkeypatch.setattr(Recycler, "empty", empty)
+    assert _wrong_rows(dataset, list(loader.epoch(0))) > 0

@@ -61,6 +61,14 @@ def test_every_cell_comes_out_as_it_was_encoded(written: tuple[Dataset, Rows], t
     np.testing.assert_array_equal(seen["ragged"].numpy(), padded)
 
 
+@pytest.mark.parametrize("row", [0, 60, COUNT - 1])
+def test_no_row_is_lost_where_cells_of_one_window_are_laid_out_differently(tmp_path: Path, row: int) -> None:
+    dataset, rows = write_encoded_dataset(tmp_path / "dataset", GROUPS, other_header=row)
+    loader = _loader(dataset, batch_rows=48)
+    assert all({len(tensor) for tensor in batch.tensors.values()} == {batch.rows} for batch in loader.epoch(0))
+    np.testing.assert_array_equal(_by_id(_epoch(dataset))["tokens"].numpy(), rows.tokens)
+
+
 def test_a_batch_of_no_rows_has_the_shapes_of_any_other(written: tuple[Dataset, Rows]) -> None:
     batch = next(_loader(written[0], rank=6, num_ranks=7).epoch(0))
     assert {name: tuple(tensor.shape) for name, tensor in batch.tensors.items()} == {
