@@ -55,7 +55,7 @@ def list_blocks(config: ModelConfig, shapes: Shapes) -> BlockList:
                               num_outputs=shapes.num_outputs)
     if isinstance(config, ImageModelConfig):
         assert shapes.image is not None
-        return image_blocks(shapes.image[0], shapes.num_outputs, widths=config.widths)
+        return image_blocks(shapes.image[0], shapes.num_outputs, widths=config.widths, norm=config.norm)
     return text_blocks(shapes.vocabulary, shapes.length, width=config.width, layers=config.layers, heads=config.heads, tied=config.tied)
 
 

@@ -1,12 +1,13 @@
-"""The network for images: a small residual convnet without batch statistics.
+"""The network for images: a small residual convnet.
 
     image (B, C, H, W) -> conv 3x3 -> norm -> [stage: (halve, but in the first) -> residual block] x len(widths)
                        -> mean over H and W -> linear -> logits (B, K)
 
     residual block:  x + conv3x3(relu(norm(conv3x3(relu(norm(x))))))
 
-Normalisation is by groups of channels of one image, never over the rows of a batch: a row's logits do not depend on
-which rows it meets on its rank, so the ring's gradient is the serial one however the rows are dealt.
+Normalisation is by groups of channels of one image: a row's logits do not depend on which rows it meets on its rank, so the
+ring's gradient is the serial one however the rows are dealt. By choice it is over the rows of a micro-batch instead
+(``batch_norm.py``); then micro-batches are a part of what is trained.
 Source: He et al., "Identity mappings in deep residual networks", ECCV 2016 (the block); Wu and He, "Group
 normalization", ECCV 2018.
 """
@@ -16,14 +17,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sparkring.models.batch_norm import StepBatchNorm
 from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, WholeModel
 
 IMAGE = "image"
+Norm = Literal["group", "batch"]
 CHANNELS_PER_GROUP = 8
 """Of a normalisation; a width that 8 does not divide takes the largest divisor that both share."""
 
@@ -31,27 +35,28 @@ CHANNELS_PER_GROUP = 8
 class ImageNetwork(WholeModel):
     """Predicts class logits from one image a row: called with ``image`` (B, C, H, W) floats."""
 
-    def __init__(self, channels: int, num_outputs: int, *, widths: Sequence[int]) -> None:
+    def __init__(self, channels: int, num_outputs: int, *, widths: Sequence[int], norm: Norm = "group") -> None:
         """Build the layers; the arguments are those of ``image_blocks``."""
-        super().__init__(image_blocks(channels, num_outputs, widths=widths))
+        super().__init__(image_blocks(channels, num_outputs, widths=widths, norm=norm))
 
 
-def image_blocks(channels: int, num_outputs: int, *, widths: Sequence[int]) -> BlockList:
+def image_blocks(channels: int, num_outputs: int, *, widths: Sequence[int], norm: Norm = "group") -> BlockList:
     """The network's blocks: the stem, each halving and each residual block, and what makes logits.
 
     Args:
         channels: C of the images.
         num_outputs: K, the logits of a row; with 1 they are returned as (B,).
         widths: Channels of each stage; every stage but the first halves height and width.
+        norm: Over groups of channels of a row, or over the rows of a micro-batch.
     """
     made: list[Factory] = []
     for before, width in zip((0, *widths), widths, strict=False):
         if before:
-            made.append(partial(nn.Conv2d, before, width, 3, stride=2, padding=1))
-        made.append(partial(ResidualBlock, width))
-    head: dict[str, Factory] = {"norm": partial(_norm, widths[-1]), "head": partial(nn.Linear, widths[-1], num_outputs)}
+            made.append(partial(nn.Conv2d, before, width, 3, stride=2, padding=1, bias=needs_bias(norm)))
+        made.append(partial(ResidualBlock, width, norm))
+    head: dict[str, Factory] = {"norm": partial(_norm, widths[-1], norm), "head": partial(nn.Linear, widths[-1], num_outputs)}
     return BlockList((
-        Block("stem", {"stem": partial(nn.Conv2d, channels, widths[0], 3, padding=1)}, reads=(IMAGE,)),
+        Block("stem", {"stem": partial(nn.Conv2d, channels, widths[0], 3, padding=1, bias=needs_bias(norm))}, reads=(IMAGE,)),
         *(Block(f"stages.{place}", {f"stages.{place}": make}) for place, make in enumerate(made)),
         Block("head", head, run=_pooled_logits, writes=(LOGITS,))), inputs=(IMAGE,))
 
@@ -59,10 +64,11 @@ def image_blocks(channels: int, num_outputs: int, *, widths: Sequence[int]) -> B
 class ResidualBlock(nn.Module):
     """Two normalised 3x3 convolutions around which the input passes."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, norm: Norm = "group") -> None:
         super().__init__()
-        self.norm1, self.conv1 = _norm(width), nn.Conv2d(width, width, 3, padding=1)
-        self.norm2, self.conv2 = _norm(width), nn.Conv2d(width, width, 3, padding=1)
+        bias = needs_bias(norm)
+        self.norm1, self.conv1 = _norm(width, norm), nn.Conv2d(width, width, 3, padding=1, bias=bias)
+        self.norm2, self.conv2 = _norm(width, norm), nn.Conv2d(width, width, 3, padding=1, bias=bias)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Return a tensor of the input's shape."""
@@ -77,5 +83,10 @@ def _pooled_logits(parts: Sequence[nn.Module], x_BCHW: Tensor) -> Tensor:
     return logits.squeeze(1) if logits.shape[1] == 1 else logits
 
 
-def _norm(width: int) -> nn.GroupNorm:
-    return nn.GroupNorm(width // math.gcd(width, CHANNELS_PER_GROUP), width)
+def needs_bias(norm: Norm) -> bool:
+    """Whether convolutions have one: a mean over all rows takes it out again, and Adam would then follow the noise of its gradient."""
+    return norm == "group"
+
+
+def _norm(width: int, norm: Norm) -> nn.Module:
+    return StepBatchNorm(width) if norm == "batch" else nn.GroupNorm(width // math.gcd(width, CHANNELS_PER_GROUP), width)

@@ -43,11 +43,18 @@ class Part:
 
     generation: int
     num_ranks: int
-    """Of those that read rows: the first ones of the ring."""
+    """Of those that gave receipts for rows."""
     begins: Place
     """(epoch, step) of its first step."""
     ends: Place
     """(epoch, step) of the step after its last one that counts."""
+    shards: int = 1
+    """Those ranks are 0, ``shards``, 2 ``shards``, ..."""
+
+    @property
+    def ranks(self) -> range:
+        """Those that gave receipts."""
+        return range(0, self.num_ranks * self.shards, self.shards)
 
 
 @dataclass(frozen=True)
@@ -114,13 +121,13 @@ def _audit(store: Store, names: Sequence[str], dataset_url: str | None, bar: Bar
     orders = _orders(start, manifest)
     split = manifest.splits[SPLIT]
     rows_begun = _prove(streams, parts, orders, split, bar)
-    readers = max(part.num_ranks for part in parts) if parts else 0
     counted = sum(part.num_ranks * (orders.steps(part.ends) - orders.steps(part.begins)) for part in parts)
     return AuditResult(
         url=store.url, dataset_url=dataset_url or start["dataset_url"], dataset_version=manifest.version, content_id=manifest.content_id,
         finished=finished, epochs=place[0], rows=split.rows, rows_digest=split.rows_digest, rows_begun=rows_begun, parts=tuple(parts),
         records=sum(stream.records for stream in streams.values()),
-        repeated=sum(len(stream.places) for (_, rank), stream in streams.items() if rank < readers) - counted, receipts=receipts)
+        repeated=sum(len(stream.places) for (_, rank), stream in streams.items() if _gives_receipts(stream, rank)) - counted,
+        receipts=receipts)
 
 
 def _end(store: Store) -> tuple[Place, str, bool]:
@@ -174,7 +181,7 @@ def _line(store: Store, streams: Streams, place: Place, receipts: str) -> list[P
         begins, receipts_before = _place(starts[0]), starts[0]["resumed"]
         if any((_place(start), start["resumed"]) != (begins, receipts_before) for start in starts):
             raise ReceiptError(f"{store.url}: the ranks of generation {generation} do not start at one place.")
-        parts.append(Part(generation, starts[0].get("readers", len(ranks)), begins, place))
+        parts.append(Part(generation, starts[0].get("readers", len(ranks)), begins, place, starts[0].get("shards", 1)))
         place, receipts = begins, receipts_before
     if place != (0, 0):
         raise ReceiptError(f"{store.url}: what stands at epoch {place[0]} step {place[1]} names no receipts of the steps before it; "
@@ -189,6 +196,13 @@ def _ring(streams: Streams, generation: int) -> list[SealedEvents]:
         return []
     ranks = [streams.get((generation, rank)) for rank in range(first.start["size"])]
     return [stream for stream in ranks if stream and stream.start] if all(stream and stream.start for stream in ranks) else []
+
+
+def _gives_receipts(stream: SealedEvents, rank: int) -> bool:
+    """Whether this rank's steps hold receipts: the first shards of the first stage's replicas do."""
+    start = stream.start or {}
+    shards, readers = int(start.get("shards", 1)), int(start.get("readers", rank + 1))
+    return rank % shards == 0 and rank // shards < readers
 
 
 def _combined(ranks: Sequence[SealedEvents], place: Place) -> str | None:
@@ -240,7 +254,7 @@ def _prove(streams: Streams, parts: Sequence[Part], orders: _Orders, split: Spli
     proof = EpochProof(orders.of(0), batch_rows=orders.batch_rows)
     epoch = 0
     for part in parts:
-        ranks = [_CountedSteps(streams[part.generation, rank], part, orders) for rank in range(part.num_ranks)]
+        ranks = [_CountedSteps(streams[part.generation, rank], part, orders) for rank in part.ranks]
         while (epoch, 0) < part.ends:
             bar.update(len(streams), text=f"adding up epoch {epoch + 1}")
             for rank, steps in enumerate(ranks):

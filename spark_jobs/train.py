@@ -35,7 +35,7 @@ IDENTITY = "run.json"
 RESULT = "result.json"
 LOCK = ".lock"
 FREE_TO_CHANGE = {"num_ranks", "lanes", "checkpoint_steps", "keep_checkpoints", "reader_threads", "record_rows", "ring", "bucket_mb",
-                  "parallel"}
+                  "parallel", "memory_mb", "cache_mb", "cache_folder"}
 """Train settings that do not change what is learned, so a run may go on under others."""
 FOLLOW_S = 0.25
 
@@ -208,8 +208,10 @@ def _claim(store: Store, config: Config, manifest: Manifest) -> dict[str, Any]:
 
 def _identity(config: Config, manifest: Manifest) -> dict[str, Any]:
     """What a run is: everything that changes what it learns."""
+    batch_norm = getattr(config.model, "norm", None) == "batch"
     return {
         "format": 1,
+        **({"micro_batches": config.train.num_micro_batches} if batch_norm else {}),  # else they change nothing
         "content_id": manifest.content_id,
         "dataset_version": manifest.version,
         "model": config.model.model_dump(mode="json"),
@@ -220,8 +222,7 @@ def _identity(config: Config, manifest: Manifest) -> dict[str, Any]:
 
 def _dealt_to(config: Config) -> int:
     """Into how many parts a step's rows are dealt."""
-    parallel = config.train.parallel
-    return parallel.micro_batches if parallel.staged else config.train.num_ranks
+    return config.train.num_micro_batches if config.train.parallel.staged else config.train.num_ranks
 
 
 def _first_difference(key: str, theirs: Any, mine: Any) -> tuple[str, Any, Any]:

@@ -20,11 +20,13 @@ class TabularModelConfig(Section):
 
 
 class ImageModelConfig(Section):
-    """The network for images: a small residual convnet without batch statistics."""
+    """The network for images: a small residual convnet."""
 
     kind: Literal["image"]
     widths: tuple[Positive, ...] = (32, 64, 128)
     """Channels of each stage; every stage but the first halves height and width."""
+    norm: Literal["group", "batch"] = "group"
+    """Normalise by groups of channels of a row, or over the rows of a micro-batch; the latter needs ``train.parallel.micro_batches``."""
 
 
 class TextModelConfig(Section):

@@ -13,10 +13,13 @@ class ParallelConfig(Section):
     """Stages, their replicas, and the schedule by which micro-batches pass through them."""
 
     replicas: tuple[Positive, ...] = ()
-    """Copies of each stage, e.g. ``[2, 1]``: two stages, the first one twice. They add up to num_ranks. Empty: one stage on all ranks."""
-    micro_batches: Positive = 1
-    """Parts that a step's rows are cut into, over all replicas: a multiple of each stage's replicas. Several stages want at least
-    four times as many as there are stages."""
+    """Copies of each stage, e.g. ``[2, 1]``: two stages, the first one twice. Times shards, they add up to num_ranks. Empty: one stage
+    on all ranks."""
+    shards: Positive = 1
+    """Ranks among which each copy of a stage is dealt, layer by layer (tensor parallelism): heads, hidden units, vocabulary. Text only."""
+    micro_batches: Positive | None = None
+    """Parts that a step's rows are cut into, over all replicas: a multiple of each stage's replicas. Default: one a replica; with several
+    stages four times as many as there are stages, rounded up."""
     schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble"] = "1f1b"
     chunks_per_stage: Positive = 1
     """Runs of blocks a stage; more than one only with ``interleaved``."""
@@ -26,18 +29,16 @@ class ParallelConfig(Section):
     """What carries activations: shared memory and Gloo sockets beside Horovod, or Horovod's own process sets."""
     recompute: Literal["never", "always", "except_last"] = "never"
     """Activation checkpointing: the micro-batches whose forward pass is done again instead of kept."""
+    shard_optimizer: bool = False
+    """Keep each parameter's optimizer state on one replica of its stage only (ZeRO-1)."""
 
     @property
     def staged(self) -> bool:
         """Whether this is more than plain data parallelism."""
-        return len(self.replicas) > 1 or self.micro_batches > 1
+        return len(self.replicas) > 1 or self.shards > 1 or self.micro_batches is not None or self.shard_optimizer
 
     @model_validator(mode="after")
-    def _micro_batches_come_out_even(self) -> Self:
-        uneven = [count for count in self.replicas if self.micro_batches % count]
-        if uneven and self.staged:
-            raise ValueError(f"micro_batches={self.micro_batches} is no multiple of a stage's {uneven[0]} replicas: some would idle; "
-                             f"give a multiple of each of {list(self.replicas)}")
+    def _chunks_are_interleaved(self) -> Self:
         if self.chunks_per_stage > 1 and self.schedule != "interleaved":
             raise ValueError(f"chunks_per_stage={self.chunks_per_stage} needs schedule interleaved, found {self.schedule}")
         return self

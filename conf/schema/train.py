@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import lcm
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -23,6 +24,8 @@ class OptimizerConfig(Section):
     """``cosine`` falls to zero over the run after the warm-up."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Steps over which the rate rises linearly from zero."""
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    """Largest norm of the gradient over the whole model; a larger one is scaled down to it. Null: never."""
 
 
 class RingConfig(Section):
@@ -88,11 +91,28 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _stages_fill_the_ring(self) -> Self:
-        replicas, micro_batches = self.parallel.replicas or (self.num_ranks,), self.parallel.micro_batches
-        if sum(replicas) != self.num_ranks:
-            raise ValueError(f"parallel.replicas={list(replicas)} are {sum(replicas)} ranks, num_ranks={self.num_ranks}; make them equal")
-        if self.parallel.staged and any(micro_batches % count for count in replicas):
-            raise ValueError(f"parallel.micro_batches={micro_batches} is no multiple of num_ranks={self.num_ranks}; some would idle")
+        shards, ranks = self.parallel.shards, sum(self.replicas) * self.parallel.shards
+        if ranks != self.num_ranks:
+            raise ValueError(f"parallel.replicas={list(self.replicas)} of {shards} shards are {ranks} ranks, num_ranks={self.num_ranks}; "
+                             "make them equal")
+        replicas, micro_batches = self.replicas, self.num_micro_batches
+        uneven = [count for count in replicas if micro_batches % count]
+        if uneven:
+            raise ValueError(f"parallel.micro_batches={micro_batches} is no multiple of a stage's {uneven[0]} replicas: some would idle; "
+                             f"give a multiple of each of {list(replicas)}")
         if self.lanes is not None and self.lanes < micro_batches:
             raise ValueError(f"lanes={self.lanes} is less than parallel.micro_batches={micro_batches}: some would never have a row")
         return self
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """Of each stage."""
+        return self.parallel.replicas or (max(1, self.num_ranks // self.parallel.shards),)
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Parts of a step over all ranks: as configured; else one a replica, or 4 a stage where there are several."""
+        if self.parallel.micro_batches is not None:
+            return self.parallel.micro_batches
+        even, stages = lcm(*self.replicas), len(self.replicas)
+        return even if stages == 1 else even * -(-4 * stages // even)

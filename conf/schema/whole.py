@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from sparkring.conf.schema.model import ModelConfig, TabularModelConfig
+from typing import Self
+
+from pydantic import model_validator
+
+from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, TabularModelConfig
 from sparkring.conf.schema.prepare import PrepareConfig
 from sparkring.conf.schema.section import Positive, Section
 from sparkring.conf.schema.spark import ScoreConfig, SparkConfig
@@ -25,6 +29,13 @@ class Config(Section):
     model: ModelConfig = TabularModelConfig()
     train: TrainConfig = TrainConfig()
     score: ScoreConfig = ScoreConfig()
+
+    @model_validator(mode="after")
+    def _batch_statistics_say_of_what(self) -> Self:
+        if isinstance(self.model, ImageModelConfig) and self.model.norm == "batch" and self.train.parallel.micro_batches is None:
+            raise ValueError("model.norm=batch normalises over the rows of a micro-batch; set train.parallel.micro_batches, so that what "
+                             f"is learned does not depend on the number of ranks, e.g. to {self.train.num_micro_batches}")
+        return self
 
     @property
     def dataset(self) -> str:

@@ -54,12 +54,11 @@ def layout_of(config: Config, manifest: Manifest) -> Layout | None:
     Raises:
         LayoutRefused, ConfigError: there is no such layout.
     """
-    parallel = config.train.parallel
-    if not parallel.staged:
+    if not config.train.parallel.staged:
         return None
     from sparkring.models.build import list_blocks  # brings torch, which is not needed otherwise
     from sparkring.pipelines.training.layout import Layout
     from sparkring.pipelines.training.tasks import shapes_of
 
     blocks = list_blocks(config.model, shapes_of(manifest.task, manifest.preprocessing))
-    return Layout.of(parallel, blocks, num_ranks=config.train.num_ranks)
+    return Layout.of(config.train, blocks)

@@ -1,4 +1,4 @@
-"""From a config to a layout: the mesh, the schedule, where the blocks are cut, and which stages share parts. Pure.
+"""From a config to a layout: the mesh, the schedule, where the blocks are cut, and which stages share parts.
 
 Known before a ring starts, so that what cannot be laid out is refused at once.
 """
@@ -7,15 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from sparkring.conf.schema import ParallelConfig
+from torch import Tensor
+
+from sparkring.conf.schema import TrainConfig
 from sparkring.errors import LayoutRefused
 from sparkring.models.blocks import BlockList
+from sparkring.pipelines.parallel.executor import edges_of
 from sparkring.pipelines.parallel.layout_rules import why_not_started
 from sparkring.pipelines.parallel.mesh import Mesh, Ranks, leaders_of
 from sparkring.pipelines.parallel.partition import Bounds, cut_by_count, cut_by_hand
-from sparkring.pipelines.parallel.schedule import Schedule
+from sparkring.pipelines.parallel.schedule import Schedule, Worker
 from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
+from sparkring.pipelines.parallel.tensor_parallel.sharding import shard_blocks
+from sparkring.pipelines.parallel.transport import Edge
 
 
 @dataclass(frozen=True)
@@ -31,15 +37,16 @@ class Layout:
     transport: str
 
     @classmethod
-    def of(cls, parallel: ParallelConfig, blocks: BlockList, *, num_ranks: int) -> Layout:
+    def of(cls, train: TrainConfig, blocks: BlockList) -> Layout:
         """Lay the blocks over the ranks.
 
         Raises:
             LayoutRefused: the model has too few blocks, or the cut does not fit it.
             ConfigError: the schedule does not allow this shape.
         """
-        mesh = Mesh(parallel.replicas or (num_ranks,))
-        schedule = build_schedule(parallel.schedule, mesh.replicas, parallel.micro_batches, chunks_per_stage=parallel.chunks_per_stage)
+        shard_blocks(blocks, _Counted(train.parallel.shards))
+        parallel, mesh = train.parallel, Mesh(train.replicas, train.parallel.shards)
+        schedule = build_schedule(parallel.schedule, mesh.replicas, train.num_micro_batches, chunks_per_stage=parallel.chunks_per_stage)
         if parallel.cut:
             bounds = cut_by_hand([block.name for block in blocks], parallel.cut)
         else:
@@ -49,9 +56,17 @@ class Layout:
                                 f"{parallel.chunks_per_stage} chunks each need {schedule.num_chunks}; change one of them.")
         return cls(mesh, schedule, bounds, blocks.shared_parts(bounds), parallel.transport)
 
-    def tied_sets(self) -> dict[str, Ranks]:
-        """The ranks that hold each shared part, and sum its gradients."""
-        return {part: self.mesh.tied_set([chunk % self.mesh.num_stages for chunk in chunks], 0) for part, chunks in self.tied.items()}
+    def tied_sets(self, shard: int) -> dict[str, Ranks]:
+        """The ranks that hold a shard of each shared part, and sum its gradients."""
+        return {part: self.mesh.tied_set([chunk % self.mesh.num_stages for chunk in chunks], shard) for part, chunks in self.tied.items()}
+
+    def edges(self) -> list[Edge]:
+        """All edges on which ranks exchange messages, shard to same shard."""
+        return [edge for shard in range(self.mesh.shards) for edge in edges_of(self.schedule, partial(self.rank_of, shard=shard))]
+
+    def rank_of(self, worker: Worker, *, shard: int) -> int:
+        """The rank of one shard of a worker."""
+        return self.mesh.rank(worker.stage, worker.replica, shard)
 
     def process_sets(self, hosts: Sequence[int]) -> list[Ranks]:
         """The process sets that the ring needs on these hosts.
@@ -62,5 +77,17 @@ class Layout:
         tied = [[chunk % self.mesh.num_stages for chunk in chunks] for chunks in self.tied.values()]
         needed = self.mesh.process_sets(hosts, transport="horovod" if self.transport == "horovod" else "sidecar",
                                         wraps=self.schedule.num_chunks > self.mesh.num_stages, tied=tied)
-        rings = (leaders_of(self.mesh.replica_set(stage, 0), hosts) for stage in range(self.mesh.num_stages))
+        rings = (leaders_of(self.mesh.replica_set(stage, shard), hosts)
+                 for stage in range(self.mesh.num_stages) for shard in range(self.mesh.shards))
         return [*needed, *(ring for ring in rings if len(ring) > 1 and not why_not_started(ring, hosts))]
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """As many shards, to ask whether the blocks can be dealt to them; nothing is summed."""
+
+    size: int
+    place: int = 0
+
+    def sum_(self, tensor: Tensor, name: str) -> None:
+        raise AssertionError(f"{name}: no ranks are there yet")

@@ -129,7 +129,7 @@ class _RankTrainer:
             lanes=self._job.lanes, seed=self._config.train.seed, batch_rows=self._config.train.batch_rows,
             dataset_url=self._job.dataset_url, dataset_version=self._job.dataset_version, content_id=self._manifest.content_id,
             manifest_sha256=Dataset(self._job.dataset_url).manifest_sha256(self._job.dataset_version), reduction=self._trainee.description,
-            readers=self._reader()[1],
+            readers=self._reader()[1], shards=self._layout.mesh.shards if self._layout else 1,
             steps_per_epoch=self._steps, epochs=self._config.train.epochs, epoch=position.epoch, step=position.step,
             resumed=position.receipts)
 
@@ -234,7 +234,7 @@ class _RankTrainer:
         batch_rows = train.batch_rows if split == "train" else 8 * train.batch_rows
         config = LoaderConfig(batch_rows=batch_rows, seed=train.seed, lanes=self._job.lanes, reader_threads=train.reader_threads,
                               memory_mb=train.memory_mb, deadline_s=train.ring.deadline_s,
-                              micro_batches=train.parallel.micro_batches if self._layout else None)
+                              micro_batches=train.num_micro_batches if self._layout else None)
         wanted = self._wanted_tensors()
         names = [spec.name for spec in self._manifest.tensors]
         store: Readable = dataset.store
@@ -260,8 +260,14 @@ class _RankTrainer:
         return place.replica, self._layout.mesh.replicas[place.stage]
 
     def _reader(self) -> tuple[int, int]:
-        """This rank's number and the number of those ranks, the first of the ring, that read inputs and give receipts for them."""
-        return self._context.rank, self._layout.mesh.replicas[0] if self._layout else self._context.size
+        """This rank's number among those that give receipts for the rows of a step, and how many they are; not among them if as high.
+
+        They are the first shards of the first stage's replicas.
+        """
+        if self._layout is None:
+            return self._context.rank, self._context.size
+        place, readers = self._layout.mesh.place(self._context.rank), self._layout.mesh.replicas[0]
+        return (place.replica if place.stage == place.shard == 0 else readers), readers
 
     def _make_inputs(self) -> Inputs:
         dtype: torch.dtype = getattr(torch, self._config.train.precision)

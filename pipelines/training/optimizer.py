@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sparkring.conf.schema import OptimizerConfig
 
@@ -31,6 +31,35 @@ def learning_rate(step: int, *, total_steps: int, config: OptimizerConfig) -> fl
         return config.lr
     done = (step - config.warmup_steps) / max(1, total_steps - config.warmup_steps)
     return config.lr * 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+def clip_before_step(optimizer: torch.optim.Optimizer, max_norm: float, *, holders: Mapping[nn.Parameter, int] | None = None,
+                     sum_over_ranks: Callable[[Tensor], None] | None = None) -> None:
+    """Scale gradients down to a norm of ``max_norm`` over the whole model, from now on before each step.
+
+    Args:
+        optimizer: Over this rank's parameters.
+        max_norm: Gradients of a smaller norm stay as they are.
+        holders: Ranks that hold a parameter, each with the same gradient, where there are several that sum.
+        sum_over_ranks: Sums a tensor of one float64 over all ranks, in place; None where every rank holds all parameters.
+    """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    shares = [1 / (holders or {}).get(parameter, 1) for parameter in parameters]
+
+    def clip(*_: object) -> None:
+        square = torch.zeros(1, dtype=torch.float64)
+        for parameter, share in zip(parameters, shares, strict=True):
+            if parameter.grad is not None:
+                square += share * torch.linalg.vector_norm(parameter.grad, dtype=torch.float64).cpu() ** 2
+        if sum_over_ranks is not None:
+            sum_over_ranks(square)
+        factor = max_norm / (math.sqrt(float(square)) + 1e-6)  # as torch.nn.utils.clip_grad_norm_ does
+        if factor < 1:
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(factor)
+
+    optimizer.register_step_pre_hook(clip)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

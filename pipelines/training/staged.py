@@ -9,29 +9,33 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from safetensors.torch import save
+from torch import nn
 
-from sparkring.conf.schema import Config
+from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import RingError
 from sparkring.models.blocks import BlockList, StageModule, draw_seed
 from sparkring.pipelines.data.loader import Batch, Loader
 from sparkring.pipelines.data.manifest import Manifest
 from sparkring.pipelines.parallel.communicator import Communicator
-from sparkring.pipelines.parallel.executor import Executor, edges_of
+from sparkring.pipelines.parallel.executor import Executor
 from sparkring.pipelines.parallel.horovod_transport import HorovodTransport
 from sparkring.pipelines.parallel.schedule import Worker
 from sparkring.pipelines.parallel.sidecar_transport import SidecarTransport
-from sparkring.pipelines.parallel.tensor_parallel.set_reducer import HorovodSetReducer
+from sparkring.pipelines.parallel.tensor_parallel.memory_set_reducer import open_set_reducer
+from sparkring.pipelines.parallel.tensor_parallel.sharding import shard_blocks
 from sparkring.pipelines.training.gradient_ring import GradientRing
 from sparkring.pipelines.training.layout import Layout
-from sparkring.pipelines.training.optimizer import make_optimizer, set_learning_rate
-from sparkring.pipelines.training.state import merge_states, pack_state, unpack_state
+from sparkring.pipelines.training.optimizer import clip_before_step, make_optimizer, set_learning_rate
+from sparkring.pipelines.training.sharded_optimizer import owners, share_after_step
+from sparkring.pipelines.training.shards import Shards
+from sparkring.pipelines.training.staged_step import Share, Step, TiedParameter, only
+from sparkring.pipelines.training.state import merge_states, named_tensors, pack_state, unpack_state, weights_of
 from sparkring.pipelines.training.step import Inputs, StepCost
-from sparkring.pipelines.training.tasks import LossSum, loss_of
 from sparkring.pipelines.training.trainee import Predictions
 
 TRANSPORTS = {"horovod": HorovodTransport, "sidecar": SidecarTransport}
@@ -44,27 +48,27 @@ class StagedTrainee:
                  communicator: Communicator) -> None:
         """Build this rank's chunks and nothing else of the model; open the transport and the sums with the other ranks."""
         self._layout, self._communicator = layout, communicator
-        mesh, schedule = layout.mesh, layout.schedule
-        self._place = mesh.place(communicator.context.rank)
+        mesh, rank = layout.mesh, communicator.context.rank
+        self._place = place = mesh.place(rank)
+        self._everyone = open_set_reducer(communicator, tuple(range(mesh.size)))
+        self._replicas = open_set_reducer(communicator, mesh.replica_set(place.stage, place.shard))
+        shards = open_set_reducer(communicator, mesh.shard_set(place.stage, place.replica))
         torch.manual_seed(config.train.seed)
-        self._chunks = _build_chunks(blocks, layout, self._place.stage, seed=draw_seed(), inputs=inputs)
+        self._chunks = _build_chunks(shard_blocks(blocks, shards), layout, place.stage, seed=draw_seed(), inputs=inputs)
+        self._shards = Shards(shards, self._chunks.values(), manifest)
         named = {name: parameter for chunk in self._chunks.values() for name, parameter in chunk.named_parameters()}
-        tied = tuple(_TiedParameter(name, named[name], HorovodSetReducer(communicator, ranks))
-                     for part, ranks in sorted(layout.tied_sets().items()) if len(ranks) > 1
-                     for name in sorted({name for chunk in self._chunks.values() for name in chunk.parameters_of([part])}))
-        apart = {one.name for one in tied}
-        self._optimizer = make_optimizer(named.values(), config.train.optimizer)
-        self._ring = GradientRing([parameter for name, parameter in named.items() if name not in apart], communicator,
-                                  bucket_mb=config.train.bucket_mb, group=mesh.replica_set(self._place.stage, self._place.shard))
-        self._share = _Share(self._place.replica, mesh.replicas[self._place.stage], inputs, loss_of(manifest.task, manifest.preprocessing),
-                             self._ring, tied, self._optimizer)
-
-        def rank_of(worker: Worker) -> int:
-            return mesh.rank(worker.stage, worker.replica, self._place.shard)
-
-        self._transport = TRANSPORTS[layout.transport](communicator, edges_of(schedule, rank_of), dynamic_shapes=True)
-        self._executor = Executor(schedule, Worker(self._place.stage, self._place.replica), self._chunks, rank_of=rank_of,
-                                  transport=self._transport, recompute=config.train.parallel.recompute)
+        tied = self._open_tied(named)
+        alone = {name: parameter for name, parameter in named.items() if name not in {one.name for one in tied}}
+        self._shares_optimizer = config.train.parallel.shard_optimizer
+        self._optimizer = self._make_optimizer(config.train, alone, tied)
+        self._ring = GradientRing(alone.values(), communicator, bucket_mb=config.train.bucket_mb,
+                                  group=mesh.replica_set(place.stage, place.shard))
+        self._share = Share(tuple(self._chunks.values()), place.replica, self._replicas, inputs, self._shards.loss_sum, self._ring, tied,
+                            self._optimizer)
+        self._transport = TRANSPORTS[layout.transport](communicator, layout.edges(), dynamic_shapes=True)
+        self._executor = Executor(layout.schedule, Worker(place.stage, place.replica), self._chunks,
+                                  rank_of=partial(layout.rank_of, shard=place.shard), transport=self._transport,
+                                  recompute=config.train.parallel.recompute)
         self.description = self._ring.description
 
     def step(self, batch: Batch, rate: float) -> tuple[float, StepCost]:
@@ -74,8 +78,9 @@ class StagedTrainee:
         self._ring.begin()
         for one in self._share.tied:
             one.parameter.grad = None
-        share = self._executor.run(_Step(self._share, batch))
-        loss = self._communicator.sum(torch.tensor([share], dtype=torch.float64), name="loss")
+        share = self._executor.run(Step(self._share, batch))
+        loss = torch.tensor([share if self._shards.first else 0.0], dtype=torch.float64)
+        self._everyone.sum_(loss, "loss")
         waited = self._executor.wait_s + self._ring.wait_s
         return float(loss[0]), StepCost(time.perf_counter() - began - waited, waited)
 
@@ -85,35 +90,36 @@ class StagedTrainee:
             chunk.eval()
         try:
             for batch in loader.epoch(0):
-                step = _Step(self._share, batch)
+                step = Step(self._share, batch)
                 for micro_batch, outputs in self._executor.predict(step.batch):
-                    labels = step.labels(micro_batch)
-                    if len(labels):
-                        yield only(outputs), labels
+                    labels, logits = step.labels(micro_batch), self._shards.whole_outputs(only(outputs))
+                    if len(labels) and self._shards.first:
+                        yield logits, labels
         finally:
             for chunk in self._chunks.values():
                 chunk.train()
 
     def pack(self) -> bytes:
         """See Trainee."""
-        first = self._place.replica == 0 and self._place.shard == 0
-        parts = self._communicator.gather_bytes(self._own_state() if first else b"", name="state")
+        state = self._shards.whole_state(named_tensors(list(self._chunks.values()), self._optimizer))
+        speaks = self._shards.first and (self._place.replica == 0 or self._shares_optimizer)
+        parts = self._communicator.gather_bytes(state if speaks else b"", name="state")
         return merge_states(part for part in parts if part) if self._communicator.context.rank == 0 else b""
 
     def unpack(self, state: bytes) -> None:
         """See Trainee."""
-        unpack_state(state, list(self._chunks.values()), self._optimizer, partly=True)
+        unpack_state(state, list(self._chunks.values()), self._optimizer, partly=True, cut=self._shards.cut)
 
     def require_equal(self) -> None:
         """See Trainee."""
-        digest = hashlib.sha256(self._own_state()).hexdigest()
+        own = pack_state(list(self._chunks.values()), self._optimizer)
+        digest = hashlib.sha256(save(weights_of(own)) if self._shares_optimizer else own).hexdigest()
         digests = self._communicator.gather_bytes(digest.encode(), name="equal.state")
         mesh = self._layout.mesh
-        for stage in range(mesh.num_stages):
-            ranks = mesh.replica_set(stage, 0)
+        for ranks in (mesh.replica_set(stage, shard) for stage in range(mesh.num_stages) for shard in range(mesh.shards)):
             other = [rank for rank in ranks if digests[rank] != digests[ranks[0]]]
             if other:
-                raise RingError(f"the state of ranks {other} differs from rank {ranks[0]}'s, which holds the same stage {stage}. "
+                raise RingError(f"the state of ranks {other} differs from rank {ranks[0]}'s, which holds the same parameters. "
                                 "Check that all executors run the same versions of torch and sparkring.")
 
     def close(self) -> None:
@@ -122,80 +128,33 @@ class StagedTrainee:
         self._transport.close()
         self._ring.close()
 
-    def _own_state(self) -> bytes:
-        return pack_state(list(self._chunks.values()), self._optimizer)
+    def _open_tied(self, named: Mapping[str, nn.Parameter]) -> tuple[TiedParameter, ...]:
+        """This rank's parameters that other stages hold too; every rank opens a reducer for each shared part."""
+        rank, found = self._communicator.context.rank, []
+        for part, ranks in sorted(self._layout.tied_sets(self._place.shard).items()):
+            reducer = open_set_reducer(self._communicator, ranks if rank in ranks else (rank,))
+            names = sorted({name for chunk in self._chunks.values() for name in chunk.parameters_of([part])})
+            found += [TiedParameter(name, named[name], reducer) for name in names if reducer.size > 1]
+        return tuple(found)
 
-
-@dataclass(frozen=True)
-class _TiedParameter:
-    """A parameter that other stages hold too."""
-
-    name: str
-    parameter: nn.Parameter
-    reducer: HorovodSetReducer
-
-    def sum_gradient(self) -> None:
-        """Sum over all who hold it; zeros where no pass reached it."""
-        if self.parameter.grad is None:
-            self.parameter.grad = torch.zeros_like(self.parameter)
-        self.reducer.sum_(self.parameter.grad, f"tied.{self.name}")
-
-
-@dataclass(frozen=True)
-class _Share:
-    """What a worker's steps have in common."""
-
-    replica: int
-    replicas: int
-    """Of its stage."""
-    inputs: Inputs
-    loss_sum: LossSum
-    ring: GradientRing
-    tied: tuple[_TiedParameter, ...]
-    optimizer: torch.optim.Optimizer
-
-
-class _Step:
-    """What one step is about, for the executor."""
-
-    def __init__(self, share: _Share, batch: Batch) -> None:
-        self._share, self._global_rows, self._parts = share, batch.global_rows, batch.micro_batches()
-
-    def batch(self, micro_batch: int) -> dict[str, Tensor]:
-        """See StepWork."""
-        return self._share.inputs.of(self._part(micro_batch))
-
-    def labels(self, micro_batch: int) -> Tensor:
-        """What the last chunk is to predict."""
-        return self._share.inputs.labels(self._part(micro_batch))
-
-    def loss(self, micro_batch: int, outputs: Mapping[str, Tensor]) -> Tensor:
-        """See StepWork."""
-        return self._share.loss_sum(only(outputs), self.labels(micro_batch)) / self._global_rows
-
-    def last_backward(self) -> None:
-        """See StepWork."""
-        self._share.ring.last_pass(0.0)
-
-    def reduce(self) -> None:
-        """See StepWork."""
-        self._share.ring.finish()
-        for one in self._share.tied:
-            one.sum_gradient()
-
-    def step(self) -> None:
-        """See StepWork."""
-        self._share.optimizer.step()
-
-    def _part(self, micro_batch: int) -> dict[str, Tensor]:
-        """This rank's tensors of a micro-batch: they are dealt to the replicas round and round."""
-        return self._parts[(micro_batch - self._share.replica) // self._share.replicas]
-
-
-def only(outputs: Mapping[str, Tensor]) -> Tensor:
-    """The model's one output."""
-    (output,) = outputs.values()
-    return output
+    def _make_optimizer(self, train: TrainConfig, alone: Mapping[str, nn.Parameter],
+                        tied: Sequence[TiedParameter]) -> torch.optim.Optimizer:
+        """Over this stage's parameters, or this replica's share of them; what stages share, each updates for itself."""
+        replicas, place = self._replicas, self._place.replica
+        sizes = {name: self._shards.whole_size(name, parameter) for name, parameter in alone.items()}
+        owner = owners(sizes, replicas.size) if self._shares_optimizer else dict.fromkeys(alone, place)
+        own = {name: parameter for name, parameter in alone.items() if owner[name] == place}
+        optimizer = make_optimizer([*own.values(), *(one.parameter for one in tied)], train.optimizer)
+        if train.optimizer.clip_norm is not None:
+            held = dict.fromkeys(own, 1 if self._shares_optimizer else replicas.size) | {one.name: one.reducer.size for one in tied}
+            parameters = own | {one.name: one.parameter for one in tied}
+            holders = {parameters[name]: count * (1 if name in self._shards.splits else self._layout.mesh.shards)
+                       for name, count in held.items()}
+            clip_before_step(optimizer, train.optimizer.clip_norm, holders=holders,
+                             sum_over_ranks=lambda square: self._everyone.sum_(square, "norm"))
+        if self._shares_optimizer and replicas.size > 1:
+            share_after_step(optimizer, list(alone.values()), [name in own for name in alone], replicas)
+        return optimizer
 
 
 def _build_chunks(blocks: BlockList, layout: Layout, stage: int, *, seed: int, inputs: Inputs) -> dict[int, StageModule]:

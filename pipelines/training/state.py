@@ -6,7 +6,7 @@ safetensors: nothing is pickled or unpickled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from safetensors.torch import load, save
@@ -19,7 +19,7 @@ MODEL, OPTIMIZER = "model/", "optimizer/"
 
 def pack_state(modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> bytes:
     """The state as safetensors bytes: ``model/<name>`` and ``optimizer/<name>/<key>``."""
-    return save(dict(_named_tensors(modules, optimizer)))
+    return save(dict(named_tensors(modules, optimizer)))
 
 
 def merge_states(states: Iterable[bytes]) -> bytes:
@@ -35,20 +35,28 @@ def weights_of(state: bytes) -> dict[str, Tensor]:
     return {name.removeprefix(MODEL): tensor for name, tensor in load(state).items() if name.startswith(MODEL)}
 
 
-def unpack_state(data: bytes, modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer, *, partly: bool = False) -> None:
+def parameter_of(name: str) -> str:
+    """The parameter or buffer that a tensor of a state belongs to."""
+    return name.removeprefix(OPTIMIZER).rpartition("/")[0] if name.startswith(OPTIMIZER) else name.removeprefix(MODEL)
+
+
+def unpack_state(data: bytes, modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer, *, partly: bool = False,
+                 cut: Callable[[str, Tensor], Tensor] = lambda _, tensor: tensor) -> None:
     """Put a packed state into a model, or its parts, and an optimizer of the same kind.
 
     Args:
         data: What ``pack_state`` or ``merge_states`` gave.
-        modules: All whose parameters the optimizer has.
+        modules: The parts that hold the optimizer's parameters.
         optimizer: Of their parameters.
-        partly: Whether the state may hold more than these modules.
+        partly: Whether the state may hold more than these modules and this optimizer have.
+        cut: (parameter, tensor) -> what these modules hold of it.
     Raises:
         CheckpointDamaged: the tensors' names or shapes are not those of the modules.
     """
     tensors = load(data)
-    weights = {name.removeprefix(MODEL): tensor for name, tensor in tensors.items() if name.startswith(MODEL)}
+    weights = {name.removeprefix(MODEL): cut(parameter_of(name), tensor) for name, tensor in tensors.items() if name.startswith(MODEL)}
     parameters = {name: parameter for module in modules for name, parameter in module.named_parameters()}
+    optimized = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     try:
         for module in modules:
             own = module.state_dict().keys()
@@ -56,16 +64,17 @@ def unpack_state(data: bytes, modules: Sequence[nn.Module], optimizer: torch.opt
         for name, tensor in tensors.items():
             if name.startswith(OPTIMIZER):
                 owner, _, key = name.removeprefix(OPTIMIZER).rpartition("/")
-                if partly and owner not in parameters:
+                if partly and parameters.get(owner) not in optimized:
                     continue
                 parameter = parameters[owner]
-                optimizer.state[parameter][key] = tensor.to(parameter.device)  # counters too: the fused kernels want them there
+                optimizer.state[parameter][key] = cut(owner, tensor).to(parameter.device)  # counters too: the fused kernels want them there
     except (RuntimeError, KeyError) as error:
         raise CheckpointDamaged(f"the saved state does not fit the model: {' '.join(str(error).split())}; "
                                 "it was saved by another model. Use another workspace.") from None
 
 
-def _named_tensors(modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+def named_tensors(modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a state by name, in a fixed order."""
     for module in modules:
         for name, tensor in module.state_dict().items():
             yield MODEL + name, tensor.detach().cpu().contiguous()

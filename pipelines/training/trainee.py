@@ -20,7 +20,7 @@ from sparkring.pipelines.data.loader import Batch, Loader
 from sparkring.pipelines.data.manifest import Manifest
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.training.gradient_ring import GradientRing
-from sparkring.pipelines.training.optimizer import make_optimizer, set_learning_rate
+from sparkring.pipelines.training.optimizer import clip_before_step, make_optimizer, set_learning_rate
 from sparkring.pipelines.training.state import pack_state, unpack_state
 from sparkring.pipelines.training.step import Inputs, StepCost, train_step
 from sparkring.pipelines.training.tasks import loss_of, shapes_of
@@ -75,6 +75,8 @@ class WholeTrainee:
         self._model = build_model(config.model, shapes_of(task, features))
         self._model.to(inputs.device, inputs.dtype)
         self._optimizer = make_optimizer(self._model.parameters(), config.train.optimizer)
+        if config.train.optimizer.clip_norm is not None:
+            clip_before_step(self._optimizer, config.train.optimizer.clip_norm)
         self._ring = GradientRing(self._model.parameters(), communicator, bucket_mb=config.train.bucket_mb)
         self.description = self._ring.description
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from sparkring.models.blocks import LOGITS, Block, BlockList, X
-from sparkring.models.losses import next_token_loss_sum
+from sparkring.models.image import image_blocks
+from sparkring.models.losses import cross_entropy_sum, next_token_loss_sum
 from sparkring.models.text import text_blocks
 from tests.support.pipelines import ROWS, Job
 
@@ -35,6 +36,24 @@ class SkipJob(Job):
         generator = torch.Generator().manual_seed(step)
         return {"features": torch.randn(ROWS, 4, generator=generator, dtype=torch.float64),
                 "label": torch.randn(ROWS, 2, generator=generator, dtype=torch.float64)}
+
+
+class ImageJob(Job):
+    """A small residual network that normalises over the rows of a micro-batch."""
+
+    def blocks(self) -> BlockList:
+        """Stem, four residual blocks, three halvings, head."""
+        return image_blocks(1, 3, widths=(3, 4, 4, 5), norm="batch")
+
+    def batch(self, step: int) -> dict[str, Tensor]:
+        """Random images."""
+        generator = torch.Generator().manual_seed(step)
+        return {"image": torch.randn(ROWS, 1, 12, 12, generator=generator, dtype=torch.float64),
+                "label": torch.randint(0, 3, (ROWS,), generator=generator)}
+
+    def loss_sum(self, outputs: Mapping[str, Tensor], label: Tensor) -> Tensor:
+        """Of the classes."""
+        return cross_entropy_sum(outputs[LOGITS], label)
 
 
 class TextJob(Job):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sparkring.models.batch_norm import finish_steps
 from sparkring.models.blocks import BlockList, StageModule, WholeModel
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
@@ -21,6 +22,7 @@ from sparkring.pipelines.parallel.partition import cut_by_count
 from sparkring.pipelines.parallel.schedule import Schedule, Worker
 from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
 from sparkring.pipelines.parallel.sidecar_transport import SidecarTransport
+from sparkring.pipelines.parallel.tensor_parallel.memory_set_reducer import open_set_reducer
 from sparkring.pipelines.training.gradient_ring import GradientRing
 
 Values = NDArray[np.float64]
@@ -96,16 +98,17 @@ def train_serially(job: Job, *, micro_batches: int, optimizer: str) -> tuple[dic
             share = job.loss_sum(model.run_blocks(rows), rows["label"]) / ROWS
             share.backward()
             total += float(share.detach())
+        finish_steps([model], lambda _: None)
         stepper.step()
         losses.append(total)
     return {name: tensor.detach().numpy().copy() for name, tensor in model.state_dict().items()}, losses
 
 
 class _Work:
-    def __init__(self, job: Job, case: Case, step: int, ring: GradientRing, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, job: Job, case: Case, step: int, ring: GradientRing, optimizer: torch.optim.Optimizer,
+                 finish: Callable[[], None]) -> None:
         self._job, self._case, self._batch, self._ring, self._optimizer = job, case, job.batch(step), ring, optimizer
-        self.share = 0.0
-        self.summed = 0.0
+        self._finish = finish
 
     def batch(self, micro_batch: int) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in part(self._batch, micro_batch, self._case.micro_batches).items() if name != "label"}
@@ -118,6 +121,7 @@ class _Work:
 
     def reduce(self) -> None:
         self._ring.finish()
+        self._finish()
 
     def step(self) -> None:
         self._optimizer.step()
@@ -149,13 +153,18 @@ def _train_case(communicator: Communicator, job: Job, case: Case) -> tuple[dict[
     kind = HorovodTransport if case.transport == "horovod" else SidecarTransport
     ring = GradientRing(parameters, communicator, bucket_mb=0.001, group=mesh.replica_set(place.stage, place.shard))
     optimizer = make_optimizer(parameters, case.optimizer)
+    replicas = open_set_reducer(communicator, mesh.replica_set(place.stage, place.shard))
     losses = []
+
+    def finish() -> None:
+        finish_steps(chunks.values(), lambda sums: replicas.sum_(sums, "batch statistics"))
+
     with kind(communicator, edges, dynamic_shapes=True) as transport:
         executor = Executor(schedule, Worker(place.stage, place.replica), chunks, rank_of=rank_of,
                             transport=transport if schedule.has_transfers else None, recompute=case.recompute)
         for step in range(STEPS):
             ring.begin()
-            share = executor.run(_Work(job, case, step, ring, optimizer))
+            share = executor.run(_Work(job, case, step, ring, optimizer, finish))
             losses.append(float(communicator.sum(torch.tensor([share], dtype=torch.float64), name=f"loss.{case}.{step}")[0]))
     ring.close()
     state = {name: tensor.detach().numpy().copy() for chunk in chunks.values() for name, tensor in chunk.state_dict().items()}

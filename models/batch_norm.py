@@ -1,0 +1,79 @@
+"""Batch normalisation for training in micro-batches: what is learned does not depend on who does which of them, or on passes done again.
+
+    in a micro-batch    values are normalised by the mean and variance of its rows, as in serial training with the same micro-batches
+    over a step         sums of all micro-batches, over all replicas, move the running statistics once, by the rows of the whole step
+
+So the running statistics are those of the global batch, not of a rank's last micro-batch. A forward pass without gradients
+(the first of two with activation checkpointing) counts nothing, so each micro-batch counts once.
+Source: Ioffe and Szegedy, "Batch normalization", ICML 2015; the running statistics of a whole mini-batch as in Kim et al.,
+"torchgpipe", 2020, section 3.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class StepBatchNorm(nn.Module):
+    """Normalises (B, C, ...) over all but the channels. Named as torch's ``BatchNorm2d`` in a state."""
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, channels: int, *, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.eps, self.momentum = eps, momentum
+        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+        self.register_buffer("num_batches_tracked", torch.tensor(0))
+        self.sums = torch.zeros(2 * channels + 1, dtype=torch.float64)
+        """Of this step's values and their squares, a channel each, and how many values a channel had; on this rank."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the input's shape."""
+        if not self.training:
+            return functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        if not len(x):
+            return x  # a micro-batch of no rows
+        if torch.is_grad_enabled():
+            self._count(x.detach())
+        return functional.batch_norm(x, None, None, self.weight, self.bias, training=True, eps=self.eps)
+
+    def finish_step(self) -> None:
+        """Move the running statistics by what ``sums`` holds, and clear it."""
+        count = float(self.sums[-1])
+        if count > 1:
+            total, squares = self.sums[:-1].to(self.running_mean.device).chunk(2)
+            mean = total / count
+            variance = (squares - total * mean) / (count - 1)
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+            self.running_var.lerp_(variance.to(self.running_var.dtype), self.momentum)
+            self.num_batches_tracked += 1
+        self.sums.zero_()
+
+    def _count(self, x: Tensor) -> None:
+        values = x.transpose(0, 1).flatten(1).double()  # (B, C, ...) -> (C, values)
+        ours = torch.cat([values.sum(dim=1), values.square().sum(dim=1), torch.tensor([values.shape[1]], device=x.device)])
+        self.sums += ours.cpu()
+
+
+def finish_steps(modules: Iterable[nn.Module], sum_over_replicas: Callable[[Tensor], None]) -> None:
+    """Finish a step of all batch normalisations of some modules.
+
+    Args:
+        modules: This rank's parts of a model.
+        sum_over_replicas: Sums a float64 tensor over the replicas of these parts, in place.
+    """
+    norms = [norm for module in modules for norm in module.modules() if isinstance(norm, StepBatchNorm)]
+    if norms:
+        everything = torch.cat([norm.sums for norm in norms])
+        sum_over_replicas(everything)
+        for norm, sums in zip(norms, everything.split([len(norm.sums) for norm in norms]), strict=True):
+            norm.sums.copy_(sums)
+            norm.finish_step()

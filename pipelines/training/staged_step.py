@@ -1,0 +1,91 @@
+"""What one step of a model in stages is about: this rank's micro-batches, the loss, the sums, the update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sparkring.models.batch_norm import finish_steps
+from sparkring.models.blocks import StageModule
+from sparkring.pipelines.data.loader import Batch
+from sparkring.pipelines.parallel.tensor_parallel.set_reducer import SetReducer
+from sparkring.pipelines.training.gradient_ring import GradientRing
+from sparkring.pipelines.training.step import Inputs
+from sparkring.pipelines.training.tasks import LossSum
+
+
+@dataclass(frozen=True)
+class TiedParameter:
+    """A parameter that other stages hold too."""
+
+    name: str
+    parameter: nn.Parameter
+    reducer: SetReducer
+
+    def sum_gradient(self) -> None:
+        """Sum over all who hold it; zeros where no pass reached it."""
+        if self.parameter.grad is None:
+            self.parameter.grad = torch.zeros_like(self.parameter)
+        self.reducer.sum_(self.parameter.grad, f"tied.{self.name}")
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a worker's steps have in common."""
+
+    chunks: tuple[StageModule, ...]
+    replica: int
+    replicas: SetReducer
+    """Of its stage."""
+    inputs: Inputs
+    loss_sum: LossSum
+    ring: GradientRing
+    tied: tuple[TiedParameter, ...]
+    optimizer: torch.optim.Optimizer
+
+
+class Step:
+    """What one step is about, for the executor."""
+
+    def __init__(self, share: Share, batch: Batch) -> None:
+        self._share, self._global_rows, self._parts = share, batch.global_rows, batch.micro_batches()
+
+    def batch(self, micro_batch: int) -> dict[str, Tensor]:
+        """See StepWork."""
+        return self._share.inputs.of(self._part(micro_batch))
+
+    def labels(self, micro_batch: int) -> Tensor:
+        """What the last chunk is to predict."""
+        return self._share.inputs.labels(self._part(micro_batch))
+
+    def loss(self, micro_batch: int, outputs: Mapping[str, Tensor]) -> Tensor:
+        """See StepWork."""
+        return self._share.loss_sum(only(outputs), self.labels(micro_batch)) / self._global_rows
+
+    def last_backward(self) -> None:
+        """See StepWork."""
+        self._share.ring.last_pass(0.0)
+
+    def reduce(self) -> None:
+        """See StepWork."""
+        self._share.ring.finish()
+        for one in self._share.tied:
+            one.sum_gradient()
+        finish_steps(self._share.chunks, lambda sums: self._share.replicas.sum_(sums, "batch statistics"))
+
+    def step(self) -> None:
+        """See StepWork."""
+        self._share.optimizer.step()
+
+    def _part(self, micro_batch: int) -> dict[str, Tensor]:
+        """This rank's tensors of a micro-batch: they are dealt to the replicas round and round."""
+        return self._parts[(micro_batch - self._share.replica) // self._share.replicas.size]
+
+
+def only(outputs: Mapping[str, Tensor]) -> Tensor:
+    """The model's one output."""
+    (output,) = outputs.values()
+    return output

@@ -1,0 +1,70 @@
+"""A small committed dataset version of token rows, written with pyarrow alone: for tests of what trains on text."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparkring.pipelines.data.manifest import DataField, DataFile, Dataset, Manifest, Split, TensorSpec, content_id
+from sparkring.pipelines.data.preprocessing import Preprocessing, TokensFeature
+from sparkring.pipelines.data.rowhash import rows_digest, to_hex
+
+LENGTH, VOCABULARY, END, PAD = 6, 13, 11, 12
+
+
+def write_token_dataset(folder: Path, groups: Sequence[int], *, validation_rows: int = 37) -> Dataset:
+    """Commit version 1: a file a split, whose rows count through the vocabulary from anywhere, in steps of one or two.
+
+    Args:
+        folder: The dataset's folder.
+        groups: Rows of the train split's row groups.
+        validation_rows: Rows of the validation split.
+    """
+    fields = (DataField(name="row_id", dtype="int64"), DataField(name="tokens", dtype="int32", shape=(LENGTH,), codec="ndarray"))
+    generator = np.random.default_rng(0)
+    splits = {"train": _write(folder, "train", groups, 0, generator),
+              "validation": _write(folder, "validation", [validation_rows], sum(groups), generator)}
+    counts = {name: split.rows * LENGTH for name, split in splits.items()}
+    dataset = Dataset(str(folder))
+    dataset.commit(Manifest(
+        version=1, parent=None, data_id="d1", content_id=content_id(fields, splits), recipe_id="r1", created_at="2026-01-01T00:00:00Z",
+        code_version="test", row_id="row_id", label="", task="next_token", fields=fields, splits=splits, recipe={}, source={},
+        tensors=(TensorSpec(name="tokens", dtype="int64", fields=("tokens",), stacked=False, shape=(LENGTH,)),
+                 TensorSpec(name="row_id", dtype="int64", fields=("row_id",), stacked=False)),
+        preprocessing=Preprocessing(numeric=(), categorical=(), train_rows=splits["train"].rows, tokens=TokensFeature(
+            column="text", length=LENGTH, vocabulary=VOCABULARY, end_id=END, pad_id=PAD, tokenizer_sha256=None, tokens=counts,
+            text_bytes=counts))))
+    return dataset
+
+
+def _write(folder: Path, name: str, groups: Sequence[int], first_id: int, generator: np.random.Generator) -> Split:
+    count = sum(groups)
+    ids = np.arange(first_id, first_id + count, dtype=np.int64)
+    starts, steps = generator.integers(0, END, (count, 1)), generator.integers(1, 3, (count, 1))
+    tokens = ((starts + steps * np.arange(LENGTH)) % END).astype(np.int32)
+    tokens[generator.random(count) < 0.1, LENGTH - 2:] = PAD
+    table = pa.table({"row_id": ids, "tokens": pa.array([_cell(row) for row in tokens], pa.binary())},
+                     schema=pa.schema([pa.field("row_id", pa.int64(), nullable=False), pa.field("tokens", pa.binary(), nullable=False)]))
+    path = folder / "data/d1" / name / "part-0.parquet"
+    path.parent.mkdir(parents=True)
+    with pq.ParquetWriter(path, table.schema) as writer:
+        for start, size in zip(np.cumsum([0, *groups[:-1]]), groups, strict=True):
+            writer.write_table(table.slice(int(start), size))
+    content, footer = path.read_bytes(), pq.ParquetFile(path).metadata
+    file = DataFile(path=str(path.relative_to(folder)), bytes=len(content), sha256=hashlib.sha256(content).hexdigest(),
+                    row_groups=tuple(groups),
+                    row_group_bytes=tuple(sum(footer.row_group(group).column(column).total_compressed_size for column in range(2))
+                                          for group in range(footer.num_row_groups)))
+    return Split(files=(file,), rows=count, rows_digest=to_hex(rows_digest(ids)))
+
+
+def _cell(row: np.ndarray) -> bytes:  # type: ignore[type-arg]
+    cell = io.BytesIO()
+    np.save(cell, row)
+    return cell.getvalue()
