@@ -30,7 +30,9 @@ doctor:  ## Look at this machine and say what is missing for a job
 test:  ## Run what must pass: lint, types, then all tests, on TEST_WORKERS=2 processes
 	@$(RUN) --browser
 	@$(MAKE) lint
-	@$(RUN) pytest --numprocesses $(TEST_WORKERS) --dist loadfile --durations=25
+	@# slow files first: short ones then fill up what is left of the last process's time
+	@$(RUN) pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 \
+	    tests/e2e tests/spark tests/cluster tests/parallel tests/unit
 
 .PHONY: test-unit
 test-unit:  ## Run the tests that need neither Spark nor ranks
