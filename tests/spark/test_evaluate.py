@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
+from sparkring import __main__ as cli
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError, DatasetError
 from sparkring.pipelines.data.manifest import Dataset
@@ -23,6 +25,7 @@ from sparkring.spark_jobs.baselines import REGULARISATION
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
+from tests.support.configs import write
 from tests.support.etl_tables import etl_config, save_untrained
 
 pytest_plugins = ["tests.support.etl_spark"]
@@ -97,6 +100,21 @@ def test_the_document_says_what_was_judged_and_is_reused_for_it_only(
     assert (other["weights_sha256"], "marked" in other) == (weights, False)
     assert other["network"]["loss"] != evaluation["network"]["loss"]
     assert other["logistic_regression"]["auc"] == pytest.approx(evaluation["logistic_regression"]["auc"])
+
+
+def test_a_damaged_document_ends_the_command_in_one_line(config: Config, evaluation: dict[str, Any], tmp_path: Path,
+                                                         monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(config.run, "evaluation.json")
+    committed = path.read_bytes()
+    path.write_bytes(committed[:-20])
+    monkeypatch.setattr(sys, "argv", ["sparkring", "evaluate", write(tmp_path, "trips.yaml", config.model_dump(mode="json"))])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = " ".join(capsys.readouterr().err.split())
+    path.write_bytes(committed)
+    assert (ended.value.code, "Traceback" in said) == (2, False)
+    assert "evaluation.json is damaged: found no JSON" in said
+    assert "delete it and run `sparkring evaluate` again" in said
 
 
 def test_without_a_model_there_is_nothing_to_judge(spark: SparkSession, config: Config, tmp_path: Path) -> None:
