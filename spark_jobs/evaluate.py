@@ -54,6 +54,7 @@ def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Pro
         DatasetError: the dataset version is not what the model was trained on, a file of it is not what was committed, or its
             test rows have one label only.
         DocumentDamaged: ``evaluation.json`` is there and cannot be read.
+        EnvironmentProblem, StorageError: Spark cannot read the dataset.
     """
     card, store = load_card(config.run), open_store(config.run)
     manifest = trained_on(card)

@@ -24,6 +24,7 @@ from sparkring.pipelines.data.manifest import Dataset, Manifest
 from sparkring.pipelines.data.store import Store, open_store
 from sparkring.pipelines.training.model_files import ModelCard, load_card
 from sparkring.spark_jobs.etl.columns import named
+from sparkring.spark_jobs.etl.committed_files import read_committed
 from sparkring.spark_jobs.etl.encode import encode
 from sparkring.spark_jobs.etl.images import config_of, normalise_images
 from sparkring.spark_jobs.predict import predict, source_columns
@@ -60,6 +61,7 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
         ConfigError: the run has no trained model.
         DatasetError: the dataset version is not what the model was trained on any more, or a file of it is not what was committed.
         SourceError: ``frame`` lacks a column.
+        EnvironmentProblem, StorageError: Spark cannot read the dataset.
     """
     began = time.perf_counter()
     card, store = load_card(config.run), open_store(config.scores)
@@ -107,12 +109,13 @@ def read_split(spark: SparkSession, manifest: Manifest, dataset_url: str, split:
 
     Raises:
         DatasetChanged: by its size or footer a file is another one; it is named. Training asks the same before its first step.
+        EnvironmentProblem, StorageError: Spark cannot read them.
     """
     store = open_store(dataset_url)
     findings = check_footers(store, manifest, manifest.splits[split].files)
     if findings:
         raise DatasetChanged(store.url, version=manifest.version, findings=list(map(str, findings)))
-    return spark.read.parquet(*(spark_path(store.path(file.path)) for file in manifest.splits[split].files))
+    return read_committed(spark, store, manifest.splits[split].files)
 
 
 def encode_raw(frame: DataFrame, card: ModelCard, *, row_id: str) -> DataFrame:

@@ -15,7 +15,7 @@ from sparkring.errors import ConfigError
 from sparkring.pipelines.data.manifest import Dataset, Manifest, Split
 from sparkring.pipelines.data.rowhash import add, from_hex, to_hex
 from sparkring.spark_jobs.etl.columns import named
-from sparkring.spark_jobs.session import spark_path
+from sparkring.spark_jobs.etl.committed_files import read_committed
 
 _ALIKE = ("features", "label", "row_id", "task", "split")
 """Parts of ``prepare`` that must be as they were when the parent was made."""
@@ -41,9 +41,13 @@ def appendable(dataset: Dataset, config: PrepareConfig) -> Manifest:
 
 
 def known_rows(spark: SparkSession, dataset: Dataset, parent: Manifest) -> DataFrame:
-    """One column: the ids of all rows of ``parent``."""
-    paths = [spark_path(dataset.store.path(file.path)) for split in parent.splits.values() for file in split.files]
-    return spark.read.parquet(*paths).select(named(parent.row_id).alias("__known_row"))
+    """One column: the ids of all rows of ``parent``.
+
+    Raises:
+        EnvironmentProblem, StorageError: Spark cannot read its files.
+    """
+    files = (file for split in parent.splits.values() for file in split.files)
+    return read_committed(spark, dataset.store, files).select(named(parent.row_id).alias("__known_row"))
 
 
 def joined_splits(parent: Manifest, new: Mapping[str, Split]) -> dict[str, Split]:

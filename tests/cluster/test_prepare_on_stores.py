@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
+from sparkring.conf.schema import SourceConfig
+from sparkring.errors import EnvironmentProblem
 from sparkring.pipelines.data.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.manifest import Dataset
 from sparkring.pipelines.data.reader import SplitReader
 from sparkring.spark_jobs.etl.petastorm_schema import COMMON_METADATA
+from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
-from tests.support.etl_tables import etl_config, examples
+from sparkring.spark_jobs.score import score
+from tests.support.etl_tables import etl_config, examples, save_untrained, trips, write_trips
 from tests.support.versions import damage
 
 pytest_plugins = ["tests.support.places", "tests.support.etl_spark"]
@@ -37,3 +44,17 @@ def test_a_version_is_prepared_read_and_reused(place: str, spark: SparkSession, 
     again = prepare(config, spark=spark)
     assert (again.version, again.reused) == (2, False)
     assert dataset.manifest(2).content_id == manifest.content_id
+    save_untrained(config)
+    (source,) = config.prepare.sources.values()
+    assert isinstance(source, SourceConfig)
+    write_trips(Path(source.path), [*trips(), replace(trips()[0], id=1000)])
+    spark_reads: list[Callable[[], object]] = [
+        lambda: score(config, spark=spark).rows, lambda: evaluate(config, spark=spark)["split"],
+        lambda: prepare(config, append=True, spark=spark).version]
+    if place.startswith("s3:"):  # this Spark has no s3a
+        for reads in spark_reads:
+            with pytest.raises(EnvironmentProblem, match=r"Spark cannot read s3://.*org\.apache\.hadoop:hadoop-aws"):
+                reads()
+        assert dataset.versions() == [1, 2]
+    else:
+        assert [reads() for reads in spark_reads] == [manifest.splits["test"].rows, "test", 3]

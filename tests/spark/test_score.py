@@ -18,10 +18,12 @@ from pyspark.sql import functions as sf
 
 from sparkring import __main__ as cli
 from sparkring.conf.schema import Config, SourceConfig
-from sparkring.errors import CheckpointDamaged, ConfigError, DatasetChanged, DatasetError, SourceError
+from sparkring.errors import CheckpointDamaged, ConfigError, DatasetChanged, DatasetError, EnvironmentProblem, SourceError, StorageError
 from sparkring.pipelines.data.manifest import Dataset
+from sparkring.pipelines.data.s3_store import S3Store
 from sparkring.pipelines.data.store import open_store
 from sparkring.pipelines.training.model_files import load_model
+from sparkring.spark_jobs.etl.committed_files import read_committed
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import ScoreResult, score
@@ -179,6 +181,18 @@ def test_a_file_that_was_changed_is_named_before_anything_is_computed(
     assert score(config, spark=spark).rows == dataset.manifest().splits["test"].rows  # the control: the test split is whole
     train.write_bytes(committed[1])
     assert evaluate(config, spark=spark)["split"] == "test"
+
+
+def test_where_spark_has_no_client_for_the_store_it_is_told_in_one_line(spark: SparkSession, config: Config) -> None:
+    manifest = Dataset(config.dataset).manifest()
+    files, store = manifest.splits["test"].files, open_store(config.dataset)
+    bucket = S3Store("s3://bucket/prefix")  # nothing of it is asked: Spark has no class for it
+    with pytest.raises(EnvironmentProblem, match=r"Spark cannot read s3://bucket/prefix: .*S3AFileSystem.*spark\.jars\.packages") as raised:
+        read_committed(spark, bucket, files)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(StorageError, match=r"Spark cannot read file:.*PATH_NOT_FOUND.*; see that its files are there"):
+        read_committed(spark, store, [files[0].model_copy(update={"path": "gone.parquet"})])
+    assert read_committed(spark, store, files).count() == manifest.splits["test"].rows  # the control
 
 
 def test_over_spark_connect_everything_is_as_in_a_classic_session(spark: SparkSession, config: Config, tmp_path: Path) -> None:

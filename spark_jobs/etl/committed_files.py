@@ -1,0 +1,41 @@
+"""Files that a manifest names, as Spark reads them: where Spark cannot, it is told in one line and not by a stack of Java's.
+
+Training reads them by itself (``pipelines/data/reader.py``); Spark reads them to score, to evaluate and to append. On S3 it does
+so by Hadoop's ``s3a``, which does not come with pyspark: docs/stores.md says how to get it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sparkring.errors import EnvironmentProblem, StorageError
+from sparkring.pipelines.data.manifest import DataFile
+from sparkring.pipelines.data.store import Store
+from sparkring.spark_jobs.session import spark_path
+from sparkring.spark_jobs.spark_errors import SPARK_ERRORS, reason
+
+
+def read_committed(spark: SparkSession, store: Store, files: Iterable[DataFile]) -> DataFrame:
+    """Exactly these files; their rows are not read yet.
+
+    Args:
+        spark: The session to read with.
+        store: The dataset's.
+        files: As the manifest names them.
+    Raises:
+        EnvironmentProblem: the store is a bucket, and Spark has no client for S3.
+        StorageError: Spark cannot open a file.
+    """
+    try:
+        frame = spark.read.parquet(*(spark_path(store.path(file.path)) for file in files))
+        _ = frame.schema  # over Connect nothing was looked at until here
+    except SPARK_ERRORS as error:
+        if "S3AFileSystem" in str(error):
+            raise EnvironmentProblem(
+                f"Spark cannot read {store.url}: {reason(error)}; to score, evaluate or append, add "
+                "org.apache.hadoop:hadoop-aws of Spark's Hadoop release to spark.conf.spark.jars.packages (docs/stores.md).") from error
+        raise StorageError(f"Spark cannot read {store.url}: {reason(error)}; see that its files are there, and that Spark "
+                           "(the driver and the executors) reaches them with its own settings (docs/stores.md).") from error
+    return frame
