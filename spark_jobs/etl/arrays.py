@@ -6,7 +6,9 @@
                                                          is made at once (of ragged rows, those of one length together)
                              compressed_ndarray          what numpy.savez_compressed writes, row by row
 
-A value that is null, that the type cannot hold, or an array of another length than the config says stops the job.
+Where other features are made of such a column too (its bucket, its hash), they are made of the query's own values: what is kept
+then stands beside it until ``encode.py`` gives it the name. A value that is null, that the type cannot hold, or an array of
+another length than the config says stops the job.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from sparkring.conf.schema import RawConfig
+from sparkring.conf.schema import FeaturesConfig, RawConfig
 from sparkring.pipelines.data.manifest import DataField
 from sparkring.spark_jobs.etl.npy import npy_column
 from sparkring.spark_jobs.etl.petastorm_schema import stored_type
@@ -30,6 +32,8 @@ from sparkring.spark_jobs.etl.petastorm_schema import stored_type
 _STORED = {"bool": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "uint8": pa.int16(),
            "uint16": pa.int32(), "uint32": pa.int64(), "float32": pa.float32(), "float64": pa.float64()}
 """Arrow's counterpart of ``petastorm_schema.stored_type``."""
+BESIDE = "__raw_"
+"""Begins the name of what is kept of a column that others are made of. No column of a query that the config names begins so."""
 
 
 def describe_raw(config: RawConfig) -> DataField:
@@ -37,12 +41,19 @@ def describe_raw(config: RawConfig) -> DataField:
     return DataField(name=config.column, dtype=config.dtype, shape=config.shape, codec=config.codec if config.shape else "scalar")
 
 
-def store_raw(frame: DataFrame, configs: Sequence[RawConfig]) -> DataFrame:
-    """Replace columns by what the dataset keeps of them; the others are as they were."""
-    fields = {config.column: describe_raw(config) for config in configs}
-    schema = StructType([StructField(field.name, stored_type(fields[field.name]), nullable=False) if field.name in fields else field
-                         for field in frame.schema])
-    return frame.mapInArrow(partial(_store_batches, fields=fields), schema)
+def store_raw(frame: DataFrame, features: FeaturesConfig) -> DataFrame:
+    """Replace raw columns by what the dataset keeps of them, or put that beside those which others are made of; the rest is as it was."""
+    fields = {raw.column: describe_raw(raw) for raw in features.raw}
+    shared = [name for name in frame.columns if name in fields and name in _sources(features)]
+    stored = {name: StructField(name, stored_type(field), nullable=False) for name, field in fields.items()}
+    schema = StructType([field if field.name in shared else stored.get(field.name, field) for field in frame.schema]
+                        + [StructField(BESIDE + name, stored[name].dataType, nullable=False) for name in shared])
+    return frame.mapInArrow(partial(_store_batches, fields=fields, shared=shared), schema)
+
+
+def _sources(features: FeaturesConfig) -> set[str]:
+    """Columns that others are computed from."""
+    return {each.column for each in (*features.moments, *features.buckets, *features.hashed)}
 
 
 def stored_column(column: pa.Array, field: DataField) -> pa.Array:
@@ -103,9 +114,11 @@ def _compressed(values: NDArray[np.generic], field: DataField) -> bytes:
     return file.getvalue()
 
 
-def _store_batches(batches: Iterable[pa.RecordBatch], *, fields: dict[str, DataField]) -> Iterator[pa.RecordBatch]:
+def _store_batches(batches: Iterable[pa.RecordBatch], *, fields: dict[str, DataField], shared: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """What a task runs."""
     for batch in batches:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        stored = {name: stored_column(columns[name], field) for name, field in fields.items()}
         yield pa.RecordBatch.from_pydict({
-            name: stored_column(column, fields[name]) if name in fields else column
-            for name, column in zip(batch.schema.names, batch.columns, strict=True)})
+            **{name: column if name in shared else stored.get(name, column) for name, column in columns.items()},
+            **{BESIDE + name: stored[name] for name in shared}})

@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from sparkring.pipelines.data.preprocessing import CategoricalFeature, NumericFeature, Preprocessing
+from sparkring.spark_jobs.etl.arrays import BESIDE
 from sparkring.spark_jobs.etl.columns import finite, named
 from sparkring.spark_jobs.etl.derive import bucket_of, hash_of, value_of
 
@@ -20,14 +21,15 @@ def encode(frame: DataFrame, preprocessing: Preprocessing) -> DataFrame:
     """Replace each raw feature by its encoded value.
 
     Args:
-        frame: The columns that features are made of, by their names; other columns pass through.
+        frame: The columns that features are made of, by their names; other columns pass through, what
+            ``arrays.store_raw`` put beside one takes its name.
         preprocessing: The fitted figures.
     Returns:
         The other columns, then numeric features as float, then those with ids as int, none of them null.
     """
     features = (*preprocessing.numeric, *preprocessing.with_ids)
     taken = {name for feature in features for name in (feature.source, feature.column)}
-    others = [named(name) for name in frame.columns if name not in taken]
+    others = [named(name).alias(name.removeprefix(BESIDE)) for name in frame.columns if name not in taken]
     for place, feature in enumerate(preprocessing.categorical):
         frame = _look_up(frame, feature, place)
     return frame.select(*others, *(_standardised(feature) for feature in preprocessing.numeric),

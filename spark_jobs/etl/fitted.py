@@ -78,7 +78,7 @@ def new_examples(spark: SparkSession, config: PrepareConfig, parent: Preprocessi
         features = config.features
         result = run_query(spark, config)
         result = result.join(known, named(config.row_id).cast("bigint") == sf.col(known.columns[0]), "left_anti")
-        result = store_raw(result, features.raw) if features.raw else result
+        result = store_raw(result, features) if features.raw else result
         result = (normalise_images(result, features.image) if features.image else result).persist()
         kept.callback(result.unpersist)
         survey(result, config, whole=False)
@@ -92,7 +92,7 @@ def new_examples(spark: SparkSession, config: PrepareConfig, parent: Preprocessi
 def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFrame], DataFrame], begin: Callable[[str], None]) -> Fitted:
     begin("joining")
     features, split = config.features, split_name(config)
-    result = store_raw(result, features.raw) if features.raw else result
+    result = store_raw(result, features) if features.raw else result
     result = keep(normalise_images(result, features.image) if features.image else result)
     rows = survey(result, config)
     examples = result.where(named(config.label).isNotNull())

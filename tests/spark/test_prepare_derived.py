@@ -240,6 +240,26 @@ def test_scoring_encodes_raw_rows_by_the_stored_definition_as_prepare_did(made: 
         score(made, spark=spark, frame=raw.drop("at"))
 
 
+def test_a_column_is_kept_as_it_is_beside_what_is_made_of_it(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [visit for visit in visits() if visit.price is not None and visit.km is not None and not math.isnan(visit.km)]
+    config = _config(tmp_path, rows, numeric=[], raw=[{"column": "price", "dtype": "float64"}, {"column": "km", "dtype": "float32"}],
+                     hashed=[{"column": "price", "ids": 50, "seed": 3}])
+    prepare(config, spark=spark)
+    by_id, found = {visit.id: visit for visit in rows}, _rows(config)
+    assert set(found) == set(by_id)
+    edges = {feature.column: feature.edges for feature in _manifest(config).preprocessing.buckets}
+    for number, row in found.items():
+        price, km = by_id[number].price, by_id[number].km
+        assert price is not None
+        assert km is not None
+        assert (row["price"], row["km"]) == (pytest.approx(float(price), rel=1e-12), np.float32(km))
+        assert row["price_hash"] == _hashed(f"{price:.2f}", ids=50, seed=3)  # of the query's decimal, not of the double that is kept
+        assert row["km_bucket"] == 1 + int(np.searchsorted(edges["km_bucket"], km, side="right"))
+    raw = {row["row_id"]: row.asDict() for row in encode_raw(_raw(spark, config), save_untrained(config), row_id="row_id").collect()}
+    assert [(raw[number]["price_hash"], raw[number]["km_bucket"]) for number in found] == [
+        (row["price_hash"], row["km_bucket"]) for row in found.values()]
+
+
 def test_training_and_evaluation_take_the_same_columns(made: Config, spark: SparkSession) -> None:
     dataset, manifest = Dataset(made.dataset), _manifest(made)
     shapes = shapes_of(manifest.task, manifest.preprocessing)
