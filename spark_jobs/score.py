@@ -25,8 +25,10 @@ from sparkring.pipelines.data.store import Store, open_store
 from sparkring.pipelines.training.model_files import ModelCard, load_card
 from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.etl.committed_files import read_committed
+from sparkring.spark_jobs.etl.derive import check_moments
 from sparkring.spark_jobs.etl.encode import encode
 from sparkring.spark_jobs.etl.images import config_of, normalise_images
+from sparkring.spark_jobs.etl.roles import moments_of_model, roles_of_model
 from sparkring.spark_jobs.predict import predict, source_columns
 from sparkring.spark_jobs.progress import SILENT, Progress
 from sparkring.spark_jobs.scores import Scores, commit_scores, latest_scores
@@ -60,7 +62,7 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
     Raises:
         ConfigError: the run has no trained model.
         DatasetError: the dataset version is not what the model was trained on any more, or a file of it is not what was committed.
-        SourceError: ``frame`` lacks a column.
+        SourceError: ``frame`` lacks a column, or has one of another type than the model's features are made of.
         EnvironmentProblem, StorageError: Spark cannot read the dataset.
     """
     began = time.perf_counter()
@@ -122,7 +124,8 @@ def encode_raw(frame: DataFrame, card: ModelCard, *, row_id: str) -> DataFrame:
     """Encode raw rows as the model's training rows were.
 
     Raises:
-        SourceError: a feature or the row id is missing, or the rows are texts.
+        SourceError: a feature or the row id is missing, a feature is of a type that prepare refuses for it (the same row would be
+            encoded otherwise than for training), or the rows are texts.
     """
     if card.task == "next_token":
         raise SourceError(f"the model {card.name} predicts tokens, and given texts are not cut into rows here; "
@@ -132,6 +135,7 @@ def encode_raw(frame: DataFrame, card: ModelCard, *, row_id: str) -> DataFrame:
         if name not in frame.columns:
             raise SourceError(f"the rows to score have no column {name}{nearest(name, frame.columns)}; the model {card.name} needs "
                               f"{row_id} and its {len(features)} features, as the query of its config yields them.")
+    _check_types(frame, card, features)
     encoded = encode(frame, card.preprocessing)
     if card.model.kind != "image" or card.preprocessing.image is None:
         return encoded
@@ -139,6 +143,17 @@ def encode_raw(frame: DataFrame, card: ModelCard, *, row_id: str) -> DataFrame:
     problem = sf.raise_error(sf.concat(sf.lit(f"an image in column {image} cannot be used: "), sf.col("__problem")))
     normalised = normalise_images(encoded, config_of(card.preprocessing.image))
     return normalised.select(*(sf.coalesce(named(name), problem).alias(name) if name == image else named(name) for name in encoded.columns))
+
+
+def _check_types(frame: DataFrame, card: ModelCard, features: list[str]) -> None:
+    types = {field.name: field.dataType for field in frame.schema}
+    remedy = f"bring it as the query that {card.name} was trained on yields it"
+    for role, name, kinds, expected in roles_of_model(card.preprocessing):
+        if name in features and not isinstance(types[name], kinds):
+            raise SourceError(f"column {name} of the rows to score is {types[name].simpleString()}, but {role} must be {expected}; "
+                              f"{remedy}.")
+    moments = [moment for moment in moments_of_model(card.preprocessing) if moment.column in features]
+    check_moments(moments, types, rows="the rows to score", remedy=remedy)
 
 
 def _named_classes(encoded: DataFrame, label: str, classes: tuple[str, ...]) -> DataFrame:

@@ -52,12 +52,14 @@ def hash_of(feature: HashFeature) -> Column:
     return sf.when(text.isNull(), 0).otherwise(number.cast("int"))
 
 
-def check_moments(moments: Sequence[MomentConfig], types: Mapping[str, DataType]) -> None:
+def check_moments(moments: Sequence[MomentConfig], types: Mapping[str, DataType], *, rows: str = "the query", remedy: str = "") -> None:
     """See that the columns have what is asked of them: a date has no hour, and only an instant looks different in other time zones.
 
     Args:
         moments: What is asked.
-        types: Of the query's columns, by name.
+        types: Of the rows' columns, by name.
+        rows: What has these columns, for errors.
+        remedy: What to do; default: change the config or the query.
     Raises:
         SourceError: a part or a time zone that a column's type rules out.
     """
@@ -65,11 +67,12 @@ def check_moments(moments: Sequence[MomentConfig], types: Mapping[str, DataType]
         kind = types[moment.column]
         timed = [part for part in (*moment.numbers, *moment.waves, *moment.categories) if part in _TIMES_OF_DAY]
         if timed and isinstance(kind, DateType):
-            raise SourceError(f"prepare.features.moments asks for the {timed[0]} of {moment.column}, which is a date in the query; "
-                              "leave that part out, or yield a timestamp.")
+            raise SourceError(f"prepare.features.moments asks for the {timed[0]} of {moment.column}, which is a date in {rows}; "
+                              f"{remedy or 'leave that part out, or yield a timestamp'}.")
         if moment.time_zone != "UTC" and not isinstance(kind, TimestampType):
             raise SourceError(f"prepare.features.moments reads {moment.column} by the clocks of {moment.time_zone}, but it is "
-                              f"{kind.simpleString()} in the query and so no instant; leave time_zone out, or yield a timestamp.")
+                              f"{kind.simpleString()} in {rows} and so no instant; "
+                              f"{remedy or 'leave time_zone out, or yield a timestamp'}.")
 
 
 def _part(moment: MomentPart) -> Column:

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import ArrayType, AtomicType, BinaryType, BooleanType, DataType, IntegralType, NumericType, StringType
 
 from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import ConfigError, SourceError, nearest
-from sparkring.spark_jobs.etl.columns import MOMENTS, ONE_TEXT, named
+from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.etl.derive import check_moments
+from sparkring.spark_jobs.etl.roles import roles_of_query
 from sparkring.spark_jobs.etl.splits import SPLITS, key_figures, split_key, split_name, why_empty
 from sparkring.spark_jobs.spark_errors import SPARK_ERRORS, reason
 
@@ -56,7 +56,8 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
         types = {field.name: field.dataType for field in result.schema}
     except SPARK_ERRORS as error:
         raise ConfigError(f"prepare.query cannot run: {reason(error)}") from None
-    for role, name, kinds, expected in _roles(config):
+    roles = roles_of_query(config)
+    for role, name, kinds, expected in roles:
         if name not in types:
             raise ConfigError(f"{role} names column {name}, which the query does not yield{nearest(name, types)}; "
                               f"it yields {', '.join(types)}.")
@@ -64,7 +65,7 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
             raise SourceError(f"column {name} of the query is {types[name].simpleString()}, but {role} must be {expected}; "
                               f"cast it in the query, e.g. CAST({name} AS {expected.partition(' ')[0].upper()}).")
     check_moments(config.features.moments, types)
-    return result.select([named(name) for name in dict.fromkeys(name for _, name, _, _ in _roles(config))])
+    return result.select([named(name) for name in dict.fromkeys(role.column for role in roles)])
 
 
 def survey(result: DataFrame, config: PrepareConfig, *, whole: bool = True) -> dict[str, int]:
@@ -98,30 +99,9 @@ def survey(result: DataFrame, config: PrepareConfig, *, whole: bool = True) -> d
     return {name: found[name] for name in SPLITS}
 
 
-def _roles(config: PrepareConfig) -> list[tuple[str, str, tuple[type[DataType], ...], str]]:
-    """Config key, column, allowed types, and how to call them."""
-    numbers: tuple[type[DataType], ...] = (NumericType, BooleanType)
-    key, image, tokens = split_key(config), config.features.image, config.features.tokens
-    split = ("prepare.split.column", key.column, key.types, key.expected)
-    if tokens:
-        return [("prepare.features.tokens.document", tokens.document, (StringType,), "string"),
-                ("prepare.features.tokens.column", tokens.column, (StringType, BinaryType), "string"), split]
-    label = (numbers, "int (0 or 1)") if config.task == "binary" else ((IntegralType, StringType), "string or bigint")
-    return [("prepare.row_id", config.row_id, (IntegralType,), "bigint"), ("prepare.label", config.label, *label), split,
-            *([("prepare.features.image.column", image.column, (BinaryType,), "binary")] if image else []),
-            *(("prepare.features.raw", raw.column, (ArrayType,) if raw.shape else numbers, "array of numbers" if raw.shape else "double")
-              for raw in config.features.raw),
-            *(("prepare.features.numeric", name, numbers, "double") for name in config.features.numeric),
-            *(("prepare.features.categorical", name, (AtomicType,), "string") for name in config.features.categorical),
-            *(("prepare.features.moments", moment.column, MOMENTS, "timestamp") for moment in config.features.moments),
-            *(("prepare.features.buckets", bucket.column, numbers, "double") for bucket in config.features.buckets),
-            *(("prepare.features.hashed", hashed.column, ONE_TEXT, "string, whole number, decimal, boolean, date or timestamp")
-              for hashed in config.features.hashed)]
-
-
 def _check_names(config: PrepareConfig) -> None:
     """Names become attributes of Petastorm's rows; and the answer may not be among the questions."""
-    for role, name, _, _ in _roles(config):
+    for role, name, _, _ in roles_of_query(config):
         if not name.isidentifier() or name.startswith("_"):
             raise ConfigError(f"{role}: {name!r} cannot name a dataset's column; "
                               "give it a name of letters, digits and _ in the query (AS), not beginning with a digit or _.")

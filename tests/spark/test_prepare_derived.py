@@ -260,6 +260,27 @@ def test_a_column_is_kept_as_it_is_beside_what_is_made_of_it(spark: SparkSession
         (row["price_hash"], row["km_bucket"]) for row in found.values()]
 
 
+@pytest.mark.parametrize(("column", "kind", "message"), [
+    pytest.param("at", "date", "asks for the hour of at, which is a date in the rows to score; bring it as the query that visits was",
+                 id="the hour of a date"),
+    pytest.param("at", "timestamp_ntz", "by the clocks of America/New_York, but it is timestamp_ntz in the rows to score and so no instant",
+                 id="the time zone of what is no instant"),
+    pytest.param("agent", "double", r"column agent of the rows to score is double, but prepare\.features\.hashed must be string, whole",
+                 id="the text of a double"),
+    pytest.param("price", "string", r"column price of the rows to score is string, but prepare\.features\.numeric must be double",
+                 id="a number's text"),
+    pytest.param("km", "array<double>", r"column km of the rows to score is array<double>, but prepare\.features\.buckets must be double",
+                 id="the range of an array")])
+def test_rows_whose_types_prepare_would_refuse_are_not_scored(made: Config, spark: SparkSession, column: str, kind: str,
+                                                              message: str) -> None:
+    card, raw = save_untrained(made), _raw(spark, made)
+    brought = raw.withColumn(column, sf.lit(None).cast(kind))
+    with pytest.raises(SourceError, match=message):
+        encode_raw(brought, card, row_id="row_id")
+    again = brought.withColumn(column, sf.lit(None).cast(raw.schema[column].dataType))  # the control: the type alone was refused
+    assert "km_bucket" in encode_raw(again, card, row_id="row_id").columns
+
+
 def test_training_and_evaluation_take_the_same_columns(made: Config, spark: SparkSession) -> None:
     dataset, manifest = Dataset(made.dataset), _manifest(made)
     shapes = shapes_of(manifest.task, manifest.preprocessing)
