@@ -116,7 +116,7 @@ def test_what_cannot_be_laid_out_is_refused_with_the_reason(dataset: Path, tmp_p
             ({"replicas": [2, 1], "micro_batches": 6}, 2, "are 3 ranks, num_ranks=2"),
             ({"replicas": [2, 1], "micro_batches": 5}, 3, "no multiple of a stage's 2 replicas"),
             ({"replicas": [1, 1], "micro_batches": 4, "chunks_per_stage": 2}, 2, "needs schedule interleaved"),
-            ({"replicas": [1] * 9}, 9, "the model has 4 blocks"),
+            ({"replicas": [1] * 9, "micro_batches": 9}, 9, "the model has 4 blocks"),
             ({"replicas": [1, 1], "micro_batches": 4, "cut": ["nowhere"]}, 2, "no block is called 'nowhere'")):
         with pytest.raises(ConfigError, match=found):
             TrainJob.model_validate(_job(dataset, tmp_path, parallel, ranks=ranks)).layout()
