@@ -115,8 +115,10 @@ def _smallest_that_fits(model: ModelProfile, cluster: Cluster, candidate: Candid
 
 
 def _rank(priced: Priced) -> tuple[float, ...]:
+    """By seconds to six digits, since the same sum in another order is no difference; then the simpler first."""
     chosen = priced.candidate
-    return (priced.seconds, chosen.num_ranks, chosen.num_stages, chosen.micro_batches, chosen.schedule != "1f1b", chosen.chunks_per_stage)
+    seconds = float(f"{priced.seconds:.6g}")
+    return (seconds, chosen.num_ranks, chosen.num_stages, chosen.micro_batches, chosen.schedule != "1f1b", chosen.chunks_per_stage)
 
 
 def _reason(priced: Priced, ranked: Sequence[Priced]) -> str:
