@@ -53,7 +53,8 @@ def store_raw(frame: DataFrame, features: FeaturesConfig) -> DataFrame:
 
 def _sources(features: FeaturesConfig) -> set[str]:
     """Columns that others are computed from."""
-    return {each.column for each in (*features.moments, *features.buckets, *features.hashed)}
+    return {*(each.column for each in features.moments), *(each.column for each in features.buckets),
+            *(each.column for each in features.hashed)}
 
 
 def stored_column(column: pa.Array, field: DataField) -> pa.Array:

@@ -160,8 +160,17 @@ def test_a_copy_of_which_a_part_was_lost_is_fetched_again(tmp_path: Path) -> Non
 def test_a_copy_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     flush, rename = os.fsync, Path.replace
-    monkeypatch.setattr(os, "fsync", lambda handle: (done.append(f"flush {os.fstat(handle).st_size}"), flush(handle))[1])
-    monkeypatch.setattr(Path, "replace", lambda path, target: (done.append("rename"), rename(path, target))[1])
+
+    def fsync(handle: int) -> None:
+        done.append(f"flush {os.fstat(handle).st_size}")
+        flush(handle)
+
+    def replace(path: Path, target: Path) -> Path:
+        done.append("rename")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
     _cache(_files(tmp_path / "store", 1, size=1000), tmp_path / "cache", limit_mb=1).open_input("file-0").close()
     assert done == ["flush 1000", "rename"]
 
