@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from sparkring.spark_jobs.reporting.canvas import draw, name_axes
 from sparkring.spark_jobs.reporting.palette import BASE_RATE, LOGISTIC, NETWORK
 from sparkring.spark_jobs.reporting.svg import as_file
-from sparkring.spark_jobs.reporting.words import compact
+from sparkring.spark_jobs.reporting.words import compact, several
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ def scaling_file(points: Sequence[Scaling], *, title: str) -> str:
             axes.legend(frameon=False, loc="upper left")
         name_axes(axes, x="ranks", y=f"steps a second, relative ({title})")
 
-    label = "; ".join(f"{point.num_ranks} ranks: {_times(first, point.best_s)}" for point in points)
+    label = "; ".join(f"{several(point.num_ranks, 'rank')}: {_times(first, point.best_s)}" for point in points)
     return as_file(draw(paint, name="plan", label=f"Predicted speed of the best layout, {title}. {label}."))
 
 
