@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from sparkring.errors import ConfigError
@@ -100,8 +101,10 @@ class GradientRing:
         self._untouched = set(range(len(self._parameters)))
         """What no pass of this step has reached yet."""
         self._more = False
-        self._hooks = [parameter.register_post_accumulate_grad_hook(self._make_hook(number))
-                       for number, parameter in enumerate(self._parameters)]
+        self._alone = tuple(group) == (communicator.context.rank,)
+        """Whether there is nobody to sum with: gradients then stay where autograd adds them up."""
+        self._hooks = [] if self._alone else [parameter.register_post_accumulate_grad_hook(self._make_hook(number))
+                                              for number, parameter in enumerate(self._parameters)]
 
     def begin(self, loss_share: Tensor | float | None = None) -> None:
         """Start a step.
@@ -127,6 +130,11 @@ class GradientRing:
     def finish(self) -> float:
         """Send what the backward pass did not reach as zeros, wait for the sums, and return the step's loss."""
         began = time.perf_counter()
+        if self._alone:
+            for parameter in self._parameters:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+            return float(self._reducer.buffers[-1][-1])
         for index, missing in enumerate(self._missing):
             if missing:
                 for number in missing & self._untouched:
