@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from numpy.linalg import norm
-from safetensors.torch import load
-from torch import Tensor
 
 from sparkring.errors import LayoutRefused
 from sparkring.pipelines.data.manifest import Dataset
@@ -17,11 +14,10 @@ from sparkring.pipelines.training.checkpoint import Checkpoints
 from sparkring.pipelines.training.events import read_events
 from sparkring.pipelines.training.job import TrainJob, layout_of
 from sparkring.pipelines.training.loop import train_rank
-from sparkring.pipelines.training.model_files import load_card, load_weights
 from sparkring.spark_jobs.audit import audit
 from tests.support.ranks import run_on_ranks
 from tests.support.token_dataset import write_token_dataset
-from tests.support.training import train_config
+from tests.support.training import largest_difference, train_config, weights_of_run
 
 GROUPS = (70, 30, 45, 52)
 ROWS = sum(GROUPS)
@@ -50,16 +46,6 @@ def _run(job: TrainJob, ranks: int) -> dict[str, Any]:
     return summary
 
 
-def _weights(folder: Path) -> dict[str, Tensor]:
-    url = str(folder / "run")
-    return load(load_weights(url, load_card(url)))
-
-
-def _distance(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
-    assert one.keys() == other.keys()
-    return max(float(norm(one[name] - other[name]) / norm(other[name])) for name in other)
-
-
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tokens") / "dataset"
@@ -84,7 +70,7 @@ def test_every_layout_trains_the_weights_of_one_process(
     tied = "untied" not in name
     folder, wanted = serial[tied]
     summary = _run(_job(dataset, tmp_path, ranks, parallel, tied=tied), ranks)
-    assert _distance(_weights(tmp_path), _weights(folder)) < 1e-10
+    assert largest_difference(weights_of_run(tmp_path), weights_of_run(folder)) < 1e-10
     assert summary["validation"] == pytest.approx(wanted["validation"], rel=1e-9)
     (tmp_path / "run" / "result.json").write_text(json.dumps(summary))
     proved = audit(str(tmp_path / "run"), dataset_url=str(dataset))
@@ -103,7 +89,7 @@ def test_a_checkpoint_of_shards_goes_on_in_stages_and_alone(
         _run(_job(dataset, folder, 4, first, epochs=1), 4)
         assert Checkpoints(str(folder / "run")).numbers() == [-(-ROWS // 48)]
         _run(_job(dataset, folder, ranks, parallel, generation=1), ranks)
-        assert _distance(_weights(folder), _weights(serial[True][0])) < 1e-10, str(parallel)
+        assert largest_difference(weights_of_run(folder), weights_of_run(serial[True][0])) < 1e-10, str(parallel)
 
 
 def test_shards_that_a_model_cannot_be_dealt_to_are_refused(dataset: Path, tmp_path: Path) -> None:

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from numpy.linalg import norm
-from safetensors.torch import load
-from torch import Tensor
 
 from sparkring.errors import ConfigError
 from sparkring.pipelines.data.manifest import Dataset
@@ -17,11 +14,10 @@ from sparkring.pipelines.training.checkpoint import Checkpoints
 from sparkring.pipelines.training.events import read_events
 from sparkring.pipelines.training.job import TrainJob
 from sparkring.pipelines.training.loop import train_rank
-from sparkring.pipelines.training.model_files import load_card, load_weights
 from sparkring.spark_jobs.audit import audit
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
-from tests.support.training import train_config
+from tests.support.training import largest_difference, train_config, weights_of_run
 
 FILES = ([700, 400], [331], [2, 570])
 ROWS = 2003
@@ -54,16 +50,6 @@ def _ranks(parallel: dict[str, Any]) -> int:
     return sum(parallel.get("replicas", [2]))
 
 
-def _weights(folder: Path) -> dict[str, Tensor]:
-    url = str(folder / "run")
-    return load(load_weights(url, load_card(url)))
-
-
-def _distance(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
-    assert one.keys() == other.keys()
-    return max(float(norm(one[name] - other[name]) / norm(other[name])) for name in other)
-
-
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rows") / "dataset"
@@ -84,7 +70,7 @@ def test_every_layout_trains_the_weights_of_one_process(dataset: Path, serial: P
     ranks = _ranks(parallel)
     hosts = (0,) * (ranks - ranks // 2) + (1,) * (ranks // 2) if name == "two of two" else ()
     summaries = run_on_ranks(ranks, train_rank, _job(dataset, tmp_path, parallel, ranks=ranks), hosts=hosts)
-    assert _distance(_weights(tmp_path), _weights(serial)) < 1e-10
+    assert largest_difference(weights_of_run(tmp_path), weights_of_run(serial)) < 1e-10
     (tmp_path / "run" / "result.json").write_text(json.dumps(summaries[0]))
     proved = audit(str(tmp_path / "run"), dataset_url=str(dataset))
     assert (proved.rows, proved.repeated) == (ROWS, 0)
@@ -108,7 +94,7 @@ def test_a_checkpoint_of_two_stages_of_two_goes_on_in_any_layout(dataset: Path, 
         run_on_ranks(4, train_rank, _job(dataset, folder, first, ranks=4, epochs=1))
         assert Checkpoints(str(folder / "run")).numbers() == [8]
         run_on_ranks(ranks, train_rank, _job(dataset, folder, parallel, ranks=ranks, generation=1))
-        assert _distance(_weights(folder), _weights(serial)) < 1e-10, str(parallel)
+        assert largest_difference(weights_of_run(folder), weights_of_run(serial)) < 1e-10, str(parallel)
 
 
 def test_what_cannot_be_laid_out_is_refused_with_the_reason(dataset: Path, tmp_path: Path) -> None:

@@ -7,20 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from numpy.linalg import norm
 from pyspark.sql import SparkSession
-from safetensors.torch import load
-from torch import Tensor
 
 from sparkring.conf.schema import Config, SparkConfig
 from sparkring.errors import LayoutRefused
 from sparkring.pipelines.training.events import read_events
-from sparkring.pipelines.training.model_files import load_card, load_weights
 from sparkring.spark_jobs.audit import audit
 from sparkring.spark_jobs.session import spark_session
 from sparkring.spark_jobs.train import train
 from tests.support.datasets import write_dataset
-from tests.support.training import train_config
+from tests.support.training import largest_difference, train_config, weights_of_run
 
 FILES = ([600, 600], [300], [501])
 TWO_OF_TWO = {"num_ranks": 4, "parallel": {"replicas": [2, 2], "micro_batches": 4}}
@@ -38,17 +34,12 @@ def _config(workspace: Path, **settings: Any) -> Config:
     return train_config(workspace, model={"hidden": [16, 8]}, train={**defaults, **settings})
 
 
-def _weights(config: Config) -> dict[str, Tensor]:
-    return load(load_weights(config.run, load_card(config.run)))
-
-
 def test_two_stages_of_two_train_what_one_rank_trains(spark: SparkSession, tmp_path: Path) -> None:
     staged, alone = _config(tmp_path / "staged", **TWO_OF_TWO), _config(tmp_path / "alone", num_ranks=1)
     for config in (staged, alone):
         write_dataset(Path(config.dataset), FILES)
     result, wanted = train(staged, spark=spark), train(alone, spark=spark)
-    found, serial = _weights(staged), _weights(alone)
-    assert max(float(norm(found[name] - serial[name]) / norm(serial[name])) for name in serial) < 1e-10
+    assert largest_difference(weights_of_run(tmp_path / "staged"), weights_of_run(tmp_path / "alone")) < 1e-10
     assert result.validation == pytest.approx(wanted.validation, rel=1e-9)
     assert [record["readers"] for record in read_events(staged.run) if record["event"] == "start"] == [2] * 4
     assert audit(staged.run).finished
