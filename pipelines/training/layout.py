@@ -16,7 +16,7 @@ from sparkring.errors import LayoutRefused
 from sparkring.models.blocks import BlockList
 from sparkring.pipelines.parallel.executor import edges_of
 from sparkring.pipelines.parallel.layout_rules import why_not_started
-from sparkring.pipelines.parallel.mesh import Mesh, Ranks, leaders_of
+from sparkring.pipelines.parallel.mesh import Mesh, Ranks, TransportKind, leaders_of
 from sparkring.pipelines.parallel.partition import Bounds, cut_by_count, cut_by_hand
 from sparkring.pipelines.parallel.schedule import Schedule, Worker
 from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
@@ -34,7 +34,7 @@ class Layout:
     """First block of each chunk and, last, the number of blocks."""
     tied: dict[str, tuple[int, ...]]
     """Parts that several chunks hold, and those chunks."""
-    transport: str
+    transport: TransportKind
 
     @classmethod
     def of(cls, train: TrainConfig, blocks: BlockList) -> Layout:
@@ -75,7 +75,7 @@ class Layout:
             LayoutRefused: Horovod cannot start one that is needed.
         """
         tied = [[chunk % self.mesh.num_stages for chunk in chunks] for chunks in self.tied.values()]
-        needed = self.mesh.process_sets(hosts, transport="horovod" if self.transport == "horovod" else "sidecar",
+        needed = self.mesh.process_sets(hosts, transport=self.transport,
                                         wraps=self.schedule.num_chunks > self.mesh.num_stages, tied=tied)
         rings = (leaders_of(self.mesh.replica_set(stage, shard), hosts)
                  for stage in range(self.mesh.num_stages) for shard in range(self.mesh.shards))

@@ -7,8 +7,6 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import pytest
-
 CENTRAL = "https://repo1.maven.org/maven2"
 FOLDER = Path.home() / ".cache/sparkring/jars"
 JARS = {  # path at Maven Central -> SHA-256
@@ -22,7 +20,7 @@ JARS = {  # path at Maven Central -> SHA-256
 
 
 def table_jars() -> list[Path]:
-    """Delta, Iceberg, Avro and the database H2; the test is skipped, and says so, where they neither lie here nor can be fetched."""
+    """Delta, Iceberg, Avro and the database H2, fetched where they do not lie here yet."""
     return [_fetched(path, sha256) for path, sha256 in JARS.items()]
 
 
@@ -33,7 +31,7 @@ def _fetched(path: str, sha256: str) -> Path:
             with urllib.request.urlopen(f"{CENTRAL}/{path}", timeout=60) as answer:
                 data: bytes = answer.read()
         except (urllib.error.URLError, TimeoutError) as error:
-            pytest.skip(f"{target.name} is not in {FOLDER} and cannot be fetched: {error}")
+            raise AssertionError(f"{target.name} is not in {FOLDER} and cannot be fetched from {CENTRAL}: {error}") from error
         FOLDER.mkdir(parents=True, exist_ok=True)
         partial = target.with_suffix(".part")
         partial.write_bytes(data)

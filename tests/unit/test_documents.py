@@ -14,6 +14,7 @@ from sparkring.errors import DocumentDamaged
 from sparkring.pipelines.data.documents import read_document
 from sparkring.pipelines.data.local_store import LocalStore
 from sparkring.pipelines.data.manifest import Dataset
+from sparkring.spark_jobs import evaluate
 from sparkring.spark_jobs import train as training
 from tests.support.configs import write
 from tests.support.datasets import write_dataset
@@ -67,9 +68,8 @@ def test_whole_documents_are_read_and_missing_ones_missed(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("content", "found"), DAMAGED)
 def test_an_evaluation_that_was_damaged_is_told(tmp_path: Path, content: bytes, found: str) -> None:
-    evaluation = pytest.importorskip("sparkring.spark_jobs.evaluate")
     (tmp_path / "evaluation.json").write_bytes(content)
     with pytest.raises(DocumentDamaged, match=rf"evaluation\.json is damaged: found ({found}).*; delete it and run `sparkring eval"):
-        evaluation._judged(LocalStore(tmp_path))
+        evaluate._judged(LocalStore(tmp_path))
     (tmp_path / "evaluation.json").unlink()
-    assert evaluation._judged(LocalStore(tmp_path)) is None
+    assert evaluate._judged(LocalStore(tmp_path)) is None
