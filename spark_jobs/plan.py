@@ -20,6 +20,7 @@ from sparkring.pipelines.data.manifest import Dataset, Manifest
 from sparkring.pipelines.parallel.planner.enumerate import rings
 from sparkring.pipelines.parallel.planner.paper import Assumptions
 from sparkring.pipelines.parallel.planner.planner import Plan, describe, one_each, plan
+from sparkring.spark_jobs.auto_layout import require_cpu
 from sparkring.spark_jobs.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -70,10 +71,9 @@ def plan_measured(config: Config, *, spark: SparkSession | None = None, progress
         ConfigError: ranks have GPUs, which are not measured yet.
         DatasetVersionNotFound: there is no such version.
     """
-    if config.train.ring.device != "cpu":
-        raise ConfigError(f"train.ring.device={config.train.ring.device}: only ranks on CPUs are measured so far; plan on paper with "
-                          "--world, --link and --device.")
-    from sparkring.pipelines.training.profile import measured, profile_rank, profile_rows
+    require_cpu(config)
+    from sparkring.pipelines.training.profile import profile_rank, profile_rows
+    from sparkring.pipelines.training.profile_fit import measured
     from sparkring.spark_jobs.ring import run_ring
     from sparkring.spark_jobs.session import spark_session
 
@@ -105,7 +105,7 @@ def plan_on_paper(config: Config, assumed: Assumptions, *, world: int, picture: 
     """
     if world < 1:
         raise ConfigError(f"--world {world}: give a number of ranks from 1 up.")
-    from sparkring.pipelines.training.profile import on_paper
+    from sparkring.pipelines.training.profile_fit import on_paper
     from sparkring.spark_jobs.reporting.plan_chart import Scaling, scaling_file
 
     _, manifest = _dataset(config)

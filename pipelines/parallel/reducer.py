@@ -43,6 +43,15 @@ class Reducer(Protocol):
         ...
 
 
+class OpenReducer(Protocol):
+    """A way to open a reducer; ``open_reducer`` is the one that training uses."""
+
+    def __call__(self, communicator: Communicator, sizes: Sequence[int], dtype: torch.dtype, *, device: torch.device,
+                 group: Ranks = ()) -> Reducer:
+        """See ``open_reducer``."""
+        ...
+
+
 def open_reducer(communicator: Communicator, sizes: Sequence[int], dtype: torch.dtype, *, device: torch.device,
                  group: Ranks = ()) -> Reducer:
     """Open the best reducer that all ranks can use; every rank of the ring calls this at the same point, each with its group.

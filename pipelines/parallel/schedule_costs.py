@@ -8,7 +8,7 @@ The model of memory, a micro-batch of a chunk on its worker:
     W            - weight_bytes
 
 The model of time: a checkpointed B or I takes ``forward_s`` longer, since it computes the forward pass again. What is sent
-arrives ``hop_*_s`` after it was produced.
+arrives ``hop_*_s`` after it was sent; in lists with transfers, sending and receiving take their worker's time too.
 """
 
 from __future__ import annotations
@@ -34,9 +34,13 @@ class Costs:
     weight_s: Sequence[float]
     """(chunks,) W: the gradients of the weights alone."""
     hop_forward_s: Sequence[float]
-    """(chunks - 1,) from the end of F until its output is at the next worker."""
+    """(chunks - 1,) from the end of SEND, or of F, until the output of F is at the next worker."""
     hop_backward_s: Sequence[float]
-    """(chunks - 1,) from the end of B or I of the next chunk until the gradient is here."""
+    """(chunks - 1,) from the end of SEND, or of B or I of the next chunk, until the gradient is here."""
+    send_s: Sequence[float] = ()
+    """(chunks - 1,) SEND over a border, in either direction: the sender's own time; empty: nothing."""
+    receive_s: Sequence[float] = ()
+    """(chunks - 1,) RECV, from when the message is there: the receiver's own time; empty: nothing."""
     send_blocks: bool = False
     """Whether a worker does nothing else while what it sends is on the way."""
     reduce_s: Sequence[float] = ()

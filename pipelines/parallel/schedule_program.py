@@ -52,6 +52,8 @@ class Program:
         self.block = schedule.num_chunks * schedule.micro_batches
         self._reduce_s = costs.reduce_s or (0.0,) * schedule.num_stages
         self._step_s = costs.step_s or (0.0,) * schedule.num_stages
+        self._send_s = costs.send_s or (0.0,) * schedule.num_chunks
+        self._receive_s = costs.receive_s or (0.0,) * schedule.num_chunks
 
     def ops(self, worker: Worker) -> Iterator[Op]:
         """The worker's list."""
@@ -72,13 +74,13 @@ class Program:
             elif kind is _W:
                 yield Op(action, costs.weight_s[chunk], 3 * block + here)
             elif kind is _SEND_F:
-                yield self._send(action, here, block + here + count, costs.hop_forward_s[chunk])
+                yield self._send(action, here, block + here + count, costs.hop_forward_s[chunk], border=chunk)
             elif kind is _SEND_B:
-                yield self._send(action, 3 * block + here, 2 * block + here - count, costs.hop_backward_s[chunk - 1])
+                yield self._send(action, 3 * block + here, 2 * block + here - count, costs.hop_backward_s[chunk - 1], border=chunk - 1)
             elif kind is _RECV_F:
-                yield Op(action, 0.0, block + here)
+                yield Op(action, self._receive_s[chunk - 1], block + here)
             elif kind is _RECV_B:
-                yield Op(action, 0.0, 2 * block + here)
+                yield Op(action, self._receive_s[chunk], 2 * block + here)
             else:
                 yield Op(action, (self._reduce_s if kind is _REDUCE else self._step_s)[worker.stage])
 
@@ -116,6 +118,8 @@ class Program:
             return Result()  # the SEND brings it
         return Result(brings, hop_s, hop_s if self.costs.send_blocks else 0.0)
 
-    def _send(self, action: Action, need: int, brings: int, hop_s: float) -> Op:
-        busy_s = hop_s if self.costs.send_blocks else 0.0
-        return Op(action, busy_s, need, brings=brings, delay_s=hop_s - busy_s)
+    def _send(self, action: Action, need: int, brings: int, hop_s: float, *, border: int) -> Op:
+        own_s = self._send_s[border]
+        if self.costs.send_blocks:
+            return Op(action, own_s + hop_s, need, brings=brings)
+        return Op(action, own_s, need, brings=brings, delay_s=hop_s)

@@ -6,7 +6,7 @@ first one's. Operations are those of products of matrices and convolutions, as t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import prod
@@ -62,17 +62,16 @@ def precision(config: Config) -> torch.dtype:
     return torch.float64 if config.train.precision == "float64" else torch.float32
 
 
-def count_blocks(blocks: BlockList, config: Config, shapes: Shapes) -> list[BlockCount]:
+def count_blocks(blocks: BlockList, inputs: Callable[[int], dict[str, Tensor]], *, dtype: torch.dtype) -> list[BlockCount]:
     """Count each block of a model.
 
     Args:
         blocks: The whole model.
-        config: Its kind and precision.
-        shapes: Of the dataset's rows.
+        inputs: What it takes, by rows, on the ``META`` device.
+        dtype: Of parameters and activations.
     """
-    dtype = precision(config)
     tied = blocks.shared_parts(range(len(blocks) + 1))
-    tensors = random_inputs(config, shapes, ROWS, META)
+    tensors: Mapping[str, Tensor] = inputs(ROWS)
     saved = _Saved()
     counts = []
     for number, block in enumerate(blocks):

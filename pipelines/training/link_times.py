@@ -1,14 +1,19 @@
 """Seconds of sums over groups of ranks and of messages between two ranks, measured in a ring that was started for it.
 
-    sums       the first 2, 4, ... ranks of the first host, and one rank a host, by the reducer that training would use
+    sums       the first 2, 3, 4, ... ranks of the first host, and one rank a host, by the reducer that training would use
     hops       between ranks 0 and 1, and between rank 0 and the first rank of the next host, there and back, by each transport
+
+A message's seconds are those of half a way there and back; of them the sender's own are what ``send`` takes, the receiver's own its
+processor time in ``receive``, which does not count while it waits.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import Literal, TypedDict
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypedDict
 
 import torch
 
@@ -16,14 +21,37 @@ from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.horovod_transport import HorovodTransport
 from sparkring.pipelines.parallel.mesh import Ranks, leaders
-from sparkring.pipelines.parallel.reducer import open_reducer
+from sparkring.pipelines.parallel.reducer import OpenReducer, open_reducer
 from sparkring.pipelines.parallel.sidecar_transport import SidecarTransport
 from sparkring.pipelines.parallel.transport import Edge, Transport
 
 SIZES = (4 << 10, 256 << 10, 4 << 20, 16 << 20)
 """Bytes of a sum or message."""
 WARM_UP, REPETITIONS = 2, 7
+MOST_GROUPS = 6
+"""Groups of up to so many ranks are measured one by one, larger ones by powers of two."""
 Where = Literal["local", "between"]
+Part = Literal["whole", "send", "receive"]
+
+
+class OpenTransport(Protocol):
+    """A kind of transport."""
+
+    def __call__(self, communicator: Communicator, edges: Sequence[Edge], *,
+                 dynamic_shapes: bool = False) -> AbstractContextManager[Transport]:
+        """Open it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Wires:
+    """What is measured; others than training's own are a benchmark's."""
+
+    transports: tuple[OpenTransport, ...] = (SidecarTransport, HorovodTransport)
+    open_reducer: OpenReducer = open_reducer
+
+
+TRAINING = Wires()
 
 
 class LinkSeconds(TypedDict):
@@ -32,6 +60,8 @@ class LinkSeconds(TypedDict):
     where: Where
     kind: str
     """``sum``, or a transport."""
+    part: Part
+    """Of a message, whose time it is."""
     group: int
     """Ranks that take part."""
     seconds: list[tuple[int, list[float]]]
@@ -42,19 +72,20 @@ def extra_sets(context: RankContext) -> list[Ranks]:
     return [*(group for _, group in _groups(context)), *(pair for _, pair in _pairs(context))]
 
 
-def time_links(communicator: Communicator) -> list[LinkSeconds]:
+def time_links(communicator: Communicator, wires: Wires = TRAINING) -> list[LinkSeconds]:
     """Measure; every rank of the ring calls this, and rank 0's figures count.
 
     Args:
         communicator: Started with ``extra_sets`` and for hops.
+        wires: What to measure.
     """
     context = communicator.context
-    found = [_time_sums(communicator, where, group) for where, group in _groups(context)]
+    found = [_time_sums(communicator, wires, where, group) for where, group in _groups(context)]
     for where, pair in _pairs(context):
         edges = [Edge(pair[0], pair[1], "there"), Edge(pair[1], pair[0], "back")]
-        for kind in (SidecarTransport, HorovodTransport):
-            with kind(communicator, edges, dynamic_shapes=True) as transport:
-                found.append(_time_hops(communicator, transport, where, edges))
+        for open_transport in wires.transports:
+            with open_transport(communicator, edges, dynamic_shapes=True) as transport:
+                found += _time_hops(communicator, transport, where, edges)
                 transport.drain()
                 communicator.barrier(f"links.{where}.{transport.name}")
     return found
@@ -62,8 +93,8 @@ def time_links(communicator: Communicator) -> list[LinkSeconds]:
 
 def _groups(context: RankContext) -> Iterable[tuple[Where, Ranks]]:
     on_first = context.hosts.count(0)
-    for members in sorted({on_first} | {2 ** power for power in range(1, on_first.bit_length()) if 2 ** power < on_first}):
-        if members > 1:
+    for members in range(2, on_first + 1):
+        if members <= MOST_GROUPS or members == on_first or members.bit_count() == 1:
             yield "local", tuple(range(members))
     if len(leaders(context.hosts)) > 1:
         yield "between", leaders(context.hosts)
@@ -76,12 +107,12 @@ def _pairs(context: RankContext) -> Iterable[tuple[Where, tuple[int, int]]]:
         yield "between", (0, leaders(context.hosts)[1])
 
 
-def _time_sums(communicator: Communicator, where: Where, group: Ranks) -> LinkSeconds:
+def _time_sums(communicator: Communicator, wires: Wires, where: Where, group: Ranks) -> LinkSeconds:
     rank = communicator.context.rank
-    result = LinkSeconds(where=where, kind="sum", group=len(group), seconds=[])
+    result = LinkSeconds(where=where, kind="sum", part="whole", group=len(group), seconds=[])
     for size in SIZES:
         mine = group if rank in group else (rank,)
-        reducer = open_reducer(communicator, [size // 4], torch.float32, device=torch.device("cpu"), group=mine)
+        reducer = wires.open_reducer(communicator, [size // 4], torch.float32, device=torch.device("cpu"), group=mine)
         seconds = []
         for repetition in range(WARM_UP + REPETITIONS):
             communicator.barrier(f"links.sum.{where}.{len(group)}.{size}.{repetition}")
@@ -96,21 +127,28 @@ def _time_sums(communicator: Communicator, where: Where, group: Ranks) -> LinkSe
     return result
 
 
-def _time_hops(communicator: Communicator, transport: Transport, where: Where, edges: list[Edge]) -> LinkSeconds:
+def _time_hops(communicator: Communicator, transport: Transport, where: Where, edges: list[Edge]) -> list[LinkSeconds]:
     rank, (there, back) = communicator.context.rank, edges
-    result = LinkSeconds(where=where, kind=transport.name, group=2, seconds=[])
+    parts: tuple[Part, ...] = ("whole", "send", "receive")
+    results = [LinkSeconds(where=where, kind=transport.name, part=part, group=2, seconds=[]) for part in parts]
     for size in SIZES:
-        tensor, seconds = torch.zeros(size // 4), []
+        tensor, taken = torch.zeros(size // 4), []
         communicator.barrier(f"links.hop.{where}.{transport.name}.{size}")
         for repetition in range(WARM_UP + REPETITIONS):
-            began = time.perf_counter()
             if rank == there.source:
-                transport.expect(back, repetition % 2)
-                transport.send(there, repetition % 2, [tensor])
-                transport.receive(back, repetition % 2)
+                taken.append(_there_and_back(transport, there, back, slot=repetition % 2, tensor=tensor))
             elif rank == there.target:
                 transport.send(back, repetition % 2, transport.receive(there, repetition % 2))
-            if repetition >= WARM_UP:
-                seconds.append((time.perf_counter() - began) / 2)
-        result["seconds"].append((size, seconds))
-    return result
+        for result, seconds in zip(results, zip(*taken[WARM_UP:], strict=True), strict=bool(taken)):
+            result["seconds"].append((size, list(seconds)))
+    return results
+
+
+def _there_and_back(transport: Transport, there: Edge, back: Edge, *, slot: int, tensor: torch.Tensor) -> tuple[float, float, float]:
+    """Seconds of one way, of them the sender's own and the receiver's own."""
+    began = time.perf_counter()
+    transport.expect(back, slot)
+    transport.send(there, slot, [tensor])
+    sent, busy = time.perf_counter(), time.thread_time()
+    transport.receive(back, slot)
+    return (time.perf_counter() - began) / 2, sent - began, time.thread_time() - busy

@@ -1,33 +1,32 @@
-"""From a config to what the planner needs: a model's profile and a cluster, measured in a short ring, or on paper.
+"""What a model and its ranks take, measured in a short ring on the ranks that are to train; plain values come back.
 
     profile_rank     runs on every rank at once, as training does: so what ranks of one host take from each other is in the figures
-    measured         what the ranks returned, as a ModelProfile and a Cluster
-    on_paper         the same model on machines that are not there, from counted operations
+
+What the planner makes of it is in ``profile_fit.py``.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections import defaultdict
+import os
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import TypedDict
 
 import psutil
 import torch
 from torch import Tensor
 
-from sparkring.conf.schema import Config, OptimizerConfig
+from sparkring.conf.schema import Config
 from sparkring.models.blocks import BlockList
 from sparkring.models.build import Shapes, list_blocks
 from sparkring.pipelines.data.manifest import Dataset, Manifest
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.planner.cost_model import BlockProfile, Cluster, Line, Links, ModelProfile, SumCost
-from sparkring.pipelines.parallel.planner.fit import Samples, fit_line, fit_sum
-from sparkring.pipelines.parallel.planner.paper import Assumptions
-from sparkring.pipelines.training.block_counts import BlockCount, count_blocks, precision, random_inputs
+from sparkring.pipelines.training.block_counts import precision, random_inputs
 from sparkring.pipelines.training.block_times import BlockSeconds, time_blocks
+from sparkring.pipelines.training.executor_times import time_end, time_executor
 from sparkring.pipelines.training.link_times import LinkSeconds, extra_sets, time_links
 from sparkring.pipelines.training.tasks import loss_of, shapes_of
 
@@ -40,19 +39,18 @@ class RankProfile(TypedDict):
 
     blocks: list[BlockSeconds]
     links: list[LinkSeconds]
+    executor: list[float]
+    """Its own seconds beside a pass: F, B, I, W."""
+    end_s: float
+    """Seconds in which all ranks learn a step's loss."""
     hosts: list[int]
     """Host of each rank."""
     memory_bytes: float
     """Free on the host before anything was built, a rank's share of it."""
     process_bytes: float
     """That the process had then."""
-
-
-def optimizer_copies(config: OptimizerConfig) -> float:
-    """Bytes that an optimizer keeps for each byte of parameters."""
-    if config.name == "sgd":
-        return 1.0 if config.momentum else 0.0
-    return 2.0
+    machine: str
+    """What kind of host this is: a profile holds for hosts of the same kind."""
 
 
 def profile_rows(config: Config) -> tuple[int, int]:
@@ -61,7 +59,8 @@ def profile_rows(config: Config) -> tuple[int, int]:
     return max(1, most // MICRO_BATCHES), most
 
 
-def profile_rank(context: RankContext, document: Mapping[str, object], dataset_url: str, version: int) -> RankProfile:
+def profile_rank(context: RankContext, document: Mapping[str, object], dataset_url: str, version: int,
+                 machines: Sequence[str] | None = None) -> RankProfile | None:
     """Measure blocks and links on one rank; what the ring launcher starts.
 
     Args:
@@ -69,6 +68,9 @@ def profile_rank(context: RankContext, document: Mapping[str, object], dataset_u
         document: The config.
         dataset_url: Whose rows' shapes are taken; no row is read.
         version: Of the dataset.
+        machines: By rank, on what kinds of hosts this was measured before.
+    Returns:
+        What was measured; None on all ranks where all of them are on such hosts again.
     """
     config = Config.model_validate(document)
     manifest = Dataset(dataset_url).manifest(version)
@@ -78,11 +80,15 @@ def profile_rank(context: RankContext, document: Mapping[str, object], dataset_u
     torch.manual_seed(config.train.seed)
     device = torch.device("cpu")
     with Communicator(context, extra_sets=extra_sets(context), hops=True) as communicator:
-        communicator.barrier("profile")
+        if communicator.agree(mine=machines is not None and machines[context.rank] == machine(), name="profile.machines"):
+            return None
         seconds = time_blocks(blocks, lambda rows: random_inputs(config, shapes, rows, device), _loss(manifest, shapes),
                               row_counts=profile_rows(config), optimizer=config.train.optimizer, dtype=precision(config))
+        executor = time_executor()
         links = time_links(communicator)
-    return RankProfile(blocks=seconds, links=links, hosts=list(context.hosts), memory_bytes=free + process, process_bytes=process)
+        end_s = time_end(communicator)
+    return RankProfile(blocks=seconds, links=links, executor=list(executor), end_s=end_s, hosts=list(context.hosts),
+                       memory_bytes=free + process, process_bytes=process, machine=machine())
 
 
 def described(config: Config, manifest: Manifest) -> tuple[BlockList, Shapes]:
@@ -91,61 +97,19 @@ def described(config: Config, manifest: Manifest) -> tuple[BlockList, Shapes]:
     return list_blocks(config.model, shapes), shapes
 
 
-def measured(config: Config, manifest: Manifest, ranks: Sequence[RankProfile]) -> tuple[ModelProfile, Cluster]:
-    """What the planner takes, from what all ranks measured.
-
-    Args:
-        config: Of the run that is planned.
-        manifest: Of its dataset version.
-        ranks: By rank; seconds are medians over all of them, links are those of rank 0.
-    """
-    blocks, shapes = described(config, manifest)
-    counts = count_blocks(blocks, config, shapes)
-    profiles = tuple(_block(count, forward=_over_ranks([rank["blocks"][number]["forward"] for rank in ranks]),
-                            backward=_over_ranks([rank["blocks"][number]["backward"] for rank in ranks]))
-                     for number, count in enumerate(counts))
-    updates = sum(statistics.median(second for rank in ranks for second in rank["blocks"][number]["update"])
-                  for number in range(len(counts)))
-    num_bytes = sum(count.parameter_bytes + sum(count.shared_bytes.values()) for count in counts)
-    model = ModelProfile(blocks=profiles, optimizer_copies=optimizer_copies(config.train.optimizer), update_s=updates / max(1, num_bytes))
-    first = ranks[0]
-    return model, Cluster(
-        links=_links(first["links"], bucket_bytes=config.train.bucket_mb * 1e6), ranks_per_host=first["hosts"].count(0),
-        memory_bytes=min(rank["memory_bytes"] for rank in ranks),
-        process_bytes=max(rank["process_bytes"] for rank in ranks) + config.train.memory_mb * 1e6)
+def machine() -> str:
+    """The kind of this host: processor, cores that this process may use, memory."""
+    memory_gb = round(psutil.virtual_memory().total / 2 ** 30)
+    return f"{_processor()}, {len(os.sched_getaffinity(0))} cores, {memory_gb} GiB, torch {torch.__version__}"
 
 
-def on_paper(config: Config, manifest: Manifest, assumed: Assumptions) -> ModelProfile:
-    """The model as it would run on devices that are not there: passes from counted operations, the optimizer for nothing."""
-    blocks, shapes = described(config, manifest)
-    profiles = tuple(
-        _block(count, forward=assumed.pass_line(count.forward_flops), backward=assumed.pass_line(count.forward_flops, backward=True))
-        for count in count_blocks(blocks, config, shapes))
-    return ModelProfile(blocks=profiles, optimizer_copies=optimizer_copies(config.train.optimizer))
-
-
-def _block(count: BlockCount, *, forward: Line, backward: Line) -> BlockProfile:
-    return BlockProfile(name=count.name, forward=forward, backward=backward, parameter_bytes=count.parameter_bytes,
-                        shared_bytes=count.shared_bytes, activation_bytes=count.activation_bytes, border_bytes=count.border_bytes)
-
-
-def _over_ranks(by_rank: Sequence[Sequence[tuple[int, Sequence[float]]]]) -> Line:
-    """One line through what all ranks measured."""
-    return fit_line({amount: [second for rank in by_rank for second in dict(rank)[amount]] for amount, _ in by_rank[0]})
-
-
-def _links(found: Sequence[LinkSeconds], *, bucket_bytes: float) -> Links:
-    """Lines of all that was measured."""
-    sums: dict[str, dict[int, Samples]] = defaultdict(dict)
-    hops: dict[str, dict[str, Line]] = defaultdict(dict)
-    for one in found:
-        samples = dict(one["seconds"])
-        if one["kind"] == "sum":
-            sums[one["where"]][one["group"]] = samples
-        else:
-            hops[one["where"]][one["kind"]] = fit_line(samples)
-    local, between = (fit_sum(sums[where]) if sums[where] else SumCost() for where in ("local", "between"))
-    return Links(sum_local=local, sum_between=between, bucket_bytes=bucket_bytes, hop_local=hops["local"], hop_between=hops["between"])
+def _processor() -> str:
+    """Its model; its architecture where the system does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _loss(manifest: Manifest, shapes: Shapes) -> Callable[[Tensor], Tensor]:

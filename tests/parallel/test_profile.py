@@ -25,20 +25,21 @@ def profiled(context: RankContext, document: dict[str, Any], url: str) -> Any:
 @pytest.mark.parametrize("hosts", [pytest.param((0, 0), id="two ranks of a host"), pytest.param((0, 0, 1, 1), id="two hosts of two ranks")])
 def test_ranks_measure_what_a_plan_needs(hosts: tuple[int, ...], tmp_path: Path) -> None:
     from sparkring.pipelines.training.link_times import SIZES
-    from sparkring.pipelines.training.profile import measured
+    from sparkring.pipelines.training.profile_fit import measured
 
     dataset = write_dataset(tmp_path, [[64]])
     config = Config.model_validate(MINIMAL | {
         "model": {"kind": "tabular", "hidden": [16, 8]}, "train": {"num_ranks": len(hosts), "batch_rows": 64, "memory_mb": 10}})
     ranks = run_on_ranks(len(hosts), profiled, config.model_dump(mode="json"), dataset.url, hosts=hosts)
-    found = {(each["where"], each["kind"], each["group"]): dict(each["seconds"]) for each in ranks[0]["links"]}
+    found = {(each["where"], each["kind"], each["part"], each["group"]): dict(each["seconds"]) for each in ranks[0]["links"]}
     places = ["local", "between"][:len(set(hosts))]
-    assert found.keys() == {(where, kind, 2) for where in places for kind in ("sum", "sidecar", "horovod")}
+    parts = [("sum", "whole"), *((kind, part) for kind in ("sidecar", "horovod") for part in ("whole", "send", "receive"))]
+    assert found.keys() == {(where, *part, 2) for where in places for part in parts}
     assert all(samples.keys() == set(SIZES) and min(map(min, samples.values())) > 0 for samples in found.values())
     model, cluster = measured(config, dataset.manifest(1), ranks)
     assert [block.name for block in model.blocks] == ["embeddings", "layers.0", "layers.2", "layers.4"]
     assert all(block.forward.at(32) > 0 and block.backward.at(32) > 0 for block in model.blocks[1:])
-    assert (cluster.ranks_per_host, model.optimizer_copies, model.update_s > 0) == (2, 2, True)
+    assert (cluster.ranks_per_host, model.optimizer_copies, all(block.update_s > 0 for block in model.blocks[1:])) == (2, 2, True)
     assert cluster.links.sum_local.at(2, 1e6) > 0
     assert (cluster.links.sum_between.at(2, 1e6) > 0) == (len(places) == 2)
     best = best_layout(model, cluster, world=len(hosts), batch_rows=64)

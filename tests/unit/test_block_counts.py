@@ -7,7 +7,7 @@ import torch
 
 from sparkring.conf.schema import Config, OptimizerConfig
 from sparkring.models.build import Shapes, list_blocks
-from sparkring.pipelines.training.block_counts import BlockCount, count_blocks, random_inputs
+from sparkring.pipelines.training.block_counts import META, BlockCount, count_blocks, random_inputs
 from sparkring.pipelines.training.block_times import REPETITIONS, time_blocks
 from tests.support.configs import MINIMAL
 
@@ -17,7 +17,7 @@ TABLE = Shapes(num_numeric=3)
 
 def counted(model: dict[str, object], shapes: Shapes) -> list[BlockCount]:
     config = Config.model_validate(MINIMAL | {"model": model})
-    return count_blocks(list_blocks(config.model, shapes), config, shapes)
+    return count_blocks(list_blocks(config.model, shapes), lambda rows: random_inputs(config, shapes, rows, META), dtype=torch.float32)
 
 
 def test_a_network_for_tables_is_counted_as_by_hand() -> None:
@@ -53,6 +53,6 @@ def test_every_block_is_timed_at_every_number_of_rows() -> None:
                         optimizer=OptimizerConfig(), dtype=torch.float32)
     assert len(found) == len(blocks) == 3
     for seconds in found:
-        for measured in (seconds["forward"], seconds["backward"]):
+        for measured in (seconds["forward"], seconds["backward"], seconds["input"], seconds["weight"]):
             assert [rows for rows, _ in measured] == [2, 8]
             assert all(len(repeated) == REPETITIONS and min(repeated) > 0 for _, repeated in measured)

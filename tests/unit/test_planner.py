@@ -12,8 +12,18 @@ from hypothesis import strategies as st
 
 from sparkring.conf.schema import TrainConfig
 from sparkring.errors import ConfigError, LayoutRefused
-from sparkring.pipelines.parallel.planner.cost_model import BlockProfile, Cluster, Line, Links, ModelProfile, SumCost
-from sparkring.pipelines.parallel.planner.enumerate import Candidate, candidates, remedies, rings, shapes
+from sparkring.pipelines.parallel.planner.cost_model import (
+    BlockProfile,
+    Cluster,
+    Handover,
+    Hop,
+    Line,
+    Links,
+    ModelProfile,
+    PassSeconds,
+    SumCost,
+)
+from sparkring.pipelines.parallel.planner.enumerate import Candidate, Fixed, candidates, remedies, rings, shapes
 from sparkring.pipelines.parallel.planner.fit import fit_line, fit_sum
 from sparkring.pipelines.parallel.planner.gradient_sum import waiting_s
 from sparkring.pipelines.parallel.planner.planner import best_layout, one_each, plan
@@ -33,7 +43,7 @@ def model(num_blocks: int = 4, *, parameters: float = 1e6, activations: float = 
 
 
 def cluster(sums: SumCost = FREE, *, hop: Line = Line(), memory: float = math.inf, ranks_per_host: int = 8) -> Cluster:  # noqa: B008
-    links = Links(sum_local=sums, sum_between=sums, hop_local={"sidecar": hop}, hop_between={"sidecar": hop})
+    links = Links(sum_local=sums, sum_between=sums, hop_local={"sidecar": Hop(hop)}, hop_between={"sidecar": Hop(hop)})
     return Cluster(links=links, memory_bytes=memory, ranks_per_host=ranks_per_host)
 
 
@@ -94,6 +104,46 @@ def test_a_pipeline_without_hops_takes_what_the_closed_form_says() -> None:
     assert priced(Candidate(replicas=(2, 2), micro_batches=8), rows=64).seconds == pytest.approx(30)
 
 
+def test_a_message_takes_the_time_of_the_sender_of_nobody_and_of_the_receiver() -> None:
+    hop = Hop(whole=Line(1.0, 0.01), send=Line(0.25), receive=Line(0.0, 0.005))
+    assert hop.at(100) == Handover(0.25, 1.25, 0.5)
+    assert hop.at(100).seconds == hop.whole.at(100)
+    assert Hop(send=Line(1.0)).at(100) == Handover(1.0, 0.0, 0.0), "nothing arrives before it was sent"
+    links = Links(hop_local={"slow": hop, "fast": Hop(Line(0.0, 0.02))})
+    assert (links.fastest(10, between=False), links.fastest(1000, between=False)) == ("fast", "slow")
+    assert links.handover("unmeasured", 10, between=True) == Handover()
+
+
+def test_the_executor_takes_its_time_once_a_chunk_and_none_where_it_does_not_run() -> None:
+    beside = PassSeconds(forward_s=0.25, backward_s=0.5, input_s=1.0, weight_s=2.0)
+    of = replace(model(), executor=beside)
+    staged = Candidate(replicas=(1, 1), micro_batches=4)
+    assert priced(staged, of=of).seconds - priced(staged).seconds == pytest.approx(5 * 0.75)  # (m + p - 1) slots of F and B
+    plain = Candidate(replicas=(2,), micro_batches=2)
+    assert priced(plain, of=of).seconds == priced(plain).seconds
+    single = Candidate(replicas=(1,), micro_batches=4, schedule="zero_bubble")
+    assert priced(single, of=of).seconds - priced(single).seconds == pytest.approx(4 * (0.25 + 1.0 + 2.0))
+
+
+def test_halves_of_a_backward_pass_are_taken_as_measured() -> None:
+    of = replace(model(), blocks=tuple(replace(block, halves=(Line(0.0, 3 / 8), Line(0.0, 1 / 8))) for block in model().blocks))
+    candidate = Candidate(replicas=(1,), micro_batches=4, schedule="zero_bubble")
+    assert priced(candidate).seconds == pytest.approx(4 * 4 * (1 + 2))
+    assert priced(candidate, of=of).seconds == pytest.approx(4 * 4 * (1 + 3 + 1))
+
+
+def test_rows_that_do_not_divide_count_as_many_as_there_are_but_memory_is_for_the_largest_micro_batch() -> None:
+    found = priced(Candidate(replicas=(1,), micro_batches=3), of=model(activations=1.0), rows=8)
+    assert found.seconds == pytest.approx(12.0)
+    assert found.memory[0].activations == 4 * 3
+
+
+def test_the_end_of_a_step_and_updates_close_it() -> None:
+    of = replace(model(), step_s=5.0, blocks=tuple(replace(block, update_s=0.25) for block in model().blocks))
+    for candidate, blocks_a_stage in ((Candidate(replicas=(1,), micro_batches=1), 4), (Candidate(replicas=(1, 1), micro_batches=4), 2)):
+        assert priced(candidate, of=of).seconds - priced(candidate).seconds == pytest.approx(5.0 + 0.25 * blocks_a_stage)
+
+
 def test_a_stage_with_more_replicas_gets_more_blocks() -> None:
     assert priced(Candidate(replicas=(3, 1), micro_batches=6)).cut == (3, 1)
     assert priced(Candidate(replicas=(1, 3), micro_batches=6)).cut == (1, 3)
@@ -131,6 +181,18 @@ def test_candidates_are_all_that_the_ranks_and_rows_allow() -> None:
     assert list(shapes(8, most_stages=4)) == [(8,), (4, 4), (2, 2, 2, 2)]
     assert {one.replicas for one in candidates(2, num_blocks=1, batch_rows=8)} == {(1,), (2,)}, "one block cannot be cut"
     assert max(one.micro_batches for one in candidates(4, num_blocks=4, batch_rows=5)) <= 5
+
+
+def test_what_a_run_has_settled_is_kept() -> None:
+    def counts(fixed: Fixed) -> set[int]:
+        return {one.micro_batches for one in candidates(4, num_blocks=4, batch_rows=64, fixed=fixed)}
+
+    assert counts(Fixed(micro_batches=6)) == {6}
+    assert (4,) not in {one.replicas for one in candidates(4, num_blocks=4, batch_rows=64, fixed=Fixed(micro_batches=6))}
+    assert counts(Fixed()) >= {16, 32}
+    assert counts(Fixed(lanes=24)) == {1, 2, 3, 4, 6, 8, 12, 24}, "16 would take one lane or two"
+    with pytest.raises(LayoutRefused, match=r"has 7 micro-batches for 4 rows a step; give another"):
+        best_layout(model(), cluster(), world=2, batch_rows=4, fixed=Fixed(micro_batches=7))
 
 
 @given(world=st.integers(1, 6), num_blocks=st.integers(1, 9), batch_rows=st.integers(1, 64))

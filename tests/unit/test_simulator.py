@@ -121,6 +121,19 @@ def test_a_sender_that_blocks_computes_nothing_meanwhile() -> None:
     assert starts == [0, 1.5]
 
 
+def test_sending_and_receiving_take_their_own_workers_time() -> None:
+    #   0.0   F0 0-1, send -1.25, F1 -2.25, send -2.5      receive 5-5.5, B0 -7.5       receive 8.75-9.25, B1 -11.25
+    #   1.0   receive 1.25-1.75, F0 -2.75, B0 -4.75, send -5, receive -5.5, F1 -6.5, B1 -8.5, send -8.75
+    costs = replace(Costs.equal(2), send_s=(0.25,), receive_s=(0.5,))
+    timeline = simulate(build_schedule("1f1b", (1, 1), 2), costs)
+    own = {entry.action.text(with_chunk=False): (entry.start_s, entry.end_s) for entry in timeline.entries[Worker(0, 0)]}
+    assert own["SEND_F1"] == (2.25, 2.5)
+    assert own["RECV_B0"] == (2.5, 5.5)
+    assert (own["B0"], own["B1"]) == ((5.5, 7.5), (9.25, 11.25))
+    assert timeline.compute_s == 11.25
+    assert simulate(build_schedule("1f1b", (1, 1), 2), Costs.equal(2)).compute_s == 9
+
+
 def test_reduce_waits_for_the_last_replica_of_its_stage_alone() -> None:
     costs = replace(Costs.equal(2), reduce_s=(5.0, 7.0), step_s=(1.0, 2.0))
     timeline = simulate(build_schedule("gpipe", (2, 1), 3), costs)

@@ -1,7 +1,7 @@
 """What the planner knows of a model and of machines: seconds as lines over rows or bytes, bytes by block. Plain data.
 
-    seconds of a pass      = alpha + beta x rows          a block, fitted at two sizes of micro-batch
-    seconds of a hop       = alpha + beta x bytes         a transport, inside a host or between hosts
+    seconds of a pass      = alpha + beta x rows          a block, fitted at two sizes of micro-batch; and alpha once more a chunk
+    seconds of a hop       = alpha + beta x bytes         a transport, inside a host or between hosts; some of it either rank's own time
     seconds of a sum       = 2 (n - 1) alpha + 2 (n - 1) / n x bytes x beta        a ring of n, where n itself was not measured
 
 Source of the last: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH", section 4.
@@ -28,6 +28,39 @@ class Line(NamedTuple):
         """Seconds for an amount."""
         return self.alpha_s + self.beta_s * amount
 
+    def half(self) -> Line:
+        """Half as many."""
+        return Line(self.alpha_s / 2, self.beta_s / 2)
+
+
+class Handover(NamedTuple):
+    """One message: whose time it takes."""
+
+    send_s: float = 0.0
+    """Of the sender, which can do nothing else meanwhile: copying, telling."""
+    flight_s: float = 0.0
+    """Of nobody: from when it is sent until it can be received."""
+    receive_s: float = 0.0
+    """Of the receiver: copying."""
+
+    @property
+    def seconds(self) -> float:
+        """From the start of the send until the receiver has it."""
+        return self.send_s + self.flight_s + self.receive_s
+
+
+class Hop(NamedTuple):
+    """Seconds of a message by bytes: all of them, and what of them is either rank's own time."""
+
+    whole: Line = Line()
+    send: Line = Line()
+    receive: Line = Line()
+
+    def at(self, num_bytes: float) -> Handover:
+        """A message of so many bytes."""
+        send_s, receive_s = self.send.at(num_bytes), self.receive.at(num_bytes)
+        return Handover(send_s, max(0.0, self.whole.at(num_bytes) - send_s - receive_s), receive_s)
+
 
 @dataclass(frozen=True, kw_only=True)
 class BlockProfile:
@@ -38,6 +71,10 @@ class BlockProfile:
     """Seconds by rows."""
     backward: Line
     """Seconds by rows, of both gradients together."""
+    halves: tuple[Line, Line] | None = None
+    """Seconds by rows of the gradient of the input alone, and of those of the weights alone; None: half of ``backward`` each."""
+    update_s: float = 0.0
+    """The optimizer's step over its parameters."""
     parameter_bytes: float = 0.0
     """Of the parameters that no other block has."""
     shared_bytes: Mapping[str, float] = field(default_factory=dict)
@@ -48,17 +85,29 @@ class BlockProfile:
     """A row: what crosses to the next block, and as a gradient back."""
 
 
+class PassSeconds(NamedTuple):
+    """Seconds of the four kinds of passes."""
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    input_s: float = 0.0
+    weight_s: float = 0.0
+
+
+NO_SECONDS = PassSeconds()
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelProfile:
-    """A model as a sequence of blocks, and what its optimizer costs."""
+    """A model as a sequence of blocks, and what training it takes beside their passes."""
 
     blocks: tuple[BlockProfile, ...]
     optimizer_copies: float = 0.0
     """Bytes that the optimizer keeps for each byte of parameters: momentum 1, Adam 2."""
-    update_s: float = 0.0
-    """Seconds of the optimizer's step for each byte of parameters."""
-    input_share: float = 0.5
-    """Of a backward pass: the gradient of the input alone, where a schedule takes the passes apart."""
+    executor: PassSeconds = NO_SECONDS
+    """What the executor of stages takes for a pass of a chunk, beside its blocks."""
+    step_s: float = 0.0
+    """Of a step, beside passes, messages, sums and the optimizer: rows, the loss over all ranks, records."""
 
     @property
     def parameter_bytes(self) -> float:
@@ -102,9 +151,9 @@ class Links:
     """Whether sums run while the backward pass goes on."""
     bucket_bytes: float = 25e6
     """Gradients that are summed together."""
-    hop_local: Mapping[str, Line] = field(default_factory=dict)
-    """Seconds by bytes of each transport, between ranks of one host."""
-    hop_between: Mapping[str, Line] = field(default_factory=dict)
+    hop_local: Mapping[str, Hop] = field(default_factory=dict)
+    """Of each transport, between ranks of one host."""
+    hop_between: Mapping[str, Hop] = field(default_factory=dict)
 
     def sum_s(self, hosts: Sequence[int], num_bytes: float) -> float:
         """Seconds of a sum over ranks on these hosts, one number a rank."""
@@ -114,10 +163,14 @@ class Links:
         most = max(hosts.count(host) for host in set(hosts))
         return self.sum_local.at(most, num_bytes) + self.sum_between.at(num_hosts, num_bytes)
 
-    def hop(self, num_bytes: float, *, between: bool) -> tuple[str, float]:
-        """The faster transport for messages of this size, and its seconds."""
-        lines = self.hop_between if between else self.hop_local
-        return min(((name, line.at(num_bytes)) for name, line in lines.items()), key=lambda each: each[1], default=("sidecar", 0.0))
+    def fastest(self, num_bytes: float, *, between: bool) -> str:
+        """The transport that takes the least time for messages of this size."""
+        hops = self.hop_between if between else self.hop_local
+        return min(hops, key=lambda name: hops[name].at(num_bytes).seconds, default="sidecar")
+
+    def handover(self, transport: str, num_bytes: float, *, between: bool) -> Handover:
+        """A message of this size by one transport; for nothing where it was not measured."""
+        return (self.hop_between if between else self.hop_local).get(transport, Hop()).at(num_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)

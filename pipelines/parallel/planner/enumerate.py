@@ -23,6 +23,8 @@ DEPTHS = (1, 2, 4, 8)
 """Micro-batches of a replica for each stage of the pipeline."""
 CHUNKS = (2, 4)
 """Chunks a stage that are tried with an interleaved schedule."""
+LANES_FOR_NEARLY = 4
+"""Lanes a micro-batch from which on one more or less makes little difference."""
 MOST_PASSES = 4096
 """Micro-batches times chunks of one pipeline, beyond which a schedule is not played."""
 
@@ -60,17 +62,40 @@ class Candidate:
         return self.replicas == (self.micro_batches,) and not self.shard_optimizer and self.recompute == "never"
 
 
-def candidates(world: int, *, num_blocks: int, batch_rows: int) -> Iterator[Candidate]:
+@dataclass(frozen=True, kw_only=True)
+class Fixed:
+    """What a run has settled before its layout is chosen."""
+
+    micro_batches: int | None = None
+    """Of a step: no other number is tried."""
+    lanes: int | None = None
+    """Streams to which the rows were dealt at its first start; micro-batches take whole ones."""
+
+    def allows(self, micro_batches: int) -> bool:
+        """Whether so many micro-batches get equally many lanes, or nearly."""
+        return self.lanes is None or self.lanes % micro_batches == 0 or micro_batches * LANES_FOR_NEARLY <= self.lanes
+
+    def describe(self) -> str:
+        """In words."""
+        count = "micro-batches" if self.micro_batches is None else f"{self.micro_batches} micro-batches"
+        return count if self.lanes is None else f"{count} that share {self.lanes} lanes evenly"
+
+
+FREE = Fixed()
+
+
+def candidates(world: int, *, num_blocks: int, batch_rows: int, fixed: Fixed = FREE) -> Iterator[Candidate]:
     """Every candidate on up to ``world`` ranks.
 
     Args:
         world: Ranks that there are.
         num_blocks: Of the model, which is cut between them.
         batch_rows: Of a step over all ranks; a micro-batch has at least one of them.
+        fixed: What is not to be chosen.
     """
     for num_ranks in rings(world):
         for replicas in shapes(num_ranks, most_stages=min(num_blocks, MOST_STAGES)):
-            for micro_batches in _micro_batches(replicas, batch_rows):
+            for micro_batches in filter(fixed.allows, _micro_batches(replicas, batch_rows, fixed.micro_batches)):
                 for schedule, chunks in _schedules(replicas, num_blocks):
                     if micro_batches // min(replicas) * chunks * len(replicas) <= MOST_PASSES:
                         yield Candidate(replicas=replicas, micro_batches=micro_batches, schedule=schedule, chunks_per_stage=chunks)
@@ -109,8 +134,10 @@ def _compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
         yield from ((first, *rest) for rest in _compositions(total - first, parts - 1))
 
 
-def _micro_batches(replicas: tuple[int, ...], batch_rows: int) -> list[int]:
+def _micro_batches(replicas: tuple[int, ...], batch_rows: int, given: int | None) -> list[int]:
     even, stages = lcm(*replicas), len(replicas)
+    if given is not None:
+        return [] if given % even or given > batch_rows else [given]
     wanted = {even * max(1, depth * stages * min(replicas) // even) for depth in DEPTHS}
     return sorted(count for count in wanted if count <= batch_rows)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sparkring.errors import LayoutRefused
 from sparkring.pipelines.parallel.planner.cost_model import Cluster, ModelProfile
-from sparkring.pipelines.parallel.planner.enumerate import Candidate, candidates, remedies
+from sparkring.pipelines.parallel.planner.enumerate import FREE, Candidate, Fixed, candidates, remedies
 from sparkring.pipelines.parallel.planner.pricing import Priced, price
 
 NEGLIGIBLE = 0.02
@@ -53,7 +53,7 @@ class Plan:
         return {"num_ranks": chosen.num_ranks, "parallel": parallel}
 
 
-def plan(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows: int) -> list[Plan]:
+def plan(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows: int, fixed: Fixed = FREE) -> list[Plan]:
     """Predict every layout worth a look.
 
     Args:
@@ -61,22 +61,26 @@ def plan(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows: int) 
         cluster: Machines and links.
         world: Ranks that there are.
         batch_rows: Of a step over all ranks.
+        fixed: What is not to be chosen.
     Returns:
         The fastest first; of equally fast ones the simpler first.
     """
     tried = [_smallest_that_fits(model, cluster, candidate, batch_rows)
-             for candidate in candidates(world, num_blocks=len(model.blocks), batch_rows=batch_rows)]
+             for candidate in candidates(world, num_blocks=len(model.blocks), batch_rows=batch_rows, fixed=fixed)]
     ranked = sorted(tried, key=_rank)
     return [Plan(priced=priced, reason=_reason(priced, ranked)) for priced in ranked]
 
 
-def best_layout(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows: int) -> Plan:
-    """The layout with the shortest predicted step.
+def best_layout(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows: int, fixed: Fixed = FREE) -> Plan:
+    """The layout with the shortest predicted step; arguments as of ``plan``.
 
     Raises:
         LayoutRefused: none can be used; says why the one that comes nearest cannot.
     """
-    plans = plan(model, cluster, world=world, batch_rows=batch_rows)
+    plans = plan(model, cluster, world=world, batch_rows=batch_rows, fixed=fixed)
+    if not plans:
+        raise LayoutRefused(f"no layout on up to {world} ranks has {fixed.describe()} for {batch_rows} rows a step; "
+                            "give another train.parallel.micro_batches, or leave it out.")
     if plans[0].priced.refused:
         nearest = min(plans, key=lambda each: max(memory.total for memory in each.priced.memory))
         raise LayoutRefused(f"no layout on up to {world} ranks can be used: the smallest, {describe(nearest.candidate)}, "

@@ -11,7 +11,7 @@ from itertools import pairwise
 from sparkring.errors import LayoutRefused
 from sparkring.pipelines.parallel.mesh import Mesh, TransportKind
 from sparkring.pipelines.parallel.partition import BlockCost, Bounds, MemoryModel, cut_by_time
-from sparkring.pipelines.parallel.planner.cost_model import Cluster, ModelProfile, chunk_blocks
+from sparkring.pipelines.parallel.planner.cost_model import NO_SECONDS, BlockProfile, Cluster, ModelProfile, PassSeconds, chunk_blocks
 from sparkring.pipelines.parallel.planner.enumerate import Candidate
 from sparkring.pipelines.parallel.planner.gradient_sum import waiting_s
 from sparkring.pipelines.parallel.planner.memory import StageMemory, stage_memories
@@ -62,7 +62,7 @@ def price(model: ModelProfile, cluster: Cluster, candidate: Candidate, *, batch_
     Raises:
         ConfigError: the schedule does not allow this shape.
     """
-    pipeline = _Pipeline(model, cluster, candidate, rows=math.ceil(batch_rows / candidate.micro_batches))
+    pipeline = _Pipeline(model, cluster, candidate, batch_rows=batch_rows)
     bounds = _even_cut(tuple(block.seconds for block in pipeline.block_costs()), pipeline.copies)
     memory = pipeline.memory(bounds)
     refused = _too_large(memory, cluster.memory_bytes)
@@ -78,17 +78,18 @@ def price(model: ModelProfile, cluster: Cluster, candidate: Candidate, *, batch_
                                       candidate.chunks_per_stage > 1)
     if refused:
         return Priced(candidate=candidate, bounds=bounds, transport=transport, memory=memory, seconds=math.inf, refused=refused)
-    costs = pipeline.costs(bounds)
+    costs = pipeline.costs(bounds, transport)
     timeline = simulate(pipeline.schedule, costs)
     return Priced(candidate=candidate, bounds=bounds, transport=transport, memory=memory, seconds=timeline.makespan_s,
                   idle=timeline.bubble, sum_s=max(costs.reduce_s))
 
 
 class _Pipeline:
-    """A candidate at one size of micro-batch."""
+    """A candidate at one size of micro-batch: passes are those of the mean number of rows, memory that of the largest."""
 
-    def __init__(self, model: ModelProfile, cluster: Cluster, candidate: Candidate, *, rows: int) -> None:
-        self._model, self._cluster, self._candidate, self._rows = model, cluster, candidate, rows
+    def __init__(self, model: ModelProfile, cluster: Cluster, candidate: Candidate, *, batch_rows: int) -> None:
+        self._model, self._cluster, self._candidate = model, cluster, candidate
+        self._rows, self._most_rows = batch_rows / candidate.micro_batches, math.ceil(batch_rows / candidate.micro_batches)
         self._slowdown = cluster.slowdown(candidate.num_ranks)
         self._hosts, self._mesh = cluster.hosts(candidate.num_ranks), Mesh(candidate.replicas)
         self.copies = candidate.replicas * candidate.chunks_per_stage
@@ -104,11 +105,10 @@ class _Pipeline:
 
     def block_costs(self) -> list[BlockCost]:
         """For the cut."""
-        rows = self._rows
-        return [BlockCost(name=block.name, seconds=self._slowdown * (block.forward.at(rows) + block.backward.at(rows)),
+        return [BlockCost(name=block.name, seconds=self._slowdown * (block.forward.at(self._rows) + block.backward.at(self._rows)),
                           parameter_bytes=round(block.parameter_bytes),
                           shared_bytes={part: round(size) for part, size in block.shared_bytes.items()},
-                          activation_bytes=round(rows * (block.border_bytes if self._recomputes else block.activation_bytes)))
+                          activation_bytes=round(self._most_rows * (block.border_bytes if self._recomputes else block.activation_bytes)))
                 for block in self._model.blocks]
 
     def memory_model(self) -> MemoryModel:
@@ -117,36 +117,46 @@ class _Pipeline:
         optimizer = model.optimizer_copies / (min(self._candidate.replicas) if self._candidate.shard_optimizer else 1)
         held = [peak_activations(self.schedule, costs, Worker(stage, 0)).micro_batches for stage in range(stages)]
         return MemoryModel(copies=2 + optimizer, in_flight=tuple(held * self._candidate.chunks_per_stage),
-                           border_bytes=tuple(round(self._rows * block.border_bytes) for block in model.blocks[:-1]),
+                           border_bytes=tuple(round(self._most_rows * block.border_bytes) for block in model.blocks[:-1]),
                            limit_bytes=(self._cluster.memory_bytes - self._cluster.process_bytes) / self._candidate.chunks_per_stage)
 
     def memory(self, bounds: Bounds) -> tuple[StageMemory, ...]:
         """Bytes of a rank of each stage."""
         replicas = self._candidate.replicas
-        return stage_memories(self._model, self._cluster, self.schedule, bounds=bounds, costs=self.costs(bounds), rows=self._rows,
+        return stage_memories(self._model, self._cluster, self.schedule, bounds=bounds, costs=self.costs(bounds), rows=self._most_rows,
                               owners=replicas if self._candidate.shard_optimizer else (1,) * len(replicas))
 
     def transport(self, bounds: Bounds) -> str:
         """The faster one for the largest message; between hosts wherever some message goes there."""
         sizes = [self._rows * self._model.blocks[bound - 1].border_bytes for bound in bounds[1:-1]]
         between = any(self._crosses_hosts(chunk) for chunk in range(len(bounds) - 2))
-        return self._cluster.links.hop(max(sizes), between=between)[0] if sizes else "sidecar"
+        return self._cluster.links.fastest(max(sizes), between=between) if sizes else "sidecar"
 
-    def costs(self, bounds: Bounds) -> Costs:
+    def costs(self, bounds: Bounds, transport: str = "sidecar") -> Costs:
         """Seconds and bytes of one micro-batch, by chunk."""
-        chunks, rows, share = chunk_blocks(self._model, bounds), self._rows, self._model.input_share
-        forward = [self._slowdown * sum(block.forward.at(rows) for block in chunk) for chunk in chunks]
-        backward = [self._slowdown * sum(block.backward.at(rows) for block in chunk) for chunk in chunks]
-        hops = [self._hop_s(chunk, rows * blocks[-1].border_bytes) for chunk, blocks in enumerate(chunks[:-1])]
-        inputs = [rows * self._model.blocks[bound - 1].border_bytes if bound else 0.0 for bound in bounds[:-1]]
-        kept = [rows * sum(block.activation_bytes for block in chunk) for chunk in chunks]
+        chunks, most = chunk_blocks(self._model, bounds), self._most_rows
+        passes = [self._passes(chunk) for chunk in chunks]
+        hops = [self._cluster.links.handover(transport, self._rows * blocks[-1].border_bytes, between=self._crosses_hosts(chunk))
+                for chunk, blocks in enumerate(chunks[:-1])]
+        flights = [hop.flight_s for hop in hops]
+        inputs = [most * self._model.blocks[bound - 1].border_bytes if bound else 0.0 for bound in bounds[:-1]]
+        kept = [most * sum(block.activation_bytes for block in chunk) for chunk in chunks]
         stages = range(self._candidate.num_stages)
-        return Costs(forward_s=forward, backward_s=backward, input_s=[share * each for each in backward],
-                     weight_s=[(1 - share) * each for each in backward], hop_forward_s=hops, hop_backward_s=hops,
+        return Costs(forward_s=[each.forward_s for each in passes], backward_s=[each.backward_s for each in passes],
+                     input_s=[each.input_s for each in passes], weight_s=[each.weight_s for each in passes],
+                     hop_forward_s=flights, hop_backward_s=flights,
+                     send_s=[hop.send_s for hop in hops], receive_s=[hop.receive_s for hop in hops],
                      reduce_s=[self._reduce_s(stage, bounds) for stage in stages],
                      step_s=[self._update_s(stage, bounds) for stage in stages],
                      activation_bytes=kept, stash_bytes=inputs, weight_bytes=kept,
                      checkpoint=[self._candidate.recompute] * len(chunks) if self._recomputes else ())
+
+    def _passes(self, chunk: Sequence[BlockProfile]) -> PassSeconds:
+        """Of a chunk for one micro-batch: its blocks, and the executor once."""
+        lines = [(block.forward, block.backward, *(block.halves or (block.backward.half(), block.backward.half()))) for block in chunk]
+        beside = NO_SECONDS if self._candidate.is_plain else self._model.executor
+        return PassSeconds(*(self._slowdown * (extra + sum(line.at(self._rows) for line in of_blocks))
+                             for extra, of_blocks in zip(beside, zip(*lines, strict=True), strict=True)))
 
     @property
     def _recomputes(self) -> bool:
@@ -172,14 +182,14 @@ class _Pipeline:
         return waited
 
     def _update_s(self, stage: int, bounds: Bounds) -> float:
-        """The optimizer; where its state is shared out, each replica does its part and passes the values on."""
-        size = sum(self._model.bytes_of(bounds[chunk], bounds[chunk + 1])
-                   for chunk in range(stage, len(bounds) - 1, self._candidate.num_stages))
-        seconds = self._slowdown * self._model.update_s * size
-        if not self._candidate.shard_optimizer:
-            return seconds
-        hosts = [self._hosts[rank] for rank in self._mesh.stage_ranks(stage)]
-        return seconds / len(hosts) + self._cluster.links.sum_s(hosts, size)
+        """The optimizer and the end of the step; with its state shared out, each replica does its part and passes the values on."""
+        own = [(bounds[chunk], bounds[chunk + 1]) for chunk in range(stage, len(bounds) - 1, self._candidate.num_stages)]
+        seconds = self._slowdown * sum(block.update_s for first, last in own for block in self._model.blocks[first:last])
+        if self._candidate.shard_optimizer:
+            hosts = [self._hosts[rank] for rank in self._mesh.stage_ranks(stage)]
+            size = sum(self._model.bytes_of(first, last) for first, last in own)
+            seconds = seconds / len(hosts) + self._cluster.links.sum_s(hosts, size)
+        return seconds + self._model.step_s
 
     def _tied(self, bounds: Bounds) -> dict[str, tuple[int, ...]]:
         """Parts that several stages hold, and which."""
@@ -188,9 +198,6 @@ class _Pipeline:
             for part in (part for block in blocks for part in block.shared_bytes):
                 holders.setdefault(part, set()).add(chunk % self._candidate.num_stages)
         return {part: tuple(sorted(stages)) for part, stages in holders.items() if len(stages) > 1}
-
-    def _hop_s(self, chunk: int, num_bytes: float) -> float:
-        return self._cluster.links.hop(num_bytes, between=self._crosses_hosts(chunk))[1]
 
     def _crosses_hosts(self, chunk: int) -> bool:
         """Whether some replica of a chunk's stage hands on to another host."""

@@ -1,0 +1,119 @@
+"""``train.parallel: auto``: the planner chooses the layout, by what it measures on the ranks that are to train.
+
+    measure     a short ring, before the one that trains; what it found is kept beside the run
+    reuse       the next start asks its ranks only whether they are on machines of the same kinds
+    choose      the fastest layout that fits memory, and whose micro-batches take whole lanes
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sparkring import __version__
+from sparkring.conf.schema import Config, TrainConfig
+from sparkring.errors import ConfigError, DocumentDamaged
+from sparkring.pipelines.data.documents import read_document
+from sparkring.pipelines.data.manifest import Manifest
+from sparkring.pipelines.data.store import Store
+from sparkring.pipelines.parallel.planner.enumerate import Fixed
+from sparkring.pipelines.parallel.planner.planner import Plan, best_layout, describe
+from sparkring.spark_jobs.progress import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from sparkring.pipelines.training.profile import RankProfile
+
+PROFILE = "plan.json"
+"""In the run's folder: what was measured, and of what."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A config with a layout in it."""
+
+    config: Config
+    predicted_s: float
+    """Of a step."""
+
+
+class LayoutChooser:
+    """Chooses the layouts of one run, of all its generations."""
+
+    def __init__(self, store: Store, *, dataset_url: str, manifest: Manifest, lanes: int, progress: Progress) -> None:
+        """Take the run's folder, what it is trained on, and what its rows were dealt to at its first start."""
+        self._store, self._dataset_url, self._manifest, self._lanes, self._progress = store, dataset_url, manifest, lanes, progress
+
+    def choose(self, config: Config, spark: SparkSession) -> Choice:
+        """Measure, or find what was measured, and choose.
+
+        Args:
+            config: With ``train.parallel: auto``; the layout takes up to ``train.num_ranks`` ranks.
+            spark: Where to start the ring that measures.
+        Raises:
+            ConfigError: ranks have GPUs, which are not measured yet.
+            LayoutRefused: no layout fits.
+        """
+        from sparkring.pipelines.training.profile_fit import measured
+
+        require_cpu(config)
+        model, cluster = measured(config, self._manifest, self._profile(config, spark))
+        best = best_layout(model, cluster, world=config.train.num_ranks, batch_rows=config.train.batch_rows,
+                           fixed=Fixed(micro_batches=config.train.parallel.micro_batches, lanes=self._lanes))
+        self._progress.note(f"training: planned {describe(best.candidate)} of {best.candidate.micro_batches} micro-batches, "
+                            f"{1e3 * best.seconds:.3g} ms a step: {best.reason}")
+        return Choice(config.model_copy(update={"train": with_layout(config.train, best)}), best.seconds)
+
+    def _profile(self, config: Config, spark: SparkSession) -> Sequence[RankProfile]:
+        """What the ranks measure, or measured before."""
+        from sparkring.pipelines.training.profile import profile_rank
+        from sparkring.spark_jobs.ring import run_ring
+
+        subject = profiled(config, self._manifest)
+        known = self._known(subject)
+        machines = [rank["machine"] for rank in known] if known else None
+        with self._progress.stage("measure"):
+            ranks: list[Any] = run_ring(profile_rank, config.model_dump(mode="json"), self._dataset_url, self._manifest.version, machines,
+                                        num_ranks=config.train.num_ranks, spark=spark, config=config.train.ring)
+        if known and ranks[0] is None:
+            return known
+        self._store.put(PROFILE, json.dumps({"of": subject, "ranks": ranks}).encode())
+        return ranks
+
+    def _known(self, subject: dict[str, Any]) -> Sequence[RankProfile] | None:
+        """What was measured of the same; a document that cannot be read is as good as none, since it is made anew."""
+        try:
+            document = read_document(self._store, PROFILE, keys=("of", "ranks"), remedy="")
+        except (FileNotFoundError, DocumentDamaged):
+            return None
+        return document["ranks"] if document["of"] == subject else None
+
+
+def profiled(config: Config, manifest: Manifest) -> dict[str, Any]:
+    """All that a profile depends on, but for the machines."""
+    train = config.train
+    return {"code_version": __version__, "content_id": manifest.content_id, "model": config.model.model_dump(mode="json"),
+            "train": train.model_dump(mode="json", include={"num_ranks", "batch_rows", "precision", "optimizer"}),
+            "ring": train.ring.model_dump(mode="json", include={"threads_per_rank", "shared_memory", "device"})}
+
+
+def with_layout(train: TrainConfig, plan: Plan) -> TrainConfig:
+    """The training section with a planned layout in place of ``auto``; a given number of micro-batches stays."""
+    section = plan.section()
+    given = {} if train.parallel.micro_batches is None else {"micro_batches": train.parallel.micro_batches}
+    parallel = {**section["parallel"], **given}  # type: ignore[dict-item]
+    return TrainConfig.model_validate({**train.model_dump(), "num_ranks": section["num_ranks"], "parallel": parallel})
+
+
+def require_cpu(config: Config) -> None:
+    """Refuse to measure GPUs.
+
+    Raises:
+        ConfigError: ranks have them.
+    """
+    if config.train.ring.device != "cpu":
+        raise ConfigError(f"train.ring.device={config.train.ring.device}: only ranks on CPUs are measured so far; plan on paper with "
+                          "`sparkring plan --world --link --device`, and put the layout into train.parallel.")
