@@ -11,6 +11,8 @@ Each record has ``event`` (its kind), ``time`` (seconds since 1970), ``generatio
                 receipts.py), row_ids (when recorded)
     epoch       epoch, seconds, train_loss, rows, exact (the digest equals the split's), validation {loss, auc, ...}; rank 0 only
     checkpoint  epoch, step, seconds, name; rank 0 only
+    plan        predicted_s, measured_s (of a step), steps (measured), text (a warning, where they are far apart); rank 0 only, where the
+                planner chose the layout
     warning     text; e.g. a damaged checkpoint that was passed over
     end         seconds
 

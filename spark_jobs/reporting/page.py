@@ -28,7 +28,8 @@ def render_page(workspace: Workspace, config: Config) -> str:
     """Return the report as HTML text; the same facts give the same text."""
     environment = Environment(loader=FunctionLoader(_template), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(count=words.count, metric=words.metric, share=words.share, seconds=words.seconds, size=words.size)
+    environment.filters.update(count=words.count, duration=words.duration, metric=words.metric, share=words.share, seconds=words.seconds,
+                               size=words.size)
     quality, run = workspace.quality, workspace.run
     return environment.get_template("page.html.j2").render(
         name=config.name, workspace=workspace, headline=headline(workspace), tiles=tiles(workspace),

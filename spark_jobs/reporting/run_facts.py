@@ -98,6 +98,17 @@ class StepTimes:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Planned:
+    """What the planner said of the layout that it chose, beside the clock; of the last generation that says so."""
+
+    predicted_s: float
+    measured_s: float
+    """Of a step, median of some."""
+    warning: str
+    """In words, where they are far apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunFacts:
     """Everything that the report says about training."""
 
@@ -128,6 +139,8 @@ class RunFacts:
     generations: tuple[Generation, ...]
     warnings: tuple[str, ...]
     """What ranks found wrong and went on without, e.g. a damaged checkpoint."""
+    planned: Planned | None = None
+    """None where nobody planned the layout."""
 
     @property
     def finished(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkring.spark_jobs.reporting.run_facts import Epoch, Generation, LossCurve, RankTime, RunFacts, Seconds, StepTimes
+from sparkring.spark_jobs.reporting.run_facts import Epoch, Generation, LossCurve, Planned, RankTime, RunFacts, Seconds, StepTimes
 from sparkring.spark_jobs.reporting.thinning import Curve, Series, bin_means, envelope, moving_mean, thin
 
 MOST_BARS = 24
@@ -83,6 +83,7 @@ class _Events:
     warnings: list[str] = field(default_factory=list)
     checkpoints: int = 0
     repeated: int = 0
+    planned: Planned | None = None
 
     def add(self, record: Record) -> None:
         kind = record["event"]
@@ -98,6 +99,8 @@ class _Events:
             self.checkpoints += 1
         elif kind == "warning":
             self.warnings.append(record["text"])
+        elif kind == "plan":
+            self.planned = Planned(predicted_s=record["predicted_s"], measured_s=record["measured_s"], warning=record["text"])
         elif kind == "end":
             life.ended = True
 
@@ -128,7 +131,7 @@ def _facts(events: _Events) -> RunFacts:
         mean_time=_mean([time.seconds for time in by_rank]), step_times=_step_times(seconds),
         throughput=_throughput(rows, seconds.sum(axis=1)),
         epochs=tuple(_epoch(record) for _, record in sorted(events.epochs.items())), generations=_generations(events.lives),
-        warnings=tuple(events.warnings))
+        warnings=tuple(events.warnings), planned=events.planned)
 
 
 def _epoch_ends(positions: Sequence[tuple[int, int]]) -> tuple[float, ...]:

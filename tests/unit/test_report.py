@@ -150,6 +150,20 @@ def test_an_epoch_that_missed_a_row_is_loud(tmp_path: Path) -> None:
     assert '<td class="bad">NO</td>' in page
 
 
+@pytest.mark.parametrize(("warning", "expected"), [
+    pytest.param("", "it predicted 40 ms a step, the clock says 44 ms.", id="near"),
+    pytest.param("a step takes twice as long", "The planner chose the layout; a step takes twice as long", id="far"),
+])
+def test_a_planned_layout_is_shown_beside_the_clock(tmp_path: Path, warning: str, expected: str) -> None:
+    config = write_workspace(tmp_path)
+    assert "planner" not in text_of(written(config)), "without a plan"
+    first, *others = sample_events()
+    plan = {"event": "plan", "time": first[1]["time"], "generation": 0, "rank": 0, "predicted_s": 0.04, "measured_s": 0.044, "steps": 20,
+            "text": warning}
+    write_events(config, iter([first, ("0-0.jsonl", plan), *others]))
+    assert expected in text_of(written(config))
+
+
 def test_an_evaluation_of_another_dataset_version_is_pointed_out(tmp_path: Path) -> None:
     config = sample_config(tmp_path)
     Dataset(config.dataset).commit(sample_manifest())

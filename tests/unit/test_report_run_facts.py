@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparkring.spark_jobs.reporting.run_facts import RunFacts
+from sparkring.spark_jobs.reporting.run_facts import Planned, RunFacts
 from sparkring.spark_jobs.reporting.run_reader import MOST_BARS, read_run
 
 Record = dict[str, Any]
@@ -44,6 +44,16 @@ def test_no_records_are_no_run() -> None:
 
 def test_a_rank_that_only_warned_has_not_started() -> None:
     assert read_run([{"event": "warning", "time": 1.0, "generation": 0, "rank": 0, "text": "checkpoint 7 is damaged"}]) is None
+
+
+def test_of_several_words_on_the_plan_the_last_one_counts() -> None:
+    def plan(measured_s: float, text: str = "") -> Record:
+        return {"event": "plan", "time": 105.0, "generation": 0, "rank": 0, "predicted_s": 0.5, "measured_s": measured_s, "steps": 9,
+                "text": text}
+
+    facts = facts_of(start(0), step(0, 0, 0), plan(0.9, "slow"), plan(0.6))
+    assert facts.planned == Planned(predicted_s=0.5, measured_s=0.6, warning="")
+    assert facts_of(start(0), step(0, 0, 0)).planned is None
 
 
 def test_seconds_add_up_by_rank_and_the_rest_is_other() -> None:
