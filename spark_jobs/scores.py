@@ -13,6 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from sparkring.pipelines.data.documents import read_model
 from sparkring.pipelines.data.store import Store
 
 DOCUMENT = "_scores.json"
@@ -41,9 +42,14 @@ class Scores(BaseModel):
 
 
 def latest_scores(store: Store) -> Scores | None:
-    """The latest finished scoring in the scores' folder, or None."""
+    """The latest finished scoring in the scores' folder, or None.
+
+    Raises:
+        DocumentDamaged: what names it cannot be read.
+    """
     try:
-        return Scores.model_validate_json(store.read(DOCUMENT))
+        return read_model(store, DOCUMENT, Scores, expected="what names a finished scoring",
+                          remedy="delete it and run `sparkring score` again; the folders beside it hold what was scored before")
     except FileNotFoundError:
         return None
 

@@ -1,12 +1,16 @@
-"""Small JSON documents that say how a run stands: read, or refused as damaged in one line. Knows nothing of what they hold."""
+"""Small JSON documents that say how something stands: read, or refused as damaged in one line. Knows nothing of what they hold."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from sparkring.errors import DocumentDamaged
 from sparkring.pipelines.data.store import Store
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 def read_document(store: Store, name: str, *, keys: tuple[str, ...] = (), remedy: str) -> dict[str, Any]:
@@ -31,3 +35,25 @@ def read_document(store: Store, name: str, *, keys: tuple[str, ...] = (), remedy
     if missing:
         raise DocumentDamaged(store.path(name), found=f"no {missing[0]}", expected=", ".join(keys), remedy=remedy)
     return document
+
+
+def read_model(store: Store, name: str, kind: type[_Model], *, expected: str, remedy: str) -> _Model:
+    """The document called ``name``, checked against its schema.
+
+    Args:
+        store: The folder that it lies in.
+        name: Its name there.
+        kind: What it is.
+        expected: The same in words.
+        remedy: What to do if it is damaged.
+    Raises:
+        FileNotFoundError: there is none.
+        DocumentDamaged: it is something else.
+    """
+    document = read_document(store, name, remedy=remedy)
+    try:
+        return kind.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        found = f"{'.'.join(map(str, first['loc'])) or 'document'}: {first['msg']}"
+        raise DocumentDamaged(store.path(name), found=found, expected=expected, remedy=remedy) from None

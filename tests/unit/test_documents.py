@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from sparkring.errors import DocumentDamaged
 from sparkring.pipelines.data.documents import read_document
 from sparkring.pipelines.data.local_store import LocalStore
 from sparkring.pipelines.data.manifest import Dataset
-from sparkring.spark_jobs import evaluate
+from sparkring.spark_jobs import evaluate, scores
 from sparkring.spark_jobs import train as training
 from tests.support.configs import write
 from tests.support.datasets import write_dataset
@@ -22,7 +23,8 @@ from tests.support.training import train_config
 
 DAMAGED = [pytest.param(b"", r"no JSON \(Expecting value", id="nothing"), pytest.param(b'{"format": 1', "no JSON", id="the first half"),
            pytest.param(b'{"format": "\xff"}', r"no JSON \('utf-8'", id="no text"), pytest.param(b"[1]", "a JSON list", id="a list"),
-           pytest.param(b"{}", "no content_id|steps: Field required|no weights_sha256|resumed_at: Field required", id="an empty object")]
+           pytest.param(b"{}", "no content_id|steps: Field required|no weights_sha256|resumed_at: Field required|folder: Field required",
+                        id="an empty object")]
 
 
 def _run(folder: Path) -> tuple[Config, str]:
@@ -73,3 +75,20 @@ def test_an_evaluation_that_was_damaged_is_told(tmp_path: Path, content: bytes, 
         evaluate._judged(LocalStore(tmp_path))
     (tmp_path / "evaluation.json").unlink()
     assert evaluate._judged(LocalStore(tmp_path)) is None
+
+
+@pytest.mark.parametrize(("content", "found"), DAMAGED)
+def test_scores_whose_document_was_damaged_are_told_and_none_is_committed_over_them(tmp_path: Path, content: bytes, found: str) -> None:
+    store, document = LocalStore(tmp_path), tmp_path / "_scores.json"
+    made = scores.Scores(folder="f00", rows=3, split="test", weights_sha256="w", dataset_url="d", dataset_version=1, content_id="c",
+                         created_at="2026-01-01T00:00:00Z")
+    document.write_bytes(content)
+    acts: list[Callable[[], object]] = [lambda: scores.latest_scores(store), lambda: scores.commit_scores(store, made)]
+    for act in acts:
+        with pytest.raises(DocumentDamaged, match=rf"_scores\.json is damaged: found ({found}).*; delete it and run `sparkring score`"):
+            act()
+    assert document.read_bytes() == content
+    document.unlink()
+    assert scores.latest_scores(store) is None
+    scores.commit_scores(store, made)
+    assert scores.latest_scores(store) == made
