@@ -5,15 +5,16 @@
              weight gradients                      each layer by itself, whenever the schedule has time for it
 
 A layer is a module that holds parameters itself. Its output is noted in the forward pass; with the gradient of that output the
-layer's weights need nothing else. Parameters that are also used otherwise (by two layers, twice by one, or outside of the
-forward method of the module that holds them) get their gradient with the first half, by one pass over all their uses.
+layer's weights need nothing else, as long as all of their uses lie between that output and the outputs noted before it. Parameters
+that are also used otherwise (by two layers, twice by one, before inner layers of their module, or outside of it) get their gradient
+with the first half, by one pass over all their uses.
 Source: Qi et al., "Zero bubble pipeline parallelism", ICLR 2024 (the halves). Imports no horovod.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,14 +91,16 @@ class SplitBackward:
             self._noted.found.append((layer, output))
 
     def _accounted_otherwise(self, outputs: Sequence[Tensor], noted: LayerOutputs) -> set[nn.Parameter]:
-        """Parameters that some use of theirs reaches past the noted outputs, or that are noted more than once."""
-        times = Counter(parameter for layer, _ in noted.found for parameter in _own(layer))
-        behind = {output.grad_fn for _, output in noted.found}
-        found = {parameter for parameter, count in times.items() if count > 1}
-        for parameter in _reached(outputs, behind):
-            found.add(parameter)
-        known = set(self._module.parameters())
-        return {parameter for parameter in found if parameter in known}
+        """Parameters with a use that is not between an output of their own layer and those noted before it, or with several."""
+        stops = {output.grad_fn for _, output in noted.found}
+        found = set(_reached((output.grad_fn for output in outputs), stops))
+        uses: Counter[nn.Parameter] = Counter()
+        for layer, output in noted.found:
+            behind = set(_reached((node for node, _ in output.grad_fn.next_functions), stops)) if output.grad_fn else set()
+            found |= behind.difference(_own(layer))
+            uses.update(behind)
+        found.update(parameter for parameter, count in uses.items() if count > 1)
+        return found.intersection(self._module.parameters())
 
 
 def weight_gradients(work: WeightWork) -> None:
@@ -114,9 +117,9 @@ def _own(layer: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in layer.parameters(recurse=False) if parameter.requires_grad]
 
 
-def _reached(outputs: Iterable[Tensor], stops: set[Node | None]) -> Iterable[nn.Parameter]:
-    """Leaves of the graph that can be reached from ``outputs`` without passing a node of ``stops``."""
-    waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
+def _reached(starts: Iterable[Node | None], stops: set[Node | None]) -> Iterator[nn.Parameter]:
+    """Leaves of the graph that can be reached from ``starts`` without coming to a node of ``stops``."""
+    waiting = [node for node in starts if node is not None]
     seen: set[Node] = set()
     while waiting:
         node = waiting.pop()
