@@ -137,7 +137,7 @@ class Work:
     def reduce(self) -> None:
         """Nothing to sum."""
 
-    def step(self) -> None:
+    def step(self, _loss: float) -> None:
         """Nothing to update."""
 
 

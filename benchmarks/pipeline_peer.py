@@ -100,7 +100,7 @@ class Work:
         """As in training."""
         self._ring.finish()
 
-    def step(self) -> None:
+    def step(self, _loss: float) -> None:
         """As in training."""
         self._optimizer.step()
 

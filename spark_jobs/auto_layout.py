@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkring import __version__
 from sparkring.conf.schema import Config, TrainConfig
@@ -31,8 +30,7 @@ PROFILE = "plan.json"
 """In the run's folder: what was measured, and of what."""
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """A config with a layout in it."""
 
     config: Config

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sparkring.errors import EnvironmentProblem, NotEnoughSlots
@@ -38,14 +37,18 @@ def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float) -> No
             "spark.dynamicAllocation.enabled is true, but a ring needs executors that are there from the start, and Spark refuses barrier "
             "stages with it (SPARK-24942); start the session with it off and spark.executor.instances set.")
     master = master_of(spark)
-    sc = spark_context(spark)
-    count: Callable[[], int | None] = (lambda: _slots_of(sc)) if sc is not None else (lambda: local_slots(master))
     never_grows = re.match(r"local(\[|$)", master)
     deadline = time.monotonic() + (0 if never_grows else within_s)
-    while (slots := count()) is not None and slots < num_ranks:
+    while (slots := slots_of(spark)) is not None and slots < num_ranks:
         if time.monotonic() >= deadline:
             raise NotEnoughSlots(wanted=num_ranks, slots=slots, master=master)
         time.sleep(LOOK_AGAIN_S)
+
+
+def slots_of(spark: SparkSession) -> int | None:
+    """Ranks that the session could run at once; None over Spark Connect, where only a local master tells."""
+    sc = spark_context(spark)
+    return local_slots(master_of(spark)) if sc is None else _slots_of(sc)
 
 
 def spark_context(spark: SparkSession) -> SparkContext | None:

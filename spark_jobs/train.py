@@ -2,7 +2,8 @@
 
     sparkring train local/flights
 
-The same call again goes on from the last checkpoint, or, when the run is done, says so and trains nothing.
+What fails on the way is started again from the last checkpoint (spark_jobs/recovery). The same call again goes on from there too, or,
+when the run is done, says so and trains nothing.
 """
 
 from __future__ import annotations
@@ -13,20 +14,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from sparkring.conf.schema import Config
-from sparkring.errors import CommitConflict, DatasetError, DocumentDamaged, RunFolderMismatch
-from sparkring.pipelines.data.documents import read_document
+from sparkring.conf.schema import Config, TrainConfig
+from sparkring.errors import CommitConflict, ConfigError, DatasetError, RunFolderMismatch
+from sparkring.pipelines.data.documents import read_document, read_model
 from sparkring.pipelines.data.manifest import Dataset, Manifest
 from sparkring.pipelines.data.order import default_lanes
 from sparkring.pipelines.data.store import Store, open_store
 from sparkring.pipelines.training.checkpoint import Checkpoints
 from sparkring.pipelines.training.events import EventTail, Record, event_files
 from sparkring.pipelines.training.job import TrainJob, TrainSummary, layout_of
+from sparkring.pipelines.training.signals import ask_to_stop
+from sparkring.spark_jobs.auto_layout import LayoutChooser
 from sparkring.spark_jobs.progress import SILENT, Bar, Progress
+from sparkring.spark_jobs.recovery.stop import StopRequest
+from sparkring.spark_jobs.recovery.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,8 +38,8 @@ if TYPE_CHECKING:
 IDENTITY = "run.json"
 RESULT = "result.json"
 LOCK = ".lock"
-FREE_TO_CHANGE = {"num_ranks", "lanes", "checkpoint_steps", "keep_checkpoints", "reader_threads", "record_rows", "ring", "bucket_mb",
-                  "parallel", "memory_mb", "cache_mb", "cache_folder"}
+FREE_TO_CHANGE = {"num_ranks", "lanes", "checkpoint_steps", "checkpoint_seconds", "keep_checkpoints", "on_nonfinite", "recovery",
+                  "reader_threads", "record_rows", "ring", "bucket_mb", "parallel", "memory_mb", "cache_mb", "cache_folder"}
 """Train settings that do not change what is learned, so a run may go on under others."""
 FOLLOW_S = 0.25
 
@@ -58,13 +62,15 @@ class TrainResult:
     seconds: float
 
 
-def train(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT) -> TrainResult:
+def train(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT,
+          stop: StopRequest | None = None) -> TrainResult:
     """Train, or go on training, the run of ``config``.
 
     Args:
         config: Names the dataset version, the model, the optimizer and the ring.
         spark: The session to start the ring in; default the active one, or one made from ``config.spark``.
         progress: Where to report steps and losses.
+        stop: By which another thread, or a signal's handler, may ask the run to save and end.
     Returns:
         What the run left.
     Raises:
@@ -73,7 +79,9 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
         RunFolderMismatch: the folder belongs to a run with another config; nothing was written.
         DocumentDamaged: what the folder says of its run cannot be read; nothing was written.
         NotEnoughSlots: Spark cannot run that many ranks at once.
-        RankFailed, RankDied: a rank raised or died; the same call again goes on from the last checkpoint.
+        RankFailed, RankDied, ...: a rank raised or died, and starting again did not help, or is switched off
+            (``train.recovery.restarts``); the same call again goes on from the last checkpoint.
+        Stopped: ``stop`` asked for it; the same call again goes on.
     """
     began = time.perf_counter()
     dataset = Dataset(config.dataset)
@@ -86,53 +94,102 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
         summary = _finished(store)
         reused = summary is not None
         if summary is None:
-            job = TrainJob(config=config, dataset_url=dataset.url, dataset_version=manifest.version, run_url=store.url,
-                           generation=_next_generation(store.url), lanes=identity["lanes"])
-            summary = _generation(store, job, spark, progress)
+            run = _Run(store, dataset.url, manifest, identity["lanes"], spark, progress)
+            summary = _supervised(run, config, stop or StopRequest())
         else:
             progress.note(f"training: this run is done already ({summary.steps} steps); reusing {store.url}")
     return TrainResult(url=store.url, reused=reused, resumed_at=summary.resumed_at, epochs=config.train.epochs, steps=summary.steps,
                        validation=summary.validation, seconds=time.perf_counter() - began)
 
 
-def _generation(store: Store, job: TrainJob, spark: SparkSession | None, progress: Progress) -> TrainSummary:
-    """Start the ring and note its result; where no rank ever began, the folder is given up again."""
-    idle = _dealt_to(job.config) - job.lanes
+def _supervised(run: _Run, config: Config, stop: StopRequest) -> TrainSummary:
+    """Train to the end and note the result; where no rank ever began, the folder is given up again."""
+    idle = _dealt_to(config) - run.lanes
     if idle > 0:
-        progress.note(f"training: {idle} ranks or micro-batches get no rows, since this run was begun with {job.lanes} lanes")
+        run.progress.note(f"training: {idle} ranks or micro-batches get no rows, since this run was begun with {run.lanes} lanes")
     try:
-        summary = _run(job, spark, progress)
+        summary = Supervisor(config, run, works=partial(_can_be_laid_out, config, run.manifest), stop=stop, progress=run.progress).run()
     except BaseException:
-        if not event_files(store.url):
-            store.delete(IDENTITY)  # e.g. too few slots: what this attempt asked for must not bind the next one
+        if not event_files(run.store.url):
+            run.store.delete(IDENTITY)  # e.g. too few slots: what this attempt asked for must not bind the next one
         raise
-    store.put(RESULT, summary.model_dump_json(indent=1).encode())
+    run.store.put(RESULT, summary.model_dump_json(indent=1, exclude={"interrupted"}).encode())
     return summary
 
 
-def _run(job: TrainJob, spark: SparkSession | None, progress: Progress) -> TrainSummary:
-    """One generation of the ring, its events followed meanwhile."""
-    from sparkring.pipelines.training.loop import train_rank  # brings torch, which a reused run does not need
-    from sparkring.spark_jobs.ring import run_ring
-    from sparkring.spark_jobs.session import spark_session
+def _can_be_laid_out(config: Config, manifest: Manifest, train_config: TrainConfig) -> bool:
+    """Whether the config's model can be laid out so."""
+    try:
+        layout_of(config.model_copy(update={"train": train_config}), manifest)
+    except ConfigError:
+        return False
+    return True
 
-    session = spark or spark_session(job.config.spark, app_name=f"sparkring {job.config.name}")
-    train_config = job.config.train
-    done = Checkpoints(job.run_url).numbers()
-    if done:
-        progress.note(f"training: going on from the checkpoint after {done[-1]} steps")
-    with progress.stage("train") as bar, _following(job, bar):
-        results = run_ring(train_rank, job.model_dump(mode="json"), num_ranks=train_config.num_ranks, spark=session,
-                           config=train_config.ring)
-    return TrainSummary.model_validate(results[0])
+
+class _Run:
+    """A run whose generations are rings in Spark; what the supervisor keeps going."""
+
+    def __init__(self, store: Store, dataset_url: str, manifest: Manifest, lanes: int, spark: SparkSession | None,
+                 progress: Progress) -> None:
+        self.store, self.manifest, self.lanes, self.progress = store, manifest, lanes, progress
+        self._dataset_url, self._spark = dataset_url, spark
+        self._generation = -1
+
+    def slots(self) -> int | None:
+        """See Ring."""
+        from sparkring.spark_jobs.slots import slots_of
+
+        return None if self._spark is None else slots_of(self._spark)
+
+    def run(self, config: Config, left_out: tuple[str, ...]) -> TrainSummary:
+        """See Ring."""
+        from sparkring.pipelines.training.loop import train_rank  # brings torch, which a reused run does not need
+        from sparkring.spark_jobs.ring import run_ring
+        from sparkring.spark_jobs.session import spark_session
+
+        self._spark = self._spark or spark_session(config.spark, app_name=f"sparkring {config.name}")
+        predicted_s = None
+        if config.train.parallel.auto:
+            chooser = LayoutChooser(self.store, dataset_url=self._dataset_url, manifest=self.manifest, lanes=self.lanes,
+                                    progress=self.progress)
+            config, predicted_s = chooser.choose(config, self._spark)
+        self._generation = _next_generation(self.store.url)
+        job = TrainJob(config=config, dataset_url=self._dataset_url, dataset_version=self.manifest.version, run_url=self.store.url,
+                       generation=self._generation, lanes=self.lanes, predicted_s=predicted_s)
+        done = Checkpoints(job.run_url).numbers()
+        if done:
+            self.progress.note(f"training: going on from the checkpoint after {done[-1]} steps")
+        with self.progress.stage("train") as bar, _following(job, bar, self.progress):
+            results = run_ring(train_rank, job.model_dump(mode="json"), num_ranks=config.train.num_ranks, spark=self._spark,
+                               config=config.train.ring)
+        return TrainSummary.model_validate(results[0])
+
+    def ask_to_stop(self) -> None:
+        """See Ring."""
+        ask_to_stop(self.store, self._generation)
+
+    def committed(self) -> int:
+        """See Ring."""
+        return max(Checkpoints(self.store.url).numbers(), default=-1)
+
+    def steps_of(self, rank: int) -> int:
+        """See Ring."""
+        steps_per_epoch = done = -1
+        for record in EventTail(self.store.url, generation=self._generation, rank=rank).new_records():
+            if record["event"] == "start":
+                steps_per_epoch = record["steps_per_epoch"]
+                done = record["epoch"] * steps_per_epoch + record["step"]
+            elif record["event"] == "step":
+                done = record["epoch"] * steps_per_epoch + record["step"] + 1
+        return done
 
 
 @contextmanager
-def _following(job: TrainJob, bar: Bar) -> Iterator[None]:
+def _following(job: TrainJob, bar: Bar, progress: Progress) -> Iterator[None]:
     """Show rank 0's events in ``bar`` while the block runs; nothing but the run folder is needed for it."""
     stop = threading.Event()
     tail = EventTail(job.run_url, generation=job.generation, rank=0)
-    show = _shower(job.config.train.epochs, bar)
+    show = _shower(job.config.train.epochs, bar, progress)
 
     def follow() -> None:
         while not stop.wait(FOLLOW_S):
@@ -148,13 +205,14 @@ def _following(job: TrainJob, bar: Bar) -> Iterator[None]:
         thread.join()
 
 
-def _shower(epochs: int, bar: Bar) -> Callable[[list[Record]], None]:
-    """A function that turns rank 0's records into a bar over all steps of the run."""
+def _shower(epochs: int, bar: Bar, progress: Progress) -> Callable[[list[Record]], None]:
+    """A function that turns rank 0's records into a bar over all steps of the run; a plan that proved wrong is noted once."""
     steps_per_epoch = 0
     validation = ""
+    warned = False
 
     def show(records: list[Record]) -> None:
-        nonlocal steps_per_epoch, validation
+        nonlocal steps_per_epoch, validation, warned
         last: Record | None = None
         for record in records:
             if record["event"] == "start":
@@ -163,11 +221,19 @@ def _shower(epochs: int, bar: Bar) -> Callable[[list[Record]], None]:
                 validation = f", held-out {_figures(record['validation'])}"
             elif record["event"] == "step":
                 last = record
+            elif record["event"] == "plan" and record["text"] and not warned:
+                progress.note(f"training: {record['text']}")
+                warned = True
         if last is not None:
             bar.update(last["epoch"] * steps_per_epoch + last["step"] + 1, total=epochs * steps_per_epoch,
-                       text=f"epoch {last['epoch'] + 1} of {epochs}, loss {last['loss']:.4f}{validation}")
+                       text=f"epoch {last['epoch'] + 1} of {epochs}, loss {_loss(last['loss'])}{validation}")
 
     return show
+
+
+def _loss(value: float | None) -> str:
+    """Null stands for one that was not finite."""
+    return "not finite" if value is None else f"{value:.4f}"
 
 
 def _figures(metrics: dict[str, float]) -> str:
@@ -216,8 +282,13 @@ def _identity(config: Config, manifest: Manifest) -> dict[str, Any]:
         "dataset_version": manifest.version,
         "model": config.model.model_dump(mode="json"),
         "train": config.train.model_dump(mode="json", exclude=FREE_TO_CHANGE),
-        "lanes": config.train.lanes or default_lanes(_dealt_to(config)),
+        "lanes": config.train.lanes or _lanes(config),
     }
+
+
+def _lanes(config: Config) -> int:
+    """For a first start: twice as many as needed where the layout is chosen later, so that more numbers of micro-batches divide them."""
+    return default_lanes(_dealt_to(config)) * (2 if config.train.parallel.auto else 1)
 
 
 def _dealt_to(config: Config) -> int:
@@ -235,15 +306,11 @@ def _first_difference(key: str, theirs: Any, mine: Any) -> tuple[str, Any, Any]:
 
 
 def _finished(store: Store) -> TrainSummary | None:
-    remedy = "delete it and train again, which goes on from the last checkpoint"
     try:
-        return TrainSummary.model_validate(read_document(store, RESULT, remedy=remedy))
+        return read_model(store, RESULT, TrainSummary, expected="the summary of a run",
+                          remedy="delete it and train again, which goes on from the last checkpoint")
     except FileNotFoundError:
         return None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise DocumentDamaged(store.path(RESULT), found=f"{'.'.join(map(str, first['loc']))}: {first['msg']}",
-                              expected="the summary of a run", remedy=remedy) from None
 
 
 def _next_generation(run_url: str) -> int:

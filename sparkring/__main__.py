@@ -1,8 +1,8 @@
 """The command line: ``sparkring COMMAND [CONFIG] [--set key=value ...]``, one verb an operation and no flag a field.
 
 Results go to stdout, progress to stderr. Exit codes: 0 done; 1 ``doctor`` found something that stops a job; 2 the input
-or the cluster is at fault, told in one line; 130 interrupted. A bug keeps its traceback. The operations are imported
-after the config was checked, so that help and a mistake in it take no time.
+or the cluster is at fault, told in one line; 130 interrupted; 143 ended by SIGTERM after saving, so the same command goes on. A bug
+keeps its traceback. The operations are imported after the config was checked, so that help and a mistake in it take no time.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from rich.table import Table
 
 from sparkring import __version__
 from sparkring.answers import AsJson, examples, show, show_json
+from sparkring.checkpoint_commands import commands as checkpoint_commands
 from sparkring.conf.loading import load_config, shipped_configs
 from sparkring.conf.schema import Config
 from sparkring.data_commands import commands
-from sparkring.errors import SparkringError
+from sparkring.errors import SparkringError, Stopped
 from sparkring.plan_commands import commands as plan_commands
 from sparkring.spark_jobs.console import console_progress
+from sparkring.submit_commands import commands as submit_commands
 
 if TYPE_CHECKING:
     from sparkring.spark_jobs.demo import DemoResult
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CONFIG = "local/flights"
 FAULT = 2
+TERMINATED = 143
 
 ConfigName = Annotated[str, typer.Argument(metavar="CONFIG", help=f"A shipped config ({', '.join(shipped_configs())}) or a YAML file.")]
 Overrides = Annotated[list[str] | None, typer.Option(
@@ -44,12 +47,17 @@ app = typer.Typer(
 
 app.add_typer(commands)
 app.add_typer(plan_commands)
+app.add_typer(checkpoint_commands)
+app.add_typer(submit_commands)
 
 
 def main() -> None:
     """Run the command line; what is the input's or the cluster's fault ends in one line and exit code 2."""
     try:
         app()
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)  # noqa: T201 - as below
+        sys.exit(TERMINATED)
     except SparkringError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 - the traceback of a failed rank follows in the same text
         sys.exit(FAULT)
@@ -98,12 +106,15 @@ def prepare(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, ap
 def train(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Train on a dataset version with a ring of Horovod ranks inside a Spark barrier stage.
 
-    The same command again goes on from the last checkpoint, whatever ended the run before.
+    Ranks and machines that fail are made good from the last checkpoint (train.recovery). The same command again goes on from there too,
+    whatever ended the run before. SIGTERM saves within seconds and ends with code 143.
     """
     loaded = _load(config, overrides)
+    from sparkring.spark_jobs.recovery.stop import stop_on_sigterm
     from sparkring.spark_jobs.train import train as run_train
 
-    result = run_train(loaded, progress=console_progress())
+    with stop_on_sigterm() as stop:
+        result = run_train(loaded, progress=console_progress(), stop=stop)
     how = "done already, reused" if result.reused else f"trained in {result.seconds:.1f} s"
     show(result, as_json=as_json, text=f"{result.steps:,} steps, {result.epochs} epochs ({how}) at {result.url}\n"
                                         f"validation: {_figures(result.validation)}")

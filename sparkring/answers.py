@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
+
+WIDTH = 140
+"""Of tables that go to a file or a pipe."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON, and nothing else, on stdout.")]
 
@@ -28,3 +35,13 @@ def show(result: Any, *, as_json: bool, text: str) -> None:
 def show_json(value: Any) -> None:
     """Print one line of JSON."""
     typer.echo(json.dumps(value, default=str))
+
+
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows under titles, and an empty line; as wide as the terminal, or as ``WIDTH`` into a file or a pipe."""
+    console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
+    table = Table(*titles, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+    typer.echo()

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from sparkring.answers import AsJson, examples, show, show_json
+from sparkring.answers import AsJson, examples, print_table, show, show_json
 from sparkring.errors import ConfigError
 from sparkring.spark_jobs.console import console_progress
 
@@ -21,8 +17,6 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.datasets import ShuffleQuality, VersionDetails
 
 GRACE_HOURS = 24.0
-WIDTH = 140
-"""Of tables that go to a file or a pipe."""
 
 commands = typer.Typer()
 datasets = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
@@ -48,7 +42,7 @@ def list_(url: Url, as_json: AsJson = False) -> None:
     elif not versions:
         typer.echo(f"{url} has no committed version yet")
     else:
-        _print_table(["version", "made from", "committed", "task", "rows", "files", "MB", "content"], [
+        print_table(["version", "made from", "committed", "task", "rows", "files", "MB", "content"], [
             [str(each.version), str(each.parent or ""), each.created_at, each.task, _counts(each.rows), f"{each.files:,}",
              f"{each.bytes / 1e6:,.1f}", each.content_id[:16]] for each in versions])
 
@@ -78,7 +72,7 @@ def diff(url: Url, before: Annotated[int, typer.Argument(metavar="A", help="A ve
     elif not differences:
         typer.echo(f"versions {before} and {after} hold the same")
     else:
-        _print_table(["", "what", f"version {before}", f"version {after}"],
+        print_table(["", "what", f"version {before}", f"version {after}"],
                      [[each.section, each.what, each.before, each.after] for each in differences])
 
 
@@ -163,20 +157,24 @@ def _audit_text(result: AuditResult) -> str:
 
 
 def _print_details(details: VersionDetails) -> None:
+    from sparkring.pipelines.data.feature_words import feature_words
     from sparkring.pipelines.data.manifest_diff import describe_field
 
-    manifest = details.manifest
+    manifest, fitted = details.manifest, details.manifest.preprocessing
     made = f"version {manifest.version}" + (f", made from version {manifest.parent}" if manifest.parent else "")
     typer.echo(f"{details.url}\n{made}, committed {manifest.created_at} by sparkring {manifest.code_version}")
     typer.echo(f"task {manifest.task}, label {manifest.label}, row id {manifest.row_id}, content {manifest.content_id[:16]}\n")
-    _print_table(["column", "kind"], [[field.name, describe_field(field)] for field in manifest.fields])
-    _print_table(["tensor", "type", "row shape", "columns"], [
+    print_table(["column", "kind"], [[field.name, describe_field(field)] for field in manifest.fields])
+    print_table(["tensor", "type", "row shape", "columns"], [
         [spec.name, spec.dtype, str(spec.row_shape), ", ".join(spec.fields)] for spec in manifest.tensors])
-    _print_table(["split", "rows", "files", "row groups", "MB"], [
+    if features := (*fitted.numeric, *fitted.with_ids):
+        print_table(["feature", "of", f"fitted on {fitted.train_rows:,} train rows"],
+                     [[each.column, each.source, feature_words(each, train_rows=fitted.train_rows)] for each in features])
+    print_table(["split", "rows", "files", "row groups", "MB"], [
         [name, f"{split.rows:,}", f"{len(split.files):,}", f"{sum(len(file.row_groups) for file in split.files):,}",
          f"{sum(file.bytes for file in split.files) / 1e6:,.1f}"] for name, split in manifest.splits.items()])
     if manifest.source:
-        _print_table(["source", "facts"], [
+        print_table(["source", "facts"], [
             [name, ", ".join(f"{key} {value}" for key, value in facts.items()) if isinstance(facts, Mapping) else str(facts)]
             for name, facts in manifest.source.items()])
     if details.quality:
@@ -194,12 +192,3 @@ def _quality_text(quality: ShuffleQuality) -> str:
 
 def _counts(rows: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in rows.items())
-
-
-def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
-    table = Table(*titles, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*map(escape, row))
-    console.print(table)
-    typer.echo()

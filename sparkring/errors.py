@@ -187,6 +187,14 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+class NotFinite(SparkringError, ArithmeticError):
+    """A step's loss or gradient was NaN or infinite."""
+
+
+class Stopped(SparkringError, RuntimeError):
+    """Somebody asked a run to end early; it has saved, and the same command goes on from there."""
+
+
 class DeadlinePassed(RingError, TimeoutError):
     """Something that should have happened by now did not."""
 

@@ -49,6 +49,21 @@ class RingConfig(Section):
     """Seconds between two looks of the tasks at each other's ranks."""
 
 
+class RecoveryConfig(Section):
+    """What happens when ranks, executors or machines fail."""
+
+    restarts: Annotated[int, Field(ge=0)] = 3
+    """How often a run is started again from its last checkpoint without a new one between the failures; 0: never."""
+    shrink: bool = True
+    """Go on with fewer ranks where slots stay away after a failure, and with more again once they are back."""
+    min_ranks: Positive = 1
+    """Fewer ranks than these are not worth going on with."""
+    wait_for_slots_s: Annotated[float, Field(ge=0)] = 10.0
+    """Seconds after a failure that lost slots get to come back before the run shrinks."""
+    leave_out_after: Positive = 2
+    """Failures of one host in a row after which the run does without it."""
+
+
 class TrainConfig(Section):
     """One training run."""
 
@@ -67,6 +82,8 @@ class TrainConfig(Section):
     """Gradients travel in flat buckets of about this size, in megabytes."""
     checkpoint_steps: Positive = 200
     """Optimizer steps between two checkpoints; one is written at each epoch's end too."""
+    checkpoint_seconds: Seconds | None = None
+    """Seconds after which a checkpoint is written in any case; null: only steps count."""
     keep_checkpoints: Positive = 3
     """How many of the latest checkpoints stay, beside the best one."""
     reader_threads: Positive = 1
@@ -79,6 +96,9 @@ class TrainConfig(Section):
     """Where those copies lie, on each host; default: where temporary files go."""
     record_rows: bool = False
     """Write every row id of every step into the events (8 bytes a row; for audits of small runs)."""
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    """What all ranks do in a step whose loss or gradient is NaN or infinite, which never updates anything: end with an error, or go on."""
+    recovery: RecoveryConfig = RecoveryConfig()
     parallel: ParallelConfig = ParallelConfig()
     """Stages; by default none, and every rank holds the whole model."""
     ring: RingConfig = RingConfig()
@@ -91,6 +111,8 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _stages_fill_the_ring(self) -> Self:
+        if self.parallel.auto:
+            return self
         shards, ranks = self.parallel.shards, sum(self.replicas) * self.parallel.shards
         if ranks != self.num_ranks:
             raise ValueError(f"parallel.replicas={list(self.replicas)} of {shards} shards are {ranks} ranks, num_ranks={self.num_ranks}; "

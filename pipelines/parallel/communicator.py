@@ -29,8 +29,11 @@ IDLE_CYCLE_MS = 100
 rank a core, 5 ms cost a 0.17 s step 8 to 20 % (docs/log.md). Only what is rare waits for the longer one."""
 HOP_CYCLE_MS = 1
 """Horovod's cycle where messages between stages pass through it: each of them waits for one."""
-HOP_FUSION_BYTES = 8 << 20
-"""How much Horovod sums at once where messages between stages wait behind it; by default 128 MB."""
+FUSION_BYTES = 0
+"""How much Horovod sums as one tensor of what is ready at once: each bucket by itself. The order of a sum depends on the place in what
+is summed, so with Horovod's 128 MB the bits of a gradient depend on which buckets happened to meet; and messages would wait longer."""
+PIECE_BYTES = 1 << 30
+"""How much one operation moves: Horovod counts elements in int32, and bytes are elements."""
 
 
 class Communicator:
@@ -51,7 +54,7 @@ class Communicator:
             ranks: hvd.ProcessSet(list(ranks)) for ranks in _canonical((*process_sets(context.hosts), *extra_sets), context.size)}
         if hops:
             os.environ.setdefault("HOROVOD_CYCLE_TIME", str(HOP_CYCLE_MS))
-            os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(HOP_FUSION_BYTES))
+        os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(FUSION_BYTES))
         os.environ.setdefault("HOROVOD_CYCLE_TIME", str(IDLE_CYCLE_MS if context.sums_in_memory else RING_CYCLE_MS))
         hvd.init(process_sets=list(self._sets.values()))
         if (hvd.rank(), hvd.size()) != (context.rank, context.size):
@@ -79,24 +82,31 @@ class Communicator:
         handle = hvd.allreduce_async(tensor.cpu(), name=name, op=hvd.Sum)
         return self._finish(handle, name)
 
-    def gather(self, tensor: Tensor, *, name: str) -> Tensor:
+    def gather(self, tensor: Tensor, *, name: str, deadline_s: float | None = None) -> Tensor:
         """All ranks' tensors, one after the other along the first axis; their lengths may differ, 0 included."""
-        return self._finish(hvd.allgather_async(tensor.cpu().contiguous(), name=name), name)
+        return self._finish(hvd.allgather_async(tensor.cpu().contiguous(), name=name), name, deadline_s)
 
-    def gather_bytes(self, data: bytes, *, name: str) -> list[bytes]:
-        """All ranks' ``data``, by rank; any may be empty."""
-        sizes = self.gather(torch.tensor([len(data)]), name=f"{name}.sizes").tolist()
-        mine = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-        everything = self.gather(mine, name=name)
-        return [part.numpy().tobytes() for part in everything.split(sizes)]
+    def gather_bytes(self, data: bytes, *, name: str, deadline_s: float | None = None) -> list[bytes]:
+        """All ranks' ``data``, by rank; any may be empty. Default deadline: the ring's."""
+        sizes = self.gather(torch.tensor([len(data)]), name=f"{name}.sizes", deadline_s=deadline_s).tolist()
+        share = max(1, PIECE_BYTES // self.context.size)
+        parts: list[list[bytes]] = [[] for _ in sizes]
+        for start in range(0, max(sizes), share):
+            everything = self.gather(_flat(data[start:start + share]), name=f"{name}.{start}")
+            pieces = everything.split([min(max(size - start, 0), share) for size in sizes])
+            for part, piece in zip(parts, pieces, strict=True):
+                part.append(piece.numpy().tobytes())
+        return [b"".join(part) for part in parts]
 
     def broadcast_bytes(self, data: bytes, *, name: str) -> bytes:
         """Rank 0's ``data``, on every rank; what the others pass is not looked at."""
-        length = self._broadcast(torch.tensor([len(data)], dtype=torch.int64), name=f"{name}.length")
-        mine = data if self.context.rank == 0 else bytes(int(length[0]))
-        buffer = torch.frombuffer(bytearray(mine or b"\0"), dtype=torch.uint8)
-        received = self._broadcast(buffer, name=name)
-        return received.numpy().tobytes()[:int(length[0])]
+        length = int(self._broadcast(torch.tensor([len(data)], dtype=torch.int64), name=f"{name}.length")[0])
+        pieces = []
+        for start in range(0, length, PIECE_BYTES):
+            end = min(start + PIECE_BYTES, length)
+            piece = _flat(data[start:end]) if self.context.rank == 0 else torch.empty(end - start, dtype=torch.uint8)
+            pieces.append(self._broadcast(piece, name=f"{name}.{start}").numpy().tobytes())
+        return b"".join(pieces)
 
     def require_equal(self, data: bytes, *, what: str) -> str:
         """Check that all ranks hold the same bytes; returns their SHA-256.
@@ -123,8 +133,8 @@ class Communicator:
     def _broadcast(self, tensor: Tensor, *, name: str) -> Tensor:
         return self._finish(hvd.broadcast_async(tensor, root_rank=0, name=name), name)
 
-    def _finish(self, handle: int, name: str) -> Tensor:
-        await_handles([handle], what=name, deadline_s=self.context.deadline_s)
+    def _finish(self, handle: int, name: str, deadline_s: float | None = None) -> Tensor:
+        await_handles([handle], what=name, deadline_s=deadline_s or self.context.deadline_s)
         result: Tensor = hvd.synchronize(handle)
         return result
 
@@ -132,6 +142,11 @@ class Communicator:
 def _canonical(sets: Iterable[Ranks], size: int) -> list[Ranks]:
     """The sets as Horovod wants them on every rank: ascending, once each, without single ranks and without the whole ring."""
     return sorted({tuple(sorted(ranks)) for ranks in sets if 1 < len(ranks) < size})
+
+
+def _flat(data: bytes) -> Tensor:
+    """Bytes as a tensor with memory of its own."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
 
 def await_handles(handles: Sequence[int], *, what: str, deadline_s: float) -> None:

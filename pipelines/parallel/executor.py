@@ -7,6 +7,7 @@
 What crosses a border are the tensors that the blocks list there, in their order; back comes a gradient for each that is of
 floats, zeros where it was not used. Chunks that are neighbours on one worker hand over in memory. With activation
 checkpointing a forward pass keeps its inputs only and is done again before the backward pass, with the same random numbers.
+Blocks may work in place, wherever they are cut.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from sparkring.errors import PeerSilent
 from sparkring.models.blocks import StageModule
@@ -53,8 +55,8 @@ class StepWork(Protocol):
         """Sum the gradients over the replicas."""
         ...
 
-    def step(self) -> None:
-        """Update the parameters."""
+    def step(self, loss: float) -> None:
+        """Update the parameters; ``loss`` is the share of the step's loss that this worker computed."""
         ...
 
 
@@ -165,7 +167,7 @@ class Executor:
                     self._transport.drain()
                 work.reduce()
             case Kind.STEP:
-                work.step()
+                work.step(self._loss)
             case _:
                 self._transfer(action)
 
@@ -178,8 +180,9 @@ class Executor:
         again = self._recompute == "always" or (self._recompute == "except_last" and micro_batch != self._last)
         held = _Held({name: _leaf(tensor) for name, tensor in given.items()} if chunk else dict(given),
                      generator=torch.get_rng_state() if again else None)
+        inputs = {name: tensor.clone() for name, tensor in given.items()} if again else _changeable(held.inputs)
         with torch.set_grad_enabled(not again):
-            self._compute(place, held, work)
+            self._compute(place, held, work, inputs)
         assert held.outputs is not None
         if held.loss is None:
             self._inputs[chunk + 1, micro_batch] = {name: tensor.detach() for name, tensor in held.outputs.items()}
@@ -189,13 +192,14 @@ class Executor:
             held.outputs = held.loss = held.noted = None
         self._held[place] = held
 
-    def _compute(self, place: Place, held: _Held, work: StepWork) -> None:
+    def _compute(self, place: Place, held: _Held, work: StepWork, inputs: Tensors) -> None:
+        """Run the pass on ``inputs``, which its blocks may overwrite."""
         chunk, micro_batch = place
         module = self._chunks[chunk]
         if chunk in self._split:
-            held.outputs, held.noted = self._split[chunk].forward(lambda: module(held.inputs))
+            held.outputs, held.noted = self._split[chunk].forward(lambda: module(inputs))
         else:
-            held.outputs = module(held.inputs)
+            held.outputs = module(inputs)
         if self._is_last(chunk):
             held.loss = work.loss(micro_batch, held.outputs)
 
@@ -219,7 +223,7 @@ class Executor:
         if held.generator is not None:
             with torch.random.fork_rng(devices=()):
                 torch.set_rng_state(held.generator)
-                self._compute(place, held, work)
+                self._compute(place, held, work, _changeable(held.inputs))
         if held.loss is not None:
             return held, [held.loss] if held.loss.requires_grad else [], [None]
         assert held.outputs is not None
@@ -282,3 +286,20 @@ def edge_of(schedule: Schedule, action: Action, rank_of: Callable[[Worker], int]
 def _leaf(tensor: Tensor) -> Tensor:
     """What came over a border: a leaf of this chunk's graph."""
     return tensor.detach().requires_grad_(tensor.is_floating_point())
+
+
+class _Arrival(Function):
+    """A leaf in its own memory, but as a tensor that a block may overwrite: autograd does not let it do that to leaves."""
+
+    @staticmethod
+    def forward(_ctx: Any, leaf: Tensor) -> Tensor:
+        return leaf.detach()
+
+    @staticmethod
+    def backward(_ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+
+def _changeable(inputs: Tensors) -> dict[str, Tensor]:
+    return {name: _Arrival.apply(tensor) if tensor.requires_grad else tensor  # type: ignore[no-untyped-call]
+            for name, tensor in inputs.items()}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypedDict
 
@@ -38,22 +39,33 @@ class BlockSeconds(TypedDict):
     update: list[float]
 
 
-def time_blocks(blocks: BlockList, inputs: Callable[[int], dict[str, Tensor]], loss: Loss, *, row_counts: Sequence[int],
-                optimizer: OptimizerConfig, dtype: torch.dtype) -> list[BlockSeconds]:
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is measured."""
+
+    blocks: BlockList
+    """Of the whole model; one at a time is built."""
+    inputs: Callable[[int], dict[str, Tensor]]
+    """The model's inputs, by rows."""
+    row_counts: Sequence[int]
+    """Rows of the micro-batches to measure, two or more."""
+    optimizer: OptimizerConfig
+    dtype: torch.dtype
+    """Of parameters and activations."""
+
+
+def time_blocks(subject: Subject, loss: Loss) -> list[BlockSeconds]:
     """Measure each block by itself, on what the block before it makes.
 
     Args:
-        blocks: Of the whole model; one at a time is built.
-        inputs: The model's inputs, by rows.
-        loss: Of the model's output; its passes are the last block's.
-        row_counts: Rows of the micro-batches to measure, two or more.
-        optimizer: Whose step is measured, too.
-        dtype: Of parameters and activations.
+        subject: The model.
+        loss: Of its output; its passes are the last block's.
     """
-    tensors = {rows: inputs(rows) for rows in row_counts}
+    blocks, row_counts = subject.blocks, subject.row_counts
+    tensors = {rows: subject.inputs(rows) for rows in row_counts}
     found: list[BlockSeconds] = []
     for number in range(len(blocks)):
-        module = StageModule(blocks, first=number, last=number + 1, seed=number).to(dtype=dtype)
+        module = StageModule(blocks, first=number, last=number + 1, seed=number).to(dtype=subject.dtype)
         bench = Bench(module, loss if number == len(blocks) - 1 else None)
         seconds = BlockSeconds(forward=[], backward=[], input=[], weight=[], update=[])
         for rows in row_counts:
@@ -65,7 +77,7 @@ def time_blocks(blocks: BlockList, inputs: Callable[[int], dict[str, Tensor]], l
             seconds["input"].append((rows, first))
             seconds["weight"].append((rows, second))
             tensors[rows] = bench.outputs
-        seconds["update"] = _updates(module, optimizer)
+        seconds["update"] = _updates(module, subject.optimizer)
         found.append(seconds)
     return found
 

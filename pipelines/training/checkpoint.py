@@ -1,24 +1,29 @@
-"""Checkpoints of a run: a state and its exact position, written beside training and made visible by one commit.
+"""Checkpoints of a run: a state in parts and its exact position, made visible by one commit.
 
-    <run>/checkpoints/data/<hash>.safetensors   the state, written first
-    <run>/checkpoints/<steps>.json              the document that names it by hash: the commit
+    <run>/checkpoints/data/<steps>-<rank>-<mark>.safetensors   each rank's part of the state, written first
+    <run>/checkpoints/<steps>.json                             the document that names all parts by hash: the commit
 
-``<steps>`` counts optimizer steps since the run began. A damaged checkpoint is passed over by name and the one before
-is used.
+``<steps>`` counts optimizer steps since the run began, ``<mark>`` tells apart what is written twice. A damaged checkpoint is passed
+over by name and the one before is used. How they come to be beside training: checkpoint_writer.py.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sparkring.errors import CheckpointDamaged
 from sparkring.pipelines.data.store import numbered, open_store
 
 FOLDER = "checkpoints"
+DATA = f"{FOLDER}/data"
+PART_NAME = r"[0-9]+-[0-9]+-[0-9a-f]{8}\.safetensors"
 
 
 class Position(BaseModel):
@@ -44,31 +49,45 @@ class Position(BaseModel):
     """Seconds of the epoch so far."""
 
 
-class CheckpointDocument(BaseModel):
-    """What is committed: the position, the state's hash and where it came from."""
+class Part(BaseModel):
+    """One file of a state: some of its tensors, whole, as safetensors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    format: Literal[1] = 1
+    name: str = Field(pattern=f"^{PART_NAME}$")
+    """In the data folder; a document cannot lead out of it."""
+    bytes: int
+    sha256: str
+
+
+class CheckpointDocument(BaseModel):
+    """What is committed: the position, the parts of the state and where they came from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    format: Literal[2] = 2
     position: Position
     validation: dict[str, float] | None = None
     """Held-out metrics, where the checkpoint ends an epoch."""
     content_id: str
     """Content of the dataset version."""
+    dataset_version: int
     seed: int
     lanes: int
     batch_rows: int
     code_version: str
-    sha256: str
-    """Of the state's bytes."""
+    layout: str = ""
+    """How the model lay over the ranks, for people: any layout goes on from any checkpoint."""
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read and whose hash is right."""
+    """A checkpoint that was read and whose hashes are right."""
 
     document: CheckpointDocument
-    state: bytes
+    state: tuple[bytes, ...]
+    """Its parts."""
 
 
 class Checkpoints:
@@ -81,35 +100,42 @@ class Checkpoints:
         """Committed checkpoints by optimizer steps, oldest first."""
         return numbered(self._store, FOLDER)
 
-    def save(self, state: bytes, document: CheckpointDocument) -> str:
-        """Write the state, then commit the document; returns its name. The document's hash is filled in here."""
-        committed = document.model_copy(update={"sha256": hashlib.sha256(state).hexdigest()})
-        steps = committed.position.steps_done
+    def put_part(self, state: bytes, *, steps: int, rank: int) -> Part:
+        """Write one rank's part of a state; nobody sees it before ``commit``."""
+        part = Part(name=f"{steps}-{rank}-{uuid.uuid4().hex[:8]}.safetensors", bytes=len(state), sha256=hashlib.sha256(state).hexdigest())
+        self._store.put(f"{DATA}/{part.name}", state)
+        return part
+
+    def commit(self, document: CheckpointDocument) -> str:
+        """Make a checkpoint visible whose parts are all written; returns its name."""
+        steps = document.position.steps_done
         name = f"{FOLDER}/{steps}.json"
-        self._store.put(_state_name(committed), state)
-        self._store.put(name, committed.model_dump_json(indent=1).encode())  # in place of one of the same step before a restart
+        self._store.put(name, document.model_dump_json(indent=1).encode())  # in place of one of the same step before a restart
         for number in self.numbers():
-            if number > steps:  # of a life that was damaged and has been overtaken
-                self._store.delete(f"{FOLDER}/{number}.json")
+            if number > steps:
+                self._forget(number)  # of a life that was damaged and has been overtaken
         return name
 
+    def document(self, number: int) -> CheckpointDocument:
+        """Read what a checkpoint says of itself.
+
+        Raises:
+            CheckpointDamaged: it cannot be read.
+        """
+        name = f"{FOLDER}/{number}.json"
+        try:
+            return CheckpointDocument.model_validate_json(self._store.read(name))
+        except (OSError, ValidationError) as error:
+            raise CheckpointDamaged(f"checkpoint {self._store.path(name)} cannot be read: {str(error).splitlines()[0]}") from None
+
     def read(self, number: int) -> Checkpoint:
-        """Read one checkpoint and check its hash.
+        """Read one checkpoint and check its hashes.
 
         Raises:
             CheckpointDamaged: a file is missing or not what was committed.
         """
-        name = f"{FOLDER}/{number}.json"
-        try:
-            document = CheckpointDocument.model_validate_json(self._store.read(name))
-            state = self._store.read(_state_name(document))
-        except (OSError, ValidationError) as error:
-            raise CheckpointDamaged(f"checkpoint {self._store.path(name)} cannot be read: {str(error).splitlines()[0]}") from None
-        found = hashlib.sha256(state).hexdigest()
-        if found != document.sha256:
-            raise CheckpointDamaged(f"checkpoint {self._store.path(name)}: its state has SHA-256 {found}, it was committed "
-                                    f"with {document.sha256}")
-        return Checkpoint(document, state)
+        document = self.document(number)
+        return Checkpoint(document, tuple(self._read_part(number, part) for part in document.parts))
 
     def latest(self) -> tuple[Checkpoint | None, list[CheckpointDamaged]]:
         """The latest whole checkpoint, or None, and the damaged ones that were passed over."""
@@ -123,8 +149,7 @@ class Checkpoints:
 
     def best(self) -> Checkpoint | None:
         """The whole checkpoint with the lowest held-out loss, or None."""
-        judged = sorted(((document.validation["loss"], number) for number, document in self._documents().items() if document.validation))
-        for _, number in judged:
+        for _, number in _judged(self._documents()):
             try:
                 return self.read(number)
             except CheckpointDamaged:
@@ -132,26 +157,50 @@ class Checkpoints:
         return None
 
     def retain(self, keep: int) -> None:
-        """Delete all but the latest ``keep`` and the best: first documents, then the states that no document names."""
+        """Delete all but the latest ``keep`` and the best: first documents, then the parts that no document names.
+
+        Parts of more steps than the latest checkpoint has stay: some rank may just be writing them.
+        """
         documents = self._documents()
-        judged = [(document.validation["loss"], number) for number, document in documents.items() if document.validation]
-        kept = set(sorted(documents)[-keep:]) | {number for _, number in sorted(judged)[:1]}
+        kept = set(sorted(documents)[-keep:]) | {number for _, number in _judged(documents)[:1]}
         for number in documents.keys() - kept:
             self._store.delete(f"{FOLDER}/{number}.json")
-        needed = {_state_name(documents[number]) for number in kept}
-        for file in self._store.names(f"{FOLDER}/data"):
-            if f"{FOLDER}/data/{file}" not in needed:
-                self._store.delete(f"{FOLDER}/data/{file}")
+        needed = {part.name for number in kept for part in documents[number].parts}
+        for file in self._store.names(DATA):
+            if file not in needed and re.fullmatch(PART_NAME, file) and int(file.partition("-")[0]) <= max(kept, default=-1):
+                self._store.delete(f"{DATA}/{file}")
+
+    def _forget(self, number: int) -> None:
+        """Delete a checkpoint, and the parts that it names if that can be read."""
+        parts: tuple[Part, ...] = ()
+        with suppress(CheckpointDamaged):
+            parts = self.document(number).parts
+        self._store.delete(f"{FOLDER}/{number}.json")
+        for part in parts:
+            self._store.delete(f"{DATA}/{part.name}")
+
+    def _read_part(self, number: int, part: Part) -> bytes:
+        where = f"checkpoint {self._store.path(f'{FOLDER}/{number}.json')}: its part {part.name}"
+        try:
+            state = self._store.read(f"{DATA}/{part.name}")
+        except OSError as error:
+            raise CheckpointDamaged(f"{where} cannot be read: {str(error).splitlines()[0]}") from None
+        found = hashlib.sha256(state).hexdigest()
+        if found != part.sha256:
+            raise CheckpointDamaged(f"{where} has {len(state)} bytes with SHA-256 {found}, it was committed with {part.bytes} and "
+                                    f"{part.sha256}")
+        return state
 
     def _documents(self) -> dict[int, CheckpointDocument]:
         documents = {}
         for number in self.numbers():
             try:
-                documents[number] = CheckpointDocument.model_validate_json(self._store.read(f"{FOLDER}/{number}.json"))
-            except (OSError, ValidationError):
-                continue  # damaged: `latest` names it
+                documents[number] = self.document(number)
+            except CheckpointDamaged:
+                continue  # `latest` names it
         return documents
 
 
-def _state_name(document: CheckpointDocument) -> str:
-    return f"{FOLDER}/data/{document.sha256[:32]}.safetensors"
+def _judged(documents: dict[int, CheckpointDocument]) -> list[tuple[float, int]]:
+    """(held-out loss, number) of those that have one, the best first."""
+    return sorted((document.validation["loss"], number) for number, document in documents.items() if document.validation)

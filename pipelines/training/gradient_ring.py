@@ -8,7 +8,8 @@ An average of the ranks' averages is not, as soon as they hold unequal rows.
     buckets     [ p4 p3 ] [ p2 p1 p0 | loss ]
                  ready ->  summed while the pass goes on
 
-The step's loss travels in the tail of the last bucket, so it is known on every rank at no cost of its own.
+The step's loss travels in the tail of the last bucket, and what ranks signal each other (signals.py), so every rank knows the sums at
+no cost of their own.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from sparkring.errors import ConfigError
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.mesh import Ranks
 from sparkring.pipelines.parallel.reducer import OpenReducer, open_reducer
+from sparkring.pipelines.training.signals import Signals
+
+TAIL = 3
+"""Numbers behind the gradients of the last bucket: the loss and the signals."""
 
 
 @dataclass(frozen=True)
@@ -81,21 +86,24 @@ class GradientRing:
             group: Ranks that hold these parameters and sum together, this one among them; default all.
             open_reducer: What sums.
         Raises:
-            ConfigError: parameters of several types or devices, which one flat bucket cannot hold.
+            ConfigError: parameters of several types or devices, which one flat bucket cannot hold. None at all are fine: a stage may
+                be an activation.
         """
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         kinds = {(parameter.dtype, parameter.device) for parameter in self._parameters}
-        if len(kinds) != 1:
+        if len(kinds) > 1:
             raise ConfigError(f"the model's parameters are of {sorted(map(str, kinds))}; give all of them one type and one device.")
-        ((dtype, device),) = kinds
+        ((dtype, device),) = kinds or {(torch.get_default_dtype(), torch.device(communicator.context.device))}
         sizes = [parameter.numel() for parameter in self._parameters]
-        self._buckets = plan_buckets(sizes, bucket_elements=max(1, int(bucket_mb * 1e6) // dtype.itemsize))
+        self._buckets = plan_buckets(sizes, bucket_elements=max(1, int(bucket_mb * 1e6) // dtype.itemsize)) or [Bucket((), (), 0)]
         lengths = [bucket.length for bucket in self._buckets]
-        lengths[-1] += 1  # the loss
+        lengths[-1] += TAIL
         self._reducer = open_reducer(communicator, lengths, dtype, device=device, group=group)
         self.description = self._reducer.description
         self.wait_s = 0.0
         """Seconds of the last step spent on summing and waiting for other ranks."""
+        self.signals = Signals()
+        """Before a step what this rank says, after it what all of them said."""
         self._views = self._make_views()
         self._bucket_of = {number: index for index, bucket in enumerate(self._buckets) for number in bucket.parameters}
         self._missing = [set(bucket.parameters) for bucket in self._buckets]
@@ -127,18 +135,23 @@ class GradientRing:
     def last_pass(self, loss_share: Tensor | float) -> None:
         """The pass that comes is the step's last one on this rank: buckets that it fills can be summed at once."""
         self._more = False
-        self._reducer.buffers[-1][-1] = loss_share if isinstance(loss_share, float) else loss_share.detach()
+        tail = self._reducer.buffers[-1][-TAIL:]
+        tail[0] = loss_share if isinstance(loss_share, float) else loss_share.detach()
+        tail[1], tail[2] = self.signals.stop, self.signals.save
 
     def finish(self) -> float:
-        """Send what the backward pass did not reach as zeros, wait for the sums, and return the step's loss."""
+        """Send what the backward pass did not reach as zeros, wait for the sums, and return the step's loss.
+
+        ``signals`` then holds the sums over the ranks.
+        """
         began = time.perf_counter()
         if self._alone:
             for parameter in self._parameters:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-            return float(self._reducer.buffers[-1][-1])
+            return self._take_tail()
         for index, missing in enumerate(self._missing):
-            if missing:
+            if missing or not self._parameters:
                 for number in missing & self._untouched:
                     self._views[number].zero_()
                 missing.clear()
@@ -147,7 +160,13 @@ class GradientRing:
         for parameter, view in zip(self._parameters, self._views, strict=True):
             parameter.grad = view
         self.wait_s += time.perf_counter() - began
-        return float(self._reducer.buffers[-1][-1])
+        return self._take_tail()
+
+    def finite(self) -> bool:
+        """Whether the step's sums hold neither NaN nor infinity; the same on all ranks that sum together."""
+        sums = [parameter.grad.sum() for parameter in self._parameters if parameter.grad is not None] if self._alone else [
+            buffer.sum() for buffer in self._reducer.buffers]
+        return bool(torch.stack([self._reducer.buffers[-1][-TAIL], *sums]).isfinite().all())
 
     def close(self) -> None:
         """Unhook the parameters and let go of the buckets."""
@@ -157,6 +176,11 @@ class GradientRing:
             parameter.grad = None
         self._views.clear()
         self._reducer.close()
+
+    def _take_tail(self) -> float:
+        loss, stop, save = self._reducer.buffers[-1][-TAIL:].tolist()
+        self.signals = Signals(stop, save)
+        return float(loss)
 
     def _make_views(self) -> list[Tensor]:
         """Each parameter's part of its bucket, in the parameter's shape."""

@@ -26,6 +26,8 @@ class TrainJob(BaseModel):
     """How many times the run's ring has been started before."""
     lanes: int
     """Fixed at the run's first start."""
+    predicted_s: float | None = None
+    """Of a step, where the planner chose the layout."""
 
     def layout(self) -> Layout | None:
         """How the model is laid over the ranks; None where each holds all of it and does a step at once."""
@@ -41,11 +43,13 @@ class TrainSummary(BaseModel):
     """Optimizer steps of the whole run."""
     resumed_at: int
     """Optimizer steps that were done already when this generation began."""
-    best_epoch: int
-    validation: dict[str, float]
+    best_epoch: int = -1
+    validation: dict[str, float] = {}
     """Held-out metrics of the best epoch."""
     receipts: str = ""
     """Hash over all ranks' events of the run (``data/receipts.py``)."""
+    interrupted: bool = False
+    """The generation was asked to end before the run was done; it has saved."""
 
 
 def layout_of(config: Config, manifest: Manifest) -> Layout | None:

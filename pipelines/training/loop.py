@@ -2,13 +2,17 @@
 
     check     every file is the one that was committed, by its footer
     start     rank 0's state (fresh, or its latest checkpoint) is broadcast, and all ranks prove that they hold it
-    step      exact gradient, update, one event
+    step      exact gradient, update, one event; a checkpoint beside training where one is due
     epoch     every row came exactly once (proved by digest), held-out metrics, checkpoint
     end       the epoch with the lowest held-out loss becomes the run's model
+
+Where any rank is asked to stop, all save after the same step and end; the run goes on from there another time.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import socket
 import tempfile
@@ -20,7 +24,7 @@ import torch
 
 from sparkring import __version__
 from sparkring.conf.schema import Config
-from sparkring.errors import DatasetError, SparkringError
+from sparkring.errors import DatasetError, NotFinite, SparkringError
 from sparkring.models.build import list_blocks
 from sparkring.pipelines.data.disk_cache import DiskCache
 from sparkring.pipelines.data.loader import Batch, Loader, LoaderConfig
@@ -33,16 +37,19 @@ from sparkring.pipelines.data.store import Readable
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints, Position
+from sparkring.pipelines.training.checkpoint_writer import CheckpointWriter
 from sparkring.pipelines.training.events import EventWriter
 from sparkring.pipelines.training.held_out import judge
 from sparkring.pipelines.training.job import TrainJob, TrainSummary
 from sparkring.pipelines.training.layout import Layout
 from sparkring.pipelines.training.model_files import ModelCard, save_model
 from sparkring.pipelines.training.optimizer import learning_rate
+from sparkring.pipelines.training.plan_watch import PlanWatch
+from sparkring.pipelines.training.signals import SignalSource
 from sparkring.pipelines.training.staged import StagedTrainee
 from sparkring.pipelines.training.start_check import require_committed_files
 from sparkring.pipelines.training.state import weights_of
-from sparkring.pipelines.training.step import Inputs, StepCost
+from sparkring.pipelines.training.step import Inputs, StepResult
 from sparkring.pipelines.training.tasks import input_tensors, label_tensor, shapes_of
 from sparkring.pipelines.training.trainee import Trainee, WholeTrainee
 
@@ -57,20 +64,28 @@ def train_rank(context: RankContext, job: dict[str, Any]) -> dict[str, Any] | No
     layout = parsed.layout()
     opened = Communicator(context) if layout is None else Communicator(
         context, extra_sets=layout.process_sets(context.hosts), hops=layout.transport == "horovod")
-    with EventWriter(parsed.run_url, generation=parsed.generation, rank=context.rank) as events, opened as communicator:
-        summary = _RankTrainer(parsed, layout, communicator, events).run()
+    sources = SignalSource(parsed.run_url, generation=parsed.generation, rank=context.rank,
+                           save_every_s=parsed.config.train.checkpoint_seconds)
+    writer = EventWriter(parsed.run_url, generation=parsed.generation, rank=context.rank)
+    with writer as events, opened as communicator, sources as signals:
+        summary = _RankTrainer(parsed, layout, communicator, events, signals).run()
     return summary.model_dump() if summary else None
 
 
 class _RankTrainer:
     """One rank's part of one generation of a run."""
 
-    def __init__(self, job: TrainJob, layout: Layout | None, communicator: Communicator, events: EventWriter) -> None:
+    def __init__(self, job: TrainJob, layout: Layout | None, communicator: Communicator, events: EventWriter,
+                 signals: SignalSource) -> None:
         self._job, self._layout, self._communicator, self._context, self._events = job, layout, communicator, communicator.context, events
+        self._signals = signals
+        self._stopping = False
+        """Whether some rank has been asked to stop; known to all after the same step."""
         self._config: Config = job.config
         dataset = Dataset(job.dataset_url)
         self._manifest: Manifest = dataset.manifest(job.dataset_version)
         self._checkpoints = Checkpoints(job.run_url)
+        self._writer = CheckpointWriter(self._checkpoints, communicator, keep=self._config.train.keep_checkpoints)
         self._loaders = {split: self._loader(dataset, split) for split in ("train", "validation")}
         require_committed_files(communicator, dataset, self._manifest, splits=tuple(self._loaders))
         inputs = self._make_inputs()
@@ -87,14 +102,17 @@ class _RankTrainer:
                                       num_ranks=num_readers) if reader < num_readers else None
         self._digest = 0
         """Digest of the row ids that this rank has seen in this epoch since it last told the others."""
+        self._plan = PlanWatch(job.predicted_s if self._context.rank == 0 else None, events.write)
 
     def run(self) -> TrainSummary | None:
         """Train to the end; rank 0 returns the summary."""
         began = time.perf_counter()
         position = start = self._start()
         self._write_start(position)
-        while position.epoch < self._config.train.epochs:
+        while position.epoch < self._config.train.epochs and not self._stopping:
             position = self._epoch(position)
+        self._writer.finish()
+        self._hear_of_checkpoints()
         self._trainee.close()
         summary = self._finish(position, resumed_at=start.steps_done) if self._context.rank == 0 else None
         self._events.write("end", seconds=round(time.perf_counter() - began, 3))
@@ -104,24 +122,23 @@ class _RankTrainer:
 
     def _start(self) -> Position:
         """Give every rank the last checkpoint's state and position, and have those that hold the same prove that they do."""
-        position, state = Position(), b""
-        if self._context.rank == 0:
-            position, state = self._latest()
-        told = self._communicator.broadcast_bytes(position.model_dump_json().encode(), name="start.position")
-        position = Position.model_validate_json(told)
-        if not self._communicator.agree(mine=self._context.rank != 0 or not state, name="start.fresh"):
-            self._trainee.unpack(self._communicator.broadcast_bytes(state, name="start.state"))
-        elif self._layout is None:
-            self._trainee.unpack(self._communicator.broadcast_bytes(self._trainee.pack(), name="start.state"))
+        position, state = self._latest() if self._context.rank == 0 else (Position(), ())
+        told = self._communicator.broadcast_bytes(json.dumps([position.model_dump(), len(state)]).encode(), name="start.position")
+        values, parts = json.loads(told)
+        if not parts and isinstance(self._trainee, WholeTrainee):
+            state, parts = (self._trainee.whole(),), 1  # fresh: rank 0's, for good measure
+        if parts:
+            self._trainee.unpack([self._communicator.broadcast_bytes(state[number] if state else b"", name=f"start.state.{number}")
+                                  for number in range(parts)])
         self._trainee.require_equal()
-        return position
+        return Position.model_validate(values)
 
-    def _latest(self) -> tuple[Position, bytes]:
+    def _latest(self) -> tuple[Position, tuple[bytes, ...]]:
         """Rank 0's latest whole checkpoint, or no state; damaged ones are named in the events."""
         checkpoint, damaged = self._checkpoints.latest()
         for error in damaged:
             self._events.write("warning", text=str(error))
-        return (checkpoint.document.position, checkpoint.state) if checkpoint else (Position(), b"")
+        return (checkpoint.document.position, checkpoint.state) if checkpoint else (Position(), ())
 
     def _write_start(self, position: Position) -> None:
         self._events.write(
@@ -136,18 +153,25 @@ class _RankTrainer:
     # -- an epoch ----------------------------------------------------------------------------------------------------
 
     def _epoch(self, position: Position) -> Position:
-        """Train from ``position`` to the end of its epoch, judge, checkpoint; returns the next epoch's position."""
+        """Train from ``position`` to the end of its epoch, judge, checkpoint; returns the next epoch's position.
+
+        Where ranks are to stop before that end: checkpoint, and return where they are.
+        """
         began, earlier = time.perf_counter(), position.seconds
         self._digest = 0
         waiting = time.perf_counter()
         for batch in self._loaders["train"].epoch(position.epoch, first_step=position.step):
-            position = self._step(position, batch, data_s=time.perf_counter() - waiting)
-            if position.steps_done % self._config.train.checkpoint_steps == 0 and position.step < self._steps:
+            position, due = self._step(position, batch, data_s=time.perf_counter() - waiting)
+            if due and position.step < self._steps:
                 position = self._shared(position.model_copy(update={"seconds": earlier + time.perf_counter() - began}))
                 self._save(position)
+                if self._stopping:
+                    return position
+            self._hear_of_checkpoints()
             waiting = time.perf_counter()
         position = self._shared(position)
         self._require_exact(position)
+        self._plan.epoch_ends()
         validation = judge(self._trainee.predict(self._loaders["validation"]), self._communicator, self._manifest)
         following = Position(epoch=position.epoch + 1, steps_done=position.steps_done, receipts=position.receipts)
         if self._context.rank == 0:
@@ -157,26 +181,43 @@ class _RankTrainer:
         self._save(following, validation)
         return following
 
-    def _step(self, position: Position, batch: Batch, *, data_s: float) -> Position:
-        """One optimizer step and its event."""
+    def _step(self, position: Position, batch: Batch, *, data_s: float) -> tuple[Position, bool]:
+        """One optimizer step and its event; whether a checkpoint is due."""
         train = self._config.train
         rate = learning_rate(position.steps_done, total_steps=train.epochs * self._steps, config=train.optimizer)
-        loss, cost = self._trainee.step(batch, rate)
+        result = self._trainee.step(batch, rate, self._signals.now())
+        self._stopping = result.signals.stop > 0
         digest = rows_digest(batch.tensors[ROW_ID].numpy()) if self._receipts else 0
         self._digest = add([self._digest, digest])
-        self._write_step(position, batch, loss, rate, data_s, cost, digest)
+        self._write_step(position, batch, result, rate, data_s, digest)
+        self._plan.step(data_s + result.cost.compute_s + result.cost.comm_s)
+        if not result.updated:
+            self._spoiled(position, result)
+        steps_done = position.steps_done + 1
+        due = self._stopping or result.signals.save > 0 or steps_done % train.checkpoint_steps == 0
         return position.model_copy(update={
-            "step": position.step + 1, "steps_done": position.steps_done + 1,
-            "loss_sum": position.loss_sum + loss * batch.global_rows, "rows": position.rows + batch.global_rows})
+            "step": position.step + 1, "steps_done": steps_done,
+            "loss_sum": position.loss_sum + (result.loss * batch.global_rows if result.updated else 0.0),
+            "rows": position.rows + batch.global_rows}), due
 
-    def _write_step(self, position: Position, batch: Batch, loss: float, rate: float, data_s: float, cost: StepCost, digest: int) -> None:
+    def _spoiled(self, position: Position, result: StepResult) -> None:
+        """A step of which no update came, on all ranks alike."""
+        where = f"step {position.step} of epoch {position.epoch}: the loss is {result.loss}" + (
+            "" if not math.isfinite(result.loss) else ", but a gradient is NaN or infinite")
+        if self._config.train.on_nonfinite == "stop":
+            raise NotFinite(f"{where}; nothing was updated. Lower train.optimizer.lr, set train.optimizer.clip_norm, look at the rows of "
+                            "that step, or set train.on_nonfinite=skip to go on without them.")
+        if self._context.rank == 0:
+            self._events.write("warning", text=f"{where}; skipped")
+
+    def _write_step(self, position: Position, batch: Batch, result: StepResult, rate: float, data_s: float, digest: int) -> None:
         recorded: dict[str, Any] = self._receipts.step(position.epoch, position.step) if self._receipts else {}
         if self._receipts and self._config.train.record_rows:
             recorded["row_ids"] = batch.tensors[ROW_ID].tolist()
         self._events.write(
             "step", epoch=position.epoch, step=position.step, rows=batch.rows if self._receipts else 0,
-            global_rows=batch.global_rows, loss=loss, lr=rate,
-            data_s=round(data_s, 6), compute_s=round(cost.compute_s, 6), comm_s=round(cost.comm_s, 6), digest=to_hex(digest),
+            global_rows=batch.global_rows, loss=result.loss if math.isfinite(result.loss) else None, lr=rate,
+            data_s=round(data_s, 6), compute_s=round(result.cost.compute_s, 6), comm_s=round(result.cost.comm_s, 6), digest=to_hex(digest),
             **recorded)
 
     def _shared(self, position: Position) -> Position:
@@ -199,22 +240,29 @@ class _RankTrainer:
                 "The files changed after the commit; prepare a new version.")
 
     def _save(self, position: Position, validation: dict[str, float] | None = None) -> None:
-        """Rank 0 commits a checkpoint; the others hand it their part and go on."""
-        began = time.perf_counter()
-        state = self._trainee.pack()
-        if self._context.rank != 0:
-            return
-        document = CheckpointDocument(
-            position=position, validation=validation, content_id=self._manifest.content_id, seed=self._config.train.seed,
-            lanes=self._job.lanes, batch_rows=self._config.train.batch_rows, code_version=__version__, sha256="")
-        name = self._checkpoints.save(state, document)
-        self._checkpoints.retain(self._config.train.keep_checkpoints)
-        self._events.write("checkpoint", epoch=position.epoch, step=position.step, seconds=round(time.perf_counter() - began, 6), name=name)
+        """Begin a checkpoint; training goes on while it is written."""
+        self._writer.begin(self._trainee.part(), CheckpointDocument(
+            position=position, validation=validation, content_id=self._manifest.content_id, dataset_version=self._manifest.version,
+            seed=self._config.train.seed, lanes=self._job.lanes, batch_rows=self._config.train.batch_rows, code_version=__version__,
+            layout=str(self._layout or f"{self._context.size} ranks, each with the whole model")))
+        self._signals.saved()
+
+    def _hear_of_checkpoints(self) -> None:
+        """Note what has become of checkpoints begun earlier."""
+        for saved in self._writer.heard():
+            position = saved.document.position
+            if self._context.rank == 0 and saved.failure:
+                self._events.write("warning", text=f"the checkpoint after {position.steps_done} steps was not written: {saved.failure}")
+            elif self._context.rank == 0:
+                self._events.write("checkpoint", epoch=position.epoch, step=position.step, seconds=round(saved.held_up_s, 6),
+                                   write_s=round(saved.seconds, 6), bytes=saved.bytes, name=saved.name)
 
     # -- end ---------------------------------------------------------------------------------------------------------
 
     def _finish(self, position: Position, *, resumed_at: int) -> TrainSummary:
-        """Make the best epoch's weights the run's model."""
+        """Make the best epoch's weights the run's model, if the run is done."""
+        if position.epoch < self._config.train.epochs:
+            return TrainSummary(steps=position.steps_done, resumed_at=resumed_at, receipts=position.receipts, interrupted=True)
         best = self._checkpoints.best()
         if best is None or best.document.validation is None:
             raise SparkringError(f"{self._job.run_url} has no whole checkpoint of a finished epoch left; run the same command again.")

@@ -12,11 +12,12 @@ from sparkring.conf.schema import OptimizerConfig
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Make the optimizer that ``config`` names; the fused kernels read and write each value once."""
+    """Make the optimizer that ``config`` names; the fused kernels read and write each value once. There may be no parameters."""
+    group = [{"params": list(parameters)}]  # torch takes an empty group, but no empty list of parameters
     if config.name == "sgd":
-        return torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=True)
+        return torch.optim.SGD(group, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=True)
     kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
-    return kind(parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True)
+    return kind(group, lr=config.lr, weight_decay=config.weight_decay, fused=True)
 
 
 def learning_rate(step: int, *, total_steps: int, config: OptimizerConfig) -> float:

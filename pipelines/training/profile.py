@@ -25,10 +25,12 @@ from sparkring.pipelines.data.manifest import Dataset, Manifest
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.block_counts import precision, random_inputs
-from sparkring.pipelines.training.block_times import BlockSeconds, time_blocks
+from sparkring.pipelines.training.block_times import BlockSeconds, Loss, Subject, time_blocks
 from sparkring.pipelines.training.executor_times import time_end, time_executor
 from sparkring.pipelines.training.link_times import LinkSeconds, extra_sets, time_links
-from sparkring.pipelines.training.tasks import loss_of, shapes_of
+from sparkring.pipelines.training.shard_times import shard_groups, time_shards
+from sparkring.pipelines.training.shards import Shards
+from sparkring.pipelines.training.tasks import LossSum, loss_of, shapes_of
 
 MICRO_BATCHES = 8
 """The smaller of the two profiled micro-batches is a rank's rows of a step cut into so many."""
@@ -38,6 +40,8 @@ class RankProfile(TypedDict):
     """What a rank measured; plain values."""
 
     blocks: list[BlockSeconds]
+    shards: list[tuple[int, list[BlockSeconds]]]
+    """The same as shards compute them, by their number."""
     links: list[LinkSeconds]
     executor: list[float]
     """Its own seconds beside a pass: F, B, I, W."""
@@ -79,15 +83,18 @@ def profile_rank(context: RankContext, document: Mapping[str, object], dataset_u
     blocks, shapes = described(config, manifest)
     torch.manual_seed(config.train.seed)
     device = torch.device("cpu")
-    with Communicator(context, extra_sets=extra_sets(context), hops=True) as communicator:
+    subject = Subject(blocks=blocks, inputs=lambda rows: random_inputs(config, shapes, rows, device), row_counts=profile_rows(config),
+                      optimizer=config.train.optimizer, dtype=precision(config))
+    against = _answers(manifest, shapes)
+    with Communicator(context, extra_sets=[*extra_sets(context), *shard_groups(context, blocks)], hops=True) as communicator:
         if communicator.agree(mine=machines is not None and machines[context.rank] == machine(), name="profile.machines"):
             return None
-        seconds = time_blocks(blocks, lambda rows: random_inputs(config, shapes, rows, device), _loss(manifest, shapes),
-                              row_counts=profile_rows(config), optimizer=config.train.optimizer, dtype=precision(config))
+        seconds = time_blocks(subject, against(loss_of(manifest.task, manifest.preprocessing)))
+        shards = time_shards(communicator, subject, lambda reducer: against(Shards(reducer, (), manifest).loss_sum))
         executor = time_executor()
         links = time_links(communicator)
         end_s = time_end(communicator)
-    return RankProfile(blocks=seconds, links=links, executor=list(executor), end_s=end_s, hosts=list(context.hosts),
+    return RankProfile(blocks=seconds, shards=shards, links=links, executor=list(executor), end_s=end_s, hosts=list(context.hosts),
                        memory_bytes=free + process, process_bytes=process, machine=machine())
 
 
@@ -112,10 +119,8 @@ def _processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _loss(manifest: Manifest, shapes: Shapes) -> Callable[[Tensor], Tensor]:
-    """The loss of outputs against random answers, drawn once for each number of rows."""
-    loss_sum = loss_of(manifest.task, manifest.preprocessing)
-
+def _answers(manifest: Manifest, shapes: Shapes) -> Callable[[LossSum], Loss]:
+    """From a task's loss to the loss of outputs against random answers, which are drawn once for each number of rows."""
     @cache
     def answers(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if manifest.task == "binary":
@@ -124,4 +129,4 @@ def _loss(manifest: Manifest, shapes: Shapes) -> Callable[[Tensor], Tensor]:
             return torch.randint(shapes.num_outputs, shape[:1])
         return torch.randint(shapes.vocabulary, shape[:2])
 
-    return lambda outputs: loss_sum(outputs, answers(tuple(outputs.shape), outputs.dtype)) / len(outputs)
+    return lambda loss_sum: lambda outputs: loss_sum(outputs, answers(tuple(outputs.shape), outputs.dtype)) / len(outputs)

@@ -24,10 +24,12 @@ from sparkring.pipelines.parallel.planner.cost_model import (
 )
 from sparkring.pipelines.parallel.planner.fit import Samples, fit_line, fit_sum
 from sparkring.pipelines.parallel.planner.paper import Assumptions
+from sparkring.pipelines.parallel.tensor_parallel.sharding import shard_blocks
 from sparkring.pipelines.training.block_counts import META, BlockCount, count_blocks, precision, random_inputs
 from sparkring.pipelines.training.block_times import BlockSeconds, ByRows
 from sparkring.pipelines.training.link_times import LinkSeconds
 from sparkring.pipelines.training.profile import RankProfile, described
+from sparkring.pipelines.training.shard_times import Silent
 
 
 def measured(config: Config, manifest: Manifest, ranks: Sequence[RankProfile]) -> tuple[ModelProfile, Cluster]:
@@ -39,9 +41,12 @@ def measured(config: Config, manifest: Manifest, ranks: Sequence[RankProfile]) -
         ranks: By rank; seconds are medians over all of them, links are those of rank 0.
     """
     first = ranks[0]
-    executor = PassSeconds(*(statistics.median(seconds) for seconds in zip(*(rank["executor"] for rank in ranks), strict=True)))
-    model = model_of(_counted(config, manifest), [rank["blocks"] for rank in ranks], optimizer=config.train.optimizer, executor=executor,
-                     step_s=statistics.median(rank["end_s"] for rank in ranks))
+    model = ModelProfile(
+        blocks=blocks_of(_counted(config, manifest), [rank["blocks"] for rank in ranks]),
+        optimizer_copies=optimizer_copies(config.train.optimizer), executor=executor_of([rank["executor"] for rank in ranks]),
+        step_s=statistics.median(rank["end_s"] for rank in ranks),
+        shards={count: blocks_of(_counted(config, manifest, shards=count), [dict(rank["shards"])[count] for rank in ranks])
+                for count, _ in first["shards"]})
     return model, Cluster(
         links=links_of(first["links"], bucket_bytes=config.train.bucket_mb * 1e6), ranks_per_host=first["hosts"].count(0),
         memory_bytes=min(rank["memory_bytes"] for rank in ranks),
@@ -62,17 +67,8 @@ def optimizer_copies(config: OptimizerConfig) -> float:
     return 2.0
 
 
-def model_of(counts: Sequence[BlockCount], ranks: Sequence[Sequence[BlockSeconds]], *, optimizer: OptimizerConfig, executor: PassSeconds,
-             step_s: float) -> ModelProfile:
-    """A model's profile.
-
-    Args:
-        counts: Bytes of each block.
-        ranks: Of each rank, what it measured of each block.
-        optimizer: What trains it.
-        executor: Its own seconds beside a pass.
-        step_s: Of a step, beside all that is measured by itself.
-    """
+def blocks_of(counts: Sequence[BlockCount], ranks: Sequence[Sequence[BlockSeconds]]) -> tuple[BlockProfile, ...]:
+    """Each block's bytes, and lines through what all ranks measured of it."""
     def line(passes: Sequence[ByRows]) -> Line:
         return fit_line({rows: [second for rank in passes for second in dict(rank)[rows]] for rows, _ in passes[0]})
 
@@ -82,7 +78,12 @@ def model_of(counts: Sequence[BlockCount], ranks: Sequence[Sequence[BlockSeconds
         blocks.append(_block(count, forward=line([seconds["forward"] for seconds in of_ranks]),
                              backward=line([seconds["backward"] for seconds in of_ranks]), halves=halves,
                              update_s=statistics.median(second for seconds in of_ranks for second in seconds["update"])))
-    return ModelProfile(blocks=tuple(blocks), optimizer_copies=optimizer_copies(optimizer), executor=executor, step_s=step_s)
+    return tuple(blocks)
+
+
+def executor_of(ranks: Sequence[Sequence[float]]) -> PassSeconds:
+    """Medians over the ranks of what each measured of the four kinds of passes."""
+    return PassSeconds(*(statistics.median(seconds) for seconds in zip(*ranks, strict=True)))
 
 
 def links_of(found: Sequence[LinkSeconds], *, bucket_bytes: float) -> Links:
@@ -100,9 +101,11 @@ def links_of(found: Sequence[LinkSeconds], *, bucket_bytes: float) -> Links:
     return Links(sum_local=local, sum_between=between, bucket_bytes=bucket_bytes, hop_local=hop_local, hop_between=hop_between)
 
 
-def _counted(config: Config, manifest: Manifest) -> list[BlockCount]:
+def _counted(config: Config, manifest: Manifest, *, shards: int = 1) -> list[BlockCount]:
+    """Bytes of each block, or of what the first of so many shards has of it."""
     blocks, shapes = described(config, manifest)
-    return count_blocks(blocks, lambda rows: random_inputs(config, shapes, rows, META), dtype=precision(config))
+    return count_blocks(shard_blocks(blocks, Silent(shards)), lambda rows: random_inputs(config, shapes, rows, META),
+                        dtype=precision(config))
 
 
 def _block(count: BlockCount, *, forward: Line, backward: Line, halves: tuple[Line, Line] | None = None, update_s: float = 0.0,

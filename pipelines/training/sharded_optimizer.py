@@ -45,9 +45,9 @@ def share_after_step(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.P
         mine: Which of them this rank updates.
         replicas: Of the stage.
     """
-    groups: list[list[int]] = [[]]
+    groups: list[list[int]] = []
     for number in range(len(parameters)):
-        if groups[-1] and sum(parameters[one].numel() for one in groups[-1]) >= BUFFER_ELEMENTS:
+        if not groups or sum(parameters[one].numel() for one in groups[-1]) >= BUFFER_ELEMENTS:
             groups.append([])
         groups[-1].append(number)
 

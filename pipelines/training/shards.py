@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from safetensors.torch import save
 from torch import Tensor
 
 from sparkring.models.blocks import StageModule
@@ -49,9 +48,9 @@ class Shards:
         split = self.splits.get(name)
         return parameter.numel() if split is None else parameter.numel() // parameter.shape[split.dim] * split.whole_size
 
-    def whole_state(self, tensors: Iterable[tuple[str, Tensor]]) -> bytes:
+    def whole_state(self, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
         """A state in whole tensors from every shard's slices; all shards call it, with the same names in the same order."""
-        return save({name: self._whole(name, tensor) for name, tensor in tensors})
+        return {name: self._whole(name, tensor) for name, tensor in tensors}
 
     def cut(self, parameter: str, tensor: Tensor) -> Tensor:
         """This shard's slice of a whole tensor."""

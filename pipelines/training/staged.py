@@ -14,7 +14,7 @@ from functools import partial
 
 import torch
 from safetensors.torch import save
-from torch import nn
+from torch import Tensor, nn
 
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import RingError
@@ -33,9 +33,10 @@ from sparkring.pipelines.training.layout import Layout
 from sparkring.pipelines.training.optimizer import clip_before_step, make_optimizer, set_learning_rate
 from sparkring.pipelines.training.sharded_optimizer import owners, share_after_step
 from sparkring.pipelines.training.shards import Shards
+from sparkring.pipelines.training.signals import Signals
 from sparkring.pipelines.training.staged_step import Share, Step, TiedParameter, only
-from sparkring.pipelines.training.state import merge_states, named_tensors, pack_state, unpack_state, weights_of
-from sparkring.pipelines.training.step import Inputs, StepCost
+from sparkring.pipelines.training.state import OPTIMIZER, dealt, named_tensors, pack_state, unpack_state, weights_of
+from sparkring.pipelines.training.step import NO_SIGNALS, Inputs, StepCost, StepResult
 from sparkring.pipelines.training.trainee import Predictions
 
 TRANSPORTS = {"horovod": HorovodTransport, "sidecar": SidecarTransport}
@@ -64,25 +65,25 @@ class StagedTrainee:
         self._ring = GradientRing(alone.values(), communicator, bucket_mb=config.train.bucket_mb,
                                   group=mesh.replica_set(place.stage, place.shard))
         self._share = Share(tuple(self._chunks.values()), place.replica, self._replicas, inputs, self._shards.loss_sum, self._ring, tied,
-                            self._optimizer)
+                            self._optimizer, self._everyone, self._shards.first)
         self._transport = TRANSPORTS[layout.transport](communicator, layout.edges(), dynamic_shapes=True)
         self._executor = Executor(layout.schedule, Worker(place.stage, place.replica), self._chunks,
                                   rank_of=partial(layout.rank_of, shard=place.shard), transport=self._transport,
                                   recompute=config.train.parallel.recompute)
         self.description = self._ring.description
 
-    def step(self, batch: Batch, rate: float) -> tuple[float, StepCost]:
+    def step(self, batch: Batch, rate: float, signals: Signals) -> StepResult:
         """See Trainee."""
         began = time.perf_counter()
         set_learning_rate(self._optimizer, rate)
         self._ring.begin()
         for one in self._share.tied:
             one.parameter.grad = None
-        share = self._executor.run(Step(self._share, batch))
-        loss = torch.tensor([share if self._shards.first else 0.0], dtype=torch.float64)
-        self._everyone.sum_(loss, "loss")
+        step = Step(self._share, batch, signals)
+        self._executor.run(step)
         waited = self._executor.wait_s + self._ring.wait_s
-        return float(loss[0]), StepCost(time.perf_counter() - began - waited, waited)
+        loss, all_signals, updated = step.outcome
+        return StepResult(loss, all_signals, updated, StepCost(time.perf_counter() - began - waited, waited))
 
     def predict(self, loader: Loader) -> Predictions:
         """See Trainee."""
@@ -90,7 +91,7 @@ class StagedTrainee:
             chunk.eval()
         try:
             for batch in loader.epoch(0):
-                step = Step(self._share, batch)
+                step = Step(self._share, batch, NO_SIGNALS)
                 for micro_batch, outputs in self._executor.predict(step.batch):
                     labels, logits = step.labels(micro_batch), self._shards.whole_outputs(only(outputs))
                     if len(labels) and self._shards.first:
@@ -99,21 +100,26 @@ class StagedTrainee:
             for chunk in self._chunks.values():
                 chunk.train()
 
-    def pack(self) -> bytes:
+    def part(self) -> dict[str, Tensor]:
         """See Trainee."""
         state = self._shards.whole_state(named_tensors(list(self._chunks.values()), self._optimizer))
-        speaks = self._shards.first and (self._place.replica == 0 or self._shares_optimizer)
-        parts = self._communicator.gather_bytes(state if speaks else b"", name="state")
-        return merge_states(part for part in parts if part) if self._communicator.context.rank == 0 else b""
+        if not self._shards.first:
+            return {}
+        mine = dealt({name: tensor for name, tensor in state.items() if not self._own(name)}, self._place.replica, self._replicas.size)
+        return mine | {name: tensor for name, tensor in state.items() if self._own(name)}
 
-    def unpack(self, state: bytes) -> None:
+    def _own(self, name: str) -> bool:
+        """Whether this replica alone may hold a tensor of the state."""
+        return self._shares_optimizer and name.startswith(OPTIMIZER)
+
+    def unpack(self, state: Sequence[bytes]) -> None:
         """See Trainee."""
         unpack_state(state, list(self._chunks.values()), self._optimizer, partly=True, cut=self._shards.cut)
 
     def require_equal(self) -> None:
         """See Trainee."""
         own = pack_state(list(self._chunks.values()), self._optimizer)
-        digest = hashlib.sha256(save(weights_of(own)) if self._shares_optimizer else own).hexdigest()
+        digest = hashlib.sha256(save(weights_of([own])) if self._shares_optimizer else own).hexdigest()
         digests = self._communicator.gather_bytes(digest.encode(), name="equal.state")
         mesh = self._layout.mesh
         for ranks in (mesh.replica_set(stage, shard) for stage in range(mesh.num_stages) for shard in range(mesh.shards)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from sparkring.models.blocks import StageModule
 from sparkring.pipelines.data.loader import Batch
 from sparkring.pipelines.parallel.tensor_parallel.set_reducer import SetReducer
 from sparkring.pipelines.training.gradient_ring import GradientRing
+from sparkring.pipelines.training.signals import Signals
 from sparkring.pipelines.training.step import Inputs
 from sparkring.pipelines.training.tasks import LossSum
 
@@ -45,13 +47,19 @@ class Share:
     ring: GradientRing
     tied: tuple[TiedParameter, ...]
     optimizer: torch.optim.Optimizer
+    everyone: SetReducer
+    """All ranks."""
+    speaks: bool
+    """Whether this rank's loss counts: those of other shards are the same."""
 
 
 class Step:
     """What one step is about, for the executor."""
 
-    def __init__(self, share: Share, batch: Batch) -> None:
-        self._share, self._global_rows, self._parts = share, batch.global_rows, batch.micro_batches()
+    def __init__(self, share: Share, batch: Batch, signals: Signals) -> None:
+        self._share, self._global_rows, self._parts, self._signals = share, batch.global_rows, batch.micro_batches(), signals
+        self.outcome = (math.nan, signals, False)
+        """The step's loss over all rows, the signals of all ranks, and whether the parameters were updated; once it is done."""
 
     def batch(self, micro_batch: int) -> dict[str, Tensor]:
         """See StepWork."""
@@ -76,9 +84,18 @@ class Step:
             one.sum_gradient()
         finish_steps(self._share.chunks, lambda sums: self._share.replicas.sum_(sums, "batch statistics"))
 
-    def step(self) -> None:
-        """See StepWork."""
-        self._share.optimizer.step()
+    def step(self, loss: float) -> None:
+        """See StepWork. All ranks update, or none."""
+        share = self._share
+        tied = [one.parameter.grad for one in share.tied if one.parameter.grad is not None]
+        finite = share.ring.finite() and all(bool(gradient.sum().isfinite()) for gradient in tied)
+        told = torch.tensor([loss if share.speaks else 0.0, self._signals.stop, self._signals.save, float(not finite)], dtype=torch.float64)
+        share.everyone.sum_(told, "step")
+        all_loss, stop, save, spoiled = told.tolist()
+        updated = not spoiled and math.isfinite(all_loss)
+        if updated:
+            share.optimizer.step()
+        self.outcome = (all_loss, Signals(stop, save), updated)
 
     def _part(self, micro_batch: int) -> dict[str, Tensor]:
         """This rank's tensors of a micro-batch: they are dealt to the replicas round and round."""

@@ -6,13 +6,14 @@ safetensors: nothing is pickled or unpickled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from sparkring.errors import CheckpointDamaged
+from sparkring.pipelines.training.sharded_optimizer import owners
 
 MODEL, OPTIMIZER = "model/", "optimizer/"
 
@@ -22,17 +23,15 @@ def pack_state(modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -
     return save(dict(named_tensors(modules, optimizer)))
 
 
-def merge_states(states: Iterable[bytes]) -> bytes:
-    """One state of several that hold different parts of a model; what several hold is equal."""
-    merged: dict[str, Tensor] = {}
-    for state in states:
-        merged |= load(state)
-    return save(merged)
+def dealt(tensors: Mapping[str, Tensor], place: int, places: int) -> dict[str, Tensor]:
+    """What one of several, who all hold the same tensors, is to save of them: about as much each; the same deal everywhere."""
+    owner = owners({name: tensor.numel() for name, tensor in tensors.items()}, places)
+    return {name: tensor for name, tensor in tensors.items() if owner[name] == place}
 
 
-def weights_of(state: bytes) -> dict[str, Tensor]:
-    """The model's parameters and buffers in a state, by name."""
-    return {name.removeprefix(MODEL): tensor for name, tensor in load(state).items() if name.startswith(MODEL)}
+def weights_of(state: Iterable[bytes]) -> dict[str, Tensor]:
+    """The model's parameters and buffers in the parts of a state, by name."""
+    return {name.removeprefix(MODEL): tensor for name, tensor in _tensors_of(state).items() if name.startswith(MODEL)}
 
 
 def parameter_of(name: str) -> str:
@@ -40,12 +39,12 @@ def parameter_of(name: str) -> str:
     return name.removeprefix(OPTIMIZER).rpartition("/")[0] if name.startswith(OPTIMIZER) else name.removeprefix(MODEL)
 
 
-def unpack_state(data: bytes, modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer, *, partly: bool = False,
+def unpack_state(state: Iterable[bytes], modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer, *, partly: bool = False,
                  cut: Callable[[str, Tensor], Tensor] = lambda _, tensor: tensor) -> None:
     """Put a packed state into a model, or its parts, and an optimizer of the same kind.
 
     Args:
-        data: What ``pack_state`` or ``merge_states`` gave.
+        state: Its parts as safetensors, in any order; what several of them hold is equal.
         modules: The parts that hold the optimizer's parameters.
         optimizer: Of their parameters.
         partly: Whether the state may hold more than these modules and this optimizer have.
@@ -53,7 +52,7 @@ def unpack_state(data: bytes, modules: Sequence[nn.Module], optimizer: torch.opt
     Raises:
         CheckpointDamaged: the tensors' names or shapes are not those of the modules.
     """
-    tensors = load(data)
+    tensors = _tensors_of(state)
     weights = {name.removeprefix(MODEL): cut(parameter_of(name), tensor) for name, tensor in tensors.items() if name.startswith(MODEL)}
     parameters = {name: parameter for module in modules for name, parameter in module.named_parameters()}
     optimized = {parameter for group in optimizer.param_groups for parameter in group["params"]}
@@ -71,6 +70,13 @@ def unpack_state(data: bytes, modules: Sequence[nn.Module], optimizer: torch.opt
     except (RuntimeError, KeyError) as error:
         raise CheckpointDamaged(f"the saved state does not fit the model: {' '.join(str(error).split())}; "
                                 "it was saved by another model. Use another workspace.") from None
+
+
+def _tensors_of(state: Iterable[bytes]) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for part in state:
+        tensors |= load(part)
+    return tensors
 
 
 def named_tensors(modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:

@@ -12,7 +12,10 @@ from torch import Tensor, nn
 from sparkring.models.losses import log_loss_sum
 from sparkring.pipelines.data.loader import Batch
 from sparkring.pipelines.training.gradient_ring import GradientRing
+from sparkring.pipelines.training.signals import Signals
 from sparkring.pipelines.training.tasks import LossSum
+
+NO_SIGNALS = Signals()
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,19 @@ class StepCost:
 
     compute_s: float
     comm_s: float
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What became of a step; all but the cost is the same on all ranks."""
+
+    loss: float
+    """Mean over all rows of the step."""
+    signals: Signals
+    """Of all ranks together."""
+    updated: bool
+    """False where the loss or a gradient was NaN or infinite: the parameters are then as they were."""
+    cost: StepCost
 
 
 @dataclass(frozen=True)
@@ -48,7 +64,7 @@ class Inputs:
 
 
 def train_step(model: nn.Module, batch: Batch, inputs: Inputs, ring: GradientRing, optimizer: torch.optim.Optimizer,
-               loss_sum: LossSum = log_loss_sum) -> tuple[float, StepCost]:
+               loss_sum: LossSum = log_loss_sum, signals: Signals = NO_SIGNALS) -> StepResult:
     """Do one step: this rank's rows forward and backward, the sum over the ring, the update.
 
     Args:
@@ -58,10 +74,10 @@ def train_step(model: nn.Module, batch: Batch, inputs: Inputs, ring: GradientRin
         ring: Hooked to the model.
         optimizer: Over the model's parameters.
         loss_sum: (predictions, labels) -> scalar, summed over rows.
-    Returns:
-        The mean loss over all rows of the step, the same on all ranks, and this rank's costs.
+        signals: This rank's.
     """
     began = time.perf_counter()
+    ring.signals = signals
     if batch.rows:
         share = loss_sum(model(**inputs.of(batch.tensors)), inputs.labels(batch.tensors)) / batch.global_rows
         ring.begin(share)
@@ -69,5 +85,7 @@ def train_step(model: nn.Module, batch: Batch, inputs: Inputs, ring: GradientRin
     else:
         ring.begin(0.0)
     loss = ring.finish()
-    optimizer.step()
-    return loss, StepCost(time.perf_counter() - began - ring.wait_s, ring.wait_s)
+    finite = ring.finite()
+    if finite:
+        optimizer.step()
+    return StepResult(loss, ring.signals, finite, StepCost(time.perf_counter() - began - ring.wait_s, ring.wait_s))

@@ -46,7 +46,7 @@ def shapes_of(task: Task, preprocessing: Preprocessing) -> Shapes:
     """What a network must know of the rows."""
     image, tokens = preprocessing.image, preprocessing.tokens
     return Shapes(
-        num_numeric=len(preprocessing.numeric), cardinalities=preprocessing.cardinalities(),
+        num_numeric=len(preprocessing.numeric_columns), cardinalities=preprocessing.cardinalities(),
         image=(image.channels, image.height, image.width) if image else None,
         length=tokens.length if tokens else 0, vocabulary=tokens.vocabulary if tokens else 0,
         num_outputs=len(preprocessing.classes) if task == "multiclass" else 1)

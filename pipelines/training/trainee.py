@@ -8,7 +8,7 @@ State is exchanged as whole-model bytes, keyed by the model's own parameter name
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -21,8 +21,9 @@ from sparkring.pipelines.data.manifest import Manifest
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.training.gradient_ring import GradientRing
 from sparkring.pipelines.training.optimizer import clip_before_step, make_optimizer, set_learning_rate
-from sparkring.pipelines.training.state import pack_state, unpack_state
-from sparkring.pipelines.training.step import Inputs, StepCost, train_step
+from sparkring.pipelines.training.signals import Signals
+from sparkring.pipelines.training.state import dealt, named_tensors, pack_state, unpack_state
+from sparkring.pipelines.training.step import Inputs, StepResult, train_step
 from sparkring.pipelines.training.tasks import loss_of, shapes_of
 
 Predictions = Iterator[tuple[Tensor, Tensor]]
@@ -35,24 +36,20 @@ class Trainee(Protocol):
     description: str
     """How gradients are summed, for events and reports."""
 
-    def step(self, batch: Batch, rate: float) -> tuple[float, StepCost]:
-        """Do one optimizer step at this learning rate.
-
-        Returns:
-            The mean loss over all rows of the step, the same on all ranks, and this rank's costs.
-        """
+    def step(self, batch: Batch, rate: float, signals: Signals) -> StepResult:
+        """Do one optimizer step at this learning rate, and tell the other ranks this one's signals."""
         ...
 
     def predict(self, loader: Loader) -> Predictions:
         """Yield predictions for a split's rows, each row on one rank, in evaluation mode and without gradients."""
         ...
 
-    def pack(self) -> bytes:
-        """The whole state, on rank 0; the others' answer may be less."""
+    def part(self) -> dict[str, Tensor]:
+        """This rank's part of the state: the ranks' parts together make the whole, in whole tensors by the model's own names."""
         ...
 
-    def unpack(self, state: bytes) -> None:
-        """Take this rank's part of a whole state."""
+    def unpack(self, state: Sequence[bytes]) -> None:
+        """Take what this rank holds of a whole state, given in its parts."""
         ...
 
     def require_equal(self) -> None:
@@ -80,10 +77,10 @@ class WholeTrainee:
         self._ring = GradientRing(self._model.parameters(), communicator, bucket_mb=config.train.bucket_mb)
         self.description = self._ring.description
 
-    def step(self, batch: Batch, rate: float) -> tuple[float, StepCost]:
+    def step(self, batch: Batch, rate: float, signals: Signals) -> StepResult:
         """See Trainee."""
         set_learning_rate(self._optimizer, rate)
-        return train_step(self._model, batch, self._inputs, self._ring, self._optimizer, self._loss_sum)
+        return train_step(self._model, batch, self._inputs, self._ring, self._optimizer, self._loss_sum, signals)
 
     def predict(self, loader: Loader) -> Predictions:
         """See Trainee."""
@@ -95,11 +92,16 @@ class WholeTrainee:
         finally:
             self._model.train()
 
-    def pack(self) -> bytes:
+    def part(self) -> dict[str, Tensor]:
         """See Trainee."""
-        return pack_state([self._model], self._optimizer) if self._communicator.context.rank == 0 else b""
+        context = self._communicator.context
+        return dealt(dict(named_tensors([self._model], self._optimizer)), context.rank, context.size)
 
-    def unpack(self, state: bytes) -> None:
+    def whole(self) -> bytes:
+        """The whole state."""
+        return pack_state([self._model], self._optimizer)
+
+    def unpack(self, state: Sequence[bytes]) -> None:
         """See Trainee."""
         unpack_state(state, [self._model], self._optimizer)
 

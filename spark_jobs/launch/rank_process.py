@@ -22,8 +22,6 @@ from typing import IO, Any, TypeAlias
 from sparkring.spark_jobs.launch.framing import read_message, write_message
 
 TAIL_LINES = 20
-TERM_GRACE_S = 2.0
-"""Seconds between SIGTERM and SIGKILL."""
 EXIT_GRACE_S = 10.0
 """Seconds that a rank with a result may take to leave."""
 LAST_WORDS_S = 1.0
@@ -73,11 +71,13 @@ class RankProcess:
         self.stop()
 
     def stop(self) -> None:
-        """End the rank and all that it started; nothing happens where that is done."""
-        for number, grace_s in ((signal.SIGTERM, TERM_GRACE_S), (signal.SIGKILL, 2 * LAST_WORDS_S)):
-            if self._exited.is_alive():
-                self._signal_group(number)
-                self._exited.join(grace_s)
+        """End the rank and all that it started; nothing happens where that is done.
+
+        Without SIGTERM first: that asks a rank to save after its step, which it cannot finish without the others.
+        """
+        if self._exited.is_alive():
+            self._signal_group(signal.SIGKILL)
+            self._exited.join(2 * LAST_WORDS_S)
 
     def _write(self, messages: tuple[bytes, ...]) -> None:
         with suppress(BrokenPipeError):  # it is gone, which on_exit tells

@@ -6,17 +6,19 @@ import json
 import os
 import random
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparkring.errors import ReceiptError
+from sparkring.errors import DocumentDamaged, ReceiptError
 from sparkring.pipelines.data.manifest import Dataset
 from sparkring.pipelines.data.receipts import seal
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training import trainee
+from sparkring.pipelines.training.checkpoint import Checkpoints
 from sparkring.pipelines.training.job import TrainJob
 from sparkring.pipelines.training.loop import train_rank
 from sparkring.pipelines.training.step import train_step
@@ -38,12 +40,18 @@ pytestmark = pytest.mark.parallel
 
 
 def _train(context: RankContext, job: dict[str, Any], die_after: int | None) -> dict[str, Any] | None:
-    """Train; rank 0 ends its process, as if killed, once ``die_after`` steps are done."""
-    done = 0
+    """Train; rank 0 ends its process, as if killed, once ``die_after`` steps are done and the checkpoints due by then are written."""
+    checkpoints, done = Checkpoints(job["run_url"]), 0
+    begun_at = max(checkpoints.numbers(), default=0)
 
     def step(*args: Any, **settings: Any) -> Any:
         nonlocal done
         if die_after is not None and context.rank == 0 and done == die_after:
+            due = (begun_at + done) // CHECKPOINT_STEPS * CHECKPOINT_STEPS
+            until = time.monotonic() + 20
+            while due not in checkpoints.numbers():
+                assert time.monotonic() < until, f"no checkpoint after {due} steps"
+                time.sleep(0.01)
             os._exit(1)
         done += 1
         return train_step(*args, **settings)
@@ -196,6 +204,12 @@ def test_missing_files_an_edited_result_and_an_edited_manifest_are_refused(kille
     (run / "result.json").write_text(json.dumps(result | {"receipts": "0" * 32}))
     with pytest.raises(ReceiptError, match=r"result\.json ends in receipts 0000"):
         audit(str(run))
+    for damaged, found in (("", "no JSON"), ("[]", "a JSON list"), ('{"steps": 3}', "resumed_at: Field required")):
+        (run / "result.json").write_text(damaged)
+        with pytest.raises(DocumentDamaged, match=rf"result\.json is damaged: found {found}.*; bring it back .*, or delete it"):
+            audit(str(run))
+    (run / "result.json").unlink()
+    assert not audit(str(run)).finished  # as the remedy says: proved up to the latest checkpoint
     (run / "result.json").write_text(json.dumps(result))
     shutil.copytree(killed / "dataset", tmp_path / "dataset")
     manifest = tmp_path / "dataset/versions/1.json"

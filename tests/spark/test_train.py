@@ -90,7 +90,7 @@ def test_without_the_version_or_the_rows_nothing_is_written(spark: SparkSession,
 def test_a_killed_rank_is_named_and_the_same_call_goes_on_to_the_undisturbed_result(spark: SparkSession, tmp_path: Path) -> None:
     undisturbed = _config(tmp_path / "undisturbed", epochs=60)
     train(undisturbed, spark=spark)
-    config = _config(tmp_path / "killed", epochs=60)
+    config = _config(tmp_path / "killed", epochs=60, recovery={"restarts": 0})
     raised: list[BaseException] = []
 
     def attempt() -> None:

@@ -123,7 +123,7 @@ class _Work:
         self._ring.finish()
         self._finish()
 
-    def step(self) -> None:
+    def step(self, _loss: float) -> None:
         self._optimizer.step()
 
 
@@ -169,3 +169,9 @@ def _train_case(communicator: Communicator, job: Job, case: Case) -> tuple[dict[
     ring.close()
     state = {name: tensor.detach().numpy().copy() for chunk in chunks.values() for name, tensor in chunk.state_dict().items()}
     return state, losses, place.stage
+
+
+def furthest(got: Mapping[str, Values], wanted: Mapping[str, Values]) -> float:
+    """The largest relative difference of any parameter."""
+    return max((float(np.linalg.norm(got[name] - wanted[name])) / max(float(np.linalg.norm(wanted[name])), 1e-12) for name in got),
+               default=0.0)

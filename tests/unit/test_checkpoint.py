@@ -28,15 +28,21 @@ def _trained(seed: int, *, name: str = "adamw", steps: int = 2) -> tuple[nn.Modu
 
 def _document(steps: int, *, loss: float | None = None) -> CheckpointDocument:
     validation = None if loss is None else {"loss": loss}
-    return CheckpointDocument(position=Position(epoch=1, step=2, steps_done=steps), validation=validation, content_id="c", seed=1, lanes=24,
-                              batch_rows=8, code_version="test", sha256="")
+    return CheckpointDocument(position=Position(epoch=1, step=2, steps_done=steps), validation=validation, content_id="c",
+                              dataset_version=1, seed=1, lanes=24, batch_rows=8, code_version="test")
+
+
+def _save(checkpoints: Checkpoints, document: CheckpointDocument, *states: bytes) -> None:
+    """Commit a state in parts, as so many ranks write them."""
+    parts = tuple(checkpoints.put_part(state, steps=document.position.steps_done, rank=rank) for rank, state in enumerate(states))
+    checkpoints.commit(document.model_copy(update={"parts": parts}))
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
 def test_a_state_that_was_packed_and_unpacked_trains_on_alike(name: str) -> None:
     model, optimizer = _trained(1, name=name)
     other, other_optimizer = _trained(2, name=name, steps=0)
-    unpack_state(pack_state([model], optimizer), [other], other_optimizer)
+    unpack_state([pack_state([model], optimizer)], [other], other_optimizer)
     for network, stepper in ((model, optimizer), (other, other_optimizer)):
         stepper.zero_grad()
         network(torch.ones(2, 3)).sum().backward()
@@ -48,25 +54,25 @@ def test_a_state_of_another_model_is_refused() -> None:
     model, optimizer = _trained(1)
     other = nn.Linear(3, 4)
     with pytest.raises(CheckpointDamaged, match="does not fit the model"):
-        unpack_state(pack_state([model], optimizer), [other], torch.optim.AdamW(other.parameters()))
+        unpack_state([pack_state([model], optimizer)], [other], torch.optim.AdamW(other.parameters()))
 
 
 def test_the_latest_checkpoint_is_the_one_with_most_steps(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path))
     assert checkpoints.latest() == (None, [])
     for steps in (9, 10):
-        checkpoints.save(f"state {steps}".encode(), _document(steps))
+        _save(checkpoints, _document(steps), f"state {steps}".encode())
     latest, damaged = checkpoints.latest()
     assert latest is not None
-    assert (latest.document.position.steps_done, latest.state, damaged) == (10, b"state 10", [])
+    assert (latest.document.position.steps_done, latest.state, damaged) == (10, (b"state 10",), [])
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "delete", "document"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path, damage: str) -> None:
     checkpoints = Checkpoints(str(tmp_path))
-    checkpoints.save(b"state 1" * 100, _document(1))
+    _save(checkpoints, _document(1), b"state 1" * 100)
     before = set((tmp_path / "checkpoints/data").iterdir())
-    checkpoints.save(b"state 2" * 100, _document(2))
+    _save(checkpoints, _document(2), b"state 2" * 100)
     (state,) = set((tmp_path / "checkpoints/data").iterdir()) - before
     data = state.read_bytes()
     if damage == "flip":
@@ -86,27 +92,27 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path
 def test_the_latest_few_and_the_best_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path))
     for steps, loss in ((1, 0.9), (2, 0.1), (3, 0.5), (4, None), (5, 0.3)):
-        checkpoints.save(f"state {steps}".encode(), _document(steps, loss=loss))
+        _save(checkpoints, _document(steps, loss=loss), f"state {steps}".encode())
     checkpoints.retain(2)
     assert checkpoints.numbers() == [2, 4, 5]
     assert len(list((tmp_path / "checkpoints/data").iterdir())) == 3
     best = checkpoints.best()
     assert best is not None
-    assert best.state == b"state 2"
+    assert best.state == (b"state 2",)
 
 
 def test_the_same_step_may_be_saved_again_after_a_restart(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path))
-    checkpoints.save(b"first", _document(3))
-    checkpoints.save(b"again", _document(3))
-    assert checkpoints.read(3).state == b"again"
+    _save(checkpoints, _document(3), b"first")
+    _save(checkpoints, _document(3), b"again")
+    assert checkpoints.read(3).state == (b"again",)
 
 
 def test_a_checkpoint_overtakes_damaged_ones_of_more_steps_and_leaves_no_state_behind(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path))
-    checkpoints.save(b"good", _document(469, loss=0.1))
-    checkpoints.save(b"damaged", _document(600))
-    checkpoints.save(b"overtaking", _document(500))
+    _save(checkpoints, _document(469, loss=0.1), b"good")
+    _save(checkpoints, _document(600), b"damaged")
+    _save(checkpoints, _document(500), b"overtaking")
     checkpoints.retain(1)
     assert checkpoints.numbers() == [469, 500]
     assert len(list((tmp_path / "checkpoints/data").iterdir())) == 2

@@ -1,0 +1,88 @@
+"""What ranks tell each other with every step, beside the loss: whether to stop, whether to save.
+
+Each rank says 0 or 1, the sums reach all of them in the same step, so all do the same after it, without an exchange of their own.
+
+    asked to stop   by SIGTERM (a machine that is taken away), or on rank 0 by a document that the driver puts into the run folder
+    time to save    by the clock of rank 0
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Self
+
+from sparkring.pipelines.data.store import Store, open_store
+
+FOLDER = "control"
+LOOK_S = 0.5
+"""Seconds between two looks into the run folder."""
+
+
+@dataclass(frozen=True)
+class Signals:
+    """One rank's votes, or the sums of all ranks' votes."""
+
+    stop: float = 0.0
+    save: float = 0.0
+
+
+def stop_name(generation: int) -> str:
+    """The document that asks a generation to stop."""
+    return f"{FOLDER}/stop-{generation}.json"
+
+
+def ask_to_stop(store: Store, generation: int) -> None:
+    """Have a generation save and end after the step that it is in."""
+    store.put(stop_name(generation), b"{}\n")
+
+
+class SignalSource:
+    """This rank's votes. Use as a context manager."""
+
+    def __init__(self, run_url: str, *, generation: int, rank: int, save_every_s: float | None) -> None:
+        """Listen from the beginning of the block on.
+
+        Args:
+            run_url: The run's folder.
+            generation: Of the ring.
+            rank: Only rank 0 looks into the folder and at the clock.
+            save_every_s: Seconds between two checkpoints, if time counts.
+        """
+        self._store, self._name, self._speaks = open_store(run_url), stop_name(generation), rank == 0
+        self._save_every_s, self._saved = save_every_s, time.monotonic()
+        self._asked, self._closed = threading.Event(), threading.Event()
+        self._before: Callable[[int, FrameType | None], object] | int | None = None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, lambda *_: self._asked.set())
+        if self._speaks:
+            threading.Thread(target=self._look, name="sparkring-signals", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def now(self) -> Signals:
+        """What this rank says in the step that begins."""
+        due = self._speaks and self._save_every_s is not None and time.monotonic() - self._saved >= self._save_every_s
+        return Signals(stop=float(self._asked.is_set()), save=float(due))
+
+    def saved(self) -> None:
+        """A checkpoint has been begun: its time counts from now on."""
+        self._saved = time.monotonic()
+
+    def _look(self) -> None:
+        while not self._closed.wait(LOOK_S) and not self._asked.is_set():
+            try:
+                if self._store.size(self._name) is not None:
+                    self._asked.set()
+            except OSError:
+                continue  # the storage is away for a while: the next look may find it

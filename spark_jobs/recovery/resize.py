@@ -1,0 +1,55 @@
+"""A training config for another number of ranks, which learns the same.
+
+The order of the rows does not depend on the number of ranks, nor do gradients on how a model is laid out, so a run may shrink and grow
+from one generation to the next. The number of micro-batches stays: where batches are normalised it is part of what is learned.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+
+from sparkring.conf.schema import TrainConfig
+
+
+def resized(train: TrainConfig, ranks: int, *, works: Callable[[TrainConfig], bool] = lambda _: True) -> TrainConfig | None:
+    """``train`` on as many of ``ranks`` ranks as it can use, and no more than it asks for; None where it cannot run on so few.
+
+    Without stages all of them. With stages the layout that uses most ranks: as many stages as before if possible, no stage with
+    more replicas than it had.
+
+    Args:
+        train: As the user wants it, on all ranks.
+        ranks: What there is.
+        works: Whether a layout can be had, e.g. whether the model has enough blocks.
+    """
+    if ranks >= train.num_ranks:
+        return train
+    if not train.parallel.staged:
+        return _changed(train, num_ranks=ranks) if ranks >= 1 else None
+    for replicas in sorted(_smaller(train, ranks), key=lambda found: (-sum(found), -len(found), found)):
+        same_stages = len(replicas) == len(train.replicas)
+        parallel = train.parallel.model_copy(update={
+            "replicas": replicas, "micro_batches": train.num_micro_batches, "cut": train.parallel.cut if same_stages else ()})
+        changed = _changed(train, num_ranks=sum(replicas) * train.parallel.shards, parallel=parallel)
+        if works(changed):
+            return changed
+    return None
+
+
+def _smaller(train: TrainConfig, ranks: int) -> Iterator[tuple[int, ...]]:
+    """Replica counts of every stage that fit: of as many stages, or of fewer, which then take over the blocks."""
+    room = ranks // train.parallel.shards
+    wanted = train.replicas
+    for stages in range(1, len(wanted) + 1):
+        most = wanted if stages == len(wanted) else (max(wanted),) * stages
+        choices = [[count for count in range(1, limit + 1) if train.num_micro_batches % count == 0] for limit in most]
+        yield from (found for found in product(*choices) if sum(found) <= room)
+
+
+def _changed(train: TrainConfig, **values: object) -> TrainConfig:
+    """A copy with other values, checked as a config from a file is."""
+    return TrainConfig.model_validate({**train.model_dump(), **{
+        name: value.model_dump() if hasattr(value, "model_dump") else value for name, value in values.items()}})

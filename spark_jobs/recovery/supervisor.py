@@ -1,0 +1,195 @@
+"""A run from its first generation to its end: what failed is named and started again from the last checkpoint, on the ranks there are.
+
+    generation 0   4 ranks  ---- checkpoint ---- checkpoint --x  rank 2 died
+    generation 1   3 ranks       3 slots are left         +-------- checkpoint --|  asked to stop: there are 4 slots again
+    generation 2   4 ranks                                                   +------ ... end
+
+All ranks of a generation end together. The run folder alone says where a run stands, so the same command goes on too, whoever died.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from sparkring.conf.schema import Config, TrainConfig
+from sparkring.errors import (
+    CheckpointDamaged,
+    CommitConflict,
+    ConfigError,
+    DatasetError,
+    NotEnoughSlots,
+    NotFinite,
+    RankDied,
+    RankFailed,
+    RingError,
+    Stopped,
+)
+from sparkring.pipelines.training.job import TrainSummary
+from sparkring.spark_jobs.progress import Progress
+from sparkring.spark_jobs.recovery.budget import Failure, HostRecord, RestartBudget
+from sparkring.spark_jobs.recovery.resize import resized
+from sparkring.spark_jobs.recovery.stop import StopRequest
+
+LOOK_S = 1.0
+"""Seconds between two looks at the slots: for those that a failure took to come back, and for more to train on."""
+FINAL = (ConfigError, DatasetError, CheckpointDamaged, CommitConflict, NotFinite)
+"""What a rank raises that only people can mend."""
+
+
+class Ring(Protocol):
+    """What the supervisor needs of the world: the ring that it starts, and what can be known of it from outside."""
+
+    def slots(self) -> int | None:
+        """Ranks that could run at once now; None where that cannot be known."""
+        ...
+
+    def run(self, config: Config, left_out: tuple[str, ...]) -> TrainSummary:
+        """One generation with this config, on no host of ``left_out``."""
+        ...
+
+    def ask_to_stop(self) -> None:
+        """Have the generation that runs save and end after the step that it is in."""
+        ...
+
+    def committed(self) -> int:
+        """Optimizer steps of the latest checkpoint; -1 where there is none."""
+        ...
+
+    def steps_of(self, rank: int) -> int:
+        """Optimizer steps that a rank of the last generation had done since the run began; -1 where it had not begun."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Width:
+    """With what a generation runs, and whether it is less than was asked for."""
+
+    train: TrainConfig
+    wanted: bool
+
+
+class Supervisor:
+    """Keeps one run going."""
+
+    def __init__(self, config: Config, ring: Ring, *, works: Callable[[TrainConfig], bool], stop: StopRequest, progress: Progress) -> None:
+        """Prepare; starts nothing.
+
+        Args:
+            config: As the user wants it.
+            ring: Where generations run.
+            works: Whether a layout can be had for the model.
+            stop: By which somebody else asks the run to end early.
+            progress: Is told of every failure and restart.
+        """
+        self._config, self._ring, self._works, self._stop, self._progress = config, ring, works, stop, progress
+        recovery = config.train.recovery
+        self._budget = RestartBudget(recovery.restarts)
+        self._hosts = HostRecord(recovery.leave_out_after)
+
+    def run(self) -> TrainSummary:
+        """Run generations until one is done.
+
+        Raises:
+            Stopped: somebody asked for it; the run is saved.
+            RingError, EnvironmentProblem, ...: what the last generation failed of, once there is no sense in another one.
+        """
+        failed = False
+        while True:
+            width = self._width(failed=failed)
+            try:
+                with self._looking_around(width):
+                    summary = self._ring.run(self._config.model_copy(update={"train": width.train}), self._hosts.left_out)
+            except RingError as error:
+                self._count(error, first=not failed)
+                failed = True
+                continue
+            failed = False
+            if not summary.interrupted:
+                return summary
+            if self._stop.asked:  # else there are more slots now
+                raise Stopped(f"stopped as asked ({self._stop.reason}) after {summary.steps} steps, which are saved; "
+                              "the same command goes on from there.")
+
+    def _count(self, error: RingError, *, first: bool) -> None:
+        """Note a failure; raises it where the run is not to be started again."""
+        refused = first and isinstance(error, NotEnoughSlots)  # nothing broke: more was asked for than there is
+        if refused or self._stop.asked or not self._config.train.recovery.restarts:
+            raise error
+        failure = self._describe(error)
+        objection = self._budget.objection(failure, committed=self._ring.committed())
+        if objection:
+            error.add_note(f"Not started again: {objection}.")
+            raise error
+        limit = self._config.train.recovery.restarts
+        self._progress.note(f"training: {failure.summary}; going on from the last checkpoint (restart {self._budget.used} of {limit})")
+        if self._hosts.failed(failure.host):
+            self._progress.note(f"training: {failure.host} failed {self._config.train.recovery.leave_out_after} times in a row; "
+                                "going on without it")
+
+    def _describe(self, error: RingError) -> Failure:
+        summary = str(error).partition("\n")[0]
+        if isinstance(error, RankFailed):
+            kind = error.summary.partition(":")[0]
+            return Failure(summary, exception=error.summary, step=self._ring.steps_of(error.rank),
+                           final=kind in {final.__name__ for final in FINAL})
+        if isinstance(error, RankDied):
+            return Failure(summary, step=self._ring.steps_of(error.rank), host=error.host)
+        return Failure(summary)
+
+    # -- width ----------------------------------------------------------------------------------------------------------
+
+    def _width(self, *, failed: bool) -> _Width:
+        """With how many ranks to go on: as many as are wanted, or, where a run has begun already, as there are.
+
+        After a failure, slots get a while to come back.
+
+        Raises:
+            NotEnoughSlots: there are fewer than the run can do with.
+        """
+        wanted, recovery = self._config.train, self._config.train.recovery
+        until = time.monotonic() + (recovery.wait_for_slots_s if failed else 0.0)
+        while (slots := self._ring.slots()) is not None and slots < wanted.num_ranks and time.monotonic() < until:
+            if self._stop.wait(LOOK_S):
+                break
+        begun = failed or self._ring.committed() >= 0
+        if slots is None or slots >= wanted.num_ranks or not (begun and recovery.shrink):
+            return _Width(wanted, wanted=True)  # if there are too few all the same, the launcher says so
+        train = resized(wanted, slots, works=self._works)
+        if train is None or train.num_ranks < recovery.min_ranks:
+            raise NotEnoughSlots(wanted=recovery.min_ranks, slots=slots, master="what is left of the cluster")
+        self._progress.note(f"training: {slots} slots are there for {wanted.num_ranks} ranks; going on with {train.num_ranks}")
+        return _Width(train, wanted=False)
+
+    @contextmanager
+    def _looking_around(self, width: _Width) -> Iterator[None]:
+        """While a generation runs: have it save and end where somebody asks for it, or where more ranks could train."""
+        done = threading.Event()
+
+        def look() -> None:
+            while not done.is_set():
+                asked = self._stop.wait(LOOK_S)
+                if not done.is_set() and (asked or (not width.wanted and self._could_grow(width))):
+                    self._ring.ask_to_stop()
+                    return
+
+        thread = threading.Thread(target=look, name="sparkring-supervisor", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join(2 * LOOK_S)
+
+    def _could_grow(self, width: _Width) -> bool:
+        """Whether there are slots for more ranks than train now."""
+        try:
+            slots = self._ring.slots()
+        except Exception:  # noqa: BLE001 (a session that is ending answers with whatever it likes)
+            return False
+        larger = None if slots is None else resized(self._config.train, slots, works=self._works)
+        return larger is not None and larger.num_ranks > width.train.num_ranks

@@ -1,0 +1,180 @@
+"""The supervisor: restarts while they help, shrinks to what is there, grows back, and knows a bug from a broken machine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sparkring.conf.schema import Config, TrainConfig
+from sparkring.errors import NotEnoughSlots, RankDied, RankFailed, RingError, Stopped
+from sparkring.pipelines.training.job import TrainSummary
+from sparkring.spark_jobs.progress import SILENT
+from sparkring.spark_jobs.recovery import supervisor as supervisor_module
+from sparkring.spark_jobs.recovery.budget import Failure, HostRecord, RestartBudget
+from sparkring.spark_jobs.recovery.resize import resized
+from sparkring.spark_jobs.recovery.stop import StopRequest
+from sparkring.spark_jobs.recovery.supervisor import Supervisor
+from tests.support.training import train_config
+
+DONE = TrainSummary(steps=100, resumed_at=0)
+SAVED = TrainSummary(steps=50, resumed_at=0, interrupted=True)
+DIED = RankDied(1, "host-b", -9)
+
+
+class PretendedRing:
+    """A cluster whose generations end as written down; each entry: an error, a summary, or what to do until asked to stop."""
+
+    def __init__(self, *ends: RingError | TrainSummary | Callable[[PretendedRing], TrainSummary], slots: int | None = None,
+                 committed: int = -1) -> None:
+        self.ends, self.available, self.steps = list(ends), slots, committed
+        self.widths: list[int] = []
+        self.left_out: list[tuple[str, ...]] = []
+        self.asked = threading.Event()
+        self.failing_step = 7
+
+    def slots(self) -> int | None:
+        return self.available
+
+    def run(self, config: Config, left_out: tuple[str, ...]) -> TrainSummary:
+        self.widths.append(config.train.num_ranks)
+        self.left_out.append(left_out)
+        end = self.ends.pop(0)
+        if isinstance(end, RingError):
+            raise end
+        return end if isinstance(end, TrainSummary) else end(self)
+
+    def ask_to_stop(self) -> None:
+        self.asked.set()
+
+    def committed(self) -> int:
+        return self.steps
+
+    def steps_of(self, rank: int) -> int:
+        return self.failing_step + rank
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "LOOK_S", 0.01)
+
+
+def _supervised(ring: PretendedRing, *, stop: StopRequest | None = None, num_ranks: int = 4, **recovery: object) -> TrainSummary:
+    config = train_config(Path("/nowhere"), train={"num_ranks": num_ranks, "recovery": {"wait_for_slots_s": 0.0, **recovery}})
+    return Supervisor(config, ring, works=lambda _: True, stop=stop or StopRequest(), progress=SILENT).run()
+
+
+def test_failures_are_followed_by_another_generation_until_the_budget_is_used_up() -> None:
+    assert _supervised(PretendedRing(DIED, DIED, DIED, DONE)) is DONE
+    with pytest.raises(RankDied) as caught:
+        _supervised(PretendedRing(DIED, DIED, DIED, DIED, DONE))
+    assert "3 restarts brought no new checkpoint" in caught.value.__notes__[0]
+    ring = PretendedRing(DIED, DONE)
+    with pytest.raises(RankDied):
+        _supervised(ring, restarts=0)
+    assert ring.widths == [4]
+
+
+def test_the_budget_is_full_again_after_a_checkpoint() -> None:
+    budget = RestartBudget(1)
+    lost = Failure("a rank was lost")
+    assert [budget.objection(lost, committed=steps) is None for steps in (-1, 10, 20, 20)] == [True, True, True, False]
+
+
+def test_the_same_exception_at_the_same_step_is_a_bug_and_a_lost_rank_is_not() -> None:
+    def raised(message: str) -> RankFailed:
+        return RankFailed(1, f"ValueError: {message}", "")
+
+    ring = PretendedRing(raised("a"), raised("b"), raised("a"), DONE, committed=5)
+    with pytest.raises(RankFailed) as caught:
+        _supervised(ring)
+    assert "the same exception came at the same step (8) before" in caught.value.__notes__[0]
+    assert len(ring.widths) == 3
+    assert _supervised(PretendedRing(DIED, DIED, DONE, committed=5)) is DONE
+
+
+def test_what_only_people_can_mend_is_not_tried_again() -> None:
+    ring = PretendedRing(RankFailed(0, "DatasetError: part-0 is gone", ""), DONE)
+    with pytest.raises(RankFailed):
+        _supervised(ring)
+    assert len(ring.widths) == 1
+
+
+def test_a_run_shrinks_to_the_slots_that_are_left_but_not_below_its_least() -> None:
+    def executor_lost(ring: PretendedRing) -> TrainSummary:
+        ring.available = 3
+        raise DIED
+
+    ring = PretendedRing(executor_lost, DONE, slots=4)
+    assert _supervised(ring) is DONE
+    assert ring.widths == [4, 3]
+    with pytest.raises(NotEnoughSlots):
+        _supervised(PretendedRing(executor_lost, DONE, slots=4), min_ranks=4)
+    ring = PretendedRing(executor_lost, DONE, slots=4)
+    _supervised(ring, shrink=False)
+    assert ring.widths == [4, 4]  # the launcher then waits for them
+
+
+def test_too_few_slots_for_a_run_that_has_not_begun_are_refused_and_not_shrunk_to() -> None:
+    ring = PretendedRing(NotEnoughSlots(wanted=4, slots=2, master="local[2]"), DONE, slots=2)
+    with pytest.raises(NotEnoughSlots):
+        _supervised(ring)
+    assert ring.widths == [4]
+
+
+def test_it_grows_back_when_slots_return() -> None:
+    def until_asked(ring: PretendedRing) -> TrainSummary:
+        ring.available = 4
+        assert ring.asked.wait(10)
+        return SAVED
+
+    ring = PretendedRing(until_asked, DONE, slots=2, committed=20)
+    assert _supervised(ring) is DONE
+    assert ring.widths == [2, 4]
+
+
+def test_a_run_that_is_asked_to_stop_saves_and_says_so() -> None:
+    stop = StopRequest()
+
+    def until_asked(ring: PretendedRing) -> TrainSummary:
+        stop.ask("SIGTERM")
+        assert ring.asked.wait(10)
+        return SAVED
+
+    with pytest.raises(Stopped, match=r"SIGTERM\) after 50 steps"):
+        _supervised(PretendedRing(until_asked), stop=stop)
+
+
+def test_a_host_that_fails_repeatedly_is_left_out() -> None:
+    ring = PretendedRing(DIED, DIED, DONE)
+    _supervised(ring)
+    assert ring.left_out == [(), (), ("host-b",)]
+    record = HostRecord(2)
+    assert [record.failed(host) for host in ("a", "b", "a", "", "", "a", "a")] == [False] * 6 + [True]
+    assert record.left_out == ("a",)
+
+
+@pytest.mark.parametrize(("wanted", "ranks", "expected"), [
+    ({"replicas": [2, 2]}, 3, ((1, 2), 4)), ({"replicas": [2, 2]}, 2, ((1, 1), 2)), ({"replicas": [2, 2]}, 1, ((1,), 1)),
+    ({"replicas": [1, 1], "shards": 2}, 3, ((1,), 2)), ({"replicas": [1, 1], "shards": 2}, 1, None),
+])
+def test_a_layout_shrinks_to_one_that_learns_the_same(wanted: dict[str, object], ranks: int, expected: object) -> None:
+    train = TrainConfig(num_ranks=4, parallel={"micro_batches": 8, **wanted})
+    found = resized(train, ranks)
+    if expected is None:
+        assert found is None
+        return
+    assert found is not None
+    assert found.num_micro_batches == train.num_micro_batches == 8
+    assert sum(found.replicas) * found.parallel.shards <= ranks
+    assert len(found.replicas) == len(expected[0])  # type: ignore[index]
+
+
+def test_a_layout_that_the_model_does_not_allow_is_passed_over() -> None:
+    train = TrainConfig(num_ranks=4, parallel={"replicas": [2, 2], "micro_batches": 4})
+    found = resized(train, 3, works=lambda train: len(train.replicas) == 1)
+    assert found is not None
+    assert (found.replicas, found.num_ranks) == ((2,), 2)
+    assert resized(train, 4) is train
