@@ -34,7 +34,7 @@ def logistic_regression(train: DataFrame, test: DataFrame, preprocessing: Prepro
     Returns:
         ``probability`` (double, of label 1) and ``label`` (double) of each test row.
     """
-    numeric = [feature.column for feature in preprocessing.numeric]
+    numeric = preprocessing.numeric_columns
     categorical = [feature.column for feature in preprocessing.with_ids]
     one_hot = [f"__one_hot_{place}" for place in range(len(categorical))]
     steps = [OneHotEncoder(inputCols=categorical, outputCols=one_hot, dropLast=False, handleInvalid="keep")] if categorical else []

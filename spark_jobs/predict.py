@@ -14,7 +14,7 @@ they need neither the run folder nor anything unpickled from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -73,7 +73,7 @@ def feature_columns(card: ModelCard) -> list[str]:
         return [TOKENS]
     if card.model.kind == "image" and features.image:
         return [features.image.column]
-    return [feature.column for feature in (*features.numeric, *features.with_ids)]
+    return [*features.numeric_columns, *(feature.column for feature in features.with_ids)]
 
 
 def source_columns(card: ModelCard) -> list[str]:
@@ -113,8 +113,8 @@ def _inputs(batch: pa.RecordBatch, card: ModelCard) -> dict[str, Tensor]:
 
     features = card.preprocessing
     if card.model.kind == "tabular":
-        numeric, categorical = ([feature.column for feature in kind] for kind in (features.numeric, features.with_ids))
-        return {"numeric": torch.from_numpy(_matrix(batch, numeric, np.float32)),
+        categorical = [feature.column for feature in features.with_ids]
+        return {"numeric": torch.from_numpy(_matrix(batch, features.numeric_columns, np.float32)),
                 "categorical": torch.from_numpy(_matrix(batch, categorical, np.int64))}
     if card.model.kind == "image":
         assert features.image is not None
@@ -152,7 +152,7 @@ def _predictions(logits: Tensor, inputs: dict[str, Tensor], card: ModelCard) -> 
             RIGHT: pa.array(right.sum(dim=1, dtype=torch.int32).numpy())}
 
 
-def _matrix(batch: pa.RecordBatch, columns: list[str], dtype: type[np.generic]) -> NDArray[np.generic]:
+def _matrix(batch: pa.RecordBatch, columns: Sequence[str], dtype: type[np.generic]) -> NDArray[np.generic]:
     """(rows, columns) from columns of a batch; (rows, 0) from none."""
     matrix: NDArray[np.generic] = np.empty((batch.num_rows, len(columns)), dtype)
     for place, name in enumerate(columns):

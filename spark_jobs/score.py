@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,19 +19,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import Config
-from sparkring.errors import DatasetChanged, DatasetError, SourceError, nearest
+from sparkring.errors import DatasetChanged, DatasetError, SourceError
 from sparkring.pipelines.data.integrity import check_footers
-from sparkring.pipelines.data.manifest import Dataset, Manifest
+from sparkring.pipelines.data.manifest import Dataset, Manifest, Split
+from sparkring.pipelines.data.rowhash import add, rows_digest, to_hex
 from sparkring.pipelines.data.store import Store, open_store
 from sparkring.pipelines.training.model_files import ModelCard, load_card
 from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.etl.committed_files import read_committed
-from sparkring.spark_jobs.etl.derive import check_moments
-from sparkring.spark_jobs.etl.encode import encode
-from sparkring.spark_jobs.etl.images import config_of, normalise_images
-from sparkring.spark_jobs.etl.roles import moments_of_model, roles_of_model
-from sparkring.spark_jobs.predict import predict, source_columns
+from sparkring.spark_jobs.predict import predict
 from sparkring.spark_jobs.progress import SILENT, Progress
+from sparkring.spark_jobs.raw_rows import encode_raw
 from sparkring.spark_jobs.scores import Scores, commit_scores, latest_scores
 from sparkring.spark_jobs.session import result_settings, spark_path, spark_session
 
@@ -62,12 +61,14 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
     Raises:
         ConfigError: the run has no trained model.
         DatasetError: the dataset version is not what the model was trained on any more, or a file of it is not what was committed.
-        SourceError: ``frame`` lacks a column, or has one of another type than the model's features are made of.
+        SourceError: ``frame`` lacks a column, has one of another type than the model's features are made of, or has rows without an id
+            or with the same one; nothing was kept.
         EnvironmentProblem, StorageError: Spark cannot read the dataset.
     """
     began = time.perf_counter()
     card, store = load_card(config.run), open_store(config.scores)
     split = config.score.split if frame is None else None
+    expected: Split | None = None
     before = latest_scores(store)
     if before is not None and split is not None and _same(before, card, split) and Path(store.path(before.folder)).is_dir():
         progress.note(f"score: this model has scored the {split} split already; reusing {store.url}/{before.folder}")
@@ -78,14 +79,15 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
         if frame is None:
             manifest = trained_on(card)
             encoded = read_split(session, manifest, card.dataset_url, config.score.split)
-            row_id, label = manifest.row_id, manifest.label
+            row_id, label, expected = manifest.row_id, manifest.label, manifest.splits[config.score.split]
             if manifest.task == "multiclass":
                 encoded = _named_classes(encoded, label, manifest.preprocessing.classes)
         else:
             row_id, label = config.prepare.row_id, config.prepare.label
             encoded = encode_raw(frame, card, row_id=row_id)
         keep = [row_id, label] if label in encoded.columns and card.task != "next_token" else [row_id]
-        folder, rows = _write(predict(encoded, config.run, keep=keep, batch_rows=config.score.batch_rows), store)
+        scored = predict(encoded, config.run, keep=keep, batch_rows=config.score.batch_rows)
+        folder, rows = _write(scored, store, row_id=row_id, split=expected)
         commit_scores(store, Scores(
             folder=folder, rows=rows, split=split, weights_sha256=card.weights_sha256, dataset_url=card.dataset_url,
             dataset_version=card.dataset_version, content_id=card.content_id, created_at=datetime.now(UTC).isoformat(timespec="seconds")))
@@ -120,42 +122,6 @@ def read_split(spark: SparkSession, manifest: Manifest, dataset_url: str, split:
     return read_committed(spark, store, manifest.splits[split].files)
 
 
-def encode_raw(frame: DataFrame, card: ModelCard, *, row_id: str) -> DataFrame:
-    """Encode raw rows as the model's training rows were.
-
-    Raises:
-        SourceError: a feature or the row id is missing, a feature is of a type that prepare refuses for it (the same row would be
-            encoded otherwise than for training), or the rows are texts.
-    """
-    if card.task == "next_token":
-        raise SourceError(f"the model {card.name} predicts tokens, and given texts are not cut into rows here; "
-                          "prepare them as a dataset version and score a split of it.")
-    features = source_columns(card)
-    for name in (row_id, *features):
-        if name not in frame.columns:
-            raise SourceError(f"the rows to score have no column {name}{nearest(name, frame.columns)}; the model {card.name} needs "
-                              f"{row_id} and its {len(features)} features, as the query of its config yields them.")
-    _check_types(frame, card, features)
-    encoded = encode(frame, card.preprocessing)
-    if card.model.kind != "image" or card.preprocessing.image is None:
-        return encoded
-    image = card.preprocessing.image.column
-    problem = sf.raise_error(sf.concat(sf.lit(f"an image in column {image} cannot be used: "), sf.col("__problem")))
-    normalised = normalise_images(encoded, config_of(card.preprocessing.image))
-    return normalised.select(*(sf.coalesce(named(name), problem).alias(name) if name == image else named(name) for name in encoded.columns))
-
-
-def _check_types(frame: DataFrame, card: ModelCard, features: list[str]) -> None:
-    types = {field.name: field.dataType for field in frame.schema}
-    remedy = f"bring it as the query that {card.name} was trained on yields it"
-    for role, name, kinds, expected in roles_of_model(card.preprocessing):
-        if name in features and not isinstance(types[name], kinds):
-            raise SourceError(f"column {name} of the rows to score is {types[name].simpleString()}, but {role} must be {expected}; "
-                              f"{remedy}.")
-    moments = [moment for moment in moments_of_model(card.preprocessing) if moment.column in features]
-    check_moments(moments, types, rows="the rows to score", remedy=remedy)
-
-
 def _named_classes(encoded: DataFrame, label: str, classes: tuple[str, ...]) -> DataFrame:
     """The label's texts in the place of its numbers, as the predictions have them."""
     text = sf.get(sf.array(*map(sf.lit, classes)), named(label))
@@ -166,13 +132,46 @@ def _same(before: Scores, card: ModelCard, split: str) -> bool:
     return (before.weights_sha256, before.content_id, before.split) == (card.weights_sha256, card.content_id, split)
 
 
-def _write(scored: DataFrame, store: Store) -> tuple[str, int]:
-    """Write into a fresh folder; returns its name and the rows counted in the written footers."""
+def _write(scored: DataFrame, store: Store, *, row_id: str, split: Split | None) -> tuple[str, int]:
+    """Write into a fresh folder and see that it holds each row once; returns its name and its rows.
+
+    Args:
+        scored: What to write.
+        store: Where.
+        row_id: Its column that tells rows apart.
+        split: What the manifest says of the rows; None for rows that the caller brought.
+    """
     folder = uuid.uuid4().hex[:16]
     path = Path(store.path(folder))
     try:
         scored.write.parquet(spark_path(str(path)))
+        files = sorted(path.glob("*.parquet"))
+        if split is None:
+            _require_distinct(scored.sparkSession.read.schema(scored.schema).parquet(spark_path(str(path))), row_id)
+        else:
+            _require_rows(files, row_id, split)
     except BaseException:
         store.delete(folder)
         raise
-    return folder, sum(pq.read_metadata(file).num_rows for file in path.glob("*.parquet"))
+    return folder, sum(pq.read_metadata(file).num_rows for file in files)
+
+
+def _require_rows(files: Sequence[Path], row_id: str, split: Split) -> None:
+    """See that the files hold the rows of the split, each once, by the digest that its manifest keeps of their ids."""
+    found = to_hex(add(rows_digest(pq.read_table(file, columns=[row_id])[row_id].to_numpy()) for file in files))
+    if found != split.rows_digest:
+        raise DatasetError(f"the scored rows have the digest {found}, the manifest says {split.rows_digest} of its {split.rows} rows; "
+                           "files were exchanged: run `sparkring datasets verify`. Nothing was kept.")
+
+
+def _require_distinct(written: DataFrame, row_id: str) -> None:
+    """See that every row has an id of its own."""
+    ids = written.groupBy(named(row_id).alias("id")).agg(sf.count(sf.lit(1)).alias("rows"))
+    known = sf.when(sf.col("id").isNotNull(), sf.col("rows"))
+    found = ids.agg(sf.sum(sf.when(sf.col("id").isNull(), sf.col("rows"))).alias("nameless"), sf.max(known).alias("most"),
+                    sf.max_by("id", known).alias("worst")).collect()[0]
+    if found["nameless"]:
+        raise SourceError(f"{row_id} is null in {found['nameless']} of the rows to score; each needs one. Nothing was kept.")
+    if (found["most"] or 0) > 1:
+        raise SourceError(f"{row_id} is not unique among the rows to score: {found['worst']} stands for {found['most']} rows, and "
+                          "nobody could tell their scores apart; bring each row once. Nothing was kept.")

@@ -1,7 +1,7 @@
 """The typed config: one frozen pydantic model a section, a docstring under each field, units in the names.
 
     sources.py, features.py, splits.py, expectations.py      what prepare reads, keeps, splits and expects
-    derived.py                                               features that are computed from a column
+    numbers.py, derived.py                                   numeric features, and those that are computed from a column
     prepare.py, model.py, train.py, parallel.py, spark.py    what the jobs do, a section each
     whole.py                                                 the config that holds them all
 
@@ -15,6 +15,7 @@ from sparkring.conf.schema.derived import WAVES, BucketConfig, HashConfig, Momen
 from sparkring.conf.schema.expectations import ColumnExpectations, ExpectationsConfig
 from sparkring.conf.schema.features import AugmentConfig, FeaturesConfig, ImageConfig, RawConfig, TokensConfig
 from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, TabularModelConfig, TextModelConfig
+from sparkring.conf.schema.numbers import FillBy, NumberConfig, Scale
 from sparkring.conf.schema.parallel import ParallelConfig
 from sparkring.conf.schema.prepare import PrepareConfig
 from sparkring.conf.schema.section import SECRET, Positive, Seconds, Section, Seed, Share
@@ -35,9 +36,9 @@ from sparkring.conf.schema.whole import Config
 
 __all__ = [
     "SECRET", "WAVES", "AnySource", "AugmentConfig", "BucketConfig", "ColumnExpectations", "ColumnSplit", "Config", "DeltaSource",
-    "ExpectationsConfig", "FeaturesConfig", "FoldSplit", "HashConfig", "HashSplit", "IcebergSource", "ImageConfig", "ImageModelConfig",
-    "JdbcSource", "ModelConfig", "MomentConfig", "NumberPart", "OptimizerConfig", "ParallelConfig", "Part", "Positive", "PrepareConfig",
-    "RandomSplit", "RawConfig", "RingConfig", "ScoreConfig", "Seconds", "Section", "Seed", "Share", "SourceConfig", "SparkConfig",
-    "SplitConfig", "StoredTable", "TableSource", "TabularModelConfig", "TextModelConfig", "TimeSplit", "TokensConfig", "TrainConfig",
-    "Wave", "kind_of_source",
+    "ExpectationsConfig", "FeaturesConfig", "FillBy", "FoldSplit", "HashConfig", "HashSplit", "IcebergSource", "ImageConfig",
+    "ImageModelConfig", "JdbcSource", "ModelConfig", "MomentConfig", "NumberConfig", "NumberPart", "OptimizerConfig", "ParallelConfig",
+    "Part", "Positive", "PrepareConfig", "RandomSplit", "RawConfig", "RingConfig", "Scale", "ScoreConfig", "Seconds", "Section", "Seed",
+    "Share", "SourceConfig", "SparkConfig", "SplitConfig", "StoredTable", "TableSource", "TabularModelConfig", "TextModelConfig",
+    "TimeSplit", "TokensConfig", "TrainConfig", "Wave", "kind_of_source",
 ]

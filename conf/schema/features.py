@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from sparkring.conf.schema.derived import BucketConfig, HashConfig, MomentConfig
+from sparkring.conf.schema.numbers import NumberConfig
 from sparkring.conf.schema.section import Positive, Section
 
 
@@ -79,8 +80,8 @@ class RawConfig(Section):
 class FeaturesConfig(Section):
     """Columns of the query's result that the model may look at."""
 
-    numeric: tuple[str, ...] = ()
-    """Columns that become one standardised float32 each; a null becomes the train mean."""
+    numeric: tuple[NumberConfig, ...] = ()
+    """Columns that become one float32 each: names, standardised and with the train mean for a null, or sections that say otherwise."""
     categorical: tuple[str, ...] = ()
     """Columns that become one integer id each, from a vocabulary of the train split; id 0 is null or never seen."""
     moments: tuple[MomentConfig, ...] = ()
@@ -98,7 +99,7 @@ class FeaturesConfig(Section):
 
     @model_validator(mode="after")
     def _some_and_distinct(self) -> Self:
-        names = [*self.numeric, *self.categorical, *self.derived, *([self.image.column] if self.image else []),
+        names = [*self.numbers, *self.categorical, *self.derived, *([self.image.column] if self.image else []),
                  *(raw.column for raw in self.raw)]
         if not names and not self.tokens:
             raise ValueError("no features: name at least one column under numeric, categorical, moments, buckets, hashed, image, tokens "
@@ -111,7 +112,13 @@ class FeaturesConfig(Section):
         return self
 
     @property
+    def numbers(self) -> tuple[str, ...]:
+        """The columns under ``numeric``."""
+        return tuple(number.column for number in self.numeric)
+
+    @property
     def derived(self) -> tuple[str, ...]:
         """Columns of the dataset that are computed from others."""
-        return (*(name for moment in self.moments for name in moment.outputs), *(bucket.output for bucket in self.buckets),
+        return (*(name for number in self.numeric if (name := number.indicator_column)),
+                *(name for moment in self.moments for name in moment.outputs), *(bucket.output for bucket in self.buckets),
                 *(hashed.output for hashed in self.hashed))

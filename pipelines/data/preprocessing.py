@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from sparkring.conf.schema import NumberPart, Wave
+from sparkring.conf.schema import FillBy, NumberPart, Scale, Wave
 
 
 class _Fitted(BaseModel):
@@ -50,13 +50,25 @@ class _Part(_Feature):
 
 
 class NumericFeature(_Part):
-    """Encoded as ``(x - mean) / std``; a null becomes 0, the mean."""
+    """Encoded as ``(x - centre) / spread``. What is no finite number is first filled in; with ``log1p``, x is ``ln(1 + value)``."""
 
     mean: float
     std: float
     """Standard deviation of the train rows, never 0 (a constant column gets 1)."""
     nulls: int
     """Null train rows."""
+    fill: FillBy = "mean"
+    """How ``filled_with`` was found."""
+    filled_with: float = Field(default_factory=lambda figures: figures["mean"])
+    """What a null counts as, in the source's units."""
+    scale: Scale = "standard"
+    """How ``centre`` and ``spread`` were found."""
+    centre: float = Field(default_factory=lambda figures: figures["mean"])
+    """What becomes 0: mean, smallest value or median of the train rows, or 0 itself."""
+    spread: float = Field(default_factory=lambda figures: figures["std"])
+    """How far from it 1 is: the train rows' deviation, range or distance of the quartiles; 1 where that is 0."""
+    indicator: str | None = None
+    """Column of the dataset that is 1 where the value was filled in, else 0."""
 
 
 class CategoricalFeature(_Part):
@@ -144,6 +156,8 @@ class TokensFeature(_Feature):
     """Of each split, without padding."""
     text_bytes: dict[str, int]
     """UTF-8 bytes of each split's texts, which the tokens stand for."""
+    packs: int = 0
+    """Packs of a split at most; those of what is appended are numbered behind them."""
 
 
 class Preprocessing(_Fitted):
@@ -159,6 +173,11 @@ class Preprocessing(_Fitted):
     tokens: TokensFeature | None = None
     classes: tuple[str, ...] = ()
     """The label's values in the order of their numbers, for a label of several classes."""
+
+    @property
+    def numeric_columns(self) -> tuple[str, ...]:
+        """All columns of the dataset that are one number each, in the order in which the network takes them."""
+        return (*(feature.column for feature in self.numeric), *(feature.indicator for feature in self.numeric if feature.indicator))
 
     @property
     def with_ids(self) -> tuple[CategoricalFeature | BucketFeature | HashFeature, ...]:

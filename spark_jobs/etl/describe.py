@@ -24,7 +24,7 @@ def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple
         field, tensor = describe_tokens(preprocessing.tokens)
         return (row_id, field), (tensor, row_id_tensor)
     multiclass = config.task == "multiclass"
-    numeric = tuple(feature.column for feature in preprocessing.numeric)
+    numeric = preprocessing.numeric_columns
     categorical = tuple(feature.column for feature in preprocessing.with_ids)
     fields = [row_id, DataField(name=config.label, dtype="int32" if multiclass else "int8"),
               *(DataField(name=name, dtype="float32") for name in numeric), *(DataField(name=name, dtype="int32") for name in categorical)]

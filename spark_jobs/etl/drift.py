@@ -51,7 +51,7 @@ def check_drift(train: DataFrame, config: PrepareConfig, parent: Parent | None) 
     Raises:
         ConfigError: drift of a column that is no feature of the kind.
     """
-    numeric = set(config.features.numeric)
+    numeric = set(config.features.numbers)
     findings = []
     for key, words, allowed, measure in (
             ("max_mean_shift", "mean moved by at most {:g} deviations", numeric, _mean_shifts),

@@ -25,24 +25,33 @@ def encode(frame: DataFrame, preprocessing: Preprocessing) -> DataFrame:
             ``arrays.store_raw`` put beside one takes its name.
         preprocessing: The fitted figures.
     Returns:
-        The other columns, then numeric features as float, then those with ids as int, none of them null.
+        The other columns, then numbers as float (and what says that they were null), then features with ids as int, none of them null.
     """
     features = (*preprocessing.numeric, *preprocessing.with_ids)
-    taken = {name for feature in features for name in (feature.source, feature.column)}
+    taken = {name for feature in features for name in (feature.source, feature.column)} | {*preprocessing.numeric_columns}
     others = [named(name).alias(name.removeprefix(BESIDE)) for name in frame.columns if name not in taken]
     for place, feature in enumerate(preprocessing.categorical):
         frame = _look_up(frame, feature, place)
-    return frame.select(*others, *(_standardised(feature) for feature in preprocessing.numeric),
+    return frame.select(*others, *(_scaled(feature) for feature in preprocessing.numeric),
+                        *(_number(feature).isNull().cast("float").alias(feature.indicator)
+                          for feature in preprocessing.numeric if feature.indicator),
                         *(sf.coalesce(sf.col(_id(place)), sf.lit(0)).alias(feature.column)
                           for place, feature in enumerate(preprocessing.categorical)),
                         *(bucket_of(feature).alias(feature.column) for feature in preprocessing.buckets),
                         *(hash_of(feature).alias(feature.column) for feature in preprocessing.hashed))
 
 
-def _standardised(feature: NumericFeature) -> Column:
-    """(x - mean) / std as a float; what is no finite number is 0, the mean."""
-    value = (finite(value_of(feature.column, feature.moment)) - sf.lit(feature.mean)) / sf.lit(feature.std)
-    return sf.coalesce(value.cast("float"), sf.lit(0.0).cast("float")).alias(feature.column)
+def _scaled(feature: NumericFeature) -> Column:
+    """(x - centre) / spread as a float, of what is filled in where there is no number."""
+    filled = sf.coalesce(_number(feature), sf.lit(feature.filled_with))
+    x = sf.log1p(filled) if feature.scale == "log1p" else filled
+    return ((x - sf.lit(feature.centre)) / sf.lit(feature.spread)).cast("float").alias(feature.column)
+
+
+def _number(feature: NumericFeature) -> Column:
+    """The value before it is filled: null where it is no finite number, or has no logarithm where one is taken."""
+    value = finite(value_of(feature.column, feature.moment))
+    return sf.when(value > -1, value) if feature.scale == "log1p" else value
 
 
 def _look_up(frame: DataFrame, feature: CategoricalFeature, place: int) -> DataFrame:

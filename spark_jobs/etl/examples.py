@@ -107,7 +107,7 @@ def _check_names(config: PrepareConfig) -> None:
                               "give it a name of letters, digits and _ in the query (AS), not beginning with a digit or _.")
     features = config.features
     kept = (config.label, config.row_id, split_key(config).column)
-    for name in (*features.numeric, *features.categorical, *(raw.column for raw in features.raw),
+    for name in (*features.numbers, *features.categorical, *(raw.column for raw in features.raw),
                  *(bucket.column for bucket in features.buckets), *(hashed.column for hashed in features.hashed)):
         if name in kept:
             raise ConfigError(f"prepare.features holds {name}, which is the label, the row id or the split column; a model would "

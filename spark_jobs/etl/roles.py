@@ -35,9 +35,14 @@ def roles_of_query(config: PrepareConfig) -> list[Role]:
         return [Role("prepare.features.tokens.document", tokens.document, (StringType,), "string"),
                 Role("prepare.features.tokens.column", tokens.column, (StringType, BinaryType), "string"), split]
     binary = config.task == "binary"
-    return [Role("prepare.row_id", config.row_id, (IntegralType,), "bigint"),
+    return [role_of_row_id(config.row_id),
             Role("prepare.label", config.label, _NUMBERS if binary else (IntegralType, StringType),
                  "int (0 or 1)" if binary else "string or bigint"), split, *_roles_of_features(config.features)]
+
+
+def role_of_row_id(column: str) -> Role:
+    """What tells rows apart."""
+    return Role("prepare.row_id", column, (IntegralType,), "bigint")
 
 
 def roles_of_model(fitted: Preprocessing) -> list[Role]:
@@ -66,7 +71,7 @@ def _roles_of_features(features: FeaturesConfig) -> Iterator[Role]:
     for raw in features.raw:
         kinds, expected = ((ArrayType,), "array of numbers") if raw.shape else (_NUMBERS, "double")
         yield Role("prepare.features.raw", raw.column, kinds, expected)
-    yield from map(_number, features.numeric)
+    yield from map(_number, features.numbers)
     yield from map(_category, features.categorical)
     yield from (_moment(moment.column) for moment in features.moments)
     yield from (_bucket(bucket.column) for bucket in features.buckets)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sparkring.pipelines.data.feature_words import Feature, feature_words
 from sparkring.pipelines.data.manifest import DataField, Manifest, Split
-from sparkring.pipelines.data.preprocessing import BucketFeature, CategoricalFeature, HashFeature, NumericFeature
-
-SHOWN_VALUES = 3
-"""Values of a vocabulary that are named in the table."""
-_Feature = NumericFeature | CategoricalFeature | BucketFeature | HashFeature
+from sparkring.pipelines.data.preprocessing import NumericFeature
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,16 +95,17 @@ def _split(name: str, split: Split) -> SplitFacts:
 
 
 def _column(field: DataField, manifest: Manifest) -> ColumnFacts:
-    features: dict[str, _Feature] = {
-        **{feature.column: feature for feature in manifest.preprocessing.numeric},
-        **{feature.column: feature for feature in manifest.preprocessing.with_ids}}
+    numeric = manifest.preprocessing.numeric
+    features: dict[str, Feature] = {feature.column: feature for feature in (*numeric, *manifest.preprocessing.with_ids)}
     feature = features.get(field.name)
+    flagged = next((each for each in numeric if each.indicator == field.name), None)
     return ColumnFacts(
         name=field.name, dtype=field.dtype, shape=field.shape, codec=field.codec, nullable=field.nullable,
-        role=_role(field.name, feature, manifest), encoding=_encoding(feature, manifest.preprocessing.train_rows))
+        role=_role(field.name, feature or flagged, manifest),
+        encoding=f"1 where {flagged.source} is null" if flagged else _encoding(feature, manifest.preprocessing.train_rows))
 
 
-def _role(name: str, feature: _Feature | None, manifest: Manifest) -> str:
+def _role(name: str, feature: Feature | None, manifest: Manifest) -> str:
     if name == manifest.row_id:
         return "row id"
     if name == manifest.label:
@@ -117,24 +115,11 @@ def _role(name: str, feature: _Feature | None, manifest: Manifest) -> str:
     return "not used" if feature is None else "category"
 
 
-def _encoding(feature: _Feature | None, train_rows: int) -> str:
+def _encoding(feature: Feature | None, train_rows: int) -> str:
     if feature is None:
         return ""
     made_of = f"of {feature.source}: " if feature.source != feature.column else ""
-    return made_of + _figures(feature, train_rows)
-
-
-def _figures(feature: _Feature, train_rows: int) -> str:
-    if isinstance(feature, NumericFeature):
-        nulls = f"; null in {feature.nulls / train_rows:.1%} of rows" if feature.nulls and train_rows else ""
-        return f"mean {feature.mean:.4g}, standard deviation {feature.std:.4g}{nulls}"
-    if isinstance(feature, CategoricalFeature):
-        shown = ", ".join(feature.vocabulary[:SHOWN_VALUES])
-        return f"{feature.size:,} ids" + (f"; most frequent: {shown}" if shown else "")
-    if isinstance(feature, BucketFeature):
-        shown = ", ".join(f"{edge:.4g}" for edge in feature.edges[:SHOWN_VALUES])
-        return f"{feature.size:,} ids by range" + (f"; first borders: {shown}" if shown else "")
-    return f"{feature.size:,} ids by hash"
+    return made_of + feature_words(feature, train_rows=train_rows)
 
 
 def _source(name: str, facts: object) -> SourceFacts:

@@ -26,7 +26,7 @@ from sparkring.pipelines.training.model_files import load_model
 from sparkring.spark_jobs.etl.committed_files import read_committed
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
-from sparkring.spark_jobs.score import ScoreResult, score
+from sparkring.spark_jobs.score import ScoreResult, read_split, score
 from sparkring.spark_jobs.scores import latest_scores
 from tests.support.configs import write
 from tests.support.etl_connect import findings
@@ -134,6 +134,33 @@ def test_rows_without_a_feature_are_refused(spark: SparkSession, config: Config)
     with pytest.raises(SourceError, match=r"have no column km2; did you mean 'km_2'\?; the model trips needs row_id and its 3 features"):
         score(config, spark=spark, frame=frame)
     assert not Path(config.scores).exists()
+
+
+@pytest.mark.parametrize(("row_id", "message"), [
+    ("CAST(row_id AS STRING)", r"column row_id of the rows to score is string, but prepare\.row_id must be bigint"),
+    ("CAST(row_id AS DOUBLE)", r"column row_id of the rows to score is double, but prepare\.row_id must be bigint"),
+    ("row_id div 20", r"row_id is not unique among the rows to score: \d+ stands for 2 rows"),
+    ("nullif(row_id, 70)", "row_id is null in 1 of the rows to score; each needs one")])
+def test_rows_that_cannot_be_told_apart_are_not_scored(spark: SparkSession, config: Config, row_id: str, message: str) -> None:
+    frame = _raw(spark, config)
+    with pytest.raises(SourceError, match=message):
+        score(config, spark=spark, frame=frame.selectExpr("* EXCEPT (row_id)", f"{row_id} AS row_id"))
+    assert not list(Path(config.scores).rglob("*"))
+    narrow = score(config, spark=spark, frame=frame.selectExpr("* EXCEPT (row_id)", "CAST(row_id AS INT) AS row_id"))
+    assert pq.read_schema(next(Path(narrow.url.removeprefix("file://")).glob("*.parquet"))).field("row_id").type == pa.int64()
+
+
+def test_scores_are_of_exactly_the_rows_that_the_manifest_knows(
+        spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    def losing(*known: Any) -> Any:
+        return read_split(*known).where("row_id <> 8000")
+
+    monkeypatch.setattr("sparkring.spark_jobs.score.read_split", losing)
+    with pytest.raises(DatasetError, match=r"the scored rows have the digest \w{16}, the manifest says \w{16} of its \d+ rows"):
+        score(config, spark=spark)
+    assert not list(Path(config.scores).rglob("*"))
+    monkeypatch.undo()
+    assert score(config, spark=spark).rows == Dataset(config.dataset).manifest().splits["test"].rows  # the control
 
 
 def test_without_a_trained_model_there_are_no_scores(spark: SparkSession, config: Config, tmp_path: Path) -> None:

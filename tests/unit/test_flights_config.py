@@ -17,7 +17,7 @@ def test_what_happened_to_a_flight_is_read_for_its_label_only(name: str) -> None
     uses = [line.strip() for line in config.query.splitlines() if "arr_delay" in line]
     assert uses == ["CAST(t.arr_delay > 15 AS INT) AS late,"]
     assert config.label == "late"
-    assert not {"late", *KNOWN_AFTER_DEPARTURE} & {*config.features.numeric, *config.features.categorical}
+    assert not {"late", *KNOWN_AFTER_DEPARTURE} & {*config.features.numbers, *config.features.categorical}
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -1,0 +1,86 @@
+"""Fit numbers: what a null of them counts as and how they are scaled, from train rows only.
+
+Every number gets its mean and deviation, which drift is measured in, and what its own filling and scaling need beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as sf
+
+from sparkring.conf.schema import NumberConfig
+from sparkring.errors import SourceError
+from sparkring.pipelines.data.preprocessing import MomentPart, NumericFeature
+from sparkring.spark_jobs.etl.columns import finite
+from sparkring.spark_jobs.etl.derive import value_of
+from sparkring.spark_jobs.etl.quantiles import quantiles
+
+_QUARTERS = (0.25, 0.5, 0.75)
+
+
+def fit_numbers(train: DataFrame, wanted: Sequence[tuple[NumberConfig, MomentPart | None]], *, rows: int,
+                row_id: str) -> tuple[NumericFeature, ...]:
+    """Fit numbers and parts of moments.
+
+    Args:
+        train: The examples of the train split, with the columns that the numbers are made of.
+        wanted: How each number is filled and scaled, and of which moment it is a part, if of one.
+        rows: Rows of ``train``.
+        row_id: The column that tells its rows apart.
+    Raises:
+        SourceError: a number is null in all rows, or has no logarithm in some.
+    """
+    if not wanted:
+        return ()
+    values = sf.array(*(finite(value_of(number.column, moment)) for number, moment in wanted))
+    pairs = train.select(sf.posexplode(values).alias("place", "value"))
+    figures = {row["place"]: row for row in pairs.groupBy("place").agg(
+        sf.count("value").alias("filled"), sf.avg("value").alias("mean"), sf.stddev_pop("value").alias("std"),
+        sf.min("value").alias("least"), sf.max("value").alias("most")).collect()}
+    for place, (number, _) in enumerate(wanted):
+        _check(number, figures[place], rows)
+    middles = [number.column for number, _ in wanted if number.fill == "median" or number.scale == "robust"]
+    quarters = dict(zip(middles, quantiles(train, [(column, _QUARTERS) for column in middles], rows=rows, row_id=row_id), strict=True))
+    return tuple(_fitted(number, moment, figures[place], quarters.get(number.column, []), rows)
+                 for place, (number, moment) in enumerate(wanted))
+
+
+def require_values(name: str, filled: int, rows: int) -> None:
+    """Refuse a feature of which nothing can be learned."""
+    if not filled:
+        raise SourceError(f"feature {name} is null in all {rows} rows of the train split, so nothing can be learned from it; "
+                          "leave it out of prepare.features, or move prepare.split.validation_from.")
+
+
+def _check(number: NumberConfig, figures: Row, rows: int) -> None:
+    require_values(number.column, figures["filled"], rows)
+    if number.scale == "log1p" and figures["least"] <= -1:
+        raise SourceError(f"feature {number.column} is scaled by ln(1 + x), which needs numbers above -1, and its smallest train row is "
+                          f"{figures['least']:g}; choose another scale, or make a number above -1 of it in the query.")
+
+
+def _fitted(number: NumberConfig, moment: MomentPart | None, figures: Row, quarters: Sequence[float], rows: int) -> NumericFeature:
+    """The feature of what was found in train rows.
+
+    Mean and deviation keep nine digits: sums taken in another order differ in the last ones, and the same input must give the
+    same dataset. The other figures are values of rows, or lie between two of them.
+    """
+    mean, std = _nine_digits(figures["mean"]), _deviation(figures["mean"], figures["std"])
+    low, median, high = quarters or (0.0, 0.0, 0.0)
+    centre, spread = {"standard": (mean, std), "min_max": (figures["least"], figures["most"] - figures["least"]),
+                      "robust": (median, high - low)}.get(number.scale, (0.0, 1.0))
+    filled_with = number.fill if isinstance(number.fill, float) else {"mean": mean, "median": median}[number.fill]
+    return NumericFeature(column=number.column, moment=moment, mean=mean, std=std, nulls=rows - figures["filled"], fill=number.fill_by,
+                          filled_with=filled_with, scale=number.scale, centre=centre, spread=spread or 1.0,
+                          indicator=number.indicator_column)
+
+
+def _deviation(mean: float, std: float) -> float:
+    """The deviation, or 1 for a column that is constant up to rounding."""
+    return _nine_digits(std) if std > 1e-9 * abs(mean) else 1.0
+
+
+def _nine_digits(value: float) -> float:
+    return float(f"{value:.9g}")
