@@ -7,7 +7,7 @@ The function calls ``hvd.init`` itself, with the process sets it likes; the laun
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from sparkring.conf.schema import RingConfig
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 DEFAULT = RingConfig()
 
 
-def run_ring(fn: Callable[..., Json], *args: Any, num_ranks: int, spark: SparkSession, config: RingConfig = DEFAULT) -> list[Json]:
+def run_ring(fn: Callable[..., Json], *args: Any, num_ranks: int, spark: SparkSession, config: RingConfig = DEFAULT,
+             left_out: Collection[str] = ()) -> list[Json]:
     """Run ``fn(context, *args)`` on each of ``num_ranks`` ranks.
 
     Args:
@@ -29,6 +30,7 @@ def run_ring(fn: Callable[..., Json], *args: Any, num_ranks: int, spark: SparkSe
         num_ranks: Horovod ranks: one process in one Spark slot each, all at once.
         spark: A classic session, or one over Spark Connect.
         config: How to start, join and watch the ranks.
+        left_out: Names of hosts that get no rank if enough others are there; launcher ``horovod.spark`` cannot choose.
     Returns:
         What ``fn`` returned, by rank, as JSON holds it (a tuple comes back as a list). JSON, because nothing that comes over
         a network is unpickled.
@@ -45,4 +47,4 @@ def run_ring(fn: Callable[..., Json], *args: Any, num_ranks: int, spark: SparkSe
         from sparkring.spark_jobs.launch.horovod_launcher import run_by_horovod
         return run_by_horovod(fn, args, num_ranks=num_ranks, spark=spark, config=config)
     from sparkring.spark_jobs.launch.barrier_launcher import run_by_barrier
-    return run_by_barrier(fn, args, num_ranks=num_ranks, spark=spark, config=config)
+    return run_by_barrier(fn, args, num_ranks=num_ranks, spark=spark, config=config, left_out=left_out)

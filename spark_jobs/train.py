@@ -161,7 +161,7 @@ class _Run:
             self.progress.note(f"training: going on from the checkpoint after {done[-1]} steps")
         with self.progress.stage("train") as bar, _following(job, bar, self.progress):
             results = run_ring(train_rank, job.model_dump(mode="json"), num_ranks=config.train.num_ranks, spark=self._spark,
-                               config=config.train.ring)
+                               config=config.train.ring, left_out=left_out)
         return TrainSummary.model_validate(results[0])
 
     def ask_to_stop(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from sparkring.conf.schema import RingConfig
 from sparkring.spark_jobs.launch.barrier_task import SCHEMA, Launch, run_task
 from sparkring.spark_jobs.launch.hosts import memory_identity, python_version
 from sparkring.spark_jobs.launch.rank_end import Json, RankEnd, results_or_error
-from sparkring.spark_jobs.slots import require_slots
+from sparkring.spark_jobs.slots import require_slots, slots_of
 from sparkring.spark_jobs.spark_job import collect_when_started
 
 if TYPE_CHECKING:
@@ -26,16 +26,22 @@ LATE_START_S = 10.0
 """Seconds for Spark to bring up its Python workers once it has granted the slots."""
 
 
-def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: int, spark: SparkSession, config: RingConfig) -> list[Json]:
-    """Run ``fn`` on the tasks of a barrier stage; see ``run_ring``."""
+def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: int, spark: SparkSession, config: RingConfig,
+                   left_out: Collection[str] = ()) -> list[Json]:
+    """Run ``fn`` on the tasks of a barrier stage; see ``run_ring``.
+
+    Spark cannot be told which hosts to take. To leave some out, all slots are asked for, and only tasks elsewhere become ranks.
+    """
     from pyspark import cloudpickle
 
     require_slots(spark, num_ranks=num_ranks, within_s=config.start_timeout_s)
+    num_tasks = max(num_ranks, slots_of(spark) or 0) if left_out else num_ranks
     launch = Launch(
-        payload=cloudpickle.dumps((fn, tuple(args))), token=uuid4().hex, threads=config.threads_per_rank, device=config.device,
+        num_ranks=num_ranks, left_out=tuple(left_out), payload=cloudpickle.dumps((fn, tuple(args))), token=uuid4().hex,
+        threads=config.threads_per_rank, device=config.device,
         allow_cpu_fallback=config.allow_cpu_fallback, deadline_s=config.deadline_s, heartbeat_s=config.heartbeat_s,
         shared_memory=config.shared_memory, not_after=time.time() + config.start_timeout_s + LATE_START_S, driver_memory=memory_identity(),
         driver_path=tuple(str(Path(entry).absolute()) for entry in sys.path), sparkring=__version__, python=python_version())
-    stage = spark.range(0, num_ranks, 1, num_ranks).mapInArrow(partial(run_task, launch), SCHEMA, barrier=True)
-    rows = collect_when_started(stage, spark, tag=f"sparkring-{launch.token}", num_tasks=num_ranks, within_s=config.start_timeout_s)
+    stage = spark.range(0, num_tasks, 1, num_tasks).mapInArrow(partial(run_task, launch), SCHEMA, barrier=True)
+    rows = collect_when_started(stage, spark, tag=f"sparkring-{launch.token}", num_tasks=num_tasks, within_s=config.start_timeout_s)
     return results_or_error(RankEnd.from_json(row["end"]) for row in rows)

@@ -29,7 +29,16 @@ from sparkring.pipelines.parallel.context import RankContext
 from sparkring.spark_jobs.launch import rank_environment
 from sparkring.spark_jobs.launch.board import ANSWER_TIMEOUT_S, Board, BoardClient
 from sparkring.spark_jobs.launch.gpu import common_device
-from sparkring.spark_jobs.launch.hosts import LOOPBACK, Place, TaskFacts, describe_task, memory_identity, places
+from sparkring.spark_jobs.launch.hosts import (
+    LOOPBACK,
+    Place,
+    TaskFacts,
+    chosen_tasks,
+    describe_task,
+    memory_identity,
+    places,
+    remove_left_memory,
+)
 from sparkring.spark_jobs.launch.rank_end import RankEnd
 from sparkring.spark_jobs.launch.rank_process import RankProcess
 from sparkring.spark_jobs.launch.rendezvous import Rendezvous
@@ -47,6 +56,9 @@ SCHEMA = "end string"
 class Launch:
     """All that a task needs to know; travels from the driver inside Spark's task closure."""
 
+    num_ranks: int
+    left_out: tuple[str, ...] = ()
+    """Hosts that are to get no rank, if enough others are there."""
     payload: bytes
     """The function and its arguments, by cloudpickle."""
     token: str
@@ -108,7 +120,7 @@ class _Task:
     def __init__(self, launch: Launch, context: BarrierTaskContext) -> None:
         self._launch, self._context, self._partition = launch, context, context.partitionId()
         executors = [info.address.rpartition(":")[0] for info in context.getTaskInfos()]
-        self._size, self._spark_host, self._on_one_host = len(executors), executors[self._partition], len(set(executors)) == 1
+        self._spark_host, self._on_one_host = executors[self._partition], len(set(executors)) == 1
         gpus = context.resources().get("gpu") if launch.device == "cuda" else None
         self._gpu = gpus.addresses[0] if gpus else None
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -122,17 +134,27 @@ class _Task:
             return RankEnd(rank=self._partition, host=self._spark_host, kind="refused", summary=str(problem))
         finally:
             process.stop()
+            remove_left_memory(self._launch.token)
             if self._rendezvous is not None:
                 self._rendezvous.close()
 
     def _run(self, process: RankProcess) -> RankEnd:
-        facts = self._meet()
-        mine, place = facts[self._partition], places([fact.memory for fact in facts])[self._partition]
+        everyone = self._meet()
+        chosen = chosen_tasks(everyone, self._launch.num_ranks, left_out=self._launch.left_out)
+        if self._rendezvous is not None and self._partition != chosen[0]:
+            self._rendezvous.close()
+            self._rendezvous = None
+        mine = everyone[self._partition]
+        if self._partition not in chosen:
+            self._stand_by()
+            return RankEnd(rank=-1, host=mine.hostname, kind="idle")
+        facts = [everyone[partition] for partition in chosen]
+        place = places([fact.memory for fact in facts])[chosen.index(self._partition)]
         process.label = f"rank {place.rank}"
         if self._rendezvous is not None:
             self._rendezvous.start(allowed={LOOPBACK, *(address for fact in facts for address in fact.addresses)})
         device, note = self._agree_on_device(mine)
-        process.send(self._order(place, facts, device=device, note=note), self._launch.payload)
+        process.send(self._order(place, mine, facts, device=device, note=note), self._launch.payload)
         board = BoardClient(facts[0].address, facts[0].port, token=self._launch.token, heartbeat_s=self._launch.heartbeat_s)
         end = Watch(process, self._events, rank=place.rank, host=mine.hostname).until_the_end(board)
         if self._rendezvous is not None:
@@ -159,9 +181,9 @@ class _Task:
         """This task's facts, or its problem; a problem is told, not raised, so that no other task waits in vain."""
         try:
             mine = describe_task(self._spark_host, on_one_host=self._on_one_host, gpu=self._gpu)
-            if self._partition != 0:
+            if self._partition != 0 and not self._launch.left_out:
                 return asdict(mine)
-            board = Board(self._launch.token, size=self._size, heartbeat_s=self._launch.heartbeat_s)
+            board = Board(self._launch.token, size=self._launch.num_ranks, heartbeat_s=self._launch.heartbeat_s)
             self._rendezvous = Rendezvous(mine.address, board)
             return asdict(mine) | {"port": self._rendezvous.port}
         except EnvironmentProblem as problem:
@@ -186,6 +208,11 @@ class _Task:
         everyone = map(json.loads, self._context.allGather(json.dumps(problem)))
         return common_device(everyone, allow_cpu_fallback=self._launch.allow_cpu_fallback)
 
+    def _stand_by(self) -> None:
+        """Take part in what all tasks do, without a rank."""
+        if self._launch.device == "cuda":
+            self._context.allGather(json.dumps(None))
+
     def _environment(self) -> dict[str, str]:
         """What the rank process starts with: all that must be there before torch is imported."""
         launch = self._launch
@@ -199,9 +226,9 @@ class _Task:
                 "SPARKRING_TOKEN": launch.token,  # marks the process and all that it starts, for whoever looks for them
             }
 
-    def _order(self, place: Place, facts: Sequence[TaskFacts], *, device: str, note: str) -> bytes:
+    def _order(self, place: Place, mine: TaskFacts, facts: Sequence[TaskFacts], *, device: str, note: str) -> bytes:
         """The rank's place and the variables that only now are known, as JSON."""
-        launch, interface = self._launch, facts[self._partition].interface
+        launch, interface = self._launch, mine.interface
         sockets = {name: os.environ.get(name, interface) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
         env = place.horovod_environment() | sockets | {
             "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo",

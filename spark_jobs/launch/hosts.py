@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from sparkring import __version__
 from sparkring.errors import EnvironmentProblem
 
 LOOPBACK = "127.0.0.1"
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (only looked at)
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (files are looked at, and those of a launch's own random name removed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class TaskFacts:
     clock: float
     """Seconds since the epoch when the task came, by its machine's clock."""
     port: int = 0
-    """Where the rendezvous listens; set by partition 0 alone."""
+    """Where the rendezvous would listen; set by the tasks that may get the first rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +89,20 @@ def places(memories: Sequence[str]) -> list[Place]:
     return [by_partition[partition] for partition in range(len(memories))]
 
 
+def chosen_tasks(facts: Sequence[TaskFacts], num_ranks: int, *, left_out: Collection[str]) -> list[int]:
+    """Which tasks are to have ranks, where there may be more tasks than ranks; the same in every task.
+
+    Args:
+        facts: Of all tasks, by partition.
+        num_ranks: As many are chosen.
+        left_out: Names of hosts that get ranks only if there are too few others.
+    Returns:
+        Partitions, ascending.
+    """
+    by_liking = sorted(range(len(facts)), key=lambda partition: (facts[partition].hostname in left_out, partition))
+    return sorted(by_liking[:num_ranks])
+
+
 def describe_task(spark_host: str, *, on_one_host: bool, gpu: str | None) -> TaskFacts:
     """Look at this machine.
 
@@ -116,6 +130,12 @@ def memory_identity() -> str:
     """Equal for two processes if they see the same /dev/shm and go by the same host name: what counts as one host."""
     shared = SHARED_MEMORY.stat().st_dev if SHARED_MEMORY.is_dir() else 0
     return f"{socket.gethostname()}:{network_identity()}:{shared}"
+
+
+def remove_left_memory(token: str) -> None:
+    """Remove what ranks of this launch had named in shared memory when they were killed; they unname it as soon as all have opened it."""
+    for path in SHARED_MEMORY.glob(f"sparkring-{token}-*"):
+        path.unlink(missing_ok=True)
 
 
 def python_version() -> str:

@@ -16,7 +16,7 @@ from sparkring.errors import DeadlinePassed, EnvironmentProblem, RankDied, RankF
 Json: TypeAlias = Any
 """What ``json.dumps`` takes. A recursive type would refuse ``dict[str, float]``, since dict is invariant."""
 
-EndKind: TypeAlias = Literal["done", "raised", "died", "refused", "lost", "stopped"]
+EndKind: TypeAlias = Literal["done", "raised", "died", "refused", "lost", "stopped", "idle"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,8 @@ class RankEnd:
     host: str
     kind: EndKind
     """``done``: has a result. ``raised``: an exception. ``died``: ended without a word. ``refused``: its environment does
-    not serve. ``lost``: its task lost contact with the others. ``stopped``: ended by its task because of another rank."""
+    not serve. ``lost``: its task lost contact with the others. ``stopped``: ended by its task because of another rank.
+    ``idle``: it was no rank of the ring, which left its host out."""
     result: Json = None
     summary: str = ""
     """Of ``raised``: type and message. Of ``refused`` and ``lost``: the whole message."""
@@ -49,7 +50,7 @@ class RankEnd:
     @property
     def failed(self) -> bool:
         """Whether this end calls for ending the other ranks."""
-        return self.kind not in ("done", "stopped")
+        return self.kind not in ("done", "stopped", "idle")
 
     @property
     def waited_too_long(self) -> bool:
@@ -100,7 +101,7 @@ def results_or_error(ends: Iterable[RankEnd]) -> list[Json]:
     Raises:
         SparkringError: some rank has no result; the cause wins over what it led to on other ranks.
     """
-    by_rank = sorted(ends, key=lambda end: end.rank)
+    by_rank = sorted((end for end in ends if end.kind != "idle"), key=lambda end: end.rank)
     failures = [end for end in by_rank if end.failed] or [end for end in by_rank if end.kind == "stopped"]
     if not failures:
         return [end.result for end in by_rank]
@@ -114,7 +115,7 @@ def results_or_error(ends: Iterable[RankEnd]) -> list[Json]:
 
 
 def _tells_of_a_lost_peer(text: str) -> bool:
-    """Whether Horovod or Gloo says in ``text`` that the other end of a connection is gone."""
-    signs = ("HorovodInternalError", "Horovod has been shut down", "Connection closed by peer", "Connection reset by peer",
+    """Whether Horovod, Gloo or a transport of ours says in ``text`` that the other end of a connection is gone, or silent."""
+    signs = ("PeerSilent: ", "HorovodInternalError", "Horovod has been shut down", "Connection closed by peer", "Connection reset by peer",
              "gloo::IoException")
     return any(sign in text for sign in signs)

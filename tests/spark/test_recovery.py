@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,16 @@ from safetensors.torch import load_file
 
 from sparkring.conf.schema import Config, SparkConfig
 from sparkring.errors import RankFailed, Stopped
+from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoint import Checkpoints
-from sparkring.pipelines.training.events import Record, read_events
 from sparkring.spark_jobs.audit import audit
 from sparkring.spark_jobs.progress import SilentProgress
 from sparkring.spark_jobs.recovery.stop import StopRequest
+from sparkring.spark_jobs.ring import run_ring
 from sparkring.spark_jobs.session import spark_session
 from sparkring.spark_jobs.train import train
 from tests.support.datasets import write_dataset
-from tests.support.training import largest_difference, train_config, weights_of_run
+from tests.support.training import await_condition, events_of, largest_difference, train_config, weights_of_run
 
 FILES = ([600, 600], [300], [501])
 EPOCHS = 24
@@ -45,6 +46,10 @@ def spark() -> Iterator[SparkSession]:
 
 def _config(workspace: Path, **settings: Any) -> Config:
     write_dataset(workspace / "dataset", FILES)
+    return _changed(workspace, **settings)
+
+
+def _changed(workspace: Path, **settings: Any) -> Config:
     defaults = {"epochs": EPOCHS, "batch_rows": 100, "precision": "float64", "checkpoint_steps": 21, "lanes": 24,
                 "optimizer": {"name": "adam", "schedule": "constant"}}
     return train_config(workspace, model={"hidden": [16]}, train={**defaults, **settings})
@@ -62,20 +67,6 @@ def _require_same(folder: Path, undisturbed: Path) -> None:
     assert largest_difference(weights_of_run(folder), weights_of_run(undisturbed)) < 1e-10
     proved = audit(str(folder / "run"))
     assert (proved.finished, proved.epochs) == (True, EPOCHS)
-
-
-def _await(condition: Callable[[], Any], what: str) -> Any:
-    until = time.monotonic() + DEADLINE_S
-    while time.monotonic() < until:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"{what} did not come about within {DEADLINE_S:g} s")
-
-
-def _events(config: Config, kind: str) -> list[Record]:
-    return [record for record in read_events(config.run) if record["event"] == kind]
 
 
 class Trained(threading.Thread):
@@ -105,13 +96,13 @@ def test_killed_ranks_are_replaced_and_the_run_ends_as_if_nothing_had_been(spark
     running = Trained(config, spark)
     for generation, rank in ((0, 1), (1, 0)):
         begun = len(Checkpoints(config.run).numbers())
-        _await(lambda: [one for one in _events(config, "start") if one["generation"] == generation], f"generation {generation}")  # noqa: B023
-        _await(lambda: Checkpoints(config.run).numbers()[-1:] > [21 * (begun + 2)], "two checkpoints")  # noqa: B023
-        (pid,) = [one["pid"] for one in _events(config, "start") if (one["generation"], one["rank"]) == (generation, rank)]
+        await_condition(lambda: [one for one in events_of(config, "start") if one["generation"] == generation], f"generation {generation}")  # noqa: B023
+        await_condition(lambda: Checkpoints(config.run).numbers()[-1:] > [21 * (begun + 2)], "two checkpoints")  # noqa: B023
+        (pid,) = [one["pid"] for one in events_of(config, "start") if (one["generation"], one["rank"]) == (generation, rank)]
         os.kill(pid, signal.SIGKILL)
-        _await(lambda: not psutil.pid_exists(pid), "its end")  # noqa: B023
+        await_condition(lambda: not psutil.pid_exists(pid), "its end")  # noqa: B023
     assert running.ended() is None
-    assert {record["generation"] for record in _events(config, "start")} == {0, 1, 2}
+    assert {record["generation"] for record in events_of(config, "start")} == {0, 1, 2}
     _require_same(tmp_path, undisturbed)
 
 
@@ -119,26 +110,26 @@ def test_a_run_that_is_asked_to_stop_saves_and_the_same_call_goes_on_with_other_
         spark: SparkSession, tmp_path: Path, undisturbed: Path) -> None:
     config, stop = _config(tmp_path, checkpoint_steps=10_000), StopRequest()
     running = Trained(config, spark, stop=stop)
-    _await(lambda: _events(config, "step"), "a step")
+    await_condition(lambda: events_of(config, "step"), "a step")
     stop.ask("the test")
     error = running.ended()
     assert isinstance(error, Stopped), error
     saved = Checkpoints(config.run).numbers()[-1]
     assert f"after {saved} steps" in str(error)
-    last = max(record["epoch"] * 21 + record["step"] + 1 for record in _events(config, "step"))
+    last = max(record["epoch"] * 21 + record["step"] + 1 for record in events_of(config, "step"))
     assert saved == last  # not a step is lost
-    train(_config(tmp_path, num_ranks=3), spark=spark)
+    train(_changed(tmp_path, num_ranks=3, checkpoint_steps=10_000), spark=spark)
     _require_same(tmp_path, undisturbed)
 
 
 def test_ranks_take_sigterm_as_a_request_to_stop_too(spark: SparkSession, tmp_path: Path, undisturbed: Path) -> None:
     config = _config(tmp_path, checkpoint_steps=10_000)
     running = Trained(config, spark)
-    _await(lambda: _events(config, "step"), "a step")
-    pid = next(record["pid"] for record in _events(config, "start") if record["rank"] == 1)
+    await_condition(lambda: events_of(config, "step"), "a step")
+    pid = next(record["pid"] for record in events_of(config, "start") if record["rank"] == 1)
     os.kill(pid, signal.SIGTERM)
     assert running.ended() is None  # the machine that is taken away has taken one rank: the run goes on with those that are left
-    assert {record["generation"] for record in _events(config, "start")} == {0, 1}
+    assert {record["generation"] for record in events_of(config, "start")} == {0, 1}
     _require_same(tmp_path, undisturbed)
 
 
@@ -148,13 +139,13 @@ def test_the_command_saves_on_sigterm_and_ends_with_143(tmp_path: Path, undistur
     path.write_text(config.model_dump_json(), encoding="utf-8")  # JSON is YAML
     command = [sys.executable, "-m", "sparkring", "train", str(path), "--set", "spark.master=local[2]"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ) as process:
-        _await(lambda: _events(config, "step"), "a step")
-        ranks = [psutil.Process(record["pid"]) for record in _events(config, "start")]
+        await_condition(lambda: events_of(config, "step"), "a step")
+        ranks = [psutil.Process(record["pid"]) for record in events_of(config, "start")]
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 143, output
     assert "the same command goes on from there" in output
-    _await(lambda: not any(rank.is_running() for rank in ranks), "the end of all ranks")
+    await_condition(lambda: not any(rank.is_running() for rank in ranks), "the end of all ranks")
     ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert ended.returncode == 0, ended.stderr
     _require_same(tmp_path, undisturbed)
@@ -173,13 +164,13 @@ def test_a_run_goes_on_with_fewer_ranks_and_grows_back(spark: SparkSession, tmp_
     slots = _Slots(monkeypatch, 3)
     config = _config(tmp_path, num_ranks=3, recovery={"wait_for_slots_s": 0.0})
     running = Trained(config, spark)
-    _await(lambda: _events(config, "checkpoint"), "a checkpoint")
+    await_condition(lambda: events_of(config, "checkpoint"), "a checkpoint")
     slots.count = 1
-    os.kill(_events(config, "start")[0]["pid"], signal.SIGKILL)
-    _await(lambda: [one for one in _events(config, "step") if one["generation"] == 1], "a step of one rank")
+    os.kill(events_of(config, "start")[0]["pid"], signal.SIGKILL)
+    await_condition(lambda: [one for one in events_of(config, "step") if one["generation"] == 1], "a step of one rank")
     slots.count = 3
     assert running.ended() is None
-    sizes = {record["generation"]: record["size"] for record in _events(config, "start")}
+    sizes = {record["generation"]: record["size"] for record in events_of(config, "start")}
     assert sizes == {0: 3, 1: 1, 2: 3}
     _require_same(tmp_path, undisturbed)
 
@@ -195,14 +186,23 @@ def test_a_loss_that_is_not_finite_stops_all_ranks_and_is_not_tried_again(spark:
     with pytest.raises(RankFailed, match="NotFinite: step"):
         train(config, spark=spark, progress=Notes())
     assert not said
-    assert {record["generation"] for record in _events(config, "start")} == {0}
+    assert {record["generation"] for record in events_of(config, "start")} == {0}
 
 
 def test_a_step_that_is_not_finite_can_be_skipped(spark: SparkSession, tmp_path: Path) -> None:
     config = _config(tmp_path, optimizer={"name": "sgd", "lr": 1e200, "schedule": "constant"}, epochs=2, on_nonfinite="skip")
     train(config, spark=spark)
-    warned = [record["text"] for record in _events(config, "warning")]
+    warned = [record["text"] for record in events_of(config, "warning")]
     assert warned
     assert all("skipped" in text for text in warned)
     weights = load_file(next((tmp_path / "run/model").glob("*.safetensors")))
     assert all(bool(tensor.isfinite().all()) for tensor in weights.values())
+
+
+def test_tasks_on_a_host_that_is_left_out_are_no_ranks_and_a_ring_needs_none_of_them(spark: SparkSession) -> None:
+    assert run_ring(_size, num_ranks=2, spark=spark, left_out=("a host of another name",)) == [2, 2]  # three tasks, one stands by
+    assert run_ring(_size, num_ranks=3, spark=spark, left_out=(socket.gethostname(),)) == [3, 3, 3]  # for want of others
+
+
+def _size(context: RankContext) -> int:
+    return context.size

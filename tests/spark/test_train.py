@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,11 @@ from safetensors.torch import load_file
 
 from sparkring.conf.schema import Config, SparkConfig
 from sparkring.errors import CommitConflict, DatasetError, DatasetVersionNotFound, NotEnoughSlots, RankDied, RankFailed, RunFolderMismatch
-from sparkring.pipelines.training.events import Record, read_events
 from sparkring.spark_jobs.audit import audit
 from sparkring.spark_jobs.session import spark_session
 from sparkring.spark_jobs.train import train
 from tests.support.datasets import write_dataset
-from tests.support.training import train_config
+from tests.support.training import await_condition, events_of, train_config
 
 FILES = ([600, 600], [300], [501])
 DEADLINE_S = 90.0
@@ -47,27 +46,13 @@ def _changed(workspace: Path, **settings: Any) -> Config:
     return train_config(workspace, model={"hidden": [16]}, train={**defaults, **settings})
 
 
-def _await(condition: Callable[[], Any], what: str) -> Any:
-    until = time.monotonic() + DEADLINE_S
-    while time.monotonic() < until:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"{what} did not come about within {DEADLINE_S:g} s")
-
-
-def _events(config: Config, kind: str) -> list[Record]:
-    return [record for record in read_events(config.run) if record["event"] == kind]
-
-
 def test_a_run_trains_once_and_is_reused_afterwards(spark: SparkSession, tmp_path: Path) -> None:
     config = _config(tmp_path)
     first = train(config, spark=spark)
     assert (first.reused, first.resumed_at, first.steps) == (False, 0, 42)
     assert first.validation["auc"] > 0.6
-    assert {record["reduction"] for record in _events(config, "start")} == {"shared memory"}
-    assert [record["exact"] for record in _events(config, "epoch")] == [True, True]
+    assert {record["reduction"] for record in events_of(config, "start")} == {"shared memory"}
+    assert [record["exact"] for record in events_of(config, "epoch")] == [True, True]
     again = train(config, spark=spark)
     assert (again.reused, again.steps, again.validation) == (True, 42, first.validation)
     with pytest.raises(RunFolderMismatch, match=r"train\.batch_rows=100, this config says 50"):
@@ -101,10 +86,10 @@ def test_a_killed_rank_is_named_and_the_same_call_goes_on_to_the_undisturbed_res
 
     thread = threading.Thread(target=attempt)
     thread.start()
-    _await(lambda: _events(config, "checkpoint"), "a checkpoint")
+    await_condition(lambda: events_of(config, "checkpoint"), "a checkpoint")
     with pytest.raises(CommitConflict, match="is being trained by another process"):
         train(config, spark=spark)
-    pids = {record["rank"]: record["pid"] for record in _events(config, "start")}
+    pids = {record["rank"]: record["pid"] for record in events_of(config, "start")}
     os.kill(pids[1], signal.SIGKILL)
     began = time.monotonic()
     thread.join(timeout=30)
@@ -112,7 +97,7 @@ def test_a_killed_rank_is_named_and_the_same_call_goes_on_to_the_undisturbed_res
     assert [(error.rank, error.exit_code) for error in raised if isinstance(error, RankDied)] == [(1, -signal.SIGKILL)]
     assert "rank 1" in str(raised[0])
     assert "SIGKILL" in str(raised[0])
-    _await(lambda: not any(psutil.pid_exists(pid) for pid in pids.values()), "the end of all ranks")
+    await_condition(lambda: not any(psutil.pid_exists(pid) for pid in pids.values()), "the end of all ranks")
     assert time.monotonic() - began < 30
 
     result = train(config, spark=spark)

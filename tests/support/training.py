@@ -1,7 +1,9 @@
-"""Training configs for tests, on top of the minimal config."""
+"""Training runs for tests: configs on top of the minimal one, and what a run has come to."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,11 @@ from torch import Tensor
 
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
+from sparkring.pipelines.training.events import Record, read_events
 from sparkring.pipelines.training.model_files import load_card, load_weights
 from tests.support.configs import MINIMAL
+
+DEADLINE_S = 90.0
 
 
 def train_config(workspace: Path, **sections: Any) -> Config:
@@ -30,3 +35,19 @@ def largest_difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> floa
     """Relative to the second, of any tensor; both have the same names."""
     assert one.keys() == other.keys()
     return max(float(norm(one[name] - other[name]) / norm(other[name])) for name in other)
+
+
+def await_condition(condition: Callable[[], Any], what: str) -> Any:
+    """Wait until ``condition`` gives something, and return that."""
+    until = time.monotonic() + DEADLINE_S
+    while time.monotonic() < until:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not come about within {DEADLINE_S:g} s")
+
+
+def events_of(config: Config, kind: str) -> list[Record]:
+    """The records of one kind that the run of ``config`` has written so far."""
+    return [record for record in read_events(config.run) if record["event"] == kind]

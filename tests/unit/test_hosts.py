@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
+from dataclasses import asdict
 
 import pytest
 
 from sparkring.errors import EnvironmentProblem
-from sparkring.spark_jobs.launch.hosts import LOOPBACK, describe_task, places, ring_address
+from sparkring.spark_jobs.launch.hosts import (
+    LOOPBACK,
+    SHARED_MEMORY,
+    TaskFacts,
+    chosen_tasks,
+    describe_task,
+    places,
+    remove_left_memory,
+    ring_address,
+)
 
 
 def horovod(places_at: list[str], name: str) -> list[int]:
@@ -60,7 +71,28 @@ def test_the_environment_may_name_the_interface(monkeypatch: pytest.MonkeyPatch)
         ring_address("localhost", on_one_host=False)
 
 
+def test_what_killed_ranks_left_in_shared_memory_is_removed_and_nothing_else() -> None:
+    mine, other = secrets.token_hex(16), secrets.token_hex(16)
+    left = [SHARED_MEMORY / f"sparkring-{token}-{name}" for token in (mine, other) for name in ("0", "1.socket")]
+    for path in left:
+        path.touch()
+    try:
+        remove_left_memory(mine)
+        assert [path.exists() for path in left] == [False, False, True, True]
+    finally:
+        remove_left_memory(other)
+    assert not any(path.exists() for path in left)
+
+
 def test_two_looks_at_one_machine_agree_on_who_it_is() -> None:
     one, other = (describe_task("localhost", on_one_host=True, gpu=None) for _ in range(2))
     assert (one.memory, one.network) == (other.memory, other.network)
     assert LOOPBACK in one.addresses
+
+
+def test_hosts_that_are_left_out_get_ranks_only_where_others_are_too_few() -> None:
+    here = describe_task("127.0.0.1", on_one_host=True, gpu=None)
+    facts = [TaskFacts(**{**asdict(here), "hostname": name}) for name in "ABABC"]
+    assert chosen_tasks(facts, 3, left_out=("A",)) == [1, 3, 4]
+    assert chosen_tasks(facts, 3, left_out=()) == [0, 1, 2]
+    assert chosen_tasks(facts, 4, left_out=("A",)) == [0, 1, 3, 4]
