@@ -1,0 +1,198 @@
+"""From a config to spark-submit: the line that runs a command of sparkring as a Spark application, on YARN for one.
+
+    sparkring submit yarn/flights --job train --print
+
+    staged/<hash>/sparkring-0.1.0.zip    this code: the driver and the executors import the same
+                  job.yaml               the whole config, what it extends and --set merged in
+                  job.py                 what Spark starts: the command line
+
+What is staged lies under the hash of its content: a line that was printed stays true, and equal submissions share one folder.
+Source: https://spark.apache.org/docs/4.0.0/submitting-applications.html and running-on-yarn.html
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from urllib.parse import urlparse
+
+import yaml
+
+from sparkring import __version__
+from sparkring.conf.schema import Config
+from sparkring.errors import ConfigError, EnvironmentProblem
+
+DEPLOY_MODE = "spark.submit.deployMode"
+ROOMS = ("conf", "models", "pipelines", "spark_jobs")
+"""Folders that are parts of the package, wherever they lie (docs/adr/0001)."""
+MAIN = '''"""Runs a command of sparkring in the driver that Spark started."""
+
+from sparkring.__main__ import main
+
+if __name__ == "__main__":
+    main()
+'''
+_SECRET_KEY = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+"""What Spark itself hides in its page and logs."""
+_THE_SAME_BITS = (1980, 1, 1, 0, 0, 0)
+"""Time of every file in an archive, so that equal content makes equal archives."""
+
+
+class Job(StrEnum):
+    """A command that can be submitted."""
+
+    DEMO = "demo"
+    PREPARE = "prepare"
+    TRAIN = "train"
+    EVALUATE = "evaluate"
+    SCORE = "score"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A line that can be run, and what was staged for it."""
+
+    command: tuple[str, ...]
+    folder: Path
+
+    @property
+    def line(self) -> str:
+        """As one types it into a shell."""
+        return shlex.join(self.command)
+
+    def run(self) -> int:
+        """Run it to its end; returns spark-submit's exit code."""
+        return subprocess.run(self.command, check=False).returncode
+
+
+def default_folder() -> Path:
+    """Where submissions are staged unless it is said."""
+    return Path.home() / ".cache" / "sparkring" / "submit"
+
+
+def make_submission(config: Config, job: Job, *, folder: Path, package: Path | None = None) -> Submission:
+    """Stage what an application needs, and compose its line.
+
+    Args:
+        config: Of the job; ``spark.master`` and ``spark.conf`` become options.
+        job: What to run.
+        folder: Where to stage.
+        package: A wheel of sparkring to run instead of the code that runs now.
+    Raises:
+        ConfigError: no master, a secret among the Spark properties, a path that means nothing elsewhere, or no such wheel.
+        EnvironmentProblem: there is no spark-submit.
+    """
+    spark = config.spark
+    if spark.remote or not spark.master:
+        raise ConfigError(f"spark-submit needs spark.master, e.g. yarn; found {'spark.remote' if spark.remote else 'none'}. "
+                          "Set spark.master, or run the command itself instead of submitting it.")
+    secret = next((key for key in spark.conf if _SECRET_KEY.search(key)), None)
+    if secret:
+        raise ConfigError(f"spark.conf.{secret} would stand in the process list of this machine; "
+                          "put it into spark-defaults.conf, or into a credential provider of Hadoop.")
+    in_cluster = spark.conf.get(DEPLOY_MODE, "client") == "cluster"
+    if not spark.master.startswith("local"):
+        _require_paths(config, in_cluster=in_cluster)
+    staged = _stage(folder, {f"sparkring-{__version__}.zip": _archive(package), "job.py": MAIN.encode(), "job.yaml": _document(config)})
+    document = "job.yaml" if in_cluster else str(staged / "job.yaml")  # in a container, --files lie in the working directory
+    properties = {key: value for key, value in spark.conf.items() if key != DEPLOY_MODE}
+    return Submission(folder=staged, command=(
+        spark_submit(), "--master", spark.master, "--deploy-mode", "cluster" if in_cluster else "client",
+        "--name", f"sparkring {config.name}",
+        *(part for key, value in sorted(properties.items()) for part in ("--conf", f"{key}={value}")),
+        "--py-files", str(staged / f"sparkring-{__version__}.zip"), *(("--files", str(staged / "job.yaml")) if in_cluster else ()),
+        str(staged / "job.py"), job.value, document))
+
+
+def spark_submit() -> str:
+    """The program: of ``SPARK_HOME``, else on the path, else pyspark's own.
+
+    Raises:
+        EnvironmentProblem: there is none.
+    """
+    home = os.environ.get("SPARK_HOME")
+    found = shutil.which("spark-submit", path=str(Path(home) / "bin")) if home else shutil.which("spark-submit")
+    if found is None and not home:
+        with resources.as_file(resources.files("pyspark").joinpath("bin/spark-submit")) as own:
+            found = str(own) if own.is_file() else None
+    if found is None:
+        raise EnvironmentProblem(f"no spark-submit in {f'SPARK_HOME={home}' if home else 'PATH, nor beside pyspark'}; "
+                                 "set SPARK_HOME to the cluster's Spark 4.0.")
+    return found
+
+
+def package_files() -> Iterator[tuple[str, bytes]]:
+    """All files of the code that runs now, by their names in an archive, sorted; from a checkout, a wheel or a zip alike."""
+    found = dict(_tree(resources.files("sparkring"), "sparkring", skipped=ROOMS))
+    for room in ROOMS:
+        found |= _tree(resources.files(f"sparkring.{room}"), f"sparkring/{room}")
+    return iter(sorted(found.items()))
+
+
+def _tree(folder: Traversable, name: str, *, skipped: tuple[str, ...] = ()) -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        if entry.is_dir() and entry.name not in {"__pycache__", *skipped}:
+            yield from _tree(entry, f"{name}/{entry.name}")
+        elif entry.is_file():
+            yield f"{name}/{entry.name}", entry.read_bytes()
+
+
+def _archive(package: Path | None) -> bytes:
+    """The code as a zip: Spark puts .zip files on Python's path, and passes over .whl without a word."""
+    if package is not None:
+        if not zipfile.is_zipfile(package) or "sparkring/__init__.py" not in zipfile.ZipFile(package).namelist():
+            raise ConfigError(f"{package} is no wheel of sparkring; name dist/sparkring-{__version__}-py3-none-any.whl of `make wheels`, "
+                              "or leave --package out to submit the code that runs here.")
+        return package.read_bytes()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in package_files():
+            archive.writestr(zipfile.ZipInfo(name, _THE_SAME_BITS), data, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def _document(config: Config) -> bytes:
+    return yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True), sort_keys=False).encode()
+
+
+def _stage(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Put files into a folder named by their content, which only this user reads; it is there whole or not at all."""
+    digest = hashlib.sha256()
+    for name, data in sorted(files.items()):
+        digest.update(f"{name} {hashlib.sha256(data).hexdigest()}\n".encode())
+    target = folder.absolute() / digest.hexdigest()[:16]
+    if not target.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(dir=target.parent, prefix=".part-"))
+        for name, data in files.items():
+            (beside / name).write_bytes(data)
+        try:
+            beside.rename(target)
+        except OSError:  # somebody staged the same meanwhile
+            shutil.rmtree(beside)
+    return target
+
+
+def _require_paths(config: Config, *, in_cluster: bool) -> None:
+    """See that paths mean the same where the job runs."""
+    wanted = {"workspace": config.workspace, "dataset_url": config.dataset}
+    if in_cluster:
+        wanted |= {f"prepare.sources.{name}.path": str(path) for name, source in config.prepare.sources.items()
+                   if (path := getattr(source, "path", None)) is not None}
+    for key, path in wanted.items():
+        if not urlparse(path).scheme and not path.startswith("/"):
+            where = "the driver runs on some node of the cluster" if in_cluster else "executors run on other machines"
+            raise ConfigError(f"{key}={path} is a relative path, and {where}; give a path that all of them see, or a URL.")
