@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from sparkring.errors import DeadlinePassed, EnvironmentProblem, RankDied, RankFailed, RingError
+from sparkring.errors import DeadlinePassed, EnvironmentProblem, PeerSilent, RankDied, RankFailed, RingError
 from sparkring.spark_jobs.launch.rank_end import RankEnd, result_to_json, results_or_error
 
 LOST = "HorovodInternalError: Horovod has been shut down"
+SILENT = f"PeerSilent: {PeerSilent(rank=1, peer=0, waited_for='edge f1 0>1', seconds=0.1, ended='rank 0 has ended (it closed its end)')}"
 
 
 def done(rank: int) -> RankEnd:
@@ -40,6 +41,8 @@ def test_results_are_in_rank_order() -> None:
     pytest.param([raised(0, LOST), died(1, -signal.SIGABRT)], RankDied, 1, id="an abort before a lost peer"),
     pytest.param([died(0, -signal.SIGABRT, tail="what(): gloo::IoException"), raised(1, "OSError: full")], RankFailed, 1,
                  id="a mistake before an abort over a lost peer"),
+    pytest.param([raised(1, SILENT), died(0, -signal.SIGKILL, order=1)], RankDied, 0, id="a kill before the next stage's wait, told first"),
+    pytest.param([raised(1, SILENT), raised(0, "ValueError: no", order=1)], RankFailed, 0, id="a mistake before the next stage's wait"),
     pytest.param([raised(0, "KeyError: 1", order=1), raised(1, "ValueError: 0")], RankFailed, 1, id="of two mistakes the first"),
     pytest.param([died(0, 3), stopped(1)], RankDied, 0, id="an exit without a result"),
 ])
