@@ -8,10 +8,17 @@ from pydantic import model_validator
 
 from sparkring.conf.schema.section import Positive, Section
 
+AUTO = "auto"
+KEPT_BY_AUTO = frozenset({"auto", "micro_batches"})
+"""What may be given beside ``auto``."""
+
 
 class ParallelConfig(Section):
-    """Stages, their replicas, and the schedule by which micro-batches pass through them."""
+    """Stages, their replicas, and the schedule by which micro-batches pass through them; or the one word ``auto``."""
 
+    auto: bool = False
+    """Let the planner choose all below, for up to num_ranks ranks and by what it measures on them. ``parallel: auto`` says the same;
+    micro_batches may be given beside it."""
     replicas: tuple[Positive, ...] = ()
     """Copies of each stage, e.g. ``[2, 1]``: two stages, the first one twice. Times shards, they add up to num_ranks. Empty: one stage
     on all ranks."""
@@ -34,8 +41,21 @@ class ParallelConfig(Section):
 
     @property
     def staged(self) -> bool:
-        """Whether this is more than plain data parallelism."""
-        return len(self.replicas) > 1 or self.shards > 1 or self.micro_batches is not None or self.shard_optimizer
+        """Whether this is more than plain data parallelism; not known of ``auto`` before a layout was chosen."""
+        return not self.auto and (len(self.replicas) > 1 or self.shards > 1 or self.micro_batches is not None or self.shard_optimizer)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_word_for_auto(cls, value: object) -> object:
+        return {"auto": True} if value == AUTO else value
+
+    @model_validator(mode="after")
+    def _auto_chooses(self) -> Self:
+        fields = type(self).model_fields
+        chosen = [name for name in fields if name not in KEPT_BY_AUTO and getattr(self, name) != fields[name].default]
+        if self.auto and chosen:
+            raise ValueError(f"auto chooses {', '.join(chosen)} by itself; leave that out, or auto")
+        return self
 
     @model_validator(mode="after")
     def _chunks_are_interleaved(self) -> Self:

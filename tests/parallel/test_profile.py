@@ -9,16 +9,17 @@ import pytest
 
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.planner.planner import best_layout
+from sparkring.pipelines.parallel.planner.planner import best_layout, plan
 from tests.support.configs import MINIMAL
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
+from tests.support.token_dataset import write_token_dataset
 
 
-def profiled(context: RankContext, document: dict[str, Any], url: str) -> Any:
+def profiled(context: RankContext, document: dict[str, Any], url: str, machines: list[str] | None = None) -> Any:
     from sparkring.pipelines.training.profile import profile_rank
 
-    return profile_rank(context, document, url, 1)
+    return profile_rank(context, document, url, 1, machines)
 
 
 @pytest.mark.parallel
@@ -42,5 +43,25 @@ def test_ranks_measure_what_a_plan_needs(hosts: tuple[int, ...], tmp_path: Path)
     assert (cluster.ranks_per_host, model.optimizer_copies, all(block.update_s > 0 for block in model.blocks[1:])) == (2, 2, True)
     assert cluster.links.sum_local.at(2, 1e6) > 0
     assert (cluster.links.sum_between.at(2, 1e6) > 0) == (len(places) == 2)
+    assert model.shards == {}, "nothing to deal to shards in a network for tables"
     best = best_layout(model, cluster, world=len(hosts), batch_rows=64)
     assert TrainConfig.model_validate(best.section()).num_ranks <= len(hosts)
+
+
+@pytest.mark.parallel
+def test_a_decoder_is_measured_in_shards_too_and_known_machines_are_not_measured_again(tmp_path: Path) -> None:
+    from sparkring.pipelines.training.profile import machine
+    from sparkring.pipelines.training.profile_fit import measured
+
+    dataset = write_token_dataset(tmp_path, [64])
+    config = Config.model_validate(MINIMAL | {"model": {"kind": "text", "width": 8, "layers": 1, "heads": 2},
+                                              "train": {"num_ranks": 2, "batch_rows": 64, "memory_mb": 10}})
+    document = config.model_dump(mode="json")
+    ranks = run_on_ranks(2, profiled, document, dataset.url, ["another machine", machine()])
+    model, cluster = measured(config, dataset.manifest(1), ranks)
+    assert list(model.shards) == [2]
+    whole, half = model.blocks[1], model.shards[2][1]
+    assert whole.parameter_bytes / 2 < half.parameter_bytes < 0.6 * whole.parameter_bytes, "norms are on both"
+    assert half.forward.at(32) > 0
+    assert {each.candidate.shards for each in plan(model, cluster, world=2, batch_rows=64)} == {1, 2}
+    assert run_on_ranks(2, profiled, document, dataset.url, [rank["machine"] for rank in ranks]) == [None, None]

@@ -8,7 +8,7 @@ import torch
 from sparkring.conf.schema import Config, OptimizerConfig
 from sparkring.models.build import Shapes, list_blocks
 from sparkring.pipelines.training.block_counts import META, BlockCount, count_blocks, random_inputs
-from sparkring.pipelines.training.block_times import REPETITIONS, time_blocks
+from sparkring.pipelines.training.block_times import REPETITIONS, Subject, time_blocks
 from tests.support.configs import MINIMAL
 
 F32 = 4
@@ -49,8 +49,9 @@ def test_images_are_counted_too() -> None:
 def test_every_block_is_timed_at_every_number_of_rows() -> None:
     config = Config.model_validate(MINIMAL | {"model": {"kind": "tabular", "hidden": [4]}})
     blocks = list_blocks(config.model, TABLE)
-    found = time_blocks(blocks, lambda rows: random_inputs(config, TABLE, rows, torch.device("cpu")), torch.Tensor.sum, row_counts=(2, 8),
-                        optimizer=OptimizerConfig(), dtype=torch.float32)
+    subject = Subject(blocks=blocks, inputs=lambda rows: random_inputs(config, TABLE, rows, torch.device("cpu")), row_counts=(2, 8),
+                      optimizer=OptimizerConfig(), dtype=torch.float32)
+    found = time_blocks(subject, torch.Tensor.sum)
     assert len(found) == len(blocks) == 3
     for seconds in found:
         for measured in (seconds["forward"], seconds["backward"], seconds["input"], seconds["weight"]):

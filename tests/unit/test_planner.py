@@ -226,6 +226,24 @@ def test_of_equally_fast_layouts_the_simplest_wins() -> None:
     assert seconds == pytest.approx(dict.fromkeys((1, 2, 4, 8), 36.0))
 
 
+def test_shards_are_among_the_layouts_where_the_blocks_can_be_dealt_to_them() -> None:
+    halves = tuple(replace(block, forward=block.forward.half(), backward=block.backward.half(), parameter_bytes=block.parameter_bytes / 2)
+                   for block in model().blocks)
+    of = replace(model(), shards={2: halves})
+    slow = cluster(DEAR, hop=Line(10.0))
+    best = best_layout(of, slow, world=4, batch_rows=32)
+    # 48 s on one rank; 4 replicas: 12 + 2 x 3 / 4 x 4 s of sums; 2 replicas of 2 shards: 12 + 2 x 1 / 2 x 2 s
+    assert (best.candidate.replicas, best.candidate.shards, best.seconds) == ((2,), 2, pytest.approx(14))
+    assert best.reason.startswith("shards win: plain data parallelism is 29% slower")
+    alone = best_layout(of, slow, world=2, batch_rows=32)
+    assert (alone.candidate.replicas, alone.candidate.shards, alone.seconds) == ((1,), 2, pytest.approx(32 * 12 / 8 / 2))
+    assert alone.section() == {"num_ranks": 2, "parallel": {"replicas": [1], "micro_batches": 1, "shards": 2}}
+    TrainConfig.model_validate(alone.section())
+    assert alone.priced.memory[0].parameters == 2e6
+    for without in (plan(model(), slow, world=4, batch_rows=32), plan(of, replace(slow, ranks_per_host=1), world=4, batch_rows=32)):
+        assert {each.candidate.shards for each in without} == {1}, "no rule to cut them, or a shard on another host"
+
+
 def test_one_rank_wins_where_everything_else_only_adds() -> None:
     slow = cluster(SumCost(step=Line(100.0, 0.0)), hop=Line(100.0, 0.0))
     found = best_layout(model(), slow, world=4, batch_rows=8)

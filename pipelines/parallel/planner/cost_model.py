@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -108,6 +108,12 @@ class ModelProfile:
     """What the executor of stages takes for a pass of a chunk, beside its blocks."""
     step_s: float = 0.0
     """Of a step, beside passes, messages, sums and the optimizer: rows, the loss over all ranks, records."""
+    shards: Mapping[int, tuple[BlockProfile, ...]] = field(default_factory=dict)
+    """The same blocks as one of so many shards computes them, with the sums inside them; empty where they cannot be dealt to shards."""
+
+    def of_shards(self, count: int) -> ModelProfile:
+        """What one of ``count`` shards holds and computes."""
+        return self if count == 1 else replace(self, blocks=self.shards[count])
 
     @property
     def parameter_bytes(self) -> float:

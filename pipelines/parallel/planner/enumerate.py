@@ -9,8 +9,9 @@ is not tried either: of those that were measured the faster one for a layout's m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from math import lcm
 
 from sparkring.pipelines.parallel.schedule_costs import Checkpointing
@@ -36,6 +37,8 @@ class Candidate:
     replicas: tuple[int, ...]
     micro_batches: int
     """Of a step, over all replicas."""
+    shards: int = 1
+    """Ranks that hold each copy of a stage together."""
     schedule: ScheduleName = "1f1b"
     chunks_per_stage: int = 1
     recompute: Checkpointing = "never"
@@ -44,7 +47,7 @@ class Candidate:
     @property
     def num_ranks(self) -> int:
         """Ranks that it takes."""
-        return sum(self.replicas)
+        return sum(self.replicas) * self.shards
 
     @property
     def num_stages(self) -> int:
@@ -59,7 +62,7 @@ class Candidate:
     @property
     def is_plain(self) -> bool:
         """Plain data parallelism: every rank holds the whole model and does its rows at once."""
-        return self.replicas == (self.micro_batches,) and not self.shard_optimizer and self.recompute == "never"
+        return self.replicas == (self.micro_batches,) and self.shards == 1 and not self.shard_optimizer and self.recompute == "never"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,21 +87,23 @@ class Fixed:
 FREE = Fixed()
 
 
-def candidates(world: int, *, num_blocks: int, batch_rows: int, fixed: Fixed = FREE) -> Iterator[Candidate]:
+def candidates(world: int, *, num_blocks: int, batch_rows: int, shards: Iterable[int] = (1,), fixed: Fixed = FREE) -> Iterator[Candidate]:
     """Every candidate on up to ``world`` ranks.
 
     Args:
         world: Ranks that there are.
         num_blocks: Of the model, which is cut between them.
         batch_rows: Of a step over all ranks; a micro-batch has at least one of them.
+        shards: Numbers of shards that the blocks can be dealt to.
         fixed: What is not to be chosen.
     """
-    for num_ranks in rings(world):
-        for replicas in shapes(num_ranks, most_stages=min(num_blocks, MOST_STAGES)):
+    for num_ranks, count in product(rings(world), sorted(shards)):
+        for replicas in shapes(num_ranks // count, most_stages=min(num_blocks, MOST_STAGES)) if num_ranks % count == 0 else ():
             for micro_batches in filter(fixed.allows, _micro_batches(replicas, batch_rows, fixed.micro_batches)):
                 for schedule, chunks in _schedules(replicas, num_blocks):
                     if micro_batches // min(replicas) * chunks * len(replicas) <= MOST_PASSES:
-                        yield Candidate(replicas=replicas, micro_batches=micro_batches, schedule=schedule, chunks_per_stage=chunks)
+                        yield Candidate(replicas=replicas, micro_batches=micro_batches, shards=count, schedule=schedule,
+                                        chunks_per_stage=chunks)
 
 
 def rings(world: int) -> tuple[int, ...]:

@@ -42,6 +42,8 @@ class Plan:
         if chosen.is_plain:
             return {"num_ranks": chosen.num_ranks, "parallel": {}}
         parallel: dict[str, object] = {"replicas": list(chosen.replicas), "micro_batches": chosen.micro_batches}
+        if chosen.shards > 1:
+            parallel["shards"] = chosen.shards
         if chosen.num_chunks > 1:
             parallel |= {"schedule": chosen.schedule, "cut": list(self.priced.cut), "transport": self.priced.transport}
         if chosen.chunks_per_stage > 1:
@@ -65,8 +67,9 @@ def plan(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows: int, 
     Returns:
         The fastest first; of equally fast ones the simpler first.
     """
-    tried = [_smallest_that_fits(model, cluster, candidate, batch_rows)
-             for candidate in candidates(world, num_blocks=len(model.blocks), batch_rows=batch_rows, fixed=fixed)]
+    shards = (1, *(count for count in model.shards if cluster.ranks_per_host % count == 0))  # between hosts they were not measured
+    tried = [_smallest_that_fits(model, cluster, candidate, batch_rows) for candidate in candidates(
+        world, num_blocks=len(model.blocks), batch_rows=batch_rows, shards=shards, fixed=fixed)]
     ranked = sorted(tried, key=_rank)
     return [Plan(priced=priced, reason=_reason(priced, ranked)) for priced in ranked]
 
@@ -92,7 +95,7 @@ def one_each(plans: Sequence[Plan]) -> list[Plan]:
     """The best of each shape and schedule, in the order given: what a table shows."""
     first: dict[tuple[object, ...], Plan] = {}
     for each in plans:
-        first.setdefault((each.candidate.replicas, each.candidate.schedule, each.candidate.chunks_per_stage), each)
+        first.setdefault((each.candidate.replicas, each.candidate.shards, each.candidate.schedule, each.candidate.chunks_per_stage), each)
     return list(first.values())
 
 
@@ -101,10 +104,11 @@ def describe(candidate: Candidate) -> str:
     if candidate.num_ranks == 1:
         return "one rank"
     replicas = "+".join(map(str, candidate.replicas))
+    shards = f" of {candidate.shards} shards" if candidate.shards > 1 else ""
     if candidate.num_stages == 1:
-        return f"{replicas} replicas"
+        return f"{replicas} {'replica' if replicas == '1' else 'replicas'}{shards}"
     chunks = f" x{candidate.chunks_per_stage}" if candidate.chunks_per_stage > 1 else ""
-    return f"{candidate.num_stages} stages {replicas}, {candidate.schedule}{chunks}"
+    return f"{candidate.num_stages} stages {replicas}{shards}, {candidate.schedule}{chunks}"
 
 
 def _smallest_that_fits(model: ModelProfile, cluster: Cluster, candidate: Candidate, batch_rows: int) -> Priced:
@@ -122,7 +126,8 @@ def _rank(priced: Priced) -> tuple[float, ...]:
     """By seconds to six digits, since the same sum in another order is no difference; then the simpler first."""
     chosen = priced.candidate
     seconds = float(f"{priced.seconds:.6g}")
-    return (seconds, chosen.num_ranks, chosen.num_stages, chosen.micro_batches, chosen.schedule != "1f1b", chosen.chunks_per_stage)
+    return (seconds, chosen.num_ranks, chosen.shards, chosen.num_stages, chosen.micro_batches, chosen.schedule != "1f1b",
+            chosen.chunks_per_stage)
 
 
 def _reason(priced: Priced, ranked: Sequence[Priced]) -> str:
@@ -142,15 +147,16 @@ def _why_best(best: Priced, ranked: Sequence[Priced]) -> str:
     chosen = best.candidate
     if chosen.num_ranks == 1:
         return "one rank wins: what others would add goes into summing or waiting"
-    if chosen.num_stages == 1:
+    if chosen.num_stages == chosen.shards == 1:
         return f"plain data parallelism wins: no rank waits for another's part, and sums take {_share(best.sum_s, best)} of the step"
-    plain = [each for each in ranked if each.candidate.num_stages == 1 and each.candidate.num_ranks > 1]
+    what = " and ".join([*(["stages"] * (chosen.num_stages > 1)), *(["shards"] * (chosen.shards > 1))])
+    plain = [each for each in ranked if each.candidate.num_stages == each.candidate.shards == 1 and each.candidate.num_ranks > 1]
     usable = [each for each in plain if not each.refused]
     if not plain or not usable:
         why = plain[0].refused if plain else "has less than a row for each rank"
-        return f"stages win: plain data parallelism {why}; {_where_time_goes(best)}"
+        return f"{what} win: plain data parallelism {why}; {_where_time_goes(best)}"
     other = min(usable, key=lambda each: each.seconds)
-    return (f"stages win: plain data parallelism is {other.seconds / best.seconds - 1:.0%} slower, as sums take "
+    return (f"{what} win: plain data parallelism is {other.seconds / best.seconds - 1:.0%} slower, as sums take "
             f"{_share(other.sum_s, other)} of its step; {_where_time_goes(best)}")
 
 

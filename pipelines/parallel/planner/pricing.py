@@ -74,7 +74,7 @@ def price(model: ModelProfile, cluster: Cluster, candidate: Candidate, *, batch_
         except LayoutRefused:
             pass  # the cut by time alone has said already which stage is too large
     transport = pipeline.transport(bounds)
-    refused = refused or _not_started(Mesh(candidate.replicas), cluster.hosts(candidate.num_ranks), transport,
+    refused = refused or _not_started(Mesh(candidate.replicas, candidate.shards), cluster.hosts(candidate.num_ranks), transport,
                                       candidate.chunks_per_stage > 1)
     if refused:
         return Priced(candidate=candidate, bounds=bounds, transport=transport, memory=memory, seconds=math.inf, refused=refused)
@@ -88,10 +88,10 @@ class _Pipeline:
     """A candidate at one size of micro-batch: passes are those of the mean number of rows, memory that of the largest."""
 
     def __init__(self, model: ModelProfile, cluster: Cluster, candidate: Candidate, *, batch_rows: int) -> None:
-        self._model, self._cluster, self._candidate = model, cluster, candidate
+        self._model, self._cluster, self._candidate = model.of_shards(candidate.shards), cluster, candidate
         self._rows, self._most_rows = batch_rows / candidate.micro_batches, math.ceil(batch_rows / candidate.micro_batches)
         self._slowdown = cluster.slowdown(candidate.num_ranks)
-        self._hosts, self._mesh = cluster.hosts(candidate.num_ranks), Mesh(candidate.replicas)
+        self._hosts, self._mesh = cluster.hosts(candidate.num_ranks), Mesh(candidate.replicas, candidate.shards)
         self.copies = candidate.replicas * candidate.chunks_per_stage
         self.schedule = self._played_schedule()
 
@@ -171,7 +171,7 @@ class _Pipeline:
         own = [block for chunk in chunk_blocks(self._model, bounds)[stage::self._candidate.num_stages] for block in chunk]
         tied = self._tied(bounds)
         links = self._cluster.links
-        sum_s = partial(links.sum_s, [self._hosts[rank] for rank in self._mesh.stage_ranks(stage)])
+        sum_s = partial(links.sum_s, [self._hosts[rank] for rank in self._mesh.replica_set(stage, 0)])
         sizes = [block.parameter_bytes + sum(size for part, size in block.shared_bytes.items() if part not in tied) for block in own]
         waited = waiting_s(sizes, [self._slowdown * block.backward.at(self._rows) for block in own], bucket_bytes=links.bucket_bytes,
                            sum_s=sum_s, overlaps=links.overlaps)
@@ -186,7 +186,7 @@ class _Pipeline:
         own = [(bounds[chunk], bounds[chunk + 1]) for chunk in range(stage, len(bounds) - 1, self._candidate.num_stages)]
         seconds = self._slowdown * sum(block.update_s for first, last in own for block in self._model.blocks[first:last])
         if self._candidate.shard_optimizer:
-            hosts = [self._hosts[rank] for rank in self._mesh.stage_ranks(stage)]
+            hosts = [self._hosts[rank] for rank in self._mesh.replica_set(stage, 0)]
             size = sum(self._model.bytes_of(first, last) for first, last in own)
             seconds = seconds / len(hosts) + self._cluster.links.sum_s(hosts, size)
         return seconds + self._model.step_s

@@ -1,0 +1,63 @@
+"""``train.parallel: auto``: the word in a config, what may stand beside it, and the layout that takes its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkring.conf.loading import load_config
+from sparkring.conf.schema import TrainConfig
+from sparkring.errors import ConfigError
+from sparkring.pipelines.parallel.planner.cost_model import BlockProfile, Cluster, Hop, Line, Links, ModelProfile, SumCost
+from sparkring.pipelines.parallel.planner.enumerate import Fixed
+from sparkring.pipelines.parallel.planner.planner import best_layout
+from sparkring.spark_jobs.auto_layout import require_cpu, with_layout
+from tests.support.configs import MINIMAL, write
+
+BLOCKS = ModelProfile(blocks=tuple(
+    BlockProfile(name=f"b{number}", forward=Line(0.0, 1.0), backward=Line(0.0, 2.0), parameter_bytes=1e6) for number in range(4)))
+DEAR_SUMS = Cluster(links=Links(sum_local=SumCost(step=Line(1000.0)), hop_local={"sidecar": Hop(Line(1e-3))}), ranks_per_host=8)
+
+
+@pytest.mark.parametrize("override", ["train.parallel=auto", "train.parallel.auto=true", "train.parallel={auto: true, micro_batches: 6}"])
+def test_one_word_asks_for_it(tmp_path: Path, override: str) -> None:
+    config = load_config(write(tmp_path, "tiny.yaml", MINIMAL | {"train": {"num_ranks": 4}}), [override])
+    assert config.train.parallel.auto
+    assert not config.train.parallel.staged
+    assert TrainConfig.model_validate(config.train.model_dump(mode="json")) == config.train
+    assert not load_config(write(tmp_path, "tiny.yaml", MINIMAL)).train.parallel.auto
+
+
+@pytest.mark.parametrize(("given", "complaint"), [
+    pytest.param("{auto: true, replicas: [2, 2], schedule: gpipe}", "auto chooses replicas, schedule by itself", id="what it chooses"),
+    pytest.param("automatic", "train.parallel: ", id="another word"),
+])
+def test_what_contradicts_it_is_refused(tmp_path: Path, given: str, complaint: str) -> None:
+    path = write(tmp_path, "tiny.yaml", MINIMAL | {"train": {"num_ranks": 4}})
+    with pytest.raises(ConfigError, match=complaint):
+        load_config(path, [f"train.parallel={given}"])
+
+
+def test_the_planned_layout_takes_its_place_and_all_else_stays() -> None:
+    train = TrainConfig(num_ranks=4, batch_rows=64, seed=5, parallel="auto")
+    plan = best_layout(BLOCKS, DEAR_SUMS, world=4, batch_rows=64)
+    assert len(plan.candidate.replicas) > 1
+    found = with_layout(train, plan)
+    assert (found.replicas, found.num_micro_batches) == (plan.candidate.replicas, plan.candidate.micro_batches)
+    assert found.parallel.cut == plan.priced.cut
+    assert not found.parallel.auto
+    assert found.model_copy(update={"parallel": train.parallel, "num_ranks": 4}) == train
+
+
+def test_given_micro_batches_stay_even_where_one_rank_does_all_of_them() -> None:
+    train = TrainConfig.model_validate({"num_ranks": 1, "parallel": {"auto": True, "micro_batches": 6}})
+    plan = best_layout(BLOCKS, DEAR_SUMS, world=1, batch_rows=64, fixed=Fixed(micro_batches=6))
+    assert with_layout(train, plan).parallel.micro_batches == 6
+
+
+def test_gpus_are_not_measured_yet(tmp_path: Path) -> None:
+    path = write(tmp_path, "tiny.yaml", MINIMAL)
+    require_cpu(load_config(path))
+    with pytest.raises(ConfigError, match="only ranks on CPUs are measured so far"):
+        require_cpu(load_config(path, ["train.ring.device=cuda"]))
