@@ -136,6 +136,8 @@ def test_rows_that_do_not_divide_count_as_many_as_there_are_but_memory_is_for_th
     found = priced(Candidate(replicas=(1,), micro_batches=3), of=model(activations=1.0), rows=8)
     assert found.seconds == pytest.approx(12.0)
     assert found.memory[0].activations == 4 * 3
+    together = priced(Candidate(replicas=(1,), micro_batches=3, schedule="gpipe"), of=model(activations=1.0), rows=8)
+    assert together.memory[0].activations == 4 * 8, "all of them hold no more rows than there are"
 
 
 def test_the_end_of_a_step_and_updates_close_it() -> None:

@@ -6,13 +6,27 @@ keeps its part of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 from sparkring.pipelines.parallel.planner.cost_model import Cluster, ModelProfile
 from sparkring.pipelines.parallel.schedule import Schedule
 from sparkring.pipelines.parallel.schedule_costs import Costs
 from sparkring.pipelines.parallel.schedule_memory import peak_activations
+
+
+class Rows(NamedTuple):
+    """Of a micro-batch."""
+
+    mean: float
+    most: int
+
+    @classmethod
+    def of(cls, batch_rows: int, micro_batches: int) -> Self:
+        """Rows of a step cut into so many."""
+        return cls(batch_rows / micro_batches, math.ceil(batch_rows / micro_batches))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +54,7 @@ class StageMemory:
         return max(vars(self).items(), key=lambda item: item[1])
 
 
-def stage_memories(model: ModelProfile, cluster: Cluster, schedule: Schedule, *, bounds: Sequence[int], costs: Costs, rows: float,
+def stage_memories(model: ModelProfile, cluster: Cluster, schedule: Schedule, *, bounds: Sequence[int], costs: Costs, rows: Rows,
                    owners: Sequence[int]) -> tuple[StageMemory, ...]:
     """(stages,) the most that a rank of each stage holds.
 
@@ -49,7 +63,7 @@ def stage_memories(model: ModelProfile, cluster: Cluster, schedule: Schedule, *,
         cluster: What a process takes by itself.
         schedule: Who holds how many micro-batches.
         bounds: First block of each chunk and, last, the number of blocks.
-        costs: Bytes of activations by chunk.
+        costs: Bytes of activations by chunk, of the largest micro-batch.
         rows: Of a micro-batch.
         owners: (stages,) ranks among which a stage's optimizer state is shared out; 1 where each keeps all of it.
     """
@@ -60,10 +74,13 @@ def stage_memories(model: ModelProfile, cluster: Cluster, schedule: Schedule, *,
         parameters[chunk % stages] += model.bytes_of(first, last)
         incoming = model.blocks[first - 1].border_bytes if first else 0.0
         outgoing = model.blocks[last - 1].border_bytes if last < len(model.blocks) else 0.0
-        messages[chunk % stages] += rows * (incoming + outgoing)
+        messages[chunk % stages] += rows.most * (incoming + outgoing)
     activations = [0.0] * stages
     for worker in schedule.workers:
-        activations[worker.stage] = max(activations[worker.stage], peak_activations(schedule, costs, worker).num_bytes)
+        own = range(worker.replica, schedule.micro_batches, schedule.replicas[worker.stage])
+        all_rows = sum(costs.activation_bytes[worker.stage::stages]) / rows.most * math.ceil(len(own) * rows.mean)
+        held = min(peak_activations(schedule, costs, worker).num_bytes, all_rows)
+        activations[worker.stage] = max(activations[worker.stage], held)
     return tuple(StageMemory(
         parameters=parameters[stage], gradients=parameters[stage],
         optimizer=model.optimizer_copies * parameters[stage] / owners[stage],

@@ -14,7 +14,7 @@ from sparkring.pipelines.parallel.partition import BlockCost, Bounds, MemoryMode
 from sparkring.pipelines.parallel.planner.cost_model import NO_SECONDS, BlockProfile, Cluster, ModelProfile, PassSeconds, chunk_blocks
 from sparkring.pipelines.parallel.planner.enumerate import Candidate
 from sparkring.pipelines.parallel.planner.gradient_sum import waiting_s
-from sparkring.pipelines.parallel.planner.memory import StageMemory, stage_memories
+from sparkring.pipelines.parallel.planner.memory import Rows, StageMemory, stage_memories
 from sparkring.pipelines.parallel.schedule import Schedule, Worker
 from sparkring.pipelines.parallel.schedule_costs import Costs
 from sparkring.pipelines.parallel.schedule_memory import peak_activations
@@ -89,7 +89,7 @@ class _Pipeline:
 
     def __init__(self, model: ModelProfile, cluster: Cluster, candidate: Candidate, *, batch_rows: int) -> None:
         self._model, self._cluster, self._candidate = model.of_shards(candidate.shards), cluster, candidate
-        self._rows, self._most_rows = batch_rows / candidate.micro_batches, math.ceil(batch_rows / candidate.micro_batches)
+        self._rows = Rows.of(batch_rows, candidate.micro_batches)
         self._slowdown = cluster.slowdown(candidate.num_ranks)
         self._hosts, self._mesh = cluster.hosts(candidate.num_ranks), Mesh(candidate.replicas, candidate.shards)
         self.copies = candidate.replicas * candidate.chunks_per_stage
@@ -105,10 +105,11 @@ class _Pipeline:
 
     def block_costs(self) -> list[BlockCost]:
         """For the cut."""
-        return [BlockCost(name=block.name, seconds=self._slowdown * (block.forward.at(self._rows) + block.backward.at(self._rows)),
+        mean = self._rows.mean
+        return [BlockCost(name=block.name, seconds=self._slowdown * (block.forward.at(mean) + block.backward.at(mean)),
                           parameter_bytes=round(block.parameter_bytes),
                           shared_bytes={part: round(size) for part, size in block.shared_bytes.items()},
-                          activation_bytes=round(self._most_rows * (block.border_bytes if self._recomputes else block.activation_bytes)))
+                          activation_bytes=round(self._rows.most * (block.border_bytes if self._recomputes else block.activation_bytes)))
                 for block in self._model.blocks]
 
     def memory_model(self) -> MemoryModel:
@@ -117,26 +118,26 @@ class _Pipeline:
         optimizer = model.optimizer_copies / (min(self._candidate.replicas) if self._candidate.shard_optimizer else 1)
         held = [peak_activations(self.schedule, costs, Worker(stage, 0)).micro_batches for stage in range(stages)]
         return MemoryModel(copies=2 + optimizer, in_flight=tuple(held * self._candidate.chunks_per_stage),
-                           border_bytes=tuple(round(self._most_rows * block.border_bytes) for block in model.blocks[:-1]),
+                           border_bytes=tuple(round(self._rows.most * block.border_bytes) for block in model.blocks[:-1]),
                            limit_bytes=(self._cluster.memory_bytes - self._cluster.process_bytes) / self._candidate.chunks_per_stage)
 
     def memory(self, bounds: Bounds) -> tuple[StageMemory, ...]:
         """Bytes of a rank of each stage."""
         replicas = self._candidate.replicas
-        return stage_memories(self._model, self._cluster, self.schedule, bounds=bounds, costs=self.costs(bounds), rows=self._most_rows,
+        return stage_memories(self._model, self._cluster, self.schedule, bounds=bounds, costs=self.costs(bounds), rows=self._rows,
                               owners=replicas if self._candidate.shard_optimizer else (1,) * len(replicas))
 
     def transport(self, bounds: Bounds) -> str:
         """The faster one for the largest message; between hosts wherever some message goes there."""
-        sizes = [self._rows * self._model.blocks[bound - 1].border_bytes for bound in bounds[1:-1]]
+        sizes = [self._rows.mean * self._model.blocks[bound - 1].border_bytes for bound in bounds[1:-1]]
         between = any(self._crosses_hosts(chunk) for chunk in range(len(bounds) - 2))
         return self._cluster.links.fastest(max(sizes), between=between) if sizes else "sidecar"
 
     def costs(self, bounds: Bounds, transport: str = "sidecar") -> Costs:
         """Seconds and bytes of one micro-batch, by chunk."""
-        chunks, most = chunk_blocks(self._model, bounds), self._most_rows
+        chunks, most = chunk_blocks(self._model, bounds), self._rows.most
         passes = [self._passes(chunk) for chunk in chunks]
-        hops = [self._cluster.links.handover(transport, self._rows * blocks[-1].border_bytes, between=self._crosses_hosts(chunk))
+        hops = [self._cluster.links.handover(transport, self._rows.mean * blocks[-1].border_bytes, between=self._crosses_hosts(chunk))
                 for chunk, blocks in enumerate(chunks[:-1])]
         flights = [hop.flight_s for hop in hops]
         inputs = [most * self._model.blocks[bound - 1].border_bytes if bound else 0.0 for bound in bounds[:-1]]
@@ -155,7 +156,7 @@ class _Pipeline:
         """Of a chunk for one micro-batch: its blocks, and the executor once."""
         lines = [(block.forward, block.backward, *(block.halves or (block.backward.half(), block.backward.half()))) for block in chunk]
         beside = NO_SECONDS if self._candidate.is_plain else self._model.executor
-        return PassSeconds(*(self._slowdown * (extra + sum(line.at(self._rows) for line in of_blocks))
+        return PassSeconds(*(self._slowdown * (extra + sum(line.at(self._rows.mean) for line in of_blocks))
                              for extra, of_blocks in zip(beside, zip(*lines, strict=True), strict=True)))
 
     @property
@@ -173,7 +174,7 @@ class _Pipeline:
         links = self._cluster.links
         sum_s = partial(links.sum_s, [self._hosts[rank] for rank in self._mesh.replica_set(stage, 0)])
         sizes = [block.parameter_bytes + sum(size for part, size in block.shared_bytes.items() if part not in tied) for block in own]
-        waited = waiting_s(sizes, [self._slowdown * block.backward.at(self._rows) for block in own], bucket_bytes=links.bucket_bytes,
+        waited = waiting_s(sizes, [self._slowdown * block.backward.at(self._rows.mean) for block in own], bucket_bytes=links.bucket_bytes,
                            sum_s=sum_s, overlaps=links.overlaps)
         for part, stages in tied.items():
             if stage in stages:
