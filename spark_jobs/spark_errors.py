@@ -15,6 +15,16 @@ SPARK_ERRORS = (PySparkException, Py4JError)
 """What a call into Spark raises, over Connect and over Py4J."""
 
 
+CLIENTS = {"s3": "org.apache.hadoop:hadoop-aws", "s3a": "org.apache.hadoop:hadoop-aws", "abfs": "org.apache.hadoop:hadoop-azure",
+           "abfss": "org.apache.hadoop:hadoop-azure", "gs": "com.google.cloud.bigdataoss:gcs-connector"}
+"""Scheme of an address -> the package by which Spark reads it; Spark comes with none of these."""
+
+
+def lacks_client(error: Exception) -> bool:
+    """Whether Spark has no class for the addresses that it was given."""
+    return any(said in str(error) for said in ("S3AFileSystem", "AzureBlobFileSystem", "No FileSystem for scheme"))
+
+
 def reason(error: Exception) -> str:
     """The line that says why, without the plan, the query and the stack below it; Py4J puts the place of the call before it.
 

@@ -22,6 +22,9 @@ class Config(Section):
     """Folder or URL under which datasets, runs, scores and reports go."""
     dataset_url: str | None = None
     """The dataset; default ``<workspace>/dataset``."""
+    dataset_one_writer: bool = False
+    """Nobody else writes to the dataset while ``prepare`` does. Asked for where a store cannot refuse a second writer by itself: sftp:,
+    smb:, webdav: and others, not local folders, s3:, hdfs:, gs: and abfs:."""
     dataset_version: Positive | None = None
     """The committed version to train on; default the latest."""
     spark: SparkConfig = SparkConfig()

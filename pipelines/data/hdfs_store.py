@@ -86,6 +86,9 @@ class HdfsStore:
             if is_folder:
                 yield from self.tree(name)
 
+    def check_commits(self) -> None:
+        """The name node renames under one lock."""
+
     def put_if_absent(self, name: str, data: bytes) -> None:
         """Write beside, then rename without leave to overwrite."""
         target = self._path(name)

@@ -64,6 +64,9 @@ class LocalStore:
                     is_folder = stat.S_ISDIR(facts.st_mode)
                     yield Entry(path.relative_to(self.root).as_posix(), 0 if is_folder else facts.st_size, facts.st_mtime, is_folder)
 
+    def check_commits(self) -> None:
+        """The kernel makes a name once."""
+
     def put_if_absent(self, name: str, data: bytes) -> None:
         """Write beside, then link: the link fails if the name is taken, whoever took it."""
         target = Path(self.path(name))

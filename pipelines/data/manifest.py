@@ -143,11 +143,18 @@ class Manifest(_Document):
     fields: tuple[DataField, ...]
     tensors: tuple[TensorSpec, ...]
     splits: dict[str, Split]
+    documents: tuple[DataFile, ...] = ()
+    """Lists of the documents that rows of tokens were cut from, by their names; what is appended is what they do not name."""
     preprocessing: Preprocessing
     recipe: dict[str, Any]
     """The prepare config as it was."""
     source: dict[str, Any]
     """Table name -> path, bytes, SHA-256 and rows read."""
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """All files that it names."""
+        return (*(file for split in self.splits.values() for file in split.files), *self.documents)
 
     def to_json(self) -> bytes:
         """The document as bytes."""
@@ -166,8 +173,8 @@ def content_id(fields: tuple[DataField, ...], splits: Mapping[str, Split]) -> st
 class Dataset:
     """The versions at one URL."""
 
-    def __init__(self, url: str) -> None:
-        self.store: Store = open_store(url)
+    def __init__(self, url: str, *, one_writer: bool = False) -> None:
+        self.store: Store = open_store(url, one_writer=one_writer)
         self.url = self.store.url
 
     def versions(self) -> list[int]:

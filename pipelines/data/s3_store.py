@@ -95,6 +95,11 @@ class S3Store:
                     if item["Key"] != below:
                         yield Entry(name, item["Size"], item["LastModified"].timestamp(), item["Key"].endswith("/"))
 
+    def check_commits(self) -> None:
+        """See that this server refuses a second conditional PUT."""
+        if not self._conditional:
+            self._require_conditions("commit")
+
     def put_if_absent(self, name: str, data: bytes) -> None:
         """One conditional PUT."""
         if not self._conditional:

@@ -7,6 +7,7 @@ lists a folder of data, so it sees the old state or the new one and never half o
     path, file:///path      local or mounted folders      local_store.py
     s3://bucket/prefix      S3 and what speaks its API    s3_store.py
     hdfs://host:port/path   HDFS, over WebHDFS            hdfs_store.py
+    gs://, abfs://, ...     all else that fsspec knows    fsspec_store.py
 
 docs/stores.md says what each of them does to keep that promise.
 """
@@ -71,6 +72,14 @@ class Store(Readable, Protocol):
         """Everything below ``folder``, at any depth and in no order; nothing if there is no such folder."""
         ...
 
+    def check_commits(self) -> None:
+        """See, before work is done, that ``put_if_absent`` keeps its promise here.
+
+        Raises:
+            ConfigError, EnvironmentProblem: two writers could both commit.
+        """
+        ...
+
     def put_if_absent(self, name: str, data: bytes) -> None:
         """Make ``data`` visible as ``name`` at once and for good; CommitConflict if ``name`` is there already."""
         ...
@@ -100,11 +109,14 @@ class Store(Readable, Protocol):
         ...
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, *, one_writer: bool = False) -> Store:
     """Open the folder at ``url``: a plain path or a URL of one of the schemes above.
 
     Opening looks nothing up: whether a bucket or a name node answers shows at the first act.
 
+    Args:
+        url: Path or URL.
+        one_writer: Nobody else commits there, so that a store may which could not refuse a second writer.
     Raises:
         ConfigError: the scheme is not served, or the URL lacks something.
         EnvironmentProblem: the client library of that scheme is not installed.
@@ -122,8 +134,9 @@ def open_store(url: str) -> Store:
         from sparkring.pipelines.data.hdfs_store import HdfsStore
 
         return HdfsStore(url)
-    raise ConfigError(f"{url}: cannot store under {parsed.scheme}:, only on local or mounted folders, s3: and hdfs:; "
-                      "give a path or a URL of one of these.")
+    from sparkring.pipelines.data.fsspec_store import FsspecStore
+
+    return FsspecStore(url, one_writer=one_writer)
 
 
 def numbered(store: Store, folder: str) -> list[int]:

@@ -7,6 +7,7 @@ so by Hadoop's ``s3a``, which does not come with pyspark: docs/stores.md says ho
 from __future__ import annotations
 
 from collections.abc import Iterable
+from urllib.parse import urlparse
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -14,7 +15,7 @@ from sparkring.errors import EnvironmentProblem, StorageError
 from sparkring.pipelines.data.manifest import DataFile
 from sparkring.pipelines.data.store import Store
 from sparkring.spark_jobs.session import spark_path
-from sparkring.spark_jobs.spark_errors import SPARK_ERRORS, reason
+from sparkring.spark_jobs.spark_errors import CLIENTS, SPARK_ERRORS, lacks_client, reason
 
 
 def read_committed(spark: SparkSession, store: Store, files: Iterable[DataFile]) -> DataFrame:
@@ -25,17 +26,18 @@ def read_committed(spark: SparkSession, store: Store, files: Iterable[DataFile])
         store: The dataset's.
         files: As the manifest names them.
     Raises:
-        EnvironmentProblem: the store is a bucket, and Spark has no client for S3.
+        EnvironmentProblem: Spark has no client for such a store.
         StorageError: Spark cannot open a file.
     """
     try:
         frame = spark.read.parquet(*(spark_path(store.path(file.path)) for file in files))
         _ = frame.schema  # over Connect nothing was looked at until here
     except SPARK_ERRORS as error:
-        if "S3AFileSystem" in str(error):
+        if lacks_client(error):
+            client = CLIENTS.get(urlparse(store.path("")).scheme, "its client")
             raise EnvironmentProblem(
                 f"Spark cannot read {store.url}: {reason(error)}; to score, evaluate or append, add "
-                "org.apache.hadoop:hadoop-aws of Spark's Hadoop release to spark.conf.spark.jars.packages (docs/stores.md).") from error
+                f"{client} of Spark's Hadoop release to spark.conf.spark.jars.packages (docs/stores.md).") from error
         raise StorageError(f"Spark cannot read {store.url}: {reason(error)}; see that its files are there, and that Spark "
                            "(the driver and the executors) reaches them with its own settings (docs/stores.md).") from error
     return frame

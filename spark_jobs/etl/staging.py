@@ -1,8 +1,8 @@
 """Where Spark writes files that are to lie in a store.
 
-Into the store itself, wherever Spark has its file system: local folders, HDFS, and S3 on clusters (which mostly carry Hadoop's
-``s3a``). Spark on one machine has no ``s3a`` and does not need it: there it writes to a temporary folder, and the files are
-uploaded. docs/stores.md has the reasons.
+Into the store itself, wherever Spark has its file system: local folders, HDFS, and on clusters S3 and others (which mostly carry
+Hadoop's clients of them). Spark on one machine has none of these and does not need them: there it writes to a temporary folder, and
+the files are uploaded. docs/stores.md has the reasons.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlparse
 
 from pyspark.sql import SparkSession
 
 from sparkring.errors import EnvironmentProblem
 from sparkring.pipelines.data.local_store import LocalStore
 from sparkring.pipelines.data.store import Store
-from sparkring.spark_jobs.spark_errors import SPARK_ERRORS, reason
+from sparkring.spark_jobs.spark_errors import CLIENTS, SPARK_ERRORS, lacks_client, reason
 
 
 @contextmanager
@@ -25,9 +26,10 @@ def writing_area(store: Store, spark: SparkSession) -> Iterator[Store]:
     """The store that Spark can write to, ``store`` itself or a temporary one; files of a temporary one go with the block.
 
     Raises:
-        EnvironmentProblem: Spark on a cluster has no client for S3.
+        EnvironmentProblem: Spark on a cluster has no client for such addresses.
     """
-    if not store.url.startswith("s3:"):
+    scheme = urlparse(store.path("")).scheme
+    if scheme in ("", "hdfs"):
         yield store
     elif (spark.conf.get("spark.master") or "").startswith("local"):
         with tempfile.TemporaryDirectory(prefix="sparkring-") as folder:
@@ -36,7 +38,8 @@ def writing_area(store: Store, spark: SparkSession) -> Iterator[Store]:
         try:
             yield store
         except SPARK_ERRORS as error:
-            if "S3AFileSystem" not in str(error):
+            if not lacks_client(error):
                 raise
-            raise EnvironmentProblem(f"Spark cannot write to {store.url}: {reason(error)}; set spark.conf.spark.jars.packages to "
-                                     "org.apache.hadoop:hadoop-aws of the cluster's Hadoop release (docs/stores.md).") from error
+            raise EnvironmentProblem(
+                f"Spark cannot write to {store.url}: {reason(error)}; set spark.conf.spark.jars.packages to "
+                f"{CLIENTS.get(scheme, 'its client')} of the cluster's Hadoop release (docs/stores.md).") from error

@@ -15,6 +15,7 @@ from tests.support.http_faults import HttpFaults
 from tests.support.versions import Writer, damage
 
 pytest_plugins = ["tests.support.places"]
+over_http = pytest.mark.parametrize("kind_and_url", ["s3", "hdfs"], indirect=True)
 
 
 class ManifestFirst(Writer):
@@ -58,13 +59,12 @@ def stopped_everywhere(writer: Writer, url: str) -> Iterator[str]:
 @pytest.fixture
 def remote(place: str, kind_and_url: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
     """A place that is reached over HTTP; its client gives up at once, as one does that was killed."""
-    if kind_and_url[0] == "local":
-        pytest.skip("not reached over HTTP")
     if kind_and_url[0] == "s3":
         monkeypatch.setattr("sparkring.pipelines.data.s3_store.ATTEMPTS", 1)
     return place
 
 
+@over_http
 def test_a_commit_stopped_at_any_request_leaves_whole_versions_only(remote: str, tmp_path: Path) -> None:
     writer = Writer(write_dataset(tmp_path / "made", [[5, 3]], validation_rows=4), staging=tmp_path / "staging")
     assert len(requests_of(writer, remote)) >= len(["train", "its metadata", "validation", "its metadata", "manifest"])
@@ -72,6 +72,7 @@ def test_a_commit_stopped_at_any_request_leaves_whole_versions_only(remote: str,
     assert writer.commit(remote).version == Dataset(remote).versions()[-1]
 
 
+@over_http
 def test_a_naive_commit_is_caught(remote: str, tmp_path: Path) -> None:
     template = write_dataset(tmp_path / "made", [[9]], validation_rows=4)
     Writer(template, staging=tmp_path / "staging").commit(remote)

@@ -1,4 +1,4 @@
-"""What every kind of store promises, tried on all of them: local disk, S3, HDFS."""
+"""What every kind of store promises, tried on all of them: local disk, S3, HDFS, and memory by fsspec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One fixture for all kinds of store: a test that asks for ``place`` runs on local disk, on S3 and on HDFS.
+"""One fixture for all kinds of store: a test that asks for ``place`` runs on local disk, on S3, on HDFS and in memory (by fsspec).
 
 The servers are real, on loopback, started for the first test that needs them and ended with the session. A test module names
 this one in ``pytest_plugins``.
@@ -36,11 +36,13 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"s3://{BUCKET}"
 
 
-@pytest.fixture(scope="session", params=["local", "s3", "hdfs"])
+@pytest.fixture(scope="session", params=["local", "s3", "hdfs", "memory"])
 def kind_and_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """The kind of store, and the URL of a folder in one that runs."""
     if request.param == "local":
         return request.param, str(tmp_path_factory.mktemp("local"))
+    if request.param == "memory":
+        return request.param, f"memory://{uuid.uuid4().hex}/with/a prefix"
     root = request.getfixturevalue("bucket") if request.param == "s3" else request.getfixturevalue("hadoop").url
     return request.param, f"{root}/with/a prefix"
 

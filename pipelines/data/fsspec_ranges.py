@@ -1,0 +1,64 @@
+"""An open file of any fsspec file system, read by exact ranges: one request a read, nothing read ahead, each answer checked.
+
+fsspec's own open files read ahead in blocks, which is wrong for Parquet (the footer, then single column chunks), and those of
+``memory:`` share one position. A server that ignores ranges sends the whole file; then that is kept.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from sparkring.errors import StorageError
+
+
+class Ranges(io.RawIOBase):
+    """Bytes of a file at any place."""
+
+    def __init__(self, file_system: Any, path: str) -> None:
+        """Ask for the file's size; FileNotFoundError if there is none."""
+        super().__init__()
+        self._fs, self._path, self._place = file_system, path, 0
+        info = file_system.info(path)
+        if info["type"] != "file":
+            raise FileNotFoundError(f"{path} is no file")
+        self._whole: bytes | None = None if info["size"] is not None else file_system.cat_file(path)
+        self._size = int(info["size"]) if self._whole is None else len(self._whole)
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a place."""
+        self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        return self._place
+
+    def tell(self) -> int:
+        """The place."""
+        return self._place
+
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._size
+
+    def read(self, size: int | None = -1) -> bytes:
+        """The next ``size`` bytes, fewer only at the end."""
+        end = self._size if size is None or size < 0 else min(self._place + size, self._size)
+        data = self._range(self._place, end) if end > self._place else b""
+        self._place += len(data)
+        return data
+
+    def _range(self, start: int, end: int) -> bytes:
+        if self._whole is None:
+            data: bytes = self._fs.cat_file(self._path, start=start, end=end)
+            if len(data) == end - start:
+                return data
+            if len(data) != self._size:
+                raise StorageError(f"{self._path}: {len(data)} of the {end - start} bytes from {start} on came; try again.")
+            self._whole = data
+        return self._whole[start:end]
