@@ -141,7 +141,7 @@ def shuffle_quality(dataset: Dataset, manifest: Manifest, *, sample_rows: int = 
 
 
 def _summary(manifest: Manifest) -> VersionSummary:
-    files = [file for split in manifest.splits.values() for file in split.files]
+    files = manifest.files
     return VersionSummary(
         version=manifest.version, parent=manifest.parent, created_at=manifest.created_at, task=manifest.task,
         rows={name: split.rows for name, split in manifest.splits.items()}, files=len(files), bytes=sum(file.bytes for file in files),

@@ -25,15 +25,16 @@ from sparkring import __version__
 from sparkring.conf.schema import Config, PrepareConfig
 from sparkring.pipelines.data.commit import commit_version
 from sparkring.pipelines.data.local_store import LocalStore
-from sparkring.pipelines.data.manifest import Dataset, Manifest, Split, content_id
+from sparkring.pipelines.data.manifest import DataFile, Dataset, Manifest, Split, content_id
 from sparkring.pipelines.data.preprocessing import Preprocessing
 from sparkring.pipelines.data.store import open_store
 from sparkring.spark_jobs.etl.append import appendable, joined_splits, known_rows
 from sparkring.spark_jobs.etl.describe import TOKENS, describe
+from sparkring.spark_jobs.etl.document_list import kept_encoding, without_known, write_documents
 from sparkring.spark_jobs.etl.encode import encode
 from sparkring.spark_jobs.etl.examples import tables
 from sparkring.spark_jobs.etl.expectations import expect
-from sparkring.spark_jobs.etl.fitted import Fitted, fitted_examples, new_examples
+from sparkring.spark_jobs.etl.fitted import Fitted, fitted_examples, new_examples, new_texts
 from sparkring.spark_jobs.etl.sources import Source, identify, locate, read_table
 from sparkring.spark_jobs.etl.splits import SPLITS
 from sparkring.spark_jobs.etl.tokens import Encoding
@@ -65,7 +66,7 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
     Args:
         config: ``prepare`` says what to read and how; ``workspace`` or ``dataset_url`` where to commit.
         append: Commit the latest version's files and, beside them, those rows of the query whose ids it does not hold yet, encoded
-            with its statistics and vocabularies.
+            with its statistics and vocabularies; of texts, rows cut from the documents whose names it does not hold yet, by its tokenizer.
         spark: The session to use; default the active one, or one made from ``config.spark`` when it is needed.
         progress: Where to report.
     Returns:
@@ -75,9 +76,10 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
         ConfigError: the query or a name in the config cannot be used.
         ExpectationsNotMet: the rows are not what ``prepare.expectations`` asks for.
         CommitConflict: another writer committed the same version number meanwhile.
+        EnvironmentProblem: the dataset's store would not refuse one.
     """
     began = time.perf_counter()
-    dataset = Dataset(config.dataset)
+    dataset = Dataset(config.dataset, one_writer=config.dataset_one_writer)
 
     @cache
     def session() -> SparkSession:
@@ -91,6 +93,7 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
     manifest = _same_recipe(dataset, recipe_id)
     reused = manifest is not None
     if manifest is None:
+        dataset.store.check_commits()
         job = _Job(config, dataset, sources, facts, recipe_id, parent, latest)
         with progress.stage("prepare", total=len(sources) + 2 + len(SPLITS)) as bar:
             manifest = job.run(session(), _Steps(bar))
@@ -101,6 +104,15 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
         progress.note(f"prepare: version {manifest.version} was made from this source by this config; reusing {dataset.url}")
     return PrepareResult(url=dataset.url, version=manifest.version, reused=reused, seconds=time.perf_counter() - began,
                          rows={name: split.rows for name, split in manifest.splits.items()})
+
+
+@dataclass(frozen=True)
+class _Written:
+    """Files of a version in the making."""
+
+    splits: dict[str, Split]
+    documents: tuple[DataFile, ...] = ()
+    """Lists of the documents that rows were cut from."""
 
 
 class _Steps:
@@ -143,16 +155,20 @@ class _Job:
                     return self.parent
                 expect(fitted.examples, self.config.prepare, split=fitted.split, dataset=self.dataset)
                 return commit_version(self.dataset, lambda folder: self._write(fitted, folder, steps),
-                                      lambda data_id, splits: self._manifest(fitted.preprocessing, splits, data_id))
+                                      lambda data_id, written: self._manifest(fitted.preprocessing, written, data_id))
 
     def _examples(self, spark: SparkSession, steps: _Steps) -> AbstractContextManager[Fitted]:
-        config, parent = self.config.prepare, self.parent
+        config, parent, dataset = self.config.prepare, self.parent, self.dataset
         if parent is None:
             return fitted_examples(spark, config, steps.begin)
-        return new_examples(spark, config, parent.preprocessing, known_rows(spark, self.dataset, parent), steps.begin)
+        tokens = config.features.tokens
+        if tokens:
+            return new_texts(spark, config, parent.preprocessing, kept_encoding(dataset, parent),
+                             lambda documents: without_known(documents, dataset, parent, column=tokens.document), steps.begin)
+        return new_examples(spark, config, parent.preprocessing, known_rows(spark, dataset, parent), steps.begin)
 
-    def _write(self, fitted: Fitted, folder: str, steps: _Steps) -> dict[str, Split]:
-        """Write all splits that have rows into ``folder`` of the store, which nobody knows of yet."""
+    def _write(self, fitted: Fitted, folder: str, steps: _Steps) -> _Written:
+        """Write all splits that have rows, and what lies beside them, into ``folder`` of the store, which nobody knows of yet."""
         config = self.config.prepare
         fields, tensors = describe(config, fitted.preprocessing)
         layouts = lay_out_splits(fitted.examples, config, tensors, split=fitted.split)
@@ -165,18 +181,22 @@ class _Job:
             write_split(rows, store, f"{folder}/{name}", fields=fields, layout=layouts[name],
                         seed=config.seed if config.shuffle else None)
             splits[name] = read_back(store, f"{folder}/{name}", fields)
-        return splits
+        tokens = config.features.tokens
+        if tokens is None or fitted.documents is None:
+            return _Written(splits)
+        return _Written(splits, write_documents(fitted.documents, store, folder, column=tokens.document))
 
-    def _manifest(self, preprocessing: Preprocessing, splits: dict[str, Split], data_id: str) -> Manifest:
-        config = self.config.prepare
+    def _manifest(self, preprocessing: Preprocessing, written: _Written, data_id: str) -> Manifest:
+        config, parent = self.config.prepare, self.parent
         fields, tensors = describe(config, preprocessing)
-        splits = joined_splits(self.parent, splits) if self.parent else splits
+        splits = joined_splits(parent, written.splits) if parent else written.splits
         classes = preprocessing.tokens.vocabulary if preprocessing.tokens else len(preprocessing.classes) or 2
         return Manifest(
             version=(self.latest or 0) + 1, parent=self.latest, data_id=data_id, content_id=content_id(fields, splits),
             recipe_id=self.recipe_id, created_at=datetime.now(UTC).isoformat(timespec="seconds"), code_version=__version__,
             row_id=config.row_id, label=config.label or TOKENS, task=config.task, classes=classes, fields=fields, tensors=tensors,
-            splits=splits, preprocessing=preprocessing, recipe=config.model_dump(mode="json"), source=self.facts)
+            splits=splits, documents=(*(parent.documents if parent else ()), *written.documents),
+            preprocessing=preprocessing, recipe=config.model_dump(mode="json"), source=self.facts)
 
     @property
     def _cache(self) -> Path:
@@ -190,7 +210,9 @@ def _recipe_id(config: PrepareConfig, facts: dict[str, dict[str, Any]], parent: 
     if parent is not None:
         document["appended_to"] = parent.content_id
     if config.features.tokens is not None:
-        document["tokenizer_sha256"] = Encoding.load(config.features.tokens).sha256
+        kept = parent.preprocessing.tokens if parent else None
+        document["tokenizer_sha256"] = kept.tokenizer_sha256 if kept else Encoding.load(config.features.tokens).sha256
+        document["documents"] = "listed"  # versions of earlier releases hold no list, and nothing can be appended to them
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
@@ -203,4 +225,4 @@ def _same_recipe(dataset: Dataset, recipe_id: str) -> Manifest | None:
 
 
 def _complete(dataset: Dataset, manifest: Manifest) -> bool:
-    return all(dataset.store.size(file.path) == file.bytes for split in manifest.splits.values() for file in split.files)
+    return all(dataset.store.size(file.path) == file.bytes for file in manifest.files)

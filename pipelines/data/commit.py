@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from typing import TypeVar
 
 from sparkring.errors import CommitConflict
-from sparkring.pipelines.data.manifest import Dataset, Manifest, Split
+from sparkring.pipelines.data.manifest import Dataset, Manifest
+
+_Written = TypeVar("_Written")
 
 
-def commit_version(dataset: Dataset, write: Callable[[str], dict[str, Split]],
-                   describe: Callable[[str, dict[str, Split]], Manifest]) -> Manifest:
+def commit_version(dataset: Dataset, write: Callable[[str], _Written], describe: Callable[[str, _Written], Manifest]) -> Manifest:
     """Write the files of a version and commit it; an error before the commit leaves the dataset as it was.
 
     Args:
         dataset: Where to commit.
-        write: Given a fresh folder, a name inside the dataset's store, writes all splits below it and says what it wrote.
-        describe: Given the folder's id and the splits, makes the manifest.
+        write: Given a fresh folder, a name inside the dataset's store, writes all files below it and says what it wrote.
+        describe: Given the folder's id and what was written, makes the manifest.
     Returns:
         The manifest that is visible now.
     Raises:

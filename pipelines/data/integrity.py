@@ -75,7 +75,7 @@ def verify_files(store: Store, manifest: Manifest, *, threads: int = THREADS,
         A finding for the manifest itself if it was edited, for each file that is missing or whose bytes are others, and
         for each Parquet file beside them that it does not name.
     """
-    files = [file for split in manifest.splits.values() for file in split.files]
+    files = manifest.files
     check = partial(_check_bytes, store, {file.sha256: file.path for file in files})
     findings = []
     with ThreadPoolExecutor(threads, thread_name_prefix="sparkring-verify") as pool:

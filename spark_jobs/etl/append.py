@@ -1,7 +1,8 @@
 """Adding rows to a dataset: what the version to add to must be, which rows it holds, and what both make together.
 
 The child version names its parent's files and the new ones; no file is copied or touched. New rows are encoded with the
-parent's statistics, since those of the old files cannot be changed: for new statistics a whole version is prepared.
+parent's statistics, since those of the old files cannot be changed: for new statistics a whole version is prepared. Rows of a
+table are new by their ids; texts by their documents' names (``document_list.py``), and are cut into rows of their own.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ def appendable(dataset: Dataset, config: PrepareConfig) -> Manifest:
     if not dataset.versions():
         raise ConfigError(f"{dataset.url} has no version to append to; prepare a first one without --append.")
     parent = dataset.manifest()
-    if config.features.tokens:
-        raise ConfigError("texts cannot be appended: their rows are cut from all documents together; prepare without --append.")
     wanted = config.model_dump(mode="json")
     other = [key for key in _ALIKE if parent.recipe.get(key) != wanted[key]]
     if other:
         raise ConfigError(f"version {parent.version} was prepared with another prepare.{other[0]} than this config's; rows of both would "
                           "not be alike. Give the same, or prepare a whole version without --append.")
+    if config.features.tokens and not parent.documents:
+        raise ConfigError(f"version {parent.version} keeps no list of its documents, as releases before this one made them, so new ones "
+                          "cannot be told from those that it holds; prepare a whole version without --append.")
     return parent
 
 

@@ -18,12 +18,13 @@ from sparkring.conf.schema import PrepareConfig
 from sparkring.pipelines.data.preprocessing import Preprocessing
 from sparkring.spark_jobs.etl.arrays import store_raw
 from sparkring.spark_jobs.etl.columns import named
+from sparkring.spark_jobs.etl.document_list import TOKENIZER
 from sparkring.spark_jobs.etl.examples import run_query, survey
 from sparkring.spark_jobs.etl.fit import fit
 from sparkring.spark_jobs.etl.images import fit_images, normalise_images
 from sparkring.spark_jobs.etl.labels import fit_classes, number_classes, require_known_classes
 from sparkring.spark_jobs.etl.splits import SPLITS, split_name
-from sparkring.spark_jobs.etl.tokens import SPLIT, Encoding, fit_tokens, measure_documents, pack_documents
+from sparkring.spark_jobs.etl.tokens import SPLIT, Encoding, added, fit_tokens, measure_documents, pack_documents
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Fitted:
     preprocessing: Preprocessing
     files: dict[str, bytes] = field(default_factory=dict)
     """What else the dataset keeps, by its name: a tokenizer."""
+    documents: DataFrame | None = None
+    """Where rows were cut from texts: the texts."""
 
 
 @contextmanager
@@ -55,8 +58,8 @@ def fitted_examples(spark: SparkSession, config: PrepareConfig, begin: Callable[
             kept.callback(frame.persist().unpersist)
             return frame
 
-        result = run_query(spark, config)
-        yield _fit_texts(result, config, keep, begin) if config.features.tokens else _fit_rows(result, config, keep, begin)
+        result, tokens = run_query(spark, config), config.features.tokens
+        yield _cut_texts(result, config, Encoding.load(tokens), keep, begin) if tokens else _fit_rows(result, config, keep, begin)
 
 
 @contextmanager
@@ -66,7 +69,7 @@ def new_examples(spark: SparkSession, config: PrepareConfig, parent: Preprocessi
 
     Args:
         spark: A session in which the sources are visible as tables.
-        config: What to read and how; no texts, whose rows have no ids of their own.
+        config: What to read and how; no texts, for which there is ``new_texts``.
         parent: What was fitted.
         known: One column, the row ids that are there.
         begin: Told what is being done.
@@ -87,6 +90,29 @@ def new_examples(spark: SparkSession, config: PrepareConfig, parent: Preprocessi
             require_known_classes(examples, config.label, parent.classes)
             examples = number_classes(examples, config.label, parent.classes)
         yield Fitted(examples, split_name(config), parent)
+
+
+@contextmanager
+def new_texts(spark: SparkSession, config: PrepareConfig, parent: Preprocessing, encoding: Encoding,
+              choose: Callable[[DataFrame], DataFrame], begin: Callable[[str], None]) -> Iterator[Fitted]:
+    """Rows cut from those documents of the query that a dataset does not hold yet.
+
+    Args:
+        spark: A session in which the sources are visible as tables.
+        config: What to read and how.
+        parent: What was counted for it.
+        encoding: As its texts became tokens.
+        choose: Leaves the new documents of all.
+        begin: Told what is being done.
+    Raises:
+        ConfigError, SourceError: as ``run_query`` and ``measure_documents`` raise them.
+    """
+    with ExitStack() as kept:
+        def keep(frame: DataFrame) -> DataFrame:
+            kept.callback(frame.persist().unpersist)
+            return frame
+
+        yield _cut_texts(choose(run_query(spark, config)), config, encoding, keep, begin, parent=parent)
 
 
 def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFrame], DataFrame], begin: Callable[[str], None]) -> Fitted:
@@ -110,13 +136,17 @@ def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFram
     return Fitted(examples, split, preprocessing)
 
 
-def _fit_texts(documents: DataFrame, config: PrepareConfig, keep: Callable[[DataFrame], DataFrame], begin: Callable[[str], None]) -> Fitted:
+def _cut_texts(documents: DataFrame, config: PrepareConfig, encoding: Encoding, keep: Callable[[DataFrame], DataFrame],
+               begin: Callable[[str], None], *, parent: Preprocessing | None = None) -> Fitted:
+    """Rows of all documents, or of those that come to a parent's; what is counted is then of both."""
     assert config.features.tokens is not None
-    encoding = Encoding.load(config.features.tokens)
     begin("joining")
-    sizes = measure_documents(keep(documents), config)
+    sizes = measure_documents(keep(documents), config, whole=parent is None)
     begin("cutting into tokens")
-    packed = keep(pack_documents(documents, config, encoding, sizes=sizes))
+    before = parent.tokens if parent else None
+    packed = keep(pack_documents(documents, config, encoding, sizes=sizes, first_pack=before.packs if before else 0))
     tokens, rows = fit_tokens(packed, config.features.tokens, encoding, sizes=sizes)
-    files = {"tokenizer.json": encoding.tokenizer.encode()} if encoding.tokenizer else {}
-    return Fitted(packed, sf.col(SPLIT), Preprocessing(numeric=(), categorical=(), train_rows=rows[SPLITS[0]], tokens=tokens), files)
+    fitted = Preprocessing(numeric=(), categorical=(), train_rows=rows.get(SPLITS[0], 0) + (parent.train_rows if parent else 0),
+                           tokens=added(before, tokens) if before else tokens)
+    files = {TOKENIZER: encoding.tokenizer.encode()} if encoding.tokenizer else {}
+    return Fitted(packed, sf.col(SPLIT), fitted, files, documents)

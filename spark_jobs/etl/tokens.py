@@ -59,14 +59,18 @@ class Encoding:
         """
         if config.tokenizer is None:
             return cls()
-        from tokenizers import Tokenizer
-
         try:
-            content = Path(config.tokenizer).read_text(encoding="utf-8")
-            return cls(content, Tokenizer.from_str(content).get_vocab_size(with_added_tokens=True))
+            return cls.of(Path(config.tokenizer).read_text(encoding="utf-8"))
         except Exception as error:  # noqa: BLE001 - what tokenizers raises
             raise ConfigError(f"prepare.features.tokens.tokenizer: {config.tokenizer} is no tokenizer.json that can be read: "
                               f"{error}; name a file that the library tokenizers has saved.") from None
+
+    @classmethod
+    def of(cls, tokenizer: str) -> Encoding:
+        """By the content of a ``tokenizer.json``."""
+        from tokenizers import Tokenizer
+
+        return cls(tokenizer, Tokenizer.from_str(tokenizer).get_vocab_size(with_added_tokens=True))
 
     @property
     def end_id(self) -> int:
@@ -99,9 +103,13 @@ class Encoding:
         return [np.array(one.ids, np.int64) for one in encoded]
 
 
-def measure_documents(documents: DataFrame, config: PrepareConfig) -> dict[str, int]:
+def measure_documents(documents: DataFrame, config: PrepareConfig, *, whole: bool = True) -> dict[str, int]:
     """UTF-8 bytes of the documents of each split.
 
+    Args:
+        documents: A document a row.
+        config: The names of the columns, and how documents are split.
+        whole: Whether each split must have text; a part that is added to a dataset need not.
     Raises:
         SourceError: the query fails on a row, a document without name, text or split, or a split without documents.
     """
@@ -125,12 +133,13 @@ def measure_documents(documents: DataFrame, config: PrepareConfig) -> dict[str, 
         raise SourceError(f"{key} names no split in {found['nowhere']} of {found['documents']} documents; make it {', '.join(SPLITS)} in "
                           "the query, or filter those rows out.")
     for name in SPLITS:
-        if not found[name]:
+        if whole and not found[name]:
             raise SourceError(why_empty(config, name, found))
-    return {name: found[name] for name in SPLITS}
+    return {name: found[name] or 0 for name in SPLITS}
 
 
-def pack_documents(documents: DataFrame, config: PrepareConfig, encoding: Encoding, *, sizes: Mapping[str, int]) -> DataFrame:
+def pack_documents(documents: DataFrame, config: PrepareConfig, encoding: Encoding, *, sizes: Mapping[str, int],
+                   first_pack: int = 0) -> DataFrame:
     """Cut the documents of each split into rows of equally many tokens.
 
     Args:
@@ -138,18 +147,24 @@ def pack_documents(documents: DataFrame, config: PrepareConfig, encoding: Encodi
         config: Columns, length, pack size, and the seed of the order in which documents are joined.
         encoding: From text to ids.
         sizes: What ``measure_documents`` found.
+        first_pack: Number of the first pack; row ids follow from it.
     Returns:
         The row id, ``SPLIT``, ``tokens`` (as NdarrayCodec stores them) and ``COUNT``; nothing was computed yet.
     """
     assert config.features.tokens is not None
     tokens, split = config.features.tokens, split_name(config)
     order = sf.xxhash64(named(tokens.document), sf.lit(config.seed).cast("bigint"))
-    packs = {name: max(math.ceil(size / (tokens.pack_mb * 1e6)), 1) for name, size in sizes.items()}
+    packs = count_packs(tokens, sizes)
     number = sf.coalesce(*(sf.when(split == name, sf.pmod(order, sf.lit(packs[name]))) for name in sizes))
     chosen = documents.select(split.alias(SPLIT), number.alias(_PACK), order.alias(_ORDER), named(tokens.document).alias(_DOCUMENT),
                               named(tokens.column).cast("binary").alias(_TEXT))
-    run = partial(_pack, row_id=config.row_id, encoding=encoding, length=tokens.length)
+    run = partial(_pack, row_id=config.row_id, encoding=encoding, length=tokens.length, first_pack=first_pack)
     return chosen.groupBy(SPLIT, _PACK).applyInArrow(run, f"`{config.row_id}` bigint, {SPLIT} string, {TOKENS} binary, {COUNT} int")
+
+
+def count_packs(config: TokensConfig, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Packs of each split, at least one."""
+    return {name: max(math.ceil(size / (config.pack_mb * 1e6)), 1) for name, size in sizes.items()}
 
 
 def fit_tokens(packed: DataFrame, config: TokensConfig, encoding: Encoding, *,
@@ -158,8 +173,18 @@ def fit_tokens(packed: DataFrame, config: TokensConfig, encoding: Encoding, *,
     found = packed.groupBy(SPLIT).agg(sf.count(sf.lit(1)).alias("rows"), sf.sum(COUNT).alias("tokens")).collect()
     feature = TokensFeature(
         column=config.column, length=config.length, vocabulary=encoding.size + 2, end_id=encoding.end_id, pad_id=encoding.pad_id,
-        tokenizer_sha256=encoding.sha256, tokens={row[SPLIT]: row["tokens"] for row in found}, text_bytes=dict(sizes))
+        tokenizer_sha256=encoding.sha256, tokens={row[SPLIT]: row["tokens"] for row in found}, text_bytes=dict(sizes),
+        packs=max(count_packs(config, sizes).values()))
     return feature, {row[SPLIT]: row["rows"] for row in found}
+
+
+def added(parent: TokensFeature, new: TokensFeature) -> TokensFeature:
+    """The feature of a dataset to which rows were appended."""
+    def sums(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+        return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
+
+    return parent.model_copy(update={"tokens": sums(parent.tokens, new.tokens), "text_bytes": sums(parent.text_bytes, new.text_bytes),
+                                     "packs": parent.packs + new.packs})
 
 
 def cut(texts: Sequence[bytes], encoding: Encoding, *, length: int) -> tuple[NDArray[np.generic], NDArray[np.int32]]:
@@ -186,11 +211,11 @@ def cut(texts: Sequence[bytes], encoding: Encoding, *, length: int) -> tuple[NDA
     return tokens.reshape(rows, length), counts
 
 
-def _pack(key: tuple[Any, ...], table: pa.Table, *, row_id: str, encoding: Encoding, length: int) -> pa.Table:
+def _pack(key: tuple[Any, ...], table: pa.Table, *, row_id: str, encoding: Encoding, length: int, first_pack: int) -> pa.Table:
     """What a task does with one pack."""
     split, pack = (scalar.as_py() for scalar in key)
     ordered = table.sort_by([(_ORDER, "ascending"), (_DOCUMENT, "ascending"), (_TEXT, "ascending")])
     tokens, counts = cut(ordered[_TEXT].to_pylist(), encoding, length=length)
-    first = (pack * len(SPLITS) + SPLITS.index(split)) << _ROWS_BITS
+    first = ((first_pack + pack) * len(SPLITS) + SPLITS.index(split)) << _ROWS_BITS
     return pa.table({row_id: np.arange(first, first + len(tokens)), SPLIT: pa.repeat(split, len(tokens)), TOKENS: npy_column(tokens),
                      COUNT: counts})

@@ -33,7 +33,7 @@ from sparkring.spark_jobs.session import spark_path
 _CHUNK = 8 << 20
 _READERS = 4
 """Files that are read back at a time."""
-_ENCODING = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false", "compression": "snappy"}
+ENCODING = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false", "compression": "snappy"}
 """One encoding a column. Where there are several, the footer lists them in the order of a Java hash set, which differs from JVM
 to JVM, and equal content would have unequal hashes. Integers are delta-packed, so small ids take few bits all the same."""
 
@@ -84,7 +84,7 @@ def write_split(encoded: DataFrame, store: Store, folder: str, *, fields: Sequen
         rows = _in_order(rows, key=_key(named(fields[0].name), seed), layout=layout)
     spread = spread_of(folder)
     with writing_area(store, encoded.sparkSession) as area:
-        rows.write.options(**_ENCODING, **_group_options(layout.group_rows)).parquet(spark_path(area.path(spread)))
+        rows.write.options(**ENCODING, **_group_options(layout.group_rows)).parquet(spark_path(area.path(spread)))
         collect_files(area, spread, store, folder, num_files=None if seed is None else layout.num_files)
 
 
@@ -152,7 +152,7 @@ def read_back(store: Store, folder: str, fields: Sequence[DataField]) -> Split:
     wanted = [row_id.name, label.name] if label.dtype == "int8" else [row_id.name]
     names = [f"{folder}/{name}" for name in store.names(folder) if name.endswith(".parquet")]
     with ThreadPoolExecutor(_READERS) as pool:
-        read = list(pool.map(lambda name: _describe_file(store, name, wanted), names))
+        read = list(pool.map(lambda name: describe_file(store, name, columns=wanted), names))
     files, tables = tuple(file for file, _ in read), [table for _, table in read]
     with store.open_input(names[-1]) as source:
         schema = pq.read_schema(source)
@@ -164,7 +164,7 @@ def read_back(store: Store, folder: str, fields: Sequence[DataField]) -> Split:
     return Split(files=files, rows=sum(file.rows for file in files), positives=positives, rows_digest=to_hex(digest))
 
 
-def _describe_file(store: Store, name: str, columns: list[str]) -> tuple[DataFile, pa.Table]:
+def describe_file(store: Store, name: str, *, columns: list[str]) -> tuple[DataFile, pa.Table]:
     """What the manifest says about a file, and some of its columns."""
     with store.open_input(name) as source:
         size, sha256 = source.size(), _sha256(source)
