@@ -57,6 +57,10 @@ class StepBatchNorm(nn.Module):
             self.num_batches_tracked += 1
         self.sums.zero_()
 
+    def forget_step(self) -> None:
+        """Clear ``sums``: the step is not taken."""
+        self.sums.zero_()
+
     def _count(self, x: Tensor) -> None:
         values = x.transpose(0, 1).flatten(1).double()  # (B, C, ...) -> (C, values)
         ours = torch.cat([values.sum(dim=1), values.square().sum(dim=1), torch.tensor([values.shape[1]], device=x.device)])
@@ -70,10 +74,20 @@ def finish_steps(modules: Iterable[nn.Module], sum_over_replicas: Callable[[Tens
         modules: This rank's parts of a model.
         sum_over_replicas: Sums a float64 tensor over the replicas of these parts, in place.
     """
-    norms = [norm for module in modules for norm in module.modules() if isinstance(norm, StepBatchNorm)]
+    norms = _norms(modules)
     if norms:
         everything = torch.cat([norm.sums for norm in norms])
         sum_over_replicas(everything)
         for norm, sums in zip(norms, everything.split([len(norm.sums) for norm in norms]), strict=True):
             norm.sums.copy_(sums)
             norm.finish_step()
+
+
+def forget_steps(modules: Iterable[nn.Module]) -> None:
+    """Let a step that is not taken, since something in it was not finite, leave no trace in the running statistics."""
+    for norm in _norms(modules):
+        norm.forget_step()
+
+
+def _norms(modules: Iterable[nn.Module]) -> list[StepBatchNorm]:
+    return [norm for module in modules for norm in module.modules() if isinstance(norm, StepBatchNorm)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sparkring.models.batch_norm import finish_steps
+from sparkring.models.batch_norm import finish_steps, forget_steps
 from sparkring.models.blocks import StageModule
 from sparkring.pipelines.data.loader import Batch
 from sparkring.pipelines.parallel.tensor_parallel.set_reducer import SetReducer
@@ -82,7 +82,6 @@ class Step:
         self._share.ring.finish()
         for one in self._share.tied:
             one.sum_gradient()
-        finish_steps(self._share.chunks, lambda sums: self._share.replicas.sum_(sums, "batch statistics"))
 
     def step(self, loss: float) -> None:
         """See StepWork. All ranks update, or none."""
@@ -95,6 +94,9 @@ class Step:
         updated = not spoiled and math.isfinite(all_loss)
         if updated:
             share.optimizer.step()
+            finish_steps(share.chunks, lambda sums: share.replicas.sum_(sums, "batch statistics"))
+        else:
+            forget_steps(share.chunks)
         self.outcome = (all_loss, Signals(stop, save), updated)
 
     def _part(self, micro_batch: int) -> dict[str, Tensor]:
