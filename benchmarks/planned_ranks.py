@@ -28,12 +28,12 @@ from sparkring.models.blocks import StageModule, WholeModel, X
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.executor import Executor, edges_of
+from sparkring.pipelines.parallel.memory_set_reducer import open_set_reducer
 from sparkring.pipelines.parallel.mesh import Mesh
 from sparkring.pipelines.parallel.partition import Bounds
 from sparkring.pipelines.parallel.planner.enumerate import Candidate
 from sparkring.pipelines.parallel.schedule import Worker
 from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
-from sparkring.pipelines.parallel.tensor_parallel.memory_set_reducer import open_set_reducer
 from sparkring.pipelines.training.block_times import BlockSeconds, Subject, time_blocks
 from sparkring.pipelines.training.executor_times import time_end, time_executor
 from sparkring.pipelines.training.gradient_ring import GradientRing

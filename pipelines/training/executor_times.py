@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from sparkring.models.blocks import Block, BlockList, StageModule, X
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.executor import Executor
+from sparkring.pipelines.parallel.memory_set_reducer import open_set_reducer
 from sparkring.pipelines.parallel.planner.cost_model import PassSeconds
 from sparkring.pipelines.parallel.schedule import Kind, Worker
 from sparkring.pipelines.parallel.schedules.catalogue import ScheduleName, build_schedule
-from sparkring.pipelines.parallel.tensor_parallel.memory_set_reducer import open_set_reducer
 from sparkring.pipelines.training.block_times import REPETITIONS, WARM_UP, Bench, kept
 
 MICRO_BATCHES = 8

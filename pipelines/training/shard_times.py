@@ -14,9 +14,9 @@ from sparkring.errors import LayoutRefused
 from sparkring.models.blocks import BlockList
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.parallel.memory_set_reducer import open_set_reducer
 from sparkring.pipelines.parallel.mesh import Ranks
-from sparkring.pipelines.parallel.tensor_parallel.memory_set_reducer import open_set_reducer
-from sparkring.pipelines.parallel.tensor_parallel.set_reducer import SetReducer
+from sparkring.pipelines.parallel.set_reducer import SetReducer
 from sparkring.pipelines.parallel.tensor_parallel.sharding import shard_blocks
 from sparkring.pipelines.training.block_times import BlockSeconds, Loss, Subject, time_blocks
 

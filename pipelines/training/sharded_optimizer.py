@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import nn
 
-from sparkring.pipelines.parallel.tensor_parallel.set_reducer import SetReducer
+from sparkring.pipelines.parallel.set_reducer import SetReducer
 
 BUFFER_ELEMENTS = 1 << 20
 """Parameters travel in buffers of about so many elements."""

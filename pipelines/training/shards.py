@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparkring.models.blocks import StageModule
 from sparkring.pipelines.data.manifest import Manifest
-from sparkring.pipelines.parallel.tensor_parallel.set_reducer import SetReducer
+from sparkring.pipelines.parallel.set_reducer import SetReducer
 from sparkring.pipelines.parallel.tensor_parallel.sharding import splits_of, whole_tensor
 from sparkring.pipelines.parallel.tensor_parallel.splits import Split
 from sparkring.pipelines.parallel.tensor_parallel.vocabulary import next_token_loss_sum, vocabulary_split, whole_logits

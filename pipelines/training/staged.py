@@ -24,9 +24,9 @@ from sparkring.pipelines.data.manifest import Manifest
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.executor import Executor
 from sparkring.pipelines.parallel.horovod_transport import HorovodTransport
+from sparkring.pipelines.parallel.memory_set_reducer import open_set_reducer
 from sparkring.pipelines.parallel.schedule import Worker
 from sparkring.pipelines.parallel.sidecar_transport import SidecarTransport
-from sparkring.pipelines.parallel.tensor_parallel.memory_set_reducer import open_set_reducer
 from sparkring.pipelines.parallel.tensor_parallel.sharding import shard_blocks
 from sparkring.pipelines.training.gradient_ring import GradientRing
 from sparkring.pipelines.training.layout import Layout

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sparkring.models.batch_norm import finish_steps, forget_steps
 from sparkring.models.blocks import StageModule
 from sparkring.pipelines.data.loader import Batch
-from sparkring.pipelines.parallel.tensor_parallel.set_reducer import SetReducer
+from sparkring.pipelines.parallel.set_reducer import SetReducer
 from sparkring.pipelines.training.gradient_ring import GradientRing
 from sparkring.pipelines.training.signals import Signals
 from sparkring.pipelines.training.step import Inputs

@@ -21,11 +21,11 @@ from sparkring.models.image import image_blocks
 from sparkring.models.text import DecoderBlock, text_blocks
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.parallel.memory_set_reducer import CHUNK_BYTES, MemorySetReducer, open_set_reducer
 from sparkring.pipelines.parallel.mesh import Mesh
+from sparkring.pipelines.parallel.set_reducer import HorovodSetReducer, SetReducer
 from sparkring.pipelines.parallel.tensor_parallel.functions import sum_of_shards, to_shards
 from sparkring.pipelines.parallel.tensor_parallel.linear import ColumnLinear, RowLinear
-from sparkring.pipelines.parallel.tensor_parallel.memory_set_reducer import CHUNK_BYTES, MemorySetReducer, open_set_reducer
-from sparkring.pipelines.parallel.tensor_parallel.set_reducer import HorovodSetReducer, SetReducer
 from sparkring.pipelines.parallel.tensor_parallel.sharding import RULES, own_tensors, shard_blocks, splits_of, whole_tensor, whole_tensors
 from sparkring.pipelines.parallel.tensor_parallel.splits import split_evenly
 from sparkring.pipelines.parallel.tensor_parallel.vocabulary import next_token_loss_sum, vocabulary_split, whole_logits

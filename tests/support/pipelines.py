@@ -17,12 +17,12 @@ from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.executor import Executor, Recompute, edges_of
 from sparkring.pipelines.parallel.horovod_transport import HorovodTransport
+from sparkring.pipelines.parallel.memory_set_reducer import open_set_reducer
 from sparkring.pipelines.parallel.mesh import Mesh
 from sparkring.pipelines.parallel.partition import cut_by_count
 from sparkring.pipelines.parallel.schedule import Schedule, Worker
 from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
 from sparkring.pipelines.parallel.sidecar_transport import SidecarTransport
-from sparkring.pipelines.parallel.tensor_parallel.memory_set_reducer import open_set_reducer
 from sparkring.pipelines.training.gradient_ring import GradientRing
 
 Values = NDArray[np.float64]

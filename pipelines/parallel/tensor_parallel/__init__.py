@@ -6,13 +6,11 @@
 pair of linear layers, attention by heads, and the vocabulary cost one sum each way. What is not cut (norms, positions) is
 held by every shard and gets the same gradient on each.
 
-    set_reducer          what a sum over a set of ranks is, and Horovod's
-    memory_set_reducer   the sum of ranks that share a host
-    functions            f and g
-    splits               which slice of a tensor is whose
-    linear               column and row linear layers
-    vocabulary           embedding, logits and cross entropy over a cut vocabulary
-    sharding             from a model's blocks to one shard's blocks, and its state
+    functions     f and g
+    splits        which slice of a tensor is whose
+    linear        column and row linear layers
+    vocabulary    embedding, logits and cross entropy over a cut vocabulary
+    sharding      from a model's blocks to one shard's blocks, and its state
 
 Source: Shoeybi et al., "Megatron-LM: training multi-billion parameter language models using model parallelism", 2019, section 3.
 """

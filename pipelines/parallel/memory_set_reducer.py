@@ -18,9 +18,9 @@ from torch import Tensor
 from sparkring.errors import DeadlinePassed
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.mesh import Ranks
+from sparkring.pipelines.parallel.set_reducer import HorovodSetReducer, SetReducer
 from sparkring.pipelines.parallel.shared_buffers import fence
 from sparkring.pipelines.parallel.shared_segment import Segment, open_segments
-from sparkring.pipelines.parallel.tensor_parallel.set_reducer import HorovodSetReducer, SetReducer
 
 CHUNK_BYTES = 1 << 20
 FILLED = 0

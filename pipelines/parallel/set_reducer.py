@@ -1,6 +1,6 @@
-"""Summing a tensor over the ranks of a set, at once: what layers need in the middle of a pass.
+"""Summing a tensor over the ranks of a set, at once: what a layer in shards, tied weights, norms and the step's loss need.
 
-Unlike the reducers of gradients this one owns no buffers and starts nothing early; a layer cannot go on without the sum.
+Unlike the reducers of gradients this one owns no buffers and starts nothing early: who calls it cannot go on without the sum.
 """
 
 from __future__ import annotations
