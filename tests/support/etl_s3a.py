@@ -3,7 +3,7 @@
     python -m tests.support.etl_s3a FOLDER MASTER BUCKET-URL            with s3a
     python -m tests.support.etl_s3a FOLDER MASTER BUCKET-URL without    as pyspark comes
 
-The parts of the AWS SDK that ``s3a`` uses are a thirtieth of the bundle that hadoop-aws asks for. Ivy keeps them in its cache.
+The jars are those that the packages in docs/stores.md stand for; ``jars.py`` fetches them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,9 @@ from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.session import spark_session
 from tests.support.etl_tables import etl_config, save_untrained
-from tests.support.hadoop import MAVEN
+from tests.support.jars import s3a_jars
 from tests.support.remote_folders import remote
 from tests.support.versions import damage
-
-SDK = "2.29.52"
-PACKAGES = f"org.apache.hadoop:hadoop-aws:3.4.1,software.amazon.awssdk:s3:{SDK},software.amazon.awssdk:s3-transfer-manager:{SDK}"
-EXCLUDED = "software.amazon.awssdk:bundle"
 
 
 def main(folder: Path, master: str, bucket: str, *, with_s3a: bool) -> None:
@@ -50,7 +46,7 @@ def main(folder: Path, master: str, bucket: str, *, with_s3a: bool) -> None:
 
 def _s3a() -> dict[str, str]:
     """Keys are found in the environment; an endpoint other than AWS's own is not."""
-    return {"spark.jars.packages": PACKAGES, "spark.jars.excludes": EXCLUDED, "spark.jars.repositories": MAVEN,
+    return {"spark.jars": ",".join(map(str, s3a_jars())),
             "spark.hadoop.fs.s3a.endpoint": os.environ["AWS_ENDPOINT_URL"], "spark.hadoop.fs.s3a.path.style.access": "true",
             "spark.hadoop.fs.s3a.endpoint.region": os.environ["AWS_DEFAULT_REGION"]}
 

@@ -56,7 +56,8 @@ def _worker(folder: Path, number: int, gpu: str, master: str) -> Iterator[Path]:
 def _daemon(folder: Path, name: str, main_class: str, *arguments: str) -> Iterator[Path]:
     """A JVM that is ended, with what it started, at the end of the block; yields its log."""
     path = folder / f"{name}.log"
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", "PYSPARK_PYTHON": sys.executable,
+                   "JDK_JAVA_OPTIONS": os.environ.get("SPARK_SUBMIT_OPTS", "")}  # of the daemons, and of the executors that they start
     with path.open("wb") as log:
         process = subprocess.Popen([SPARK_CLASS, main_class, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0", *arguments],
                                    env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
