@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from sparkring.errors import ReceiptError
+from sparkring.pipelines.data.documents import read_model
 from sparkring.pipelines.data.manifest import Dataset, Manifest, Split
 from sparkring.pipelines.data.order import EpochOrder, Int64s, group_rows
 from sparkring.pipelines.data.receipt_proof import EpochProof
@@ -95,6 +96,7 @@ def audit(run_url: str, *, dataset_url: str | None = None, progress: Progress = 
         What was proved.
     Raises:
         ReceiptError: a record was edited, dropped, added or moved, or the receipts do not add up; it is named.
+        DocumentDamaged: ``result.json`` is there and cannot be read.
     """
     store = open_store(run_url)
     names = event_files(store.url)
@@ -143,7 +145,8 @@ def _end(store: Store) -> tuple[Place, str, bool]:
         raise ReceiptError(f"{store.url} has no checkpoint yet, so none of its steps counts; audit it after the first one.")
     latest = positions[0]
     try:
-        summary = TrainSummary.model_validate_json(store.read("result.json"))
+        summary = read_model(store, "result.json", TrainSummary, expected="the summary of a run",
+                             remedy="bring it back from a copy, or delete it to have the run proved up to its latest checkpoint")
     except FileNotFoundError:
         return (latest.epoch, latest.step), latest.receipts, False
     if summary.receipts != latest.receipts:

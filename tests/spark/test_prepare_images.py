@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 from petastorm import make_batch_reader, make_reader
@@ -18,6 +19,8 @@ from sparkring.pipelines.data.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.manifest import Dataset, Manifest
 from sparkring.pipelines.data.reader import SplitReader
 from sparkring.spark_jobs.prepare import prepare
+from sparkring.spark_jobs.score import ScoreResult, score
+from tests.support.etl_tables import save_untrained
 from tests.support.images import encoded, write_idx
 
 pytest_plugins = ["tests.support.etl_spark"]
@@ -30,10 +33,10 @@ IDX_QUERY = """SELECT id AS row_id, label, image,
                CASE WHEN part = 't10k' THEN 'test' WHEN id % 5 = 0 THEN 'validation' ELSE 'train' END AS split FROM pictures"""
 
 
-def _config(folder: Path, source: dict[str, Any], query: str, **image: Any) -> Config:
+def _config(folder: Path, source: dict[str, Any], query: str, *, beside: dict[str, Any] | None = None, **image: Any) -> Config:
     settings = {
         "sources": {"pictures": source}, "query": query, "task": "multiclass", "label": "label", "num_files": 2,
-        "features": {"image": {"column": "image", **image}}, "split": {"by": "column", "column": "split"}}
+        "features": {"image": {"column": "image", **image}, **(beside or {})}, "split": {"by": "column", "column": "split"}}
     return parse_config({"name": "pictures", "workspace": str(folder / "workspace"), "model": {"kind": "image", "widths": [4]},
                          "prepare": settings}, origin="test")
 
@@ -163,3 +166,24 @@ def test_a_missing_folder_says_what_to_install(tmp_path: Path) -> None:
     source = {"format": "idx", "path": str(tmp_path / "nowhere"), "if_missing": "apt-get install the-package."}
     with pytest.raises(SourceError, match=r"nowhere is not there; apt-get install the-package\."):
         prepare(_config(tmp_path, source, IDX_QUERY))
+
+
+def test_an_image_network_takes_nothing_of_a_table_that_lies_beside_the_images(spark: SparkSession, tmp_path: Path) -> None:
+    write_idx(tmp_path / "idx", "t10k", IMAGES[:20], LABELS[:20])
+    write_idx(tmp_path / "idx", "train", IMAGES[20:], LABELS[20:])
+    table: dict[str, Any] = {"numeric": [{"column": "weight", "indicator": True}], "categorical": ["shelf"],
+                             "buckets": [{"column": "weight", "quantiles": 3}], "hashed": [{"column": "shelf", "ids": 9}]}
+    query = IDX_QUERY.replace("SELECT id", "SELECT sqrt(id) AS weight, CAST(id % 2 AS STRING) AS shelf, id")
+    config = _config(tmp_path, {"format": "idx", "path": str(tmp_path / "idx")}, query, beside=table, channels=1)
+    prepare(config, spark=spark)
+    save_untrained(config)
+
+    def predictions(result: ScoreResult) -> dict[int, str]:
+        rows = pq.read_table(Path(result.url.removeprefix("file://")), columns=["row_id", "prediction"]).to_pylist()
+        return {row["row_id"]: row["prediction"] for row in rows}
+
+    given = spark.createDataFrame([(number, encoded(IMAGES[number])) for number in range(20)], "row_id int, image binary")
+    split = predictions(score(config, spark=spark))
+    assert predictions(score(config, spark=spark, frame=given)) == split
+    assert len(split) == 20
+    assert predictions(score(config, spark=spark, frame=given.selectExpr("*", "'heavy' AS weight"))) == split  # whatever lies beside
