@@ -95,9 +95,9 @@ def test_killed_ranks_are_replaced_and_the_run_ends_as_if_nothing_had_been(spark
     config = _config(tmp_path)
     running = Trained(config, spark)
     for generation, rank in ((0, 1), (1, 0)):
-        begun = len(Checkpoints(config.run).numbers())
+        begun = max(Checkpoints(config.run).numbers(), default=0)
         await_condition(lambda: [one for one in events_of(config, "start") if one["generation"] == generation], f"generation {generation}")  # noqa: B023
-        await_condition(lambda: Checkpoints(config.run).numbers()[-1:] > [21 * (begun + 2)], "two checkpoints")  # noqa: B023
+        await_condition(lambda: Checkpoints(config.run).numbers()[-1:] > [begun], "a checkpoint")  # noqa: B023
         (pid,) = [one["pid"] for one in events_of(config, "start") if (one["generation"], one["rank"]) == (generation, rank)]
         os.kill(pid, signal.SIGKILL)
         await_condition(lambda: not psutil.pid_exists(pid), "its end")  # noqa: B023
