@@ -187,7 +187,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-class NotFinite(SparkringError, ArithmeticError):
+class NotFinite(SparkringError, ValueError):
     """A step's loss or gradient was NaN or infinite."""
 
 
