@@ -41,6 +41,8 @@ class RingConfig(Section):
     """Where the model lives. ``cuda`` takes the one GPU that Spark assigned to the rank's task."""
     allow_cpu_fallback: bool = False
     """With ``device: cuda``: train on the CPU where no GPU is usable, instead of refusing."""
+    allow_plaintext: bool = False
+    """Let gradients travel in plaintext between hosts also where Spark encrypts its own traffic (SECURITY.md)."""
     start_timeout_s: Seconds = 30.0
     """Seconds for Spark to grant every slot before the request is refused."""
     deadline_s: Seconds = 120.0

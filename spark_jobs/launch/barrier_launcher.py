@@ -13,6 +13,7 @@ from uuid import uuid4
 from sparkring import __version__
 from sparkring.conf.schema import RingConfig
 from sparkring.spark_jobs.launch.barrier_task import SCHEMA, Launch, run_task
+from sparkring.spark_jobs.launch.encryption import require_plaintext_allowed
 from sparkring.spark_jobs.launch.hosts import memory_identity, python_version
 from sparkring.spark_jobs.launch.rank_end import Json, RankEnd, results_or_error
 from sparkring.spark_jobs.slots import require_slots, slots_of
@@ -34,6 +35,7 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     """
     from pyspark import cloudpickle
 
+    require_plaintext_allowed(spark, config)
     require_slots(spark, num_ranks=num_ranks, within_s=config.start_timeout_s)
     num_tasks = max(num_ranks, slots_of(spark) or 0) if left_out else num_ranks
     launch = Launch(

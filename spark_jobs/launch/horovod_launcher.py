@@ -32,6 +32,7 @@ from sparkring.conf.schema import RingConfig
 from sparkring.errors import DeadlinePassed, EnvironmentProblem, RingError
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.spark_jobs.launch import rank_environment
+from sparkring.spark_jobs.launch.encryption import require_plaintext_allowed
 from sparkring.spark_jobs.launch.gpu import common_device, cuda_problem
 from sparkring.spark_jobs.launch.hosts import memory_identity
 from sparkring.spark_jobs.launch.rank_end import Json, RankEnd, result_to_json, results_or_error
@@ -62,6 +63,7 @@ def run_by_horovod(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
         raise EnvironmentProblem("launcher horovod.spark needs a SparkContext, which Spark Connect does not have; use launcher: barrier.")
     if threading.current_thread() is not threading.main_thread():
         raise EnvironmentProblem("launcher horovod.spark sets signal handlers, so it works in the main thread only; use launcher: barrier.")
+    require_plaintext_allowed(spark, config)
     require_slots(spark, num_ranks=num_ranks, within_s=config.start_timeout_s)
     import horovod.spark
     from horovod.runner.common.util.timeout import TimeoutException

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from pyspark.sql import SparkSession
 
-from sparkring.errors import EnvironmentProblem, NotEnoughSlots, RingError, SparkringError
+from sparkring.conf.schema import RingConfig
+from sparkring.errors import ConfigError, EnvironmentProblem, NotEnoughSlots, RingError, SparkringError
 from sparkring.spark_jobs.launch.barrier_task import Launch, objection
+from sparkring.spark_jobs.launch.encryption import ENCRYPTING, require_plaintext_allowed
 from sparkring.spark_jobs.launch.gpu import common_device
 from sparkring.spark_jobs.launch.hosts import TaskFacts
 from sparkring.spark_jobs.slots import local_slots
@@ -72,3 +77,17 @@ def test_what_spark_says_becomes_one_line(text: str, kind: type[SparkringError],
     assert type(error) is kind
     assert words in str(error)
     assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("name", ENCRYPTING)
+def test_a_ring_in_plaintext_needs_leave_where_spark_encrypts(name: str) -> None:
+    def session(**properties: str) -> SparkSession:
+        conf = SimpleNamespace(get=lambda key, default=None: properties.get(key, default))
+        return cast("SparkSession", SimpleNamespace(conf=conf))
+
+    cluster = {"spark.master": "spark://a:7077"}
+    with pytest.raises(ConfigError, match=f"{name} is true"):
+        require_plaintext_allowed(session(**cluster, **{name: "true"}), RingConfig())
+    require_plaintext_allowed(session(**cluster, **{name: "true"}), RingConfig(allow_plaintext=True))
+    require_plaintext_allowed(session(**cluster, **{name: "false"}), RingConfig())
+    require_plaintext_allowed(session(**{"spark.master": "local[2]", name: "true"}), RingConfig())
