@@ -59,7 +59,7 @@ class LateTransport:
     """A transport whose messages say when they were sent, and are handed out when they would have come."""
 
     def __init__(self, inner: SidecarTransport, link: Link) -> None:
-        self._inner, self._link, self.name = inner, link, inner.name
+        self._inner, self._link, self.name, self.journal = inner, link, inner.name, inner.journal
 
     def __enter__(self) -> Self:
         return self
@@ -85,10 +85,6 @@ class LateTransport:
     def drain(self) -> None:
         """See Transport."""
         self._inner.drain()
-
-    def note(self, text: str) -> None:
-        """See Transport."""
-        self._inner.note(text)
 
     def close(self) -> None:
         """See Transport."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import signal
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -146,6 +146,17 @@ class EnvironmentProblem(SparkringError, RuntimeError):
 class RingError(SparkringError, RuntimeError):
     """The ring could not start, or did not finish."""
 
+    place: str = ""
+    """What the rank was doing that raised it, e.g. ``stage 1, micro-batch 3, RECV_F3``; empty outside of a step."""
+    last_actions: tuple[str, ...] = ()
+    """What that rank did before, the newest last, e.g. ``2.31 s ago: F3``."""
+
+    def at(self, place: str, *, rank: int, last_actions: Sequence[str]) -> Self:
+        """Say in this error what its rank was doing and had done before; returns it."""
+        self.place, self.last_actions = place, tuple(last_actions)
+        self.args = (f"rank {rank} ({place}): {self} {_history(rank, last_actions)}",)
+        return self
+
 
 class NotEnoughSlots(RingError):
     """Spark cannot run that many ranks at once."""
@@ -199,28 +210,39 @@ class DeadlinePassed(RingError, TimeoutError):
     """Something that should have happened by now did not."""
 
 
+class RingEnded(RingError):
+    """Horovod ended on this rank while it wanted ``what``, because some other rank raised, died or left."""
+
+    def __init__(self, what: str, *, cause: str) -> None:
+        super().__init__(f"{what}: the ring has ended, so some rank raised or died ({cause}); see the other ranks' last lines.")
+
+
 class PeerSilent(RingError, TimeoutError):
-    """A rank that this one waits for said nothing until the deadline, or has ended: ``ended`` says how that was noticed.
+    """A rank that this one waits for said nothing until the deadline, or has ended: ``ended`` says how that was noticed."""
 
-    ``place`` is what the waiting rank was doing for whom, e.g. ``stage 1, micro-batch 3``.
-    """
-
-    def __init__(self, *, rank: int, peer: int, waited_for: str, seconds: float, ended: str = "", place: str = "",
-                 last_actions: Sequence[str] = ()) -> None:
-        self.rank, self.peer, self.waited_for, self.seconds, self.ended, self.place = rank, peer, waited_for, seconds, ended, place
+    def __init__(self, *, rank: int, peer: int, waited_for: str, seconds: float, ended: str = "", last_actions: Sequence[str] = ()) -> None:
+        self.rank, self.peer, self.waited_for, self.seconds, self.ended = rank, peer, waited_for, seconds, ended
         self.last_actions = tuple(last_actions)
-        who = f"rank {rank} ({place})" if place else f"rank {rank}"
-        if ended:
-            what = f"{who} waited for {waited_for}, but {ended}; see the other ranks' last lines"
-        else:
-            what = (f"{who} waited {seconds:g} s for {waited_for}, and rank {peer} said nothing; see rank {peer}'s last lines, "
-                    "or raise train.ring.deadline_s if it is only slow")
-        super().__init__(f"{what}. Last actions of rank {rank}: {', '.join(self.last_actions) or 'none'}.")
+        super().__init__(self._text())
 
-    def at(self, place: str) -> PeerSilent:
-        """The same, with what the waiting rank was doing."""
-        return PeerSilent(rank=self.rank, peer=self.peer, waited_for=self.waited_for, seconds=self.seconds, ended=self.ended, place=place,
-                          last_actions=self.last_actions)
+    def at(self, place: str, *, rank: int, last_actions: Sequence[str]) -> Self:
+        """The rank and its last actions are known already."""
+        self.place = place
+        self.args = (self._text(),)
+        return self
+
+    def _text(self) -> str:
+        who = f"rank {self.rank} ({self.place})" if self.place else f"rank {self.rank}"
+        if self.ended:
+            what = f"{who} waited for {self.waited_for}, but {self.ended}; see the other ranks' last lines"
+        else:
+            what = (f"{who} waited {self.seconds:g} s for {self.waited_for}, and rank {self.peer} said nothing; see rank {self.peer}'s "
+                    "last lines, or raise train.ring.deadline_s if it is only slow")
+        return f"{what}. {_history(self.rank, self.last_actions)}"
+
+
+def _history(rank: int, last_actions: Sequence[str]) -> str:
+    return f"Last actions of rank {rank}: {', '.join(last_actions) or 'none'}."
 
 
 class PipelineShapeError(RingError, ValueError):

@@ -9,15 +9,18 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
 from types import TracebackType
 from typing import Self
 
 import horovod.torch as hvd
 import torch
+from horovod.common.exceptions import HorovodInternalError
 from torch import Tensor
 
-from sparkring.errors import DeadlinePassed, RingError
+from sparkring.errors import DeadlinePassed, RingEnded, RingError
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Ranks, process_sets
 
@@ -50,6 +53,7 @@ class Communicator:
             RingError: Horovod counts other ranks than the launcher did.
         """
         self.context = context
+        self._openings = count()
         self._sets: dict[Ranks, hvd.ProcessSet] = {
             ranks: hvd.ProcessSet(list(ranks)) for ranks in _canonical((*process_sets(context.hosts), *extra_sets), context.size)}
         if hops:
@@ -77,14 +81,21 @@ class Communicator:
         """The process set of ``ranks``: one that the mesh listed, or the global one."""
         return hvd.global_process_set if len(ranks) == self.context.size else self._sets[ranks]
 
+    def opening(self) -> int:
+        """A number for what is opened now, by all ranks in the same order: it keeps names apart from those of what was open before."""
+        return next(self._openings)
+
     def sum(self, tensor: Tensor, *, name: str) -> Tensor:
         """Elementwise sum over all ranks, as a new tensor on the CPU; int64 wraps around."""
-        handle = hvd.allreduce_async(tensor.cpu(), name=name, op=hvd.Sum)
+        with ring_needed(name):
+            handle = hvd.allreduce_async(tensor.cpu(), name=name, op=hvd.Sum)
         return self._finish(handle, name)
 
     def gather(self, tensor: Tensor, *, name: str, deadline_s: float | None = None) -> Tensor:
         """All ranks' tensors, one after the other along the first axis; their lengths may differ, 0 included."""
-        return self._finish(hvd.allgather_async(tensor.cpu().contiguous(), name=name), name, deadline_s)
+        with ring_needed(name):
+            handle = hvd.allgather_async(tensor.cpu().contiguous(), name=name)
+        return self._finish(handle, name, deadline_s)
 
     def gather_bytes(self, data: bytes, *, name: str, deadline_s: float | None = None) -> list[bytes]:
         """All ranks' ``data``, by rank; any may be empty. Default deadline: the ring's."""
@@ -131,11 +142,12 @@ class Communicator:
         self.sum(torch.zeros(1), name=f"barrier.{name}")
 
     def _broadcast(self, tensor: Tensor, *, name: str) -> Tensor:
-        return self._finish(hvd.broadcast_async(tensor, root_rank=0, name=name), name)
+        with ring_needed(name):
+            handle = hvd.broadcast_async(tensor, root_rank=0, name=name)
+        return self._finish(handle, name)
 
     def _finish(self, handle: int, name: str, deadline_s: float | None = None) -> Tensor:
-        await_handles([handle], what=name, deadline_s=deadline_s or self.context.deadline_s)
-        result: Tensor = hvd.synchronize(handle)
+        (result,) = results_of([handle], what=name, deadline_s=deadline_s or self.context.deadline_s)
         return result
 
 
@@ -161,3 +173,30 @@ def await_handles(handles: Sequence[int], *, what: str, deadline_s: float) -> No
             raise DeadlinePassed(f"{what}: other ranks did not join within {deadline_s:g} s; "
                                  "see the other ranks' last lines, or raise train.ring.deadline_s if they are only slow.")
         time.sleep(POLL_S)
+
+
+def results_of(handles: Sequence[int], *, what: str, deadline_s: float) -> list[Tensor]:
+    """Wait for operations of Horovod, and return what they gave.
+
+    Raises:
+        DeadlinePassed: some are not done after ``deadline_s`` seconds.
+        RingEnded: another rank raised, died or left.
+    """
+    await_handles(handles, what=what, deadline_s=deadline_s)
+    with ring_needed(what):
+        return [hvd.synchronize(handle) for handle in handles]
+
+
+@contextmanager
+def ring_needed(what: str) -> Iterator[None]:
+    """Tell of Horovod's end while the block runs as RingEnded, which names what this rank wanted."""
+    try:
+        yield
+    except HorovodInternalError as error:
+        raise RingEnded(what, cause=first_sentence(error)) from None
+
+
+def first_sentence(error: Exception) -> str:
+    """Of what Horovod says."""
+    text = str(error).strip()
+    return text.splitlines()[0].split(". ")[0][:200] if text else type(error).__name__

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -21,12 +22,13 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from sparkring.errors import PeerSilent
+from sparkring.errors import RingError
 from sparkring.models.blocks import StageModule
-from sparkring.pipelines.parallel.schedule import Action, Kind, Schedule, Worker
+from sparkring.pipelines.parallel.schedule import CLOSING, TRANSFERS, Action, Kind, Schedule, Worker
 from sparkring.pipelines.parallel.schedule_memory import last_micro_batch
 from sparkring.pipelines.parallel.stage_backward import LayerOutputs, SplitBackward, WeightWork, weight_gradients
 from sparkring.pipelines.parallel.transport import Edge, Transport
+from sparkring.pipelines.parallel.watchdog import Journal
 
 Recompute = Literal["never", "always", "except_last"]
 """Which micro-batches' forward passes are done again instead of kept."""
@@ -95,6 +97,7 @@ class Executor:
         """
         self._schedule, self._worker, self._chunks, self._rank_of, self._transport = schedule, worker, chunks, rank_of, transport
         self._recompute = recompute
+        self._journal = Journal() if transport is None else transport.journal
         self._actions = schedule.actions[worker]
         self._last = last_micro_batch(schedule, worker)
         self._closing = next((action for action in reversed(self._actions) if action.kind in (Kind.B, Kind.W)), None)
@@ -121,7 +124,8 @@ class Executor:
         self.records = []
         for action in self._actions:
             began = time.perf_counter()
-            self._do(action, work)
+            with self._told_where(action):
+                self._do(action, work)
             self.records.append((action, began, time.perf_counter()))
         return self._loss
 
@@ -145,12 +149,15 @@ class Executor:
                 else:
                     self._inputs[action.chunk + 1, action.micro_batch] = outputs
             elif action.kind in FORWARD:
-                self._transfer(action)
+                with self._told_where(action):
+                    self._transfer(action)
         if self._transport is not None:
             self._transport.drain()
 
     def _do(self, action: Action, work: StepWork) -> None:
         place = (action.chunk, action.micro_batch)
+        if action.kind not in TRANSFERS:  # which the transport notes
+            self._journal.note(self._schedule.text(action))
         if action == self._closing:
             work.last_backward()
         match action.kind:
@@ -170,6 +177,24 @@ class Executor:
                 work.step(self._loss)
             case _:
                 self._transfer(action)
+
+    @contextmanager
+    def _told_where(self, action: Action) -> Iterator[None]:
+        """Let an error say what this rank was doing: ours in the message, others in a note below it."""
+        try:
+            yield
+        except Exception as error:
+            self._say_where(error, action)
+            raise
+
+    def _say_where(self, error: Exception, action: Action) -> None:
+        stage, rank = self._worker.stage, self._rank_of(self._worker)
+        of_what = "" if action.kind in CLOSING else f"micro-batch {action.micro_batch}, "
+        place = f"stage {stage}, {of_what}{self._schedule.text(action)}"
+        if not isinstance(error, RingError):
+            error.add_note(f"rank {rank} ({place})")
+        elif not error.place:
+            error.at(place, rank=rank, last_actions=self._journal.last())
 
     # -- forward ---------------------------------------------------------------------------------------------------------
 
@@ -241,14 +266,9 @@ class Executor:
     # -- transfers -------------------------------------------------------------------------------------------------------
 
     def _transfer(self, action: Action) -> None:
-        """Send or receive; PeerSilent then says in which stage and for which micro-batch."""
-        assert self._transport is not None, f"{action.text()} without a transport"
-        try:
-            self._pass_on(action, edge_of(self._schedule, action, self._rank_of), self._transport)
-        except PeerSilent as silent:
-            raise silent.at(f"stage {self._worker.stage}, micro-batch {action.micro_batch}, {self._schedule.text(action)}") from None
-
-    def _pass_on(self, action: Action, edge: Edge, transport: Transport) -> None:
+        transport = self._transport
+        assert transport is not None, f"{action.text()} without a transport"
+        edge = edge_of(self._schedule, action, self._rank_of)
         kind, chunk, micro_batch = action
         match kind:
             case Kind.SEND_F:

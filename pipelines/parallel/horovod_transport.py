@@ -22,7 +22,7 @@ from horovod.common.exceptions import HorovodInternalError
 from torch import Tensor
 
 from sparkring.errors import PipelineShapeError, RingError
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.communicator import Communicator, first_sentence
 from sparkring.pipelines.parallel.framed_link import FramedLink, Key
 from sparkring.pipelines.parallel.mesh import Ranks
 from sparkring.pipelines.parallel.transport import Edge, LinkedTransport, Undrained, canonical
@@ -45,6 +45,7 @@ class HorovodWire:
 
     def __init__(self, communicator: Communicator, edges: Sequence[Edge]) -> None:
         """Find the process set of each edge; the communicator was started with ``pairs(edges)``."""
+        self._opening = communicator.opening()
         self._sets = {edge: communicator.process_set(pairs([edge])[0]) for edge in edges if communicator.context.rank in edge[:2]}
         self._outgoing: dict[Key, int] = {}
         self._posted: dict[Key, int] = {}
@@ -102,12 +103,12 @@ class HorovodWire:
         """Nothing to let go of: Horovod ends with the communicator."""
 
     def _gather(self, key: Key, data: Tensor) -> int:
-        name = f"hop.{key.edge.source}>{key.edge.target}.{key.edge.name}.{key.slot}.{key.part}"
+        name = f"hop.{self._opening}.{key.edge.source}>{key.edge.target}.{key.edge.name}.{key.slot}.{key.part}"
         try:
             with torch.inference_mode(mode=False):  # Horovod's thread makes room in the result, which inference tensors do not let it
                 handle: int = hvd.allgather_async(data, name=name, process_set=self._sets[key.edge])
         except (HorovodInternalError, ValueError) as error:
-            raise Ended(_cause(error), whole_ring=True) from None
+            raise Ended(first_sentence(error), whole_ring=True) from None
         return handle
 
     def _reap(self) -> None:
@@ -120,7 +121,7 @@ class HorovodWire:
         try:
             result: Tensor = hvd.synchronize(handle)
         except HorovodInternalError as error:
-            raise Ended(_cause(error), whole_ring=True) from None
+            raise Ended(first_sentence(error), whole_ring=True) from None
         return result
 
 
@@ -140,8 +141,3 @@ class HorovodTransport(LinkedTransport):
         link = FramedLink(HorovodWire(communicator, edges), token=communicator.context.token, dynamic_shapes=dynamic_shapes)
         peers = set(range(communicator.context.size)) - {communicator.context.rank}
         super().__init__(communicator, edges, dict.fromkeys(peers, link), dynamic_shapes=dynamic_shapes)
-
-
-def _cause(error: Exception) -> str:
-    """The first sentence of what Horovod says."""
-    return str(error).strip().splitlines()[0].split(". ")[0][:200] if str(error).strip() else type(error).__name__

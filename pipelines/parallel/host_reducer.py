@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from sparkring.errors import DeadlinePassed
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.communicator import Communicator, ring_needed
 from sparkring.pipelines.parallel.mesh import Ranks
 from sparkring.pipelines.parallel.shared_segment import Segment
 
@@ -116,14 +116,15 @@ class HostReducer:
 
     def _ring_on(self, index: int) -> bool:
         """The leader: ring the host's sum once all shares are in, then tell the host."""
-        if index not in self._handles:
-            if not self._all_at(Phase.SUMMED, index):
+        with ring_needed("the ring between hosts"):
+            if index not in self._handles:
+                if not self._all_at(Phase.SUMMED, index):
+                    return False
+                self._handles[index] = hvd.allreduce_async_(
+                    self._mine.buffers[index], name=f"gradients.leaders.{index}", op=hvd.Sum, process_set=self._ring)
+            if not hvd.poll(self._handles[index]):
                 return False
-            self._handles[index] = hvd.allreduce_async_(
-                self._mine.buffers[index], name=f"gradients.leaders.{index}", op=hvd.Sum, process_set=self._ring)
-        if not hvd.poll(self._handles[index]):
-            return False
-        hvd.synchronize(self._handles.pop(index))
+            hvd.synchronize(self._handles.pop(index))
         self._tell(Phase.RUNG, index)
         self._open[index] = Phase.RUNG
         return True

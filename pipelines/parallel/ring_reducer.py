@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import horovod.torch as hvd
 from torch import Tensor
 
-from sparkring.pipelines.parallel.communicator import Communicator, await_handles
+from sparkring.pipelines.parallel.communicator import Communicator, results_of, ring_needed
 from sparkring.pipelines.parallel.mesh import Ranks
 
 
@@ -23,16 +23,15 @@ class RingReducer:
 
     def ready(self, index: int) -> None:
         """Start the allreduce of one buffer."""
-        if self._set is not None:
+        if self._set is None:
+            return
+        with ring_needed("gradient allreduce"):
             self._handles[index] = hvd.allreduce_async_(
                 self.buffers[index], name=f"gradients.{index}", op=hvd.Sum, process_set=self._set)
 
     def finish(self) -> None:
         """Wait for all of them."""
-        handles = list(self._handles.values())
-        await_handles(handles, what="gradient allreduce", deadline_s=self._context.deadline_s)
-        for handle in handles:
-            hvd.synchronize(handle)
+        results_of(list(self._handles.values()), what="gradient allreduce", deadline_s=self._context.deadline_s)
         self._handles.clear()
 
     def close(self) -> None:

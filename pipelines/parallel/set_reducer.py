@@ -11,7 +11,7 @@ import horovod.torch as hvd
 import torch
 from torch import Tensor
 
-from sparkring.pipelines.parallel.communicator import Communicator, await_handles
+from sparkring.pipelines.parallel.communicator import Communicator, results_of, ring_needed
 from sparkring.pipelines.parallel.mesh import Ranks
 
 
@@ -56,8 +56,8 @@ class HorovodSetReducer:
             return
         summed = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
         what = f"{self._label}.{name}"
-        handle = hvd.allreduce_async_(summed, name=what, op=hvd.Sum, process_set=self._set)
-        await_handles([handle], what=what, deadline_s=self._deadline_s)
-        hvd.synchronize(handle)
+        with ring_needed(what):
+            handle = hvd.allreduce_async_(summed, name=what, op=hvd.Sum, process_set=self._set)
+        results_of([handle], what=what, deadline_s=self._deadline_s)
         if summed is not tensor:
             tensor.copy_(summed)

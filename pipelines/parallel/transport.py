@@ -43,10 +43,22 @@ class Edge(NamedTuple):
         return f"{self.name} {self.source}>{self.target}"
 
 
+class _Message(NamedTuple):
+    """One message, as the journal names it."""
+
+    edge: Edge
+    slot: int
+
+    def __str__(self) -> str:
+        return f"edge {self.edge} slot {self.slot}"
+
+
 class Transport(Protocol):
     """What carries messages between stages."""
 
     name: str
+    journal: Journal
+    """What this rank did last, for errors; whoever uses the transport adds to it."""
 
     def send(self, edge: Edge, slot: int, tensors: Sequence[Tensor]) -> None:
         """Send ``tensors``; never waits. They must not change before ``drain``. A slot is free again when its message was received.
@@ -72,9 +84,6 @@ class Transport(Protocol):
         Raises:
             PeerSilent: some rank did not take a message within the deadline.
         """
-
-    def note(self, text: str) -> None:
-        """Add a line to what an error tells about this rank's last actions."""
 
     def close(self) -> None:
         """Let go of everything, without waiting; ``drain`` first if what was sent is still wanted."""
@@ -133,7 +142,7 @@ class LinkedTransport:
         self._outward = {edge: links[edge.target] for edge in edges if edge.source == context.rank}
         self._inward = {edge: links[edge.source] for edge in edges if edge.target == context.rank}
         self._agreed: dict[Edge, Layout] = {}
-        self._journal = Journal()
+        self.journal = Journal()
 
     def __enter__(self) -> Self:
         return self
@@ -154,7 +163,7 @@ class LinkedTransport:
             if layout != agreed:
                 self._refuse(link, edge, slot, agreed=agreed, found=layout)
             layout = agreed  # it has computed its offsets already
-        self._journal.note("send", (edge, slot))
+        self.journal.note("send", _Message(edge, slot))
         try:
             link.send(edge, slot, layout, tensors)
         except Ended as ended:
@@ -163,7 +172,7 @@ class LinkedTransport:
     def expect(self, edge: Edge, slot: int) -> None:
         """See Transport."""
         link = self._inward.get(edge) or self._foreign(edge, "receive")
-        self._journal.note("expect", (edge, slot))
+        self.journal.note("expect", _Message(edge, slot))
         try:
             link.expect(edge, slot)
         except Ended as ended:
@@ -172,7 +181,7 @@ class LinkedTransport:
     def receive(self, edge: Edge, slot: int) -> list[Tensor]:
         """See Transport."""
         link = self._inward.get(edge) or self._foreign(edge, "receive")
-        self._journal.note("receive", (edge, slot))
+        self.journal.note("receive", _Message(edge, slot))
         began = time.monotonic()
         try:
             _, tensors = link.receive(edge, slot, began + self._deadline_s)
@@ -187,16 +196,12 @@ class LinkedTransport:
     def drain(self) -> None:
         """See Transport."""
         began = time.monotonic()
-        self._journal.note("drain")
+        self.journal.note("drain")
         for link in self._distinct():
             try:
                 link.drain(began + self._deadline_s)
             except Undrained as late:
                 self._silent(late.edge, late.slot, late.edge.target, verb="to be rid of", ended=late.ended, began=began)
-
-    def note(self, text: str) -> None:
-        """See Transport."""
-        self._journal.note(text)
 
     def close(self) -> None:
         """See Transport."""
@@ -208,7 +213,7 @@ class LinkedTransport:
 
     def _refuse(self, link: Link, edge: Edge, slot: int, *, agreed: Layout, found: Layout) -> NoReturn:
         """Tell the receiver, for half the deadline at most, and raise."""
-        self._journal.note("refuse", (edge, slot))
+        self.journal.note("refuse", _Message(edge, slot))
         with suppress(Silence, Ended, Undrained):  # a receiver that cannot be told will hear of it by our end
             link.refuse(edge, slot, agreed=agreed, found=found, until=time.monotonic() + self._deadline_s / 2)
         raise self._other_shape(edge, slot, agreed=agreed, found=found)
@@ -221,7 +226,7 @@ class LinkedTransport:
     def _silent(self, edge: Edge, slot: int, peer: int, *, verb: str, ended: Ended | None, began: float | None = None) -> NoReturn:
         seconds = 0.0 if began is None else round(time.monotonic() - began, 1)
         raise PeerSilent(rank=self._rank, peer=peer, waited_for=f"{self.name} {verb} edge {edge} slot {slot}", seconds=seconds,
-                         ended=ended.clause(peer) if ended else "", last_actions=self._journal.last()) from None
+                         ended=ended.clause(peer) if ended else "", last_actions=self.journal.last()) from None
 
     def _foreign(self, edge: Edge, verb: str) -> NoReturn:
         known = sorted(self._outward if verb == "send" else self._inward)

@@ -22,7 +22,7 @@ class Journal:
         self._lines.append((time.monotonic(), what, about))
 
     def last(self) -> tuple[str, ...]:
-        """The lines with their age, e.g. ``2.31 s ago: send f1 of 0>1 slot 3``."""
+        """The lines with their age, e.g. ``2.31 s ago: send edge f1 0>1 slot 3``."""
         now = time.monotonic()
         return tuple(f"{now - when:.2f} s ago: {what} {about}".rstrip() for when, what, about in tuple(self._lines))
 

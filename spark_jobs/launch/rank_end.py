@@ -115,7 +115,7 @@ def results_or_error(ends: Iterable[RankEnd]) -> list[Json]:
 
 
 def _tells_of_a_lost_peer(text: str) -> bool:
-    """Whether Horovod, Gloo or a transport of ours says in ``text`` that the other end of a connection is gone, or silent."""
-    signs = ("PeerSilent: ", "HorovodInternalError", "Horovod has been shut down", "Connection closed by peer", "Connection reset by peer",
-             "gloo::IoException")
+    """Whether Horovod, Gloo or a rank of ours says in ``text`` that another rank is gone, or silent."""
+    signs = ("PeerSilent: ", "RingEnded: ", "HorovodInternalError", "Horovod has been shut down", "Connection closed by peer",
+             "Connection reset by peer", "gloo::IoException")
     return any(sign in text for sign in signs)

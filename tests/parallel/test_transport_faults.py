@@ -1,6 +1,6 @@
 """A wait for another rank ends, in a typed error that says which; and the traps of Horovod, each beside what happens without care.
 
-T1 to T10 are the numbers by which the traps are known in this project's notes on parallelism.
+T1 to T11 are the numbers by which the traps are known in this project's notes on parallelism; T6 is in test_process_sets.py.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import horovod.torch as hvd
@@ -20,6 +21,7 @@ from sparkring.errors import DeadlinePassed, PeerSilent, RingError
 from sparkring.pipelines.parallel.communicator import Communicator, await_handles
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.transport import Edge
+from sparkring.pipelines.training.gradient_ring import GradientRing
 from tests.support.ranks import run_on_ranks
 from tests.support.transports import WAYS, both_ways, opened, started, transport
 
@@ -49,7 +51,7 @@ def _fault(context: RankContext, way: str, fault: str) -> PeerSilent | None:
     link.receive(B, 0)
     if fault in ("sleeps", "takes nothing"):
         link._deadline_s = DEADLINE_S  # the others are noticed before the deadline
-    link.note("F1 of chunk 0")
+    link.journal.note("F1 of chunk 0")
     try:
         if fault == "takes nothing":
             link.send(F, 0, [torch.ones(10**5)])
@@ -121,6 +123,28 @@ def test_t1_t3_operations_meet_by_edge_direction_and_slot_where_counted_or_repea
     assert second == ["f1 0>1: 10", "other 0>1: 10", "unnamed operations did not meet"]  # the control for T1
 
 
+def _scaled(context: RankContext) -> tuple[float, float]:
+    """What rank 0 gets as the gradient of a number that rank 1 has multiplied by 3: by our messages, and by Horovod's own broadcast."""
+    with opened(context, "horovod", [F, B]) as (communicator, link):
+        theirs = torch.ones(1, requires_grad=True)
+        (hvd.broadcast(theirs, root_rank=0, name="theirs") * 3.0 * context.rank).sum().backward()
+        communicator.barrier("theirs")
+        if context.rank == 0:
+            link.send(F, 0, [torch.ones(1)])
+            return float(link.receive(B, 0)[0]), float(theirs.grad or 0.0)
+        received = link.receive(F, 0)[0].requires_grad_()
+        (received * 3.0).sum().backward()
+        assert received.grad is not None
+        link.send(B, 0, [received.grad])
+        return 0.0, 0.0
+
+
+def test_t2_a_gradient_crosses_a_border_as_it_is_where_horovods_operations_average_it() -> None:
+    ours, theirs = run_on_ranks(2, _scaled)[0]
+    assert ours == 3.0
+    assert theirs == 1.5  # the control; that of an allreduce is in test_tensor_parallel.py
+
+
 def _stall(context: RankContext) -> tuple[bool, str]:
     os.environ.update({"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"})
     communicator = started(context, "horovod", [F, B])
@@ -156,6 +180,34 @@ def _world(context: RankContext, care: bool) -> tuple[str, int]:
 def test_t5_a_set_of_the_whole_ring_is_horovods_global_one() -> None:
     assert run_on_ranks(2, _world, True) == [("", 2), ("", 2)]
     assert all(error for error, _ in run_on_ranks(2, _world, False))  # the control: named as a set of its own, it is a duplicate
+
+
+ROUNDS = 200
+"""Of sums after a rank has left: enough for the others to hear of it."""
+
+
+def _leave(context: RankContext, care: bool) -> tuple[str, int]:
+    """Rank 2 has nothing left to do while ranks 0 and 1 go on to sum over a set that it is not in."""
+    with ExitStack() as stack:
+        communicator = Communicator(context, extra_sets=[(0, 1)])
+        if care:
+            stack.enter_context(communicator)
+        if context.rank == 2:
+            if not care:
+                hvd.shutdown()
+            return "", ROUNDS
+        for done in range(ROUNDS):
+            try:
+                hvd.synchronize(hvd.allreduce_async(torch.ones(1), name=f"sum.{done}", process_set=communicator.process_set((0, 1))))
+            except (HorovodInternalError, ValueError) as error:
+                return str(error), done
+        return "", ROUNDS
+
+
+def test_t7_a_rank_that_is_done_first_waits_for_the_others_whose_ring_would_end_with_it() -> None:
+    assert run_on_ranks(3, _leave, True) == [("", ROUNDS)] * 3
+    left = run_on_ranks(3, _leave, False, doomed=(2,))[:2]  # the control
+    assert all(said and done < ROUNDS for said, done in left)
 
 
 def _processor_s(context: RankContext, way: str) -> tuple[float, float]:
@@ -206,3 +258,59 @@ def _starved(context: RankContext, timeout_s: str) -> str:
 def test_t10_a_starved_rank_costs_its_ring_only_time_where_gloos_timeout_is_long() -> None:
     assert run_on_ranks(2, _starved, "60", doomed=(1,))[0] == "received 10"
     assert run_on_ranks(2, _starved, "2", doomed=(1,))[0] not in ("", "received 10")
+
+
+def _without_rank_0(context: RankContext) -> tuple[float, str]:
+    """Ranks 1 and 2 sum gradients by themselves: by our ring, and by Horovod's optimizer with groups."""
+    group = (1, 2) if context.rank else (0,)
+    with Communicator(context, extra_sets=[(1, 2)]) as communicator:
+        layer = torch.nn.Linear(1, 1, bias=False)
+        ring = GradientRing(layer.parameters(), communicator, bucket_mb=1, group=group)
+        ring.begin(0.0)
+        (layer(torch.ones(1, 1)) * context.rank).sum().backward()
+        ring.finish()
+        assert layer.weight.grad is not None
+        summed, said = float(layer.weight.grad), ""
+        if context.rank:
+            try:
+                hvd.DistributedOptimizer(torch.optim.SGD(layer.parameters(), lr=0.1), named_parameters=layer.named_parameters(), groups=1,
+                                         process_set=communicator.process_set((1, 2)))
+            except (HorovodInternalError, ValueError, RuntimeError) as error:
+                said = f"{type(error).__name__}: {error}"
+        communicator.barrier("tried")
+        ring.close()
+        return summed, said
+
+
+def test_t9_replicas_without_rank_0_sum_their_gradients_where_horovods_optimizer_asks_for_rank_0() -> None:
+    alone, *others = run_on_ranks(3, _without_rank_0)
+    assert alone == (0.0, "")
+    assert [summed for summed, _ in others] == [3.0, 3.0]
+    assert all(said for _, said in others)  # the control
+
+
+def _second_life(context: RankContext, care: bool) -> tuple[float, str]:
+    """A ring ends and starts again in the same processes, as an elastic ring does: what ranks 0 and 1 then sum over their set."""
+    with Communicator(context, extra_sets=[(0, 1)]) as communicator:
+        pair = communicator.process_set((0, 1))
+    with ExitStack() as stack:
+        if care:
+            pair = stack.enter_context(Communicator(context, extra_sets=[(0, 1)])).process_set((0, 1))
+        else:
+            hvd.init()
+        total, said = 0.0, ""
+        if context.rank < 2:
+            try:
+                total = float(hvd.allreduce(torch.ones(1), name="pair", op=hvd.Sum, process_set=pair))
+            except (HorovodInternalError, ValueError, RuntimeError, TypeError) as error:
+                said = f"{type(error).__name__}: {error}"
+        if not care:
+            hvd.allreduce(torch.ones(1), name="tried")
+        return total, said
+
+
+def test_t11_a_ring_that_starts_again_has_its_sets_where_a_bare_start_has_forgotten_them() -> None:
+    assert run_on_ranks(3, _second_life, True) == [(2.0, ""), (2.0, ""), (0.0, "")]
+    first, second, _ = run_on_ranks(3, _second_life, False)
+    assert first[1]  # the control
+    assert second[1]
