@@ -42,7 +42,7 @@ from sparkring.pipelines.training.optimizer import make_optimizer
 
 ROWS = 12
 """Of a step, over all ranks."""
-ROW_S = 0.16 / ROWS
+ROW_S = 0.13 / ROWS
 """Seconds in which one rank takes a row through all passes."""
 BUCKET_MB = 25.0
 OPTIMIZER = OptimizerConfig()
