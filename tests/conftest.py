@@ -13,7 +13,6 @@ MARKED_FOLDERS = {"parallel", "cluster", "spark", "e2e"}
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")  # before torch or numpy is imported, here and in every process that a test starts
 
-
 # A test's JVM lives for seconds. The second compiler and a collector's threads take half of its time and never pay that back (measured:
 # a session and three prepares 22 s of processor time in place of 46).
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
