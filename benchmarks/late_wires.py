@@ -67,17 +67,17 @@ class LateTransport:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def send(self, edge: Edge, slot: int, tensors: Sequence[Tensor]) -> None:
+    def send(self, edge: Edge, slot: int, tensors: Sequence[Tensor], *, rows: int = 0) -> None:
         """See Transport."""
-        self._inner.send(edge, slot, [torch.tensor(time.monotonic(), dtype=torch.float64), *tensors])
+        self._inner.send(edge, slot, [torch.tensor(time.monotonic(), dtype=torch.float64), *tensors], rows=rows)
 
-    def expect(self, edge: Edge, slot: int) -> None:
+    def expect(self, edge: Edge, slot: int, *, rows: int = 0) -> None:
         """See Transport."""
-        self._inner.expect(edge, slot)
+        self._inner.expect(edge, slot, rows=rows)
 
-    def receive(self, edge: Edge, slot: int) -> list[Tensor]:
+    def receive(self, edge: Edge, slot: int, *, rows: int = 0) -> list[Tensor]:
         """See Transport; the sender's clock is this rank's, since they share a machine."""
-        sent, *tensors = self._inner.receive(edge, slot)
+        sent, *tensors = self._inner.receive(edge, slot, rows=rows)
         due = float(sent) + self._link.message_s(sum(tensor.nbytes for tensor in tensors))
         time.sleep(max(0.0, due - time.monotonic()))
         return tensors

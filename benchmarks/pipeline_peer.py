@@ -113,7 +113,7 @@ def by_sparkring(communicator: Communicator, name: str, stack: ExitStack) -> Ste
     def rank_of(worker: Worker) -> int:
         return worker.stage
 
-    transport = stack.enter_context(SidecarTransport(communicator, edges_of(schedule, rank_of), dynamic_shapes=True))  # as in training
+    transport = stack.enter_context(SidecarTransport(communicator, edges_of(schedule, rank_of)))
     executor = Executor(schedule, Worker(rank, 0), {rank: stage}, rank_of=rank_of, transport=transport)
     ring = GradientRing(stage.parameters(), communicator, bucket_mb=25.0, group=(rank,))
     stack.callback(ring.close)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import overload
@@ -32,10 +33,10 @@ X, LOGITS = "x", "logits"
 """What most blocks read and write, and what the last one writes."""
 
 
-def in_turn(parts: Sequence[nn.Module], x: Tensor) -> Tensor:
-    """Pass ``x`` through the parts, one after the other."""
+def in_turn(parts: Sequence[nn.Module], x: Tensor, *beside: Tensor) -> Tensor:
+    """Pass ``x`` through the parts, one after the other; each takes what stands ``beside`` it, too."""
     for part in parts:
-        x = part(x)
+        x = part(x, *beside)
     return x
 
 
@@ -130,6 +131,9 @@ class BlockList(Sequence[Block]):
 class BlockRun(nn.Module):
     """The modules of blocks ``first`` to ``last`` under their names in the whole model."""
 
+    autocast: torch.dtype | None = None
+    """Type in which each block computes what ``torch.autocast`` casts down; None: as its parameters are."""
+
     def __init__(self, blocks: BlockList, *, first: int = 0, last: int | None = None, seed: int | None = None) -> None:
         """Build the run's parts and nothing else.
 
@@ -156,8 +160,15 @@ class BlockRun(nn.Module):
         """Run the blocks on ``crossing(first)``; returns ``crossing(last)``."""
         known = dict(tensors)
         for block in self.own_blocks:
-            known |= block([self.get_submodule(name) for name in block.parts], known)
+            with self._casting(known):  # a block at a time, so that a cut between blocks changes nothing
+                known |= block([self.get_submodule(name) for name in block.parts], known)
         return {name: known[name] for name in self.block_list.crossing(self.last)}
+
+
+    def _casting(self, tensors: Mapping[str, Tensor]) -> AbstractContextManager[object]:
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(next(iter(tensors.values())).device.type, dtype=self.autocast)
 
 
 class StageModule(BlockRun):

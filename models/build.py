@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
-
 from sparkring.conf.schema import ImageModelConfig, ModelConfig, TabularModelConfig
 from sparkring.errors import ConfigError
 from sparkring.models.blocks import BlockList, WholeModel
@@ -32,19 +30,24 @@ class Shapes:
     """Logits of a row: 1 for a 0 / 1 label, else as many as there are classes."""
 
 
-def build_model(config: ModelConfig, shapes: Shapes) -> nn.Module:
+def build_model(config: ModelConfig, shapes: Shapes) -> WholeModel:
     """Build an untrained network for rows of these shapes.
 
     Args:
         config: Kind and sizes.
         shapes: Of the dataset's rows.
     Returns:
-        A module called with the manifest's input tensors by name; it returns logits, of shape (rows,) for a 0 / 1 label,
-        (rows, classes), or (rows, length, vocabulary).
+        A module called with the manifest's input tensors by name, and with ``row_seeds`` (rows,) int64 if it has dropout; it
+        returns logits, of shape (rows,) for a 0 / 1 label, (rows, classes), or (rows, length, vocabulary).
     Raises:
         ConfigError: this kind of network does not take such rows.
     """
     return WholeModel(list_blocks(config, shapes))
+
+
+def without_dropout(config: ModelConfig) -> ModelConfig:
+    """The network as it predicts: the same parameters, and no seeds of rows to bring."""
+    return config.model_copy(update={"dropout": 0.0})
 
 
 def list_blocks(config: ModelConfig, shapes: Shapes) -> BlockList:
@@ -52,11 +55,12 @@ def list_blocks(config: ModelConfig, shapes: Shapes) -> BlockList:
     _require_features(config, shapes)
     if isinstance(config, TabularModelConfig):
         return tabular_blocks(shapes.num_numeric, shapes.cardinalities, hidden=config.hidden, max_embedding=config.max_embedding,
-                              num_outputs=shapes.num_outputs)
+                              num_outputs=shapes.num_outputs, dropout=config.dropout)
     if isinstance(config, ImageModelConfig):
         assert shapes.image is not None
-        return image_blocks(shapes.image[0], shapes.num_outputs, widths=config.widths, norm=config.norm)
-    return text_blocks(shapes.vocabulary, shapes.length, width=config.width, layers=config.layers, heads=config.heads, tied=config.tied)
+        return image_blocks(shapes.image[0], shapes.num_outputs, widths=config.widths, norm=config.norm, dropout=config.dropout)
+    return text_blocks(shapes.vocabulary, shapes.length, width=config.width, layers=config.layers, heads=config.heads, tied=config.tied,
+                       dropout=config.dropout)
 
 
 def _require_features(config: ModelConfig, shapes: Shapes) -> None:

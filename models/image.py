@@ -3,13 +3,13 @@
     image (B, C, H, W) -> conv 3x3 -> norm -> [stage: (halve, but in the first) -> residual block] x len(widths)
                        -> mean over H and W -> linear -> logits (B, K)
 
-    residual block:  x + conv3x3(relu(norm(conv3x3(relu(norm(x))))))
+    residual block:  x + conv3x3(dropout(relu(norm(conv3x3(relu(norm(x)))))))
 
 Normalisation is by groups of channels of one image: a row's logits do not depend on which rows it meets on its rank, so the
 ring's gradient is the serial one however the rows are dealt. By choice it is over the rows of a micro-batch instead
 (``batch_norm.py``); then micro-batches are a part of what is trained.
 Source: He et al., "Identity mappings in deep residual networks", ECCV 2016 (the block); Wu and He, "Group
-normalization", ECCV 2018.
+normalization", ECCV 2018; Zagoruyko and Komodakis, "Wide residual networks", BMVC 2016 (where dropout acts).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sparkring.models.batch_norm import StepBatchNorm
-from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, WholeModel
+from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, WholeModel, X
+from sparkring.models.dropout import ROW_SEEDS, RowDropout
 
 IMAGE = "image"
 Norm = Literal["group", "batch"]
@@ -35,12 +36,12 @@ CHANNELS_PER_GROUP = 8
 class ImageNetwork(WholeModel):
     """Predicts class logits from one image a row: called with ``image`` (B, C, H, W) floats."""
 
-    def __init__(self, channels: int, num_outputs: int, *, widths: Sequence[int], norm: Norm = "group") -> None:
+    def __init__(self, channels: int, num_outputs: int, *, widths: Sequence[int], norm: Norm = "group", dropout: float = 0.0) -> None:
         """Build the layers; the arguments are those of ``image_blocks``."""
-        super().__init__(image_blocks(channels, num_outputs, widths=widths, norm=norm))
+        super().__init__(image_blocks(channels, num_outputs, widths=widths, norm=norm, dropout=dropout))
 
 
-def image_blocks(channels: int, num_outputs: int, *, widths: Sequence[int], norm: Norm = "group") -> BlockList:
+def image_blocks(channels: int, num_outputs: int, *, widths: Sequence[int], norm: Norm = "group", dropout: float = 0.0) -> BlockList:
     """The network's blocks: the stem, each halving and each residual block, and what makes logits.
 
     Args:
@@ -48,32 +49,35 @@ def image_blocks(channels: int, num_outputs: int, *, widths: Sequence[int], norm
         num_outputs: K, the logits of a row; with 1 they are returned as (B,).
         widths: Channels of each stage; every stage but the first halves height and width.
         norm: Over groups of channels of a row, or over the rows of a micro-batch.
+        dropout: Share dropped inside each residual block; above 0 the network takes ``row_seeds`` (B,), too.
     """
-    made: list[Factory] = []
+    seeds = (ROW_SEEDS,) if dropout else ()
+    made: list[tuple[Factory, tuple[str, ...]]] = []
     for before, width in zip((0, *widths), widths, strict=False):
         if before:
-            made.append(partial(nn.Conv2d, before, width, 3, stride=2, padding=1, bias=needs_bias(norm)))
-        made.append(partial(ResidualBlock, width, norm))
+            made.append((partial(nn.Conv2d, before, width, 3, stride=2, padding=1, bias=needs_bias(norm)), (X,)))
+        made.append((partial(ResidualBlock, width, norm, dropout=dropout, name=f"stages.{len(made)}"), (X, *seeds)))
     head: dict[str, Factory] = {"norm": partial(_norm, widths[-1], norm), "head": partial(nn.Linear, widths[-1], num_outputs)}
     return BlockList((
         Block("stem", {"stem": partial(nn.Conv2d, channels, widths[0], 3, padding=1, bias=needs_bias(norm))}, reads=(IMAGE,)),
-        *(Block(f"stages.{place}", {f"stages.{place}": make}) for place, make in enumerate(made)),
-        Block("head", head, run=_pooled_logits, writes=(LOGITS,))), inputs=(IMAGE,))
+        *(Block(f"stages.{place}", {f"stages.{place}": make}, reads=reads) for place, (make, reads) in enumerate(made)),
+        Block("head", head, run=_pooled_logits, writes=(LOGITS,))), inputs=(IMAGE, *seeds))
 
 
 class ResidualBlock(nn.Module):
     """Two normalised 3x3 convolutions around which the input passes."""
 
-    def __init__(self, width: int, norm: Norm = "group") -> None:
+    def __init__(self, width: int, norm: Norm = "group", *, dropout: float = 0.0, name: str = "") -> None:
         super().__init__()
         bias = needs_bias(norm)
         self.norm1, self.conv1 = _norm(width, norm), nn.Conv2d(width, width, 3, padding=1, bias=bias)
         self.norm2, self.conv2 = _norm(width, norm), nn.Conv2d(width, width, 3, padding=1, bias=bias)
+        self.dropout = RowDropout(dropout, place=name)
 
-    def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Return a tensor of the input's shape."""
+    def forward(self, x_BCHW: Tensor, *row_seeds_B: Tensor) -> Tensor:
+        """Return a tensor of the input's shape; with dropout it takes the rows' seeds, too."""
         hidden = self.conv1(functional.relu(self.norm1(x_BCHW)))
-        changed: Tensor = x_BCHW + self.conv2(functional.relu(self.norm2(hidden)))
+        changed: Tensor = x_BCHW + self.conv2(self.dropout(functional.relu(self.norm2(hidden)), *row_seeds_B))
         return changed
 
 

@@ -1,4 +1,4 @@
-"""Losses summed over rows; who divides by how many is the training step's affair, not the loss's."""
+"""Losses summed over rows; who divides by how many is the training step's affair, not the loss's. Computed in float32 at least."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ def log_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
 
     Args:
         logits: (rows,) log odds of label 1.
-        labels: (rows,) 0 or 1, of the logits' type.
+        labels: (rows,) 0 or 1, of the logits' type or wider.
     Returns:
         A scalar; 0 for no rows.
     """
-    return functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+    return functional.binary_cross_entropy_with_logits(widened(logits), labels, reduction="sum")
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
     Returns:
         A scalar; 0 for no rows.
     """
-    return functional.cross_entropy(logits, labels, reduction="sum")
+    return functional.cross_entropy(widened(logits), labels, reduction="sum")
 
 
 def next_token_loss_sum(logits: Tensor, tokens: Tensor, *, pad_id: int) -> Tensor:
@@ -53,8 +53,13 @@ def next_token_nats(logits: Tensor, tokens: Tensor, *, pad_id: int) -> tuple[Ten
         is none (the end of the row, padding) the nats are 0.
     """
     targets = next_tokens(tokens, pad_id=pad_id)
-    nats = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=pad_id, reduction="none")
+    nats = functional.cross_entropy(widened(logits).flatten(0, 1), targets.flatten(), ignore_index=pad_id, reduction="none")
     return nats.view_as(targets), targets != pad_id
+
+
+def widened(logits: Tensor) -> Tensor:
+    """The logits as float32 where their type has fewer bits."""
+    return logits.float() if logits.dtype.itemsize < 4 else logits
 
 
 def next_tokens(tokens: Tensor, *, pad_id: int) -> Tensor:

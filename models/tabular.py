@@ -1,7 +1,7 @@
 """The network for tables: an embedding for each category column beside the numbers, then a multilayer perceptron.
 
     categorical (B, C) -> C embeddings -+
-                                        +-> concat -> [linear -> ReLU] x len(hidden) -> linear -> logits (B, K)
+                                        +-> concat -> [linear -> ReLU -> dropout] x len(hidden) -> linear -> logits (B, K)
     numeric     (B, F) -----------------+
 
 Shapes: B rows, F numeric features, C category columns, K logits a row.
@@ -17,7 +17,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, WholeModel
+from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, WholeModel, X, in_turn
+from sparkring.models.dropout import ROW_SEEDS, RowDropout
 
 NUMERIC, CATEGORICAL = "numeric", "categorical"
 
@@ -26,13 +27,14 @@ class TabularNetwork(WholeModel):
     """Predicts a label from one row of a table: called with ``numeric`` (B, F) floats and ``categorical`` (B, C) int64 ids."""
 
     def __init__(self, num_numeric: int, cardinalities: Sequence[int], *, hidden: Sequence[int], max_embedding: int,
-                 num_outputs: int = 1) -> None:
+                 num_outputs: int = 1, dropout: float = 0.0) -> None:
         """Build the layers; the arguments are those of ``tabular_blocks``."""
-        super().__init__(tabular_blocks(num_numeric, cardinalities, hidden=hidden, max_embedding=max_embedding, num_outputs=num_outputs))
+        super().__init__(tabular_blocks(num_numeric, cardinalities, hidden=hidden, max_embedding=max_embedding, num_outputs=num_outputs,
+                                        dropout=dropout))
 
 
 def tabular_blocks(num_numeric: int, cardinalities: Sequence[int], *, hidden: Sequence[int], max_embedding: int,
-                   num_outputs: int = 1) -> BlockList:
+                   num_outputs: int = 1, dropout: float = 0.0) -> BlockList:
     """The network's blocks: the embeddings, each hidden layer, and what makes logits.
 
     Args:
@@ -41,24 +43,32 @@ def tabular_blocks(num_numeric: int, cardinalities: Sequence[int], *, hidden: Se
         hidden: Widths of the hidden layers.
         max_embedding: Largest embedding width.
         num_outputs: K; with 1 the logits are returned as (B,).
+        dropout: Share of each hidden layer's outputs that is dropped; above 0 the network takes ``row_seeds`` (B,), too.
     """
     columns = [(size, embedding_width(size, limit=max_embedding)) for size in cardinalities]
     embeddings: dict[str, Factory] = {
         f"embeddings.{column}": partial(nn.Embedding, size, width) for column, (size, width) in enumerate(columns)}
     widths = [num_numeric + sum(width for _, width in columns), *hidden, num_outputs]
     layers = [(f"layers.{2 * place}", partial(nn.Linear, *pair)) for place, pair in enumerate(pairwise(widths))]  # odd ones: ReLU
+    seeds = (ROW_SEEDS,) if dropout else ()
+
+    def hidden_parts(name: str, make: Factory) -> dict[str, Factory]:
+        drop: dict[str, Factory] = {name.replace("layers", "dropouts"): partial(RowDropout, dropout, place=name)} if dropout else {}
+        return {name: make, **drop}
+
     return BlockList((
         Block("embeddings", embeddings, run=_embed, reads=(NUMERIC, CATEGORICAL)),
-        *(Block(name, {name: make}, run=_hidden) for name, make in layers[:-1]),
-        *(Block(name, {name: make}, run=_logits, writes=(LOGITS,)) for name, make in layers[-1:])), inputs=(NUMERIC, CATEGORICAL))
+        *(Block(name, hidden_parts(name, make), run=_hidden, reads=(X, *seeds)) for name, make in layers[:-1]),
+        *(Block(name, {name: make}, run=_logits, writes=(LOGITS,)) for name, make in layers[-1:])), inputs=(NUMERIC, CATEGORICAL, *seeds))
 
 
 def _embed(parts: Sequence[nn.Module], numeric: Tensor, categorical: Tensor) -> Tensor:
     return torch.cat([numeric, *(embed(categorical[:, column]) for column, embed in enumerate(parts))], dim=1)
 
 
-def _hidden(parts: Sequence[nn.Module], x: Tensor) -> Tensor:
-    return torch.relu(parts[0](x))
+def _hidden(parts: Sequence[nn.Module], x: Tensor, *row_seeds_B: Tensor) -> Tensor:
+    linear, *dropouts = parts
+    return in_turn(dropouts, torch.relu(linear(x)), *row_seeds_B)
 
 
 def _logits(parts: Sequence[nn.Module], x: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
     tokens (B, T) -> embedding + position -> [x + attention(norm(x)); x + mlp(norm(x))] x layers -> norm -> logits (B, T, V)
 
 Position t sees the tokens 0..t only. The output matrix may be the embedding's (tied), which saves V x D parameters.
+Dropout acts where the residual stream is made or added to: on the embedding, on attention's and on the perceptron's result.
 Shapes: B rows, T tokens, D width, H heads, V vocabulary.
 Source: Radford et al., "Language models are unsupervised multitask learners", 2019 (pre-norm blocks, residual weights scaled
 down with depth); Press and Wolf, "Using the output embedding to improve language models", EACL 2017 (tying).
@@ -18,7 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, WholeModel
+from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, WholeModel, X, in_turn
+from sparkring.models.dropout import ROW_SEEDS, RowDropout
 
 TOKENS = "tokens"
 INITIAL_STD = 0.02
@@ -27,12 +29,12 @@ INITIAL_STD = 0.02
 class TextNetwork(WholeModel):
     """Predicts the token after each position: called with ``tokens`` (B, T) int64, it returns logits (B, T, V)."""
 
-    def __init__(self, vocabulary: int, length: int, *, width: int, layers: int, heads: int, tied: bool) -> None:
+    def __init__(self, vocabulary: int, length: int, *, width: int, layers: int, heads: int, tied: bool, dropout: float = 0.0) -> None:
         """Build the layers; the arguments are those of ``text_blocks``."""
-        super().__init__(text_blocks(vocabulary, length, width=width, layers=layers, heads=heads, tied=tied))
+        super().__init__(text_blocks(vocabulary, length, width=width, layers=layers, heads=heads, tied=tied, dropout=dropout))
 
 
-def text_blocks(vocabulary: int, length: int, *, width: int, layers: int, heads: int, tied: bool) -> BlockList:
+def text_blocks(vocabulary: int, length: int, *, width: int, layers: int, heads: int, tied: bool, dropout: float = 0.0) -> BlockList:
     """The network's blocks: the embeddings, each decoder block, and what makes logits.
 
     Args:
@@ -42,21 +44,28 @@ def text_blocks(vocabulary: int, length: int, *, width: int, layers: int, heads:
         layers: Decoder blocks.
         heads: H.
         tied: Whether the output matrix is the embedding's.
+        dropout: Share of elements dropped; above 0 the network takes ``row_seeds`` (B,) beside the tokens.
     """
     embedding = partial(_initialised, partial(TokenEmbedding, vocabulary, width))
     position = partial(_initialised, partial(nn.Embedding, length, width))
-    decoder = partial(_initialised, partial(DecoderBlock, width, heads), added_std=INITIAL_STD / math.sqrt(2 * layers))
+    seeds = (ROW_SEEDS,) if dropout else ()
+    dropped: dict[str, Factory] = {"dropout": partial(RowDropout, dropout, place="embedding")} if dropout else {}
     norm = partial(nn.LayerNorm, width)
     if tied:
         head = Block("head", {"norm": norm, "token_embedding": embedding}, run=_tied_logits, writes=(LOGITS,))
     else:
         output = partial(_initialised, partial(TokenLogits, width, vocabulary, bias=False))
         head = Block("head", {"norm": norm, "head": output}, writes=(LOGITS,))
+
+    def decoder(name: str) -> Factory:
+        return partial(_initialised, partial(DecoderBlock, width, heads, dropout=dropout, name=name),
+                       added_std=INITIAL_STD / math.sqrt(2 * layers))
+
     names = [f"blocks.{number}" for number in range(layers)]
     return BlockList((
-        Block("embedding", {"token_embedding": embedding, "position_embedding": position}, run=_embed, reads=(TOKENS,)),
-        *(Block(name, {name: decoder}) for name in names),
-        head), inputs=(TOKENS,))
+        Block("embedding", {"token_embedding": embedding, "position_embedding": position, **dropped}, run=_embed, reads=(TOKENS, *seeds)),
+        *(Block(name, {name: decoder(name)}, reads=(X, *seeds)) for name in names),
+        head), inputs=(TOKENS, *seeds))
 
 
 class TokenEmbedding(nn.Embedding):
@@ -74,15 +83,17 @@ class TokenLogits(nn.Linear):
 class DecoderBlock(nn.Module):
     """Attention, then a multilayer perceptron, each normalised before and added after."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, *, dropout: float = 0.0, name: str = "") -> None:
         super().__init__()
         self.norm1, self.attention = nn.LayerNorm(width), CausalAttention(width, heads)
         self.norm2, self.grow, self.shrink = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.dropout1, self.dropout2 = (RowDropout(dropout, place=f"{name}.{part}") for part in ("attention", "perceptron"))
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        """Return a tensor of the input's shape."""
-        x_BTD = x_BTD + self.attention(self.norm1(x_BTD))
-        mixed: Tensor = x_BTD + self.shrink(functional.gelu(self.grow(self.norm2(x_BTD)), approximate="tanh"))
+    def forward(self, x_BTD: Tensor, *row_seeds_B: Tensor) -> Tensor:
+        """Return a tensor of the input's shape; with dropout it takes the rows' seeds, too."""
+        x_BTD = x_BTD + self.dropout1(self.attention(self.norm1(x_BTD)), *row_seeds_B)
+        grown = functional.gelu(self.grow(self.norm2(x_BTD)), approximate="tanh")
+        mixed: Tensor = x_BTD + self.dropout2(self.shrink(grown), *row_seeds_B)
         return mixed
 
 
@@ -104,10 +115,10 @@ class CausalAttention(nn.Module):
         return projected
 
 
-def _embed(parts: Sequence[nn.Module], tokens: Tensor) -> Tensor:
-    token, position = parts
+def _embed(parts: Sequence[nn.Module], tokens: Tensor, *row_seeds_B: Tensor) -> Tensor:
+    token, position, *dropouts = parts
     x_BTD: Tensor = token(tokens) + position(torch.arange(tokens.shape[1], device=tokens.device))
-    return x_BTD
+    return in_turn(dropouts, x_BTD, *row_seeds_B)
 
 
 def _tied_logits(parts: Sequence[nn.Module], x_BTD: Tensor) -> Tensor:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Discriminator, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from sparkring.conf.schema.section import Positive, Section
+
+Dropout = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TabularModelConfig(Section):
@@ -17,6 +19,8 @@ class TabularModelConfig(Section):
     """Widths of the hidden layers."""
     max_embedding: Positive = 32
     """Largest width of an embedding; smaller vocabularies get smaller ones."""
+    dropout: Dropout = 0.0
+    """Share of each hidden layer's outputs that is dropped in training: the same ones of a row on any ring, in any layout."""
 
 
 class ImageModelConfig(Section):
@@ -27,6 +31,8 @@ class ImageModelConfig(Section):
     """Channels of each stage; every stage but the first halves height and width."""
     norm: Literal["group", "batch"] = "group"
     """Normalise by groups of channels of a row, or over the rows of a micro-batch; the latter needs ``train.parallel.micro_batches``."""
+    dropout: Dropout = 0.0
+    """Share dropped in training between the two convolutions of a residual block: the same of a row on any ring, in any layout."""
 
 
 class TextModelConfig(Section):
@@ -39,6 +45,9 @@ class TextModelConfig(Section):
     heads: Positive = 4
     tied: bool = True
     """Use the embedding as the output matrix too."""
+    dropout: Dropout = 0.0
+    """Share dropped in training of the embedding and of what attention and perceptron add to it; attention's weights are left alone.
+    The same of a row on any ring, in any layout."""
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:

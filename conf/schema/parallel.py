@@ -34,6 +34,9 @@ class ParallelConfig(Section):
     """Blocks of each stage (or chunk), e.g. ``[3, 2]``, or the first block of each but the first by name. Empty: as many each."""
     transport: Literal["sidecar", "horovod"] = "sidecar"
     """What carries activations: shared memory and Gloo sockets beside Horovod, or Horovod's own process sets."""
+    dynamic_shapes: bool = False
+    """Whether what crosses a border may have another shape in each micro-batch. If not, micro-batches of as many rows must be alike:
+    their shapes are told once and checked, and a message is its tensors alone."""
     recompute: Literal["never", "always", "except_last"] = "never"
     """Activation checkpointing: the micro-batches whose forward pass is done again instead of kept."""
     shard_optimizer: bool = False
@@ -56,6 +59,11 @@ class ParallelConfig(Section):
         if self.auto and chosen:
             raise ValueError(f"auto chooses {', '.join(chosen)} by itself; leave that out, or auto")
         return self
+
+    @property
+    def cuts_the_model(self) -> bool:
+        """Whether no rank holds all of it."""
+        return len(self.replicas) > 1 or self.shards > 1
 
     @model_validator(mode="after")
     def _chunks_are_interleaved(self) -> Self:

@@ -78,7 +78,9 @@ class TrainConfig(Section):
     """Seed of the initial weights and of the row order."""
     lanes: Positive | None = None
     """Virtual streams that the row order is cut into; fixed at a run's first start. Default: a multiple of num_ranks, at least 24."""
-    precision: Literal["float32", "float64"] = "float32"
+    precision: Literal["float32", "bf16", "float64"] = "float32"
+    """``bf16`` is mixed: layers compute in bfloat16, and what crosses a border between stages travels as they made it; parameters,
+    gradients and their sums, the optimizer, losses and norms' statistics stay float32. ``float64`` is for comparing runs."""
     optimizer: OptimizerConfig = OptimizerConfig()
     bucket_mb: Annotated[float, Field(gt=0)] = 25.0
     """Gradients travel in flat buckets of about this size, in megabytes."""

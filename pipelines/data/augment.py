@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import struct
-
 import numpy as np
 from numpy.typing import NDArray
 
 from sparkring.pipelines.data.manifest import Augment
-from sparkring.pipelines.data.rowhash import mix
+from sparkring.pipelines.data.rowhash import row_bits
 
 Images = NDArray[np.uint8]
 
@@ -26,7 +23,7 @@ def augment(images: Images, row_ids: NDArray[np.int64], how: Augment, *, seed: i
     Returns:
         Images of the same shape.
     """
-    bits = _row_bits(row_ids, seed=seed, epoch=epoch)
+    bits = row_bits(row_ids, seed=seed, epoch=epoch)
     if how.crop_padding:
         images = _shift(images, bits, how.crop_padding)
     if how.flip:
@@ -34,12 +31,6 @@ def augment(images: Images, row_ids: NDArray[np.int64], how: Augment, *, seed: i
         images = images.copy()
         images[mirrored] = images[mirrored, :, ::-1]
     return images
-
-
-def _row_bits(row_ids: NDArray[np.int64], *, seed: int, epoch: int) -> NDArray[np.uint64]:
-    """(rows,) 64 random bits a row: its id and the key of the epoch, mixed twice."""
-    digest = hashlib.blake2b(struct.pack("<2q", seed, epoch), digest_size=8).digest()
-    return mix(mix(row_ids.astype(np.uint64)) ^ np.uint64(int.from_bytes(digest, "little")))
 
 
 def _shift(images: Images, bits: NDArray[np.uint64], most: int) -> Images:

@@ -47,7 +47,8 @@ class Batch:
     global_rows: int
     """Rows of the step over all ranks."""
     parts: tuple[int, ...] = ()
-    """Rows of each of its micro-batches, which lie one behind the other."""
+    """Rows of each of its micro-batches, which lie one behind the other; told also where no tensors are read."""
+    epoch: int = 0
 
     def micro_batches(self) -> list[dict[str, Tensor]]:
         """The tensors of each micro-batch: views."""
@@ -108,12 +109,14 @@ class Loader(IterableDataset[Batch]):
             DatasetError: a file is gone, damaged or too slow; it is named.
         """
         order, config = self.order(epoch), self._config
+        parts = [order.owned_lanes(part, self._num_parts) for part in range(self._rank, self._num_parts, self._num_ranks)]
         if not self._reader.specs:
-            yield from (Batch(step, {}, 0, order.step_rows(step, config.batch_rows)) for step in range(first_step, self.steps()))
+            for step in range(first_step, self.steps()):
+                rows = tuple(order.rows_of(lanes, step, config.batch_rows) for lanes in parts)
+                yield Batch(step, {}, 0, order.step_rows(step, config.batch_rows), rows, epoch)
             return
         with ExitStack() as stack:
             stack.callback(self._reader.memory.clear)
-            parts = [order.owned_lanes(part, self._num_parts) for part in range(self._rank, self._num_parts, self._num_ranks)]
             making = _Making(self._reader, config, order, first_step, parts, stack)
             coming: deque[Future[Future[Batch]]] = deque()
             for step in range(first_step, order.steps(config.batch_rows)):
@@ -193,4 +196,4 @@ class _Making:
     def _assemble(self, step: int, parts: list[list[Piece]]) -> Batch:
         rows = tuple(sum(len(next(iter(piece.values()))) for piece in pieces) for pieces in parts)
         tensors = self._assembler.join(list(chain(*parts)), epoch=self._order.epoch)
-        return Batch(step, tensors, sum(rows), self._order.step_rows(step, self._batch_rows), rows)
+        return Batch(step, tensors, sum(rows), self._order.step_rows(step, self._batch_rows), rows, self._order.epoch)

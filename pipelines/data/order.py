@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -99,6 +99,10 @@ class EpochOrder:
         low = min(step * batch_rows, self.rows)
         high = min((step + 1) * batch_rows, self.rows)
         return _positions_on_lane(low, lane, self.lanes), _positions_on_lane(high, lane, self.lanes)
+
+    def rows_of(self, lanes: Iterable[int], step: int, batch_rows: int) -> int:
+        """How many rows of ``step`` these lanes hold."""
+        return sum(stop - start for start, stop in (self.lane_slice(lane, step, batch_rows) for lane in lanes))
 
     def windows(self, lane: int, offset: int = 0) -> Iterator[Window]:
         """Windows of ``lane`` from the one that holds ``offset`` on; found by bisection, not by counting."""

@@ -35,6 +35,8 @@ Recompute = Literal["never", "always", "except_last"]
 Tensors = Mapping[str, Tensor]
 Place = tuple[int, int]
 """Chunk and micro-batch."""
+Rows = Callable[[int], int]
+"""Rows of a micro-batch, the same on all ranks; the transport takes messages of as many to be alike, unless shapes are dynamic."""
 FORWARD = frozenset({Kind.F, Kind.SEND_F, Kind.RECV_F})
 
 
@@ -109,6 +111,7 @@ class Executor:
         self._gradients: dict[Place, list[Tensor]] = {}
         """Of the floats that a chunk put out, received or handed over, or made for the chunk before and not yet sent."""
         self._later: dict[Place, WeightWork] = {}
+        self._rows: Rows = _uncounted
         self._loss = 0.0
         self.records: list[tuple[Action, float, float]] = []
         """The last step's actions with their start and end, in seconds of ``time.perf_counter``."""
@@ -118,8 +121,9 @@ class Executor:
         """Seconds of the last step spent on waiting for other stages."""
         return sum(ended - began for action, began, ended in self.records if action.kind in (Kind.RECV_F, Kind.RECV_B))
 
-    def run(self, work: StepWork) -> float:
-        """Do one step; returns the share of its loss that this worker computed."""
+    def run(self, work: StepWork, *, rows: Rows | None = None) -> float:
+        """Do one step; returns the share of its loss that this worker computed. Without ``rows``, all micro-batches have as many."""
+        self._rows = rows or _uncounted
         self._loss = 0.0
         self.records = []
         for action in self._actions:
@@ -130,14 +134,16 @@ class Executor:
         return self._loss
 
     @torch.no_grad()  # not inference_mode: a transport may touch the tensors from another thread
-    def predict(self, batch: Callable[[int], Tensors]) -> Iterator[tuple[int, Tensors]]:
+    def predict(self, batch: Callable[[int], Tensors], *, rows: Rows | None = None) -> Iterator[tuple[int, Tensors]]:
         """Do the forward passes alone.
 
         Args:
             batch: The first chunk's inputs of a micro-batch.
+            rows: As for ``run``.
         Yields:
             (micro-batch, the model's outputs), where this worker has the last chunk. Take all of them.
         """
+        self._rows = rows or _uncounted
         for action in self._actions:
             place = (action.chunk, action.micro_batch)
             if action.kind is Kind.F:
@@ -270,17 +276,18 @@ class Executor:
         assert transport is not None, f"{action.text()} without a transport"
         edge = edge_of(self._schedule, action, self._rank_of)
         kind, chunk, micro_batch = action
+        rows = self._rows(micro_batch)
         match kind:
             case Kind.SEND_F:
-                transport.send(edge, micro_batch, list(self._inputs.pop((chunk + 1, micro_batch)).values()))
+                transport.send(edge, micro_batch, list(self._inputs.pop((chunk + 1, micro_batch)).values()), rows=rows)
             case Kind.RECV_F:
                 module = self._chunks[chunk]
                 names = module.block_list.crossing(module.first)
-                self._inputs[chunk, micro_batch] = dict(zip(names, transport.receive(edge, micro_batch), strict=True))
+                self._inputs[chunk, micro_batch] = dict(zip(names, transport.receive(edge, micro_batch, rows=rows), strict=True))
             case Kind.SEND_B:
-                transport.send(edge, micro_batch, self._gradients.pop((chunk - 1, micro_batch)))
+                transport.send(edge, micro_batch, self._gradients.pop((chunk - 1, micro_batch)), rows=rows)
             case _:
-                self._gradients[chunk, micro_batch] = transport.receive(edge, micro_batch)
+                self._gradients[chunk, micro_batch] = transport.receive(edge, micro_batch, rows=rows)
 
     def _is_last(self, chunk: int) -> bool:
         return chunk + 1 == self._schedule.num_chunks
@@ -301,6 +308,10 @@ def edge_of(schedule: Schedule, action: Action, rank_of: Callable[[Worker], int]
     behind = action.chunk + 1 if action.kind in (Kind.SEND_F, Kind.RECV_B) else action.chunk
     source, target = (mine, other) if sends else (other, mine)
     return Edge(source, target, f"{'f' if forward else 'b'}{behind}")
+
+
+def _uncounted(_micro_batch: int) -> int:
+    return 0
 
 
 def _leaf(tensor: Tensor) -> Tensor:

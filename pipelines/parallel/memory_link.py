@@ -62,8 +62,8 @@ class MemoryLink:
         self._hands: threading.Thread | None = None
         self._gone = ""
 
-    def send(self, edge: Edge, slot: int, layout: Layout, tensors: Sequence[Tensor]) -> None:
-        """See Link: the tensors are copied, so they may change at once."""
+    def send(self, edge: Edge, slot: int, layout: Layout, tensors: Sequence[Tensor], *, rows: int) -> None:
+        """See Link: the tensors are copied, so they may change at once. Shapes go with the datagram, whatever the rows."""
         header = pack_header(layout)
         buffer, handle = self._pool.take(layout.nbytes)
         write(layout, tensors, buffer.payload)
@@ -75,10 +75,10 @@ class MemoryLink:
         self._tell(_WORD.pack(REFUSAL, self._numbers[edge], slot, 0, len(first)) + first + second, None)
         self.drain(until)
 
-    def expect(self, edge: Edge, slot: int) -> None:
+    def expect(self, edge: Edge, slot: int, *, rows: int) -> None:
         """Nothing to do: the sender never waits for us."""
 
-    def receive(self, edge: Edge, slot: int, until: float) -> tuple[Layout, list[Tensor]]:
+    def receive(self, edge: Edge, slot: int, until: float, *, rows: int) -> tuple[Layout, list[Tensor]]:
         """See Link."""
         key = self._numbers[edge], slot
         while not (queue := self._arrived.get(key)):

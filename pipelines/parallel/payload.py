@@ -160,7 +160,7 @@ def flat_bytes(tensor: Tensor) -> Tensor:
         raise PipelineShapeError(f"a message holds a tensor of {tensor.layout} on {tensor.device}, transports carry dense ones; "
                                  "call to_dense() before it crosses the border.")
     dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return dense.reshape(-1).view(torch.uint8)
+    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)  # a single element may have any stride and be contiguous
 
 
 def refusal(layout: Layout, *, token: bytes, length: int) -> Tensor:

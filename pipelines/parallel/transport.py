@@ -6,8 +6,9 @@ ranks may act in any order; only ``receive`` and ``drain`` wait, and they end: w
 deadline or when the other rank has ended, or with ``PipelineShapeError``.
 
     send ----> | link: framed on Horovod or Gloo, or shared memory | ----> receive
-               |   contract: the first message of an edge fixes    |
-               |   dtypes and shapes, unless shapes are dynamic    |
+               |   contract: of an edge's messages of as many rows, |
+               |   the first fixes dtypes and shapes, unless shapes |
+               |   are dynamic; so only the first one tells them    |
 
 All ranks open a transport with the same edges. One thread uses it. On a GPU, messages are staged through the host's memory.
 """
@@ -60,17 +61,22 @@ class Transport(Protocol):
     journal: Journal
     """What this rank did last, for errors; whoever uses the transport adds to it."""
 
-    def send(self, edge: Edge, slot: int, tensors: Sequence[Tensor]) -> None:
+    def send(self, edge: Edge, slot: int, tensors: Sequence[Tensor], *, rows: int = 0) -> None:
         """Send ``tensors``; never waits. They must not change before ``drain``. A slot is free again when its message was received.
 
+        Args:
+            edge: From this rank.
+            slot: Of the edge.
+            tensors: Dense ones.
+            rows: What tells kinds of messages apart, each with shapes of its own: sender and receiver say the same of a message.
         Raises:
-            PipelineShapeError: they are not what the edge's first message was, and shapes are not dynamic; the receiver is told.
+            PipelineShapeError: they are not what the first message of this kind was, and shapes are not dynamic; the receiver is told.
         """
 
-    def expect(self, edge: Edge, slot: int) -> None:
+    def expect(self, edge: Edge, slot: int, *, rows: int = 0) -> None:
         """Announce that the next message of this slot will be received: it can arrive meanwhile. Optional; never waits."""
 
-    def receive(self, edge: Edge, slot: int) -> list[Tensor]:
+    def receive(self, edge: Edge, slot: int, *, rows: int = 0) -> list[Tensor]:
         """Wait for the oldest message of this slot and return its tensors, with the dtypes and shapes that were sent.
 
         Raises:
@@ -92,16 +98,16 @@ class Transport(Protocol):
 class Link(Protocol):
     """What carries messages to and from some of the ranks. Waits raise Silence at ``until`` (monotonic), and Ended."""
 
-    def send(self, edge: Edge, slot: int, layout: Layout, tensors: Sequence[Tensor]) -> None:
+    def send(self, edge: Edge, slot: int, layout: Layout, tensors: Sequence[Tensor], *, rows: int) -> None:
         """Send; never waits."""
 
     def refuse(self, edge: Edge, slot: int, *, agreed: Layout, found: Layout, until: float) -> None:
         """Tell the receiver of this slot that its message is ``found`` and will not come; waits until it is told."""
 
-    def expect(self, edge: Edge, slot: int) -> None:
+    def expect(self, edge: Edge, slot: int, *, rows: int) -> None:
         """Get ready for a message; never waits."""
 
-    def receive(self, edge: Edge, slot: int, until: float) -> tuple[Layout, list[Tensor]]:
+    def receive(self, edge: Edge, slot: int, until: float, *, rows: int) -> tuple[Layout, list[Tensor]]:
         """Wait for a message. Raises Refused if the sender refused it."""
 
     def drain(self, until: float) -> None:
@@ -141,7 +147,8 @@ class LinkedTransport:
         self._links, self._dynamic = links, dynamic_shapes
         self._outward = {edge: links[edge.target] for edge in edges if edge.source == context.rank}
         self._inward = {edge: links[edge.source] for edge in edges if edge.target == context.rank}
-        self._agreed: dict[Edge, Layout] = {}
+        self._agreed: dict[tuple[Edge, int], Layout] = {}
+        """What the first message of an edge and a number of rows was."""
         self.journal = Journal()
 
     def __enter__(self) -> Self:
@@ -154,37 +161,37 @@ class LinkedTransport:
         finally:
             self.close()
 
-    def send(self, edge: Edge, slot: int, tensors: Sequence[Tensor]) -> None:
+    def send(self, edge: Edge, slot: int, tensors: Sequence[Tensor], *, rows: int = 0) -> None:
         """See Transport."""
         link = self._outward.get(edge) or self._foreign(edge, "send")
         layout = Layout.of(tensors)
         if not self._dynamic:
-            agreed = self._agreed.setdefault(edge, layout)
+            agreed = self._agreed.setdefault((edge, rows), layout)
             if layout != agreed:
                 self._refuse(link, edge, slot, agreed=agreed, found=layout)
             layout = agreed  # it has computed its offsets already
         self.journal.note("send", _Message(edge, slot))
         try:
-            link.send(edge, slot, layout, tensors)
+            link.send(edge, slot, layout, tensors, rows=rows)
         except Ended as ended:
             self._silent(edge, slot, edge.target, verb="to send", ended=ended)
 
-    def expect(self, edge: Edge, slot: int) -> None:
+    def expect(self, edge: Edge, slot: int, *, rows: int = 0) -> None:
         """See Transport."""
         link = self._inward.get(edge) or self._foreign(edge, "receive")
         self.journal.note("expect", _Message(edge, slot))
         try:
-            link.expect(edge, slot)
+            link.expect(edge, slot, rows=rows)
         except Ended as ended:
             self._silent(edge, slot, edge.source, verb="to expect", ended=ended)
 
-    def receive(self, edge: Edge, slot: int) -> list[Tensor]:
+    def receive(self, edge: Edge, slot: int, *, rows: int = 0) -> list[Tensor]:
         """See Transport."""
         link = self._inward.get(edge) or self._foreign(edge, "receive")
         self.journal.note("receive", _Message(edge, slot))
         began = time.monotonic()
         try:
-            _, tensors = link.receive(edge, slot, began + self._deadline_s)
+            _, tensors = link.receive(edge, slot, began + self._deadline_s, rows=rows)
         except Ended as ended:
             self._silent(edge, slot, edge.source, verb="to receive", ended=ended, began=began)
         except Silence:
@@ -220,8 +227,8 @@ class LinkedTransport:
 
     def _other_shape(self, edge: Edge, slot: int, *, agreed: Layout, found: Layout) -> PipelineShapeError:
         what = f"is {found}" if found.parts else "has other tensors"
-        return PipelineShapeError(f"the message on edge {edge} in slot {slot} {what}, the first one on this edge was {agreed}; "
-                                  "make all micro-batches alike, or open the transport with dynamic_shapes=True.")
+        return PipelineShapeError(f"the message on edge {edge} in slot {slot} {what}, the first one of as many rows was {agreed}; "
+                                  "make all micro-batches alike, or set train.parallel.dynamic_shapes=true.")
 
     def _silent(self, edge: Edge, slot: int, peer: int, *, verb: str, ended: Ended | None, began: float | None = None) -> NoReturn:
         seconds = 0.0 if began is None else round(time.monotonic() - began, 1)

@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from sparkring.conf.schema import Config
 from sparkring.models.blocks import BlockList, StageModule, part_elements
 from sparkring.models.build import Shapes
+from sparkring.models.dropout import ROW_SEEDS
 from sparkring.pipelines.training.tasks import CATEGORICAL, IMAGE, NUMERIC, input_tensors
 
 ROWS = 2
@@ -52,6 +53,8 @@ def random_inputs(config: Config, shapes: Shapes, rows: int, device: torch.devic
         if name == IMAGE:
             assert shapes.image is not None
             return torch.randn(rows, *shapes.image, dtype=dtype, device=device)
+        if name == ROW_SEEDS:
+            return torch.randint(2 ** 62, (rows,), device=device)
         return torch.randint(shapes.vocabulary, (rows, shapes.length), device=device)
 
     return {name: of(name) for name in input_tensors(config.model)}

@@ -68,15 +68,18 @@ class Layout:
         """The rank of one shard of a worker."""
         return self.mesh.rank(worker.stage, worker.replica, shard)
 
-    def process_sets(self, hosts: Sequence[int]) -> list[Ranks]:
+    def process_sets(self, hosts: Sequence[int], *, wraps: bool = False) -> list[Ranks]:
         """The process sets that the ring needs on these hosts.
 
+        Args:
+            hosts: Host number of each rank.
+            wraps: Whether the last stage speaks to the first one in any case.
         Raises:
             LayoutRefused: Horovod cannot start one that is needed.
         """
         tied = [[chunk % self.mesh.num_stages for chunk in chunks] for chunks in self.tied.values()]
         needed = self.mesh.process_sets(hosts, transport=self.transport,
-                                        wraps=self.schedule.num_chunks > self.mesh.num_stages, tied=tied)
+                                        wraps=wraps or self.schedule.num_chunks > self.mesh.num_stages, tied=tied)
         rings = (leaders_of(self.mesh.replica_set(stage, shard), hosts)
                  for stage in range(self.mesh.num_stages) for shard in range(self.mesh.shards))
         return [*needed, *(ring for ring in rings if len(ring) > 1 and not why_not_started(ring, hosts))]

@@ -15,9 +15,7 @@ import json
 import math
 import os
 import socket
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,14 +24,10 @@ from sparkring import __version__
 from sparkring.conf.schema import Config
 from sparkring.errors import DatasetError, NotFinite, SparkringError
 from sparkring.models.build import list_blocks
-from sparkring.pipelines.data.disk_cache import DiskCache
-from sparkring.pipelines.data.loader import Batch, Loader, LoaderConfig
-from sparkring.pipelines.data.local_store import LocalStore
-from sparkring.pipelines.data.manifest import ROW_ID, Dataset, Manifest
-from sparkring.pipelines.data.reader import SplitReader
+from sparkring.pipelines.data.loader import Batch
+from sparkring.pipelines.data.manifest import ROW_ID, Dataset
 from sparkring.pipelines.data.receipts import ReceiptMaker, combined
 from sparkring.pipelines.data.rowhash import add, from_hex, rows_digest, to_hex
-from sparkring.pipelines.data.store import Readable
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints, Position
@@ -45,12 +39,13 @@ from sparkring.pipelines.training.layout import Layout
 from sparkring.pipelines.training.model_files import ModelCard, save_model
 from sparkring.pipelines.training.optimizer import learning_rate
 from sparkring.pipelines.training.plan_watch import PlanWatch
+from sparkring.pipelines.training.rows import RankRows
 from sparkring.pipelines.training.signals import SignalSource
 from sparkring.pipelines.training.staged import StagedTrainee
 from sparkring.pipelines.training.start_check import require_committed_files
 from sparkring.pipelines.training.state import weights_of
-from sparkring.pipelines.training.step import Inputs, StepResult
-from sparkring.pipelines.training.tasks import input_tensors, label_tensor, shapes_of
+from sparkring.pipelines.training.step import StepResult
+from sparkring.pipelines.training.tasks import shapes_of
 from sparkring.pipelines.training.trainee import Trainee, WholeTrainee
 
 
@@ -82,13 +77,13 @@ class _RankTrainer:
         self._stopping = False
         """Whether some rank has been asked to stop; known to all after the same step."""
         self._config: Config = job.config
-        dataset = Dataset(job.dataset_url)
-        self._manifest: Manifest = dataset.manifest(job.dataset_version)
+        rows = RankRows(job, layout, communicator.context)
+        self._manifest = rows.manifest
         self._checkpoints = Checkpoints(job.run_url)
         self._writer = CheckpointWriter(self._checkpoints, communicator, keep=self._config.train.keep_checkpoints)
-        self._loaders = {split: self._loader(dataset, split) for split in ("train", "validation")}
-        require_committed_files(communicator, dataset, self._manifest, splits=tuple(self._loaders))
-        inputs = self._make_inputs()
+        self._loaders = {split: rows.loader(split) for split in ("train", "validation")}
+        require_committed_files(communicator, rows.dataset, self._manifest, splits=tuple(self._loaders))
+        inputs = rows.inputs()
         self._trainee: Trainee
         if layout is None:
             self._trainee = WholeTrainee(self._config, self._manifest, inputs, communicator)
@@ -97,9 +92,9 @@ class _RankTrainer:
             self._trainee = StagedTrainee(self._config, self._manifest, blocks, layout, inputs, communicator)
         self._steps = self._loaders["train"].steps()
         """Steps of an epoch."""
-        reader, num_readers = self._reader()
-        self._receipts = ReceiptMaker(self._loaders["train"].order, batch_rows=self._config.train.batch_rows, rank=reader,
-                                      num_ranks=num_readers) if reader < num_readers else None
+        witness, self._witnesses = rows.witness()
+        self._receipts = ReceiptMaker(self._loaders["train"].order, batch_rows=self._config.train.batch_rows, rank=witness,
+                                      num_ranks=self._witnesses) if witness < self._witnesses else None
         self._digest = 0
         """Digest of the row ids that this rank has seen in this epoch since it last told the others."""
         self._plan = PlanWatch(job.predicted_s if self._context.rank == 0 else None, events.write)
@@ -146,7 +141,7 @@ class _RankTrainer:
             lanes=self._job.lanes, seed=self._config.train.seed, batch_rows=self._config.train.batch_rows,
             dataset_url=self._job.dataset_url, dataset_version=self._job.dataset_version, content_id=self._manifest.content_id,
             manifest_sha256=Dataset(self._job.dataset_url).manifest_sha256(self._job.dataset_version), reduction=self._trainee.description,
-            readers=self._reader()[1], shards=self._layout.mesh.shards if self._layout else 1,
+            readers=self._witnesses, shards=self._layout.mesh.shards if self._layout else 1,
             steps_per_epoch=self._steps, epochs=self._config.train.epochs, epoch=position.epoch, step=position.step,
             resumed=position.receipts)
 
@@ -274,50 +269,3 @@ class _RankTrainer:
         save_model(self._job.run_url, weights_of(best.state), card)
         return TrainSummary(steps=position.steps_done, resumed_at=resumed_at, best_epoch=card.epoch, validation=card.validation,
                             receipts=position.receipts)
-
-    # -- parts -------------------------------------------------------------------------------------------------------
-
-    def _loader(self, dataset: Dataset, split: str) -> Loader:
-        train = self._config.train
-        batch_rows = train.batch_rows if split == "train" else 8 * train.batch_rows
-        config = LoaderConfig(batch_rows=batch_rows, seed=train.seed, lanes=self._job.lanes, reader_threads=train.reader_threads,
-                              memory_mb=train.memory_mb, deadline_s=train.ring.deadline_s,
-                              micro_batches=train.num_micro_batches if self._layout else None)
-        wanted = self._wanted_tensors()
-        names = [spec.name for spec in self._manifest.tensors]
-        store: Readable = dataset.store
-        if train.cache_mb is not None and not isinstance(store, LocalStore):
-            folder = Path(train.cache_folder or tempfile.gettempdir()) / f"sparkring-cache-{os.getuid()}"
-            store = DiskCache(store, folder, files=self._manifest.splits[split].files, limit_mb=train.cache_mb)
-        reader = SplitReader(store, self._manifest, split, tensors=[name for name in names if name in wanted])
-        place, places = self._dealt()
-        return Loader(reader, config, rank=place, num_ranks=places)
-
-    def _wanted_tensors(self) -> set[str]:
-        """The first stage takes the inputs, the last one the labels, those between nothing."""
-        stage = self._layout.mesh.place(self._context.rank).stage if self._layout else 0
-        last = self._layout.mesh.num_stages - 1 if self._layout else 0
-        return ({*input_tensors(self._config.model), ROW_ID} if stage == 0 else set()) | (
-            {label_tensor(self._manifest.task)} if stage == last else set())
-
-    def _dealt(self) -> tuple[int, int]:
-        """Among how many ranks this rank's stage deals the rows of a step, and which of them this one is."""
-        if self._layout is None:
-            return self._context.rank, self._context.size
-        place = self._layout.mesh.place(self._context.rank)
-        return place.replica, self._layout.mesh.replicas[place.stage]
-
-    def _reader(self) -> tuple[int, int]:
-        """This rank's number among those that give receipts for the rows of a step, and how many they are; not among them if as high.
-
-        They are the first shards of the first stage's replicas.
-        """
-        if self._layout is None:
-            return self._context.rank, self._context.size
-        place, readers = self._layout.mesh.place(self._context.rank), self._layout.mesh.replicas[0]
-        return (place.replica if place.stage == place.shard == 0 else readers), readers
-
-    def _make_inputs(self) -> Inputs:
-        dtype: torch.dtype = getattr(torch, self._config.train.precision)
-        return Inputs(names=input_tensors(self._config.model), label=label_tensor(self._manifest.task), dtype=dtype,
-                      device=torch.device(self._context.device))

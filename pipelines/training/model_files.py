@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sparkring.conf.schema import ModelConfig
 from sparkring.errors import CheckpointDamaged, ConfigError
-from sparkring.models.build import build_model
+from sparkring.models.build import build_model, without_dropout
 from sparkring.pipelines.data.manifest import Task
 from sparkring.pipelines.data.preprocessing import Preprocessing
 from sparkring.pipelines.data.store import open_store
@@ -105,7 +105,7 @@ def load_weights(run_url: str, card: ModelCard) -> bytes:
 
 def model_from_bytes(card: ModelCard, weights: bytes) -> nn.Module:
     """Build the card's network around checked weights, in evaluation mode (what a Spark executor does)."""
-    model = build_model(card.model, shapes_of(card.task, card.preprocessing))
+    model = build_model(without_dropout(card.model), shapes_of(card.task, card.preprocessing))
     tensors = load(weights)
     model.to(next(iter(tensors.values())).dtype)
     model.load_state_dict(tensors)

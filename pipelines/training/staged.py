@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 import torch
 from safetensors.torch import save
@@ -18,28 +17,21 @@ from torch import Tensor, nn
 
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import RingError
-from sparkring.models.blocks import BlockList, StageModule, draw_seed
+from sparkring.models.blocks import BlockList
 from sparkring.pipelines.data.loader import Batch, Loader
 from sparkring.pipelines.data.manifest import Manifest
 from sparkring.pipelines.parallel.communicator import Communicator
-from sparkring.pipelines.parallel.executor import Executor
-from sparkring.pipelines.parallel.horovod_transport import HorovodTransport
 from sparkring.pipelines.parallel.memory_set_reducer import open_set_reducer
-from sparkring.pipelines.parallel.schedule import Worker
-from sparkring.pipelines.parallel.sidecar_transport import SidecarTransport
-from sparkring.pipelines.parallel.tensor_parallel.sharding import shard_blocks
 from sparkring.pipelines.training.gradient_ring import GradientRing
+from sparkring.pipelines.training.held_out import Predictions
 from sparkring.pipelines.training.layout import Layout
 from sparkring.pipelines.training.optimizer import clip_before_step, make_optimizer, set_learning_rate
 from sparkring.pipelines.training.sharded_optimizer import owners, share_after_step
-from sparkring.pipelines.training.shards import Shards
 from sparkring.pipelines.training.signals import Signals
-from sparkring.pipelines.training.staged_step import Share, Step, TiedParameter, only
+from sparkring.pipelines.training.staged_step import Share, Step, TiedParameter
+from sparkring.pipelines.training.stages import Stages
 from sparkring.pipelines.training.state import OPTIMIZER, dealt, named_tensors, pack_state, unpack_state, weights_of
-from sparkring.pipelines.training.step import NO_SIGNALS, Inputs, StepCost, StepResult
-from sparkring.pipelines.training.trainee import Predictions
-
-TRANSPORTS = {"horovod": HorovodTransport, "sidecar": SidecarTransport}
+from sparkring.pipelines.training.step import Inputs, StepCost, StepResult
 
 
 class StagedTrainee:
@@ -53,10 +45,8 @@ class StagedTrainee:
         self._place = place = mesh.place(rank)
         self._everyone = open_set_reducer(communicator, tuple(range(mesh.size)))
         self._replicas = open_set_reducer(communicator, mesh.replica_set(place.stage, place.shard))
-        shards = open_set_reducer(communicator, mesh.shard_set(place.stage, place.replica))
-        torch.manual_seed(config.train.seed)
-        self._chunks = _build_chunks(shard_blocks(blocks, shards), layout, place.stage, seed=draw_seed(), inputs=inputs)
-        self._shards = Shards(shards, self._chunks.values(), manifest)
+        self._stages = Stages(blocks, layout, communicator, manifest, inputs=inputs, train=config.train)
+        self._chunks, self._shards = self._stages.chunks, self._stages.shards
         named = {name: parameter for chunk in self._chunks.values() for name, parameter in chunk.named_parameters()}
         tied = self._open_tied(named)
         alone = {name: parameter for name, parameter in named.items() if name not in {one.name for one in tied}}
@@ -64,12 +54,8 @@ class StagedTrainee:
         self._optimizer = self._make_optimizer(config.train, alone, tied)
         self._ring = GradientRing(alone.values(), communicator, bucket_mb=config.train.bucket_mb,
                                   group=mesh.replica_set(place.stage, place.shard))
-        self._share = Share(tuple(self._chunks.values()), place.replica, self._replicas, inputs, self._shards.loss_sum, self._ring, tied,
-                            self._optimizer, self._everyone, self._shards.first)
-        self._transport = TRANSPORTS[layout.transport](communicator, layout.edges(), dynamic_shapes=True)
-        self._executor = Executor(layout.schedule, Worker(place.stage, place.replica), self._chunks,
-                                  rank_of=partial(layout.rank_of, shard=place.shard), transport=self._transport,
-                                  recompute=config.train.parallel.recompute)
+        self._share = Share(tuple(self._chunks.values()), self._replicas, self._shards.loss_sum, self._ring, tied, self._optimizer,
+                            self._everyone, self._shards.first)
         self.description = self._ring.description
 
     def step(self, batch: Batch, rate: float, signals: Signals) -> StepResult:
@@ -79,26 +65,16 @@ class StagedTrainee:
         self._ring.begin()
         for one in self._share.tied:
             one.parameter.grad = None
-        step = Step(self._share, batch, signals)
-        self._executor.run(step)
-        waited = self._executor.wait_s + self._ring.wait_s
+        parts, executor = self._stages.micro_batches(batch), self._stages.executor
+        step = Step(self._share, parts, signals, global_rows=batch.global_rows)
+        executor.run(step, rows=parts.rows)
+        waited = executor.wait_s + self._ring.wait_s
         loss, all_signals, updated = step.outcome
         return StepResult(loss, all_signals, updated, StepCost(time.perf_counter() - began - waited, waited))
 
     def predict(self, loader: Loader) -> Predictions:
         """See Trainee."""
-        for chunk in self._chunks.values():
-            chunk.eval()
-        try:
-            for batch in loader.epoch(0):
-                step = Step(self._share, batch, NO_SIGNALS)
-                for micro_batch, outputs in self._executor.predict(step.batch):
-                    labels, logits = step.labels(micro_batch), self._shards.whole_outputs(only(outputs))
-                    if len(labels) and self._shards.first:
-                        yield logits, labels
-        finally:
-            for chunk in self._chunks.values():
-                chunk.train()
+        return self._stages.predict(loader)
 
     def part(self) -> dict[str, Tensor]:
         """See Trainee."""
@@ -130,8 +106,7 @@ class StagedTrainee:
 
     def close(self) -> None:
         """See Trainee."""
-        self._transport.drain()
-        self._transport.close()
+        self._stages.close()
         self._ring.close()
 
     def _open_tied(self, named: Mapping[str, nn.Parameter]) -> tuple[TiedParameter, ...]:
@@ -161,18 +136,3 @@ class StagedTrainee:
         if self._shares_optimizer and replicas.size > 1:
             share_after_step(optimizer, list(alone.values()), [name in own for name in alone], replicas)
         return optimizer
-
-
-def _build_chunks(blocks: BlockList, layout: Layout, stage: int, *, seed: int, inputs: Inputs) -> dict[int, StageModule]:
-    """This stage's chunks; a part that several of them hold is one module."""
-    chunks: dict[int, StageModule] = {}
-    held: dict[str, nn.Module] = {}
-    for number in range(stage, layout.schedule.num_chunks, layout.mesh.num_stages):
-        chunk = StageModule(blocks, first=layout.bounds[number], last=layout.bounds[number + 1], seed=seed)
-        for part in (part for part, chunks_of_part in layout.tied.items() if number in chunks_of_part):
-            if part in held:
-                chunk.set_submodule(part, held[part])
-            else:
-                held[part] = chunk.get_submodule(part)
-        chunks[number] = chunk.to(inputs.device, inputs.dtype)
-    return chunks

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from sparkring.models.batch_norm import finish_steps, forget_steps
 from sparkring.models.blocks import StageModule
-from sparkring.pipelines.data.loader import Batch
 from sparkring.pipelines.parallel.set_reducer import SetReducer
 from sparkring.pipelines.training.gradient_ring import GradientRing
+from sparkring.pipelines.training.micro_batches import MicroBatches
 from sparkring.pipelines.training.signals import Signals
-from sparkring.pipelines.training.step import Inputs
+from sparkring.pipelines.training.stages import only
 from sparkring.pipelines.training.tasks import LossSum
 
 
@@ -39,10 +39,8 @@ class Share:
     """What a worker's steps have in common."""
 
     chunks: tuple[StageModule, ...]
-    replica: int
     replicas: SetReducer
     """Of its stage."""
-    inputs: Inputs
     loss_sum: LossSum
     ring: GradientRing
     tied: tuple[TiedParameter, ...]
@@ -56,22 +54,18 @@ class Share:
 class Step:
     """What one step is about, for the executor."""
 
-    def __init__(self, share: Share, batch: Batch, signals: Signals) -> None:
-        self._share, self._global_rows, self._parts, self._signals = share, batch.global_rows, batch.micro_batches(), signals
+    def __init__(self, share: Share, parts: MicroBatches, signals: Signals, *, global_rows: int) -> None:
+        self._share, self._parts, self._signals, self._global_rows = share, parts, signals, global_rows
         self.outcome = (math.nan, signals, False)
         """The step's loss over all rows, the signals of all ranks, and whether the parameters were updated; once it is done."""
 
     def batch(self, micro_batch: int) -> dict[str, Tensor]:
         """See StepWork."""
-        return self._share.inputs.of(self._part(micro_batch))
-
-    def labels(self, micro_batch: int) -> Tensor:
-        """What the last chunk is to predict."""
-        return self._share.inputs.labels(self._part(micro_batch))
+        return self._parts.inputs(micro_batch)
 
     def loss(self, micro_batch: int, outputs: Mapping[str, Tensor]) -> Tensor:
         """See StepWork."""
-        return self._share.loss_sum(only(outputs), self.labels(micro_batch)) / self._global_rows
+        return self._share.loss_sum(only(outputs), self._parts.labels(micro_batch)) / self._global_rows
 
     def last_backward(self) -> None:
         """See StepWork."""
@@ -98,13 +92,3 @@ class Step:
         else:
             forget_steps(share.chunks)
         self.outcome = (all_loss, Signals(stop, save), updated)
-
-    def _part(self, micro_batch: int) -> dict[str, Tensor]:
-        """This rank's tensors of a micro-batch: they are dealt to the replicas round and round."""
-        return self._parts[(micro_batch - self._share.replica) // self._share.replicas.size]
-
-
-def only(outputs: Mapping[str, Tensor]) -> Tensor:
-    """The model's one output."""
-    (output,) = outputs.values()
-    return output

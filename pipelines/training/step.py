@@ -6,12 +6,18 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sparkring.models.blocks import BlockRun
+from sparkring.models.dropout import ROW_SEEDS
 from sparkring.models.losses import log_loss_sum
 from sparkring.pipelines.data.loader import Batch
+from sparkring.pipelines.data.manifest import ROW_ID
+from sparkring.pipelines.data.rowhash import row_bits
 from sparkring.pipelines.training.gradient_ring import GradientRing
+from sparkring.pipelines.training.precision import Precision
 from sparkring.pipelines.training.signals import Signals
 from sparkring.pipelines.training.tasks import LossSum
 
@@ -46,12 +52,22 @@ class Inputs:
     names: tuple[str, ...]
     """Passed to the model by name."""
     label: str
-    dtype: torch.dtype
+    precision: Precision
     device: torch.device
+    seed: int
+    """Of what is random to a row."""
 
-    def of(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The model's arguments: floats in the run's precision, ids as they are."""
+    def of(self, tensors: Mapping[str, Tensor], *, epoch: int) -> dict[str, Tensor]:
+        """The model's arguments: floats in the run's precision, ids as they are, and the seeds of the rows where it asks for them."""
+        if ROW_SEEDS in self.names:
+            bits = row_bits(tensors[ROW_ID].numpy(), seed=self.seed, epoch=epoch)
+            tensors = {**tensors, ROW_SEEDS: torch.from_numpy(bits.view(np.int64))}
         return {name: self._placed(tensors[name]) for name in self.names}
+
+    def place(self, model: BlockRun) -> None:
+        """Put a model where its inputs will be, in the run's precision."""
+        model.to(self.device, self.precision.kept)
+        model.autocast = self.precision.computed
 
     def labels(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """(rows, ...) what is to be predicted."""
@@ -60,7 +76,7 @@ class Inputs:
     def _placed(self, tensor: Tensor) -> Tensor:
         if self.device.type == "cuda":
             tensor = tensor.pin_memory()
-        return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None, non_blocking=True)
+        return tensor.to(self.device, self.precision.kept if tensor.is_floating_point() else None, non_blocking=True)
 
 
 def train_step(model: nn.Module, batch: Batch, inputs: Inputs, ring: GradientRing, optimizer: torch.optim.Optimizer,
@@ -79,7 +95,7 @@ def train_step(model: nn.Module, batch: Batch, inputs: Inputs, ring: GradientRin
     began = time.perf_counter()
     ring.signals = signals
     if batch.rows:
-        share = loss_sum(model(**inputs.of(batch.tensors)), inputs.labels(batch.tensors)) / batch.global_rows
+        share = loss_sum(model(**inputs.of(batch.tensors, epoch=batch.epoch)), inputs.labels(batch.tensors)) / batch.global_rows
         ring.begin(share)
         share.backward()
     else:

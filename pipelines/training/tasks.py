@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sparkring.conf.schema import ModelConfig
 from sparkring.models.build import Shapes
+from sparkring.models.dropout import ROW_SEEDS
 from sparkring.models.losses import cross_entropy_sum, log_loss_sum, next_token_loss_sum
 from sparkring.pipelines.data.manifest import LABEL, Task
 from sparkring.pipelines.data.preprocessing import Preprocessing
@@ -23,8 +24,8 @@ _INPUTS = {"tabular": (NUMERIC, CATEGORICAL), "image": (IMAGE,), "text": (TOKENS
 
 
 def input_tensors(model: ModelConfig) -> tuple[str, ...]:
-    """The tensors of a batch that a kind of model takes, by name."""
-    return _INPUTS[model.kind]
+    """The tensors that a model takes, by name: those of a batch, and the seeds of its rows where it has dropout."""
+    return (*_INPUTS[model.kind], *([ROW_SEEDS] if model.dropout else []))
 
 
 def label_tensor(task: Task) -> str:

@@ -8,7 +8,7 @@ State is exchanged as whole-model bytes, keyed by the model's own parameter name
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -20,14 +20,12 @@ from sparkring.pipelines.data.loader import Batch, Loader
 from sparkring.pipelines.data.manifest import Manifest
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.training.gradient_ring import GradientRing
+from sparkring.pipelines.training.held_out import Predictions
 from sparkring.pipelines.training.optimizer import clip_before_step, make_optimizer, set_learning_rate
 from sparkring.pipelines.training.signals import Signals
 from sparkring.pipelines.training.state import dealt, named_tensors, pack_state, unpack_state
 from sparkring.pipelines.training.step import Inputs, StepResult, train_step
 from sparkring.pipelines.training.tasks import loss_of, shapes_of
-
-Predictions = Iterator[tuple[Tensor, Tensor]]
-"""(logits, labels) of some rows at a time."""
 
 
 class Trainee(Protocol):
@@ -70,7 +68,7 @@ class WholeTrainee:
         self._loss_sum = loss_of(task, features)
         torch.manual_seed(config.train.seed)
         self._model = build_model(config.model, shapes_of(task, features))
-        self._model.to(inputs.device, inputs.dtype)
+        inputs.place(self._model)
         self._optimizer = make_optimizer(self._model.parameters(), config.train.optimizer)
         if config.train.optimizer.clip_norm is not None:
             clip_before_step(self._optimizer, config.train.optimizer.clip_norm)
@@ -88,7 +86,7 @@ class WholeTrainee:
         try:
             for batch in loader.epoch(0):
                 if batch.rows:
-                    yield self._model(**self._inputs.of(batch.tensors)), self._inputs.labels(batch.tensors)
+                    yield self._model(**self._inputs.of(batch.tensors, epoch=0)), self._inputs.labels(batch.tensors)
         finally:
             self._model.train()
 

@@ -14,7 +14,7 @@ from sparkring.pipelines.data.manifest import Manifest
 from sparkring.pipelines.data.preprocessing import Preprocessing, TokensFeature
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.held_out import judge
+from sparkring.pipelines.training.held_out import judge, judge_fully
 from tests.support.ranks import run_on_ranks
 
 ROWS, SPLITS, PAD = 11, (0, 7, 8, 11), 5
@@ -42,6 +42,27 @@ def _judge(context: RankContext, task: str, averaged: bool) -> dict[str, float] 
             mean = functional.cross_entropy(mine["logits"].double(), mine["label"])
             return float(communicator.sum(mean[None], name="averaged")[0]) / context.size
         return judge([(mine["logits"], mine["label"])], communicator, cast("Manifest", manifest))
+
+
+def _judge_fully(context: RankContext) -> dict[str, Any] | None:
+    first, last = SPLITS[context.rank], SPLITS[context.rank + 1]
+    rows = _rows("multiclass")
+    features = Preprocessing(numeric=(), categorical=(), train_rows=1, classes=tuple("abcdef"))
+    manifest = SimpleNamespace(task="multiclass", preprocessing=features)
+    with Communicator(context) as communicator:
+        mine = [(rows["logits"][first:last], rows["label"][first:last])]
+        return judge_fully(mine, communicator, cast("Manifest", manifest), split="test")
+
+
+def test_the_full_judgement_counts_each_class_by_what_was_predicted() -> None:
+    found, *others = run_on_ranks(3, _judge_fully)
+    rows = _rows("multiclass")
+    confusion = torch.zeros(6, 6, dtype=torch.int64)
+    for label, predicted in zip(rows["label"], rows["logits"].argmax(dim=1), strict=True):
+        confusion[label, predicted] += 1
+    assert others == [None, None]
+    assert found == {"rows": ROWS, "confusion": confusion.tolist(),
+                     **{name: pytest.approx(value, rel=1e-6) for name, value in _expected("multiclass").items()}}
 
 
 def _expected(task: str) -> dict[str, float]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 
 import pytest
-from numpy.linalg import norm
 from torch import Tensor, nn
 
+from sparkring.errors import PipelineShapeError
 from sparkring.models.blocks import BlockList, in_turn
-from tests.support.pipeline_jobs import ImageJob, SkipJob, TextJob
-from tests.support.pipelines import Case, Job, Values, train_serially, train_staged
+from sparkring.pipelines.parallel.context import RankContext
+from tests.support.pipeline_jobs import ImageJob, RaggedJob, SkipJob, TextJob, TorchDropoutJob
+from tests.support.pipelines import Case, Job, furthest, train_serially, train_staged
 from tests.support.ranks import run_on_ranks
 
 TWO = [
@@ -69,12 +71,40 @@ def test_a_stage_that_dies_is_reported_by_the_next_one_with_stage_and_micro_batc
         run_on_ranks(2, train_staged, MortalJob(), [case], doomed={0})
 
 
-def furthest(got: dict[str, Values], wanted: dict[str, Values]) -> float:
-    """The largest relative difference of any parameter."""
-    return max(float(norm(got[name] - wanted[name])) / max(float(norm(wanted[name])), 1e-12) for name in got)
+@pytest.mark.parametrize("transport", ["sidecar", "horovod"])
+def test_shapes_may_change_between_micro_batches_where_that_was_asked_for(transport: str) -> None:
+    case = Case((1, 1), "1f1b", micro_batches=6, transport=transport, dynamic_shapes=True)
+    for results in run_on_ranks(2, train_staged, RaggedJob(), [case]):
+        wanted, _ = train_serially(RaggedJob(), micro_batches=6, optimizer="sgd")
+        assert furthest(results[0][0], wanted) < 1e-10
 
 
-@pytest.mark.parametrize("job", [SkipJob(), TextJob(), ImageJob()], ids=["skip connection", "decoder", "batch normalisation"])
+def _refused(context: RankContext, case: Case) -> str:
+    try:
+        train_staged(context, RaggedJob(), [case])
+    except PipelineShapeError as error:
+        return str(error)
+    return "trained"
+
+
+@pytest.mark.parametrize("transport", ["sidecar", "horovod"])
+def test_a_shape_that_changes_is_told_by_both_stages_with_rank_stage_and_micro_batch(transport: str) -> None:
+    first, second = run_on_ranks(2, _refused, Case((1, 1), "1f1b", micro_batches=6, transport=transport))
+    what = (r"the message on edge f1 0>1 in slot \d is float64 \[2, 6\].*, the first one of as many rows was float64 \[2, 12\]|"
+            r"the message on edge f1 0>1 in slot \d is float64 \[2, 12\].*, the first one of as many rows was float64 \[2, 6\]")
+    assert re.search(what, first), first
+    assert re.match(r"rank 0 \(stage 0, micro-batch \d, SEND_F\d\): ", first), first
+    assert re.match(r"rank 1 \(stage 1, micro-batch \d, RECV_F\d\): ", second), second
+    assert " ".join(re.findall(r"the message .*dynamic_shapes=true", first)) in second
+
+
+def test_control_torch_s_own_dropout_trains_something_else_in_stages() -> None:
+    wanted, _ = train_serially(TorchDropoutJob(), micro_batches=4, optimizer="sgd")
+    for results in run_on_ranks(2, train_staged, TorchDropoutJob(), [Case((1, 1), "1f1b")]):
+        assert furthest(results[0][0], wanted) > 1e-3
+
+
+@pytest.mark.parametrize("job", [SkipJob(), TextJob(), ImageJob()], ids=["skip connection", "decoder with dropout", "batch normalisation"])
 @pytest.mark.parametrize("cases", [TWO, THREE, FOUR], ids=["2 ranks", "3 ranks", "4 ranks"])
 def test_stages_train_as_one_process_does(job: Job, cases: list[Case]) -> None:
     ranks = sum(cases[0].replicas)

@@ -144,8 +144,8 @@ def _shapes(context: RankContext, way: str, dynamic: bool, expecting: bool) -> l
 @pytest.mark.parametrize("expecting", [pytest.param(True, id="expected"), pytest.param(False, id="not expected")])
 def test_another_shape_than_agreed_is_an_error_on_both_sides(way: str, expecting: bool) -> None:
     sender, receiver = run_on_ranks(2, _shapes, way, False, expecting)
-    errors = [f"the message on edge f1 0>1 in slot {slot} is float32 {shape}, the first one on this edge was float32 [4, 8]; "
-              "make all micro-batches alike, or open the transport with dynamic_shapes=True."
+    errors = [f"the message on edge f1 0>1 in slot {slot} is float32 {shape}, the first one of as many rows was float32 [4, 8]; "
+              "make all micro-batches alike, or set train.parallel.dynamic_shapes=true."
               for slot, shape in ((2, [8, 4]), (3, [64, 64]))]
     assert sender == errors
     assert receiver == ["[4, 8]", "[4, 8]", *errors]

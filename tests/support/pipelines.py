@@ -43,6 +43,7 @@ class Case:
     transport: str = "sidecar"
     recompute: Recompute = "never"
     optimizer: str = "sgd"
+    dynamic_shapes: bool = False
 
     def __str__(self) -> str:
         return (f"{self.schedule} {'+'.join(map(str, self.replicas))} x{self.chunks_per_stage} m{self.micro_batches} {self.transport} "
@@ -59,8 +60,9 @@ class Case:
 
 
 def make_optimizer(parameters: list[nn.Parameter], name: str) -> torch.optim.Optimizer:
-    """SGD with momentum, or Adam."""
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9) if name == "sgd" else torch.optim.Adam(parameters, lr=0.01)
+    """SGD with momentum, or Adam; a stage may have no parameters."""
+    group = [{"params": parameters}]
+    return torch.optim.SGD(group, lr=0.1, momentum=0.9) if name == "sgd" else torch.optim.Adam(group, lr=0.01)
 
 
 def part(batch: Mapping[str, Tensor], micro_batch: int, micro_batches: int) -> dict[str, Tensor]:
@@ -113,6 +115,9 @@ class _Work:
     def batch(self, micro_batch: int) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in part(self._batch, micro_batch, self._case.micro_batches).items() if name != "label"}
 
+    def rows(self, micro_batch: int) -> int:
+        return len(part(self._batch, micro_batch, self._case.micro_batches)["label"])
+
     def loss(self, micro_batch: int, outputs: Mapping[str, Tensor]) -> Tensor:
         return self._job.loss_sum(outputs, part(self._batch, micro_batch, self._case.micro_batches)["label"]) / ROWS
 
@@ -159,12 +164,13 @@ def _train_case(communicator: Communicator, job: Job, case: Case) -> tuple[dict[
     def finish() -> None:
         finish_steps(chunks.values(), lambda sums: replicas.sum_(sums, "batch statistics"))
 
-    with kind(communicator, edges, dynamic_shapes=True) as transport:
+    with kind(communicator, edges, dynamic_shapes=case.dynamic_shapes) as transport:
         executor = Executor(schedule, Worker(place.stage, place.replica), chunks, rank_of=rank_of,
                             transport=transport if schedule.has_transfers else None, recompute=case.recompute)
         for step in range(STEPS):
             ring.begin()
-            share = executor.run(_Work(job, case, step, ring, optimizer, finish))
+            work = _Work(job, case, step, ring, optimizer, finish)
+            share = executor.run(work, rows=work.rows)
             losses.append(float(communicator.sum(torch.tensor([share], dtype=torch.float64), name=f"loss.{case}.{step}")[0]))
     ring.close()
     state = {name: tensor.detach().numpy().copy() for chunk in chunks.values() for name, tensor in chunk.state_dict().items()}

@@ -68,6 +68,17 @@ def test_a_rank_without_lanes_has_a_batch_of_no_rows_a_step(dataset: Dataset) ->
     assert [(batch.rows, tuple(batch.tensors["numeric"].shape)) for batch in batches] == [(0, (0, 3))] * 11
 
 
+@pytest.mark.parametrize(("rank", "num_ranks"), [(0, 1), (1, 2)])
+def test_a_rank_that_reads_nothing_knows_the_rows_of_its_micro_batches(dataset: Dataset, rank: int, num_ranks: int) -> None:
+    config = LoaderConfig(batch_rows=64, seed=3, lanes=24, micro_batches=6, deadline_s=20)
+    reading, idle = (Loader(SplitReader(dataset.store, dataset.manifest(), "train", tensors=names), config, rank=rank, num_ranks=num_ranks)
+                     for names in (["row_id"], []))
+    parts = [batch.parts for batch in reading.epoch(3, first_step=2)]
+    assert [batch.parts for batch in idle.epoch(3, first_step=2)] == parts
+    assert {len(counts) for counts in parts} == {6 // num_ranks}
+    assert {batch.epoch for batch in (*reading.epoch(3), *idle.epoch(3))} == {3}
+
+
 def test_going_on_from_a_step_gives_the_rest_of_the_epoch(dataset: Dataset) -> None:
     whole = [_ids(batch) for batch in _loader(dataset).epoch(2)]
     for step in (0, 1, 5, 10):
