@@ -6,7 +6,8 @@
 
     sparkring evaluate local/flights
 
-Metrics are exact. For the binary task every test row's probability and label come to the driver (16 bytes a row).
+A model that ``train.parallel`` cuts into stages or shards is judged by a ring of them, any other one by Spark's tasks, each of which
+holds the model. Metrics are exact. For the binary task every test row's probability and label come to the driver (16 bytes a row).
 The result is ``<run>/evaluation.json``; the same model on the same data is not judged twice.
 """
 
@@ -24,14 +25,16 @@ from sparkring.conf.schema import Config
 from sparkring.errors import DatasetError
 from sparkring.pipelines.data.documents import read_document
 from sparkring.pipelines.data.manifest import Manifest
+from sparkring.pipelines.data.order import default_lanes
 from sparkring.pipelines.data.store import Store, open_store
+from sparkring.pipelines.training.job import TrainJob
 from sparkring.pipelines.training.metrics import binary_metrics
 from sparkring.pipelines.training.model_files import ModelCard, load_card
 from sparkring.spark_jobs.baselines import logistic_regression
 from sparkring.spark_jobs.etl.columns import named
-from sparkring.spark_jobs.judge import judge_classes, judge_tokens
+from sparkring.spark_jobs.judge import Judgement, class_base_rate, judge_classes, judge_tokens, token_base_rate
 from sparkring.spark_jobs.predict import PROBABILITY, predict
-from sparkring.spark_jobs.progress import SILENT, Bar, Progress
+from sparkring.spark_jobs.progress import SILENT, Progress
 from sparkring.spark_jobs.score import read_split, trained_on
 from sparkring.spark_jobs.session import result_settings, spark_session
 
@@ -70,30 +73,57 @@ def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Pro
     with progress.stage("evaluate", total=2) as bar, result_settings(session):
         train, test = (read_split(session, manifest, card.dataset_url, name) for name in ("train", SPLIT))
         bar.update(0, text="network")
-        keep = [] if card.task == "next_token" else [manifest.label]
-        predicted = predict(test, config.run, keep=keep, batch_rows=config.score.batch_rows)
-        if card.task == "multiclass":
-            models = judge_classes(predicted, train, label=manifest.label, classes=manifest.preprocessing.classes)
-        elif card.task == "next_token":
-            assert manifest.preprocessing.tokens is not None
-            models = judge_tokens(predicted, train, test, tokens=manifest.preprocessing.tokens, split=SPLIT)
+        if config.train.parallel.cuts_the_model:
+            network = _judge_by_stages(config, card, manifest, session)
         else:
-            models = _judge_binary(predicted, train, test, manifest, bar)
+            network = _judge_by_tasks(config, test, manifest)
+        bar.update(1, text="baselines")
+        models = {"network": network, **_baselines(network, train, test, manifest)}
     document = identity | models
     store.put(DOCUMENT, json.dumps(document, indent=1).encode())
     return document
 
 
-def _judge_binary(predicted: DataFrame, train: DataFrame, test: DataFrame, manifest: Manifest, bar: Bar) -> dict[str, Any]:
-    """The network, a logistic regression where rows are a table's, and the base rate."""
-    network, labels = _collect(predicted, manifest.label)
+def _judge_by_tasks(config: Config, test: DataFrame, manifest: Manifest) -> Judgement:
+    """The network's judgement, predicted by Spark's tasks."""
+    keep = [] if manifest.task == "next_token" else [manifest.label]
+    predicted = predict(test, config.run, keep=keep, batch_rows=config.score.batch_rows)
+    if manifest.task == "multiclass":
+        return judge_classes(predicted, label=manifest.label, classes=manifest.preprocessing.classes)
+    if manifest.task == "next_token":
+        assert manifest.preprocessing.tokens is not None
+        return judge_tokens(predicted, tokens=manifest.preprocessing.tokens, split=SPLIT)
+    return binary_metrics(*_collect(predicted, manifest.label)).model_dump(mode="json")
+
+
+def _judge_by_stages(config: Config, card: ModelCard, manifest: Manifest, session: SparkSession) -> Judgement:
+    """The network's judgement, predicted by a ring of its stages in the precision that it is kept in."""
+    from sparkring.models.build import without_dropout
+    from sparkring.pipelines.training.evaluation import evaluate_rank  # brings torch and horovod
+    from sparkring.spark_jobs.ring import run_ring
+
+    train = config.train.model_copy(update={"precision": "float32"} if config.train.precision == "bf16" else {})
+    job = TrainJob(config=config.model_copy(update={"model": without_dropout(card.model), "train": train}), dataset_url=card.dataset_url,
+                   dataset_version=manifest.version, run_url=config.run, generation=0, lanes=default_lanes(train.num_micro_batches))
+    judged: Judgement = run_ring(evaluate_rank, job.model_dump(mode="json"), SPLIT, num_ranks=train.num_ranks, spark=session,
+                                 config=train.ring)[0]
+    return judged
+
+
+def _baselines(network: Judgement, train: DataFrame, test: DataFrame, manifest: Manifest) -> dict[str, Judgement]:
+    """The base rate, and a logistic regression where rows are a table's with two labels."""
+    if manifest.task == "multiclass":
+        return {"base_rate": class_base_rate(train, network, label=manifest.label)}
+    if manifest.task == "next_token":
+        assert manifest.preprocessing.tokens is not None
+        return {"base_rate": token_base_rate(train, test, tokens=manifest.preprocessing.tokens, split=SPLIT)}
     share = (manifest.splits["train"].positives or 0) / manifest.splits["train"].rows
-    models = {"network": binary_metrics(network, labels), "base_rate": binary_metrics(np.full(labels.shape, share), labels)}
+    labels = np.repeat([0.0, 1.0], [network["rows"] - network["positives"], network["positives"]])
+    found = {"base_rate": binary_metrics(np.full(labels.shape, share), labels)}
     if manifest.preprocessing.numeric or manifest.preprocessing.with_ids:
-        bar.update(1, text="logistic regression")
         regression = logistic_regression(train, test, manifest.preprocessing, label=manifest.label)
-        models["logistic_regression"] = binary_metrics(*_collect(regression, "label"))
-    return {name: metrics.model_dump(mode="json") for name, metrics in models.items()}
+        found["logistic_regression"] = binary_metrics(*_collect(regression, "label"))
+    return {name: metrics.model_dump(mode="json") for name, metrics in found.items()}
 
 
 def _collect(predicted: DataFrame, label: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

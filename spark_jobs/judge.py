@@ -28,17 +28,15 @@ Judgement = dict[str, Any]
 Counts = NDArray[np.int64]
 
 
-def judge_classes(predicted: DataFrame, train: DataFrame, *, label: str, classes: Sequence[str]) -> dict[str, Judgement]:
+def judge_classes(predicted: DataFrame, *, label: str, classes: Sequence[str]) -> Judgement:
     """Judge a network that tells classes apart.
 
     Args:
         predicted: What ``predict`` gives, with the label's number kept.
-        train: Rows of the train split, with the label's number.
         label: The label's column.
         classes: The classes' names by their number.
     Returns:
-        ``network``: ``rows``, ``loss`` (nats a row), ``accuracy`` and ``confusion`` (rows of each class, by the class that was
-        predicted); ``base_rate``: the first three.
+        ``rows``, ``loss`` (nats a row), ``accuracy`` and ``confusion`` (rows of each class, by the class that was predicted).
     """
     number = named(label).cast("int")
     nats = -sf.ln(sf.greatest(sf.get(sf.col(PROBABILITIES), number), sf.lit(np.finfo(np.float64).tiny.item())))
@@ -49,31 +47,45 @@ def judge_classes(predicted: DataFrame, train: DataFrame, *, label: str, classes
     for cell in cells:
         confusion[cell["label"], place[cell[PREDICTION]]] = cell["rows"]
     rows = int(confusion.sum())
-    network = {"rows": rows, "loss": math.fsum(cell["nats"] for cell in cells) / rows, "accuracy": int(confusion.trace()) / rows,
-               "confusion": confusion.tolist()}
-    counts = np.zeros(len(classes), np.int64)
-    for row in train.groupBy(number.alias("label")).count().collect():
-        counts[row["label"]] = row["count"]
-    return {"network": network, "base_rate": _base_rate(counts, confusion.sum(axis=1))}
+    return {"rows": rows, "loss": math.fsum(cell["nats"] for cell in cells) / rows, "accuracy": int(confusion.trace()) / rows,
+            "confusion": confusion.tolist()}
 
 
-def judge_tokens(predicted: DataFrame, train: DataFrame, test: DataFrame, *, tokens: TokensFeature, split: str) -> dict[str, Judgement]:
+def judge_tokens(predicted: DataFrame, *, tokens: TokensFeature, split: str) -> Judgement:
     """Judge a network that predicts the next token.
 
     Args:
         predicted: What ``predict`` gives of the test rows.
-        train: Rows of the train split.
-        test: The rows that were predicted.
         tokens: What a token is.
         split: Name of the test rows' split.
     Returns:
-        For ``network`` and ``base_rate``: ``rows`` (predicted tokens), ``loss`` (nats a token), ``accuracy``, ``bits_per_byte``.
+        ``rows`` (predicted tokens), ``loss`` (nats a token), ``accuracy``, ``bits_per_byte``.
     """
     found = predicted.agg(sf.sum(NATS).alias("nats"), sf.sum(PREDICTED).alias("rows"), sf.sum(RIGHT).alias("right")).collect()[0]
-    network = {"rows": found["rows"], "loss": found["nats"] / found["rows"], "accuracy": found["right"] / found["rows"]}
-    base_rate = _base_rate(_count_targets(train, tokens) + 1, _count_targets(test, tokens))
-    return {name: {**figures, "bits_per_byte": bits_per_byte(figures["loss"], tokens, split)}
-            for name, figures in (("network", network), ("base_rate", base_rate))}
+    loss = found["nats"] / found["rows"]
+    return {"rows": found["rows"], "loss": loss, "accuracy": found["right"] / found["rows"],
+            "bits_per_byte": bits_per_byte(loss, tokens, split)}
+
+
+def class_base_rate(train: DataFrame, network: Judgement, *, label: str) -> Judgement:
+    """``rows``, ``loss`` and ``accuracy`` of the train split's shares of the classes.
+
+    Args:
+        train: Rows of the train split, with the label's number.
+        network: A judgement on the test rows, whose ``confusion`` counts their classes.
+        label: The label's column.
+    """
+    test = np.array(network["confusion"], np.int64).sum(axis=1)
+    counts = np.zeros(len(test), np.int64)
+    for row in train.groupBy(named(label).cast("int").alias("label")).count().collect():
+        counts[row["label"]] = row["count"]
+    return _base_rate(counts, test)
+
+
+def token_base_rate(train: DataFrame, test: DataFrame, *, tokens: TokensFeature, split: str) -> Judgement:
+    """What ``judge_tokens`` tells, of the train split's shares of the tokens on the rows of the test split."""
+    figures = _base_rate(_count_targets(train, tokens) + 1, _count_targets(test, tokens))
+    return {**figures, "bits_per_byte": bits_per_byte(figures["loss"], tokens, split)}
 
 
 def _base_rate(train: Counts, test: Counts) -> Judgement:

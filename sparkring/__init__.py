@@ -18,13 +18,14 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from sparkring.conf.loading import load_config
     from sparkring.spark_jobs.evaluate import evaluate
+    from sparkring.spark_jobs.generate import generate
     from sparkring.spark_jobs.prepare import prepare
     from sparkring.spark_jobs.report import report
     from sparkring.spark_jobs.ring import run_ring
     from sparkring.spark_jobs.score import score
     from sparkring.spark_jobs.train import train
 
-__all__ = ["__version__", "evaluate", "load_config", "prepare", "report", "run_ring", "score", "train"]
+__all__ = ["__version__", "evaluate", "generate", "load_config", "prepare", "report", "run_ring", "score", "train"]
 
 _HOME = {
     "load_config": "sparkring.conf.loading",
@@ -32,6 +33,7 @@ _HOME = {
     "train": "sparkring.spark_jobs.train",
     "evaluate": "sparkring.spark_jobs.evaluate",
     "score": "sparkring.spark_jobs.score",
+    "generate": "sparkring.spark_jobs.generate",
     "report": "sparkring.spark_jobs.report",
     "run_ring": "sparkring.spark_jobs.ring",
 }

@@ -16,15 +16,16 @@ from rich.console import Console
 from rich.table import Table
 
 from sparkring import __version__
-from sparkring.answers import AsJson, examples, show, show_json
+from sparkring.answers import AsJson, ConfigName, Overrides, examples, show, show_json
 from sparkring.checkpoint_commands import commands as checkpoint_commands
-from sparkring.conf.loading import load_config, shipped_configs
+from sparkring.conf.loading import load_config
 from sparkring.conf.schema import Config
 from sparkring.data_commands import commands
 from sparkring.errors import SparkringError, Stopped
 from sparkring.plan_commands import commands as plan_commands
 from sparkring.spark_jobs.console import console_progress
 from sparkring.submit_commands import commands as submit_commands
+from sparkring.text_commands import commands as text_commands
 
 if TYPE_CHECKING:
     from sparkring.spark_jobs.demo import DemoResult
@@ -34,9 +35,6 @@ DEFAULT_CONFIG = "local/flights"
 FAULT = 2
 TERMINATED = 143
 
-ConfigName = Annotated[str, typer.Argument(metavar="CONFIG", help=f"A shipped config ({', '.join(shipped_configs())}) or a YAML file.")]
-Overrides = Annotated[list[str] | None, typer.Option(
-    "--set", metavar="KEY=VALUE", help="Change one value of the config, e.g. train.epochs=2. May be repeated; the last one wins.")]
 Append = Annotated[bool, typer.Option("--append", help="Add to the latest version the rows that it does not hold yet, and keep its files.")]
 
 app = typer.Typer(
@@ -49,6 +47,7 @@ app.add_typer(commands)
 app.add_typer(plan_commands)
 app.add_typer(checkpoint_commands)
 app.add_typer(submit_commands)
+app.add_typer(text_commands)
 
 
 def main() -> None:

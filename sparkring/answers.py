@@ -1,4 +1,4 @@
-"""How a command answers: text or one line of JSON on stdout, and what all commands' help has in common."""
+"""What commands have in common: the config that they take, and how they answer: text or one line of JSON on stdout."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sparkring.conf.loading import shipped_configs
+
 WIDTH = 140
 """Of tables that go to a file or a pipe."""
 
+ConfigName = Annotated[str, typer.Argument(metavar="CONFIG", help=f"A shipped config ({', '.join(shipped_configs())}) or a YAML file.")]
+Overrides = Annotated[list[str] | None, typer.Option(
+    "--set", metavar="KEY=VALUE", help="Change one value of the config, e.g. train.epochs=2. May be repeated; the last one wins.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON, and nothing else, on stdout.")]
 
 

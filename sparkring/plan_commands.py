@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkring.answers import AsJson, examples, show
-from sparkring.conf.loading import load_config, shipped_configs
+from sparkring.answers import AsJson, ConfigName, Overrides, examples, show
+from sparkring.conf.loading import load_config
 from sparkring.errors import ConfigError
 from sparkring.spark_jobs.console import console_progress
 
@@ -24,9 +24,7 @@ commands = typer.Typer()
 
 
 @commands.command(epilog=examples("sparkring plan local/flights", "sparkring plan my.yaml --world 512 --link 25Gb --device K80"))
-def plan(config: Annotated[str, typer.Argument(metavar="CONFIG", help=f"A shipped config ({', '.join(shipped_configs())}) or a YAML file.")]
-         = "local/flights",
-         overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value of the config.")] = None,
+def plan(config: ConfigName = "local/flights", overrides: Overrides = None, *,
          world: Annotated[int | None, typer.Option(help="Plan on paper, for so many ranks that need not be there.")] = None,
          link: Annotated[str | None, typer.Option(help=f"On paper: the link of a host, e.g. 25Gb or 3GB a second; default {LINK}.")] = None,
          device: Annotated[str | None, typer.Option(help=f"On paper: what a rank computes on; default {DEVICE}.")] = None,

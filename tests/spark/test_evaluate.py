@@ -18,9 +18,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
 from sparkring import __main__ as cli
-from sparkring.conf.schema import Config
+from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import ConfigError, DatasetError
 from sparkring.pipelines.data.manifest import Dataset
+from sparkring.spark_jobs import evaluate as evaluate_module
 from sparkring.spark_jobs.baselines import REGULARISATION
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
@@ -100,6 +101,22 @@ def test_the_document_says_what_was_judged_and_is_reused_for_it_only(
     assert (other["weights_sha256"], "marked" in other) == (weights, False)
     assert other["network"]["loss"] != evaluation["network"]["loss"]
     assert other["logistic_regression"]["auc"] == pytest.approx(evaluation["logistic_regression"]["auc"])
+
+
+def test_a_ring_of_stages_judges_as_spark_s_tasks_do(spark: SparkSession, config: Config, evaluation: dict[str, Any],
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(config.run, "evaluation.json")
+    committed = path.read_bytes()
+    path.unlink()
+    monkeypatch.setattr(evaluate_module, "predict", None)  # no task of Spark holds the network now
+    layout: dict[str, Any] = {"num_ranks": 2, "parallel": {"replicas": [1, 1], "micro_batches": 4}}
+    staged = config.model_copy(update={"train": TrainConfig.model_validate(config.train.model_dump() | layout)})
+    save_untrained(staged)  # the weights that the others judge
+    found = evaluate(staged, spark=spark)
+    path.write_bytes(committed)
+    for model in ("network", "base_rate", "logistic_regression"):
+        for name in ("rows", "positives", "loss", "auc", "average_precision", "calibration_error"):
+            assert found[model][name] == pytest.approx(evaluation[model][name], rel=1e-4, abs=1e-6), f"{model}.{name}"
 
 
 def test_a_damaged_document_ends_the_command_in_one_line(config: Config, evaluation: dict[str, Any], tmp_path: Path,

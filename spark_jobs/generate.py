@@ -1,0 +1,127 @@
+"""Go on with texts by the trained decoder: in this process, or through its stages where ``train.parallel`` cuts it.
+
+    sparkring generate local/python-text --prompt "def main("
+
+A decoder that is not cut needs no Spark. One that is runs as a ring of its stages, a rank each, and no rank builds the whole of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sparkring.conf.schema import Config
+from sparkring.errors import ConfigError
+from sparkring.pipelines.data.order import default_lanes
+from sparkring.pipelines.data.preprocessing import TokensFeature
+from sparkring.pipelines.training.model_files import ModelCard, load_card, load_weights, model_from_bytes
+from sparkring.spark_jobs.etl.tokens import NUM_BYTES, Encoding
+from sparkring.spark_jobs.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from sparkring.models.generation import Sampling
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """A text that was gone on with."""
+
+    prompt: str
+    text: str
+    """What follows the prompt."""
+    tokens: int
+    """New ones, with the one that ends the document."""
+    ended: bool
+    """Whether the document ended by itself."""
+
+
+def generate(config: Config, prompts: Sequence[str], *, max_tokens: int = 200, temperature: float = 0.0, seed: int = 0,
+             spark: SparkSession | None = None, progress: Progress = SILENT) -> list[Continuation]:
+    """Go on with texts by the model of ``config.run``. The same call gives the same texts, whatever the layout.
+
+    Args:
+        config: Names the run, and says by ``train.parallel`` whether the model is cut.
+        prompts: How the texts begin; an empty one begins a document.
+        max_tokens: New tokens of a text at most.
+        temperature: 0 takes the likeliest token, 1 draws as the model predicts.
+        seed: Of what is drawn.
+        spark: The session to start a ring in; default the active one, or one made from ``config.spark``.
+        progress: Where to report.
+    Returns:
+        A continuation a prompt.
+    Raises:
+        ConfigError: the run has no trained model, the model is not for texts, its tokenizer is not the config's, or a figure is out of
+            range.
+    """
+    from sparkring.models.generation import Sampling
+
+    if max_tokens < 1 or temperature < 0:
+        raise ConfigError(f"max_tokens={max_tokens}, temperature={temperature:g}: give at least one token and no temperature below 0.")
+    card = load_card(config.run)
+    tokens = card.preprocessing.tokens
+    if tokens is None or card.model.kind != "text":
+        raise ConfigError(f"the model of {config.run} is of kind {card.model.kind}, which goes on with no texts; name a run of a model of "
+                          "kind text.")
+    encoding = _encoding(config, tokens)
+    sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    begun = [ids.tolist() for ids in encoding.encode([prompt.encode() for prompt in prompts])]
+    with progress.stage("generate") as bar:
+        bar.update(0, text=f"{len(prompts)} texts")
+        if config.train.parallel.cuts_the_model:
+            added = _by_stages(config, card, begun, sampling, spark)
+        else:
+            added = _alone(config, card, begun, sampling)
+    return [Continuation(prompt, _decoded([token for token in new if token < encoding.size], encoding), len(new),
+                         new[-1] == encoding.end_id) for prompt, new in zip(prompts, added, strict=True)]
+
+
+def _alone(config: Config, card: ModelCard, prompts: list[list[int]], sampling: Sampling) -> list[list[int]]:
+    from sparkring.models.generation import Texts, write_alone
+    from sparkring.pipelines.training.generation import token_ids
+
+    assert card.preprocessing.tokens is not None
+    model = model_from_bytes(card, load_weights(config.run, card))
+    return write_alone(Texts(prompts, token_ids(card.preprocessing.tokens), sampling), model)
+
+
+def _by_stages(config: Config, card: ModelCard, prompts: list[list[int]], sampling: Sampling,
+               spark: SparkSession | None) -> list[list[int]]:
+    from sparkring.pipelines.training.generation import GenerateJob, generate_rank, generating
+    from sparkring.pipelines.training.job import TrainJob
+    from sparkring.spark_jobs.ring import run_ring
+    from sparkring.spark_jobs.session import spark_session
+
+    laid = generating(config, card.model)
+    job = GenerateJob(
+        train=TrainJob(config=laid, dataset_url=card.dataset_url, dataset_version=card.dataset_version, run_url=config.run, generation=0,
+                       lanes=default_lanes(1)),
+        prompts=tuple(map(tuple, prompts)), max_tokens=sampling.max_tokens, temperature=sampling.temperature, seed=sampling.seed)
+    session = spark or spark_session(config.spark, app_name=f"sparkring {config.name}")
+    added: list[list[int]] = run_ring(generate_rank, job.model_dump(mode="json"), num_ranks=laid.train.num_ranks, spark=session,
+                                      config=laid.train.ring)[0]
+    return added
+
+
+def _encoding(config: Config, tokens: TokensFeature) -> Encoding:
+    """How the model's texts became tokens."""
+    if tokens.tokenizer_sha256 is None:
+        return Encoding()
+    named = config.prepare.features.tokens
+    encoding = Encoding.load(named) if named else Encoding()
+    if encoding.sha256 != tokens.tokenizer_sha256:
+        raise ConfigError(f"the model of {config.run} was trained on tokens of the tokenizer {tokens.tokenizer_sha256[:16]}, the one that "
+                          f"prepare.features.tokens.tokenizer names is {(encoding.sha256 or 'none')[:16]}; name the file that it was.")
+    return encoding
+
+
+def _decoded(ids: list[int], encoding: Encoding) -> str:
+    if encoding.tokenizer is None:
+        assert max(ids, default=0) < NUM_BYTES
+        return bytes(ids).decode("utf-8", errors="replace")
+    from tokenizers import Tokenizer
+
+    text: str = Tokenizer.from_str(encoding.tokenizer).decode(ids, skip_special_tokens=False)
+    return text
