@@ -6,12 +6,16 @@ Needs neither Spark nor a ring; parts that are missing are named in the page wit
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from sparkring.conf.schema import Config
+from sparkring.errors import ConfigError
 from sparkring.pipelines.data.store import open_store
 from sparkring.spark_jobs.progress import SILENT, Progress
-from sparkring.spark_jobs.reporting.gather import gather
+from sparkring.spark_jobs.reporting.gather import Workspace, gather
 from sparkring.spark_jobs.reporting.page import render_page
+from sparkring.spark_jobs.reporting.step_chart import step_picture
+from sparkring.spark_jobs.reporting.svg import as_file
 
 NAME = "report.html"
 
@@ -27,21 +31,33 @@ class ReportResult:
     """Parts of a complete report that were not there, e.g. ``evaluation``."""
 
 
-def report(config: Config, *, progress: Progress = SILENT) -> ReportResult:
+def report(config: Config, *, step_file: Path | None = None, progress: Progress = SILENT) -> ReportResult:
     """Write ``<workspace>/report.html`` from what is there, in place of an older one.
 
     Args:
         config: Names the workspace.
+        step_file: Where to write the picture of a step in stages, as SVG, beside the page that has it too.
         progress: Where to show how far it is.
     Raises:
-        ConfigError: the workspace is on a kind of storage that is not served.
+        ConfigError: the workspace is on a kind of storage that is not served; or a picture is asked for that there is not.
     """
     store = open_store(config.workspace)
     with progress.stage("report", total=2) as bar:
         workspace = gather(config)
         bar.update(1, total=2, text="drawing")
+        if step_file is not None:
+            step_file.parent.mkdir(parents=True, exist_ok=True)
+            step_file.write_text(_step_file(workspace, config), encoding="utf-8")
         # A lone surrogate in a column's name is valid JSON and no valid UTF-8.
         page = render_page(workspace, config).encode("utf-8", errors="replace")
         store.put(NAME, page)
         bar.update(2, total=2)
     return ReportResult(store.path(NAME), len(page), tuple(part.what for part in workspace.absent))
+
+
+def _step_file(workspace: Workspace, config: Config) -> str:
+    picture = step_picture(workspace.run.step) if workspace.run and workspace.run.step else None
+    if picture is None:
+        raise ConfigError(f"the run in {config.run} has no step in stages that could be drawn; train with several stages "
+                          "(train.parallel.replicas) and at most a few hundred micro-batches.")
+    return as_file(picture.svg)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,6 +37,8 @@ FAULT = 2
 TERMINATED = 143
 
 Append = Annotated[bool, typer.Option("--append", help="Add to the latest version the rows that it does not hold yet, and keep its files.")]
+StepFile = Annotated[Path | None, typer.Option(
+    "--step", metavar="FILE", help="Also write the picture of a step in stages to this SVG file: the schedule's plan above what happened.")]
 
 app = typer.Typer(
     name="sparkring", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
@@ -140,13 +143,13 @@ def score(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_j
     show(result, as_json=as_json, text=f"{result.rows:,} rows ({how}) at {result.url}")
 
 
-@app.command(epilog=examples("sparkring report"))
-def report(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
+@app.command(epilog=examples("sparkring report", "sparkring report my.yaml --step step.svg"))
+def report(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, step_file: StepFile = None, as_json: AsJson = False) -> None:
     """Write one self-contained HTML page about what the workspace holds. Needs no Spark."""
     loaded = _load(config, overrides)
     from sparkring.spark_jobs.report import report as run_report
 
-    result = run_report(loaded, progress=console_progress())
+    result = run_report(loaded, step_file=step_file, progress=console_progress())
     show(result, as_json=as_json, text=f"report at {result.path}")
 
 

@@ -9,6 +9,8 @@ Each record has ``event`` (its kind), ``time`` (seconds since 1970), ``generatio
     step        epoch, step, rows (this rank's), global_rows, loss (of the whole step, equal on all ranks), lr,
                 data_s, compute_s, comm_s, digest (of this rank's row ids, rowhash.py), offsets and windows (its receipt,
                 receipts.py), row_ids (when recorded)
+    timeline    epoch, step, and what this worker did in that step, action by action (parallel/schedule_records.py); one step an epoch,
+                from the first shard of each worker of a model in stages
     epoch       epoch, seconds, train_loss, rows, exact (the digest equals the split's), validation {loss, auc, ...}; rank 0 only
     checkpoint  epoch, step, seconds, name; rank 0 only
     plan        predicted_s, measured_s (of a step), steps (measured), text (a warning, where they are far apart); rank 0 only, where the

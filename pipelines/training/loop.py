@@ -97,6 +97,8 @@ class _RankTrainer:
                                       num_ranks=self._witnesses) if witness < self._witnesses else None
         self._digest = 0
         """Digest of the row ids that this rank has seen in this epoch since it last told the others."""
+        self._sampled = 0
+        """The step of this epoch whose timeline is kept."""
         self._plan = PlanWatch(job.predicted_s if self._context.rank == 0 else None, events.write)
 
     def run(self) -> TrainSummary | None:
@@ -154,6 +156,7 @@ class _RankTrainer:
         """
         began, earlier = time.perf_counter(), position.seconds
         self._digest = 0
+        self._sampled = sampled_step(first=position.step, steps=self._steps)
         waiting = time.perf_counter()
         for batch in self._loaders["train"].epoch(position.epoch, first_step=position.step):
             position, due = self._step(position, batch, data_s=time.perf_counter() - waiting)
@@ -184,6 +187,8 @@ class _RankTrainer:
         self._stopping = result.signals.stop > 0
         digest = rows_digest(batch.tensors[ROW_ID].numpy()) if self._receipts else 0
         self._digest = add([self._digest, digest])
+        if position.step == self._sampled:
+            self._write_timeline(position)
         self._write_step(position, batch, result, rate, data_s, digest)
         self._plan.step(data_s + result.cost.compute_s + result.cost.comm_s)
         if not result.updated:
@@ -204,6 +209,12 @@ class _RankTrainer:
                             "that step, or set train.on_nonfinite=skip to go on without them.")
         if self._context.rank == 0:
             self._events.write("warning", text=f"{where}; skipped")
+
+    def _write_timeline(self, position: Position) -> None:
+        """What this rank did in the step, where it follows a schedule; before the step's own record, whose hash its receipt is."""
+        record = self._trainee.step_record()
+        if record is not None:
+            self._events.write("timeline", epoch=position.epoch, step=position.step, **record)
 
     def _write_step(self, position: Position, batch: Batch, result: StepResult, rate: float, data_s: float, digest: int) -> None:
         recorded: dict[str, Any] = self._receipts.step(position.epoch, position.step) if self._receipts else {}
@@ -269,3 +280,13 @@ class _RankTrainer:
         save_model(self._job.run_url, weights_of(best.state), card)
         return TrainSummary(steps=position.steps_done, resumed_at=resumed_at, best_epoch=card.epoch, validation=card.validation,
                             receipts=position.receipts)
+
+
+def sampled_step(*, first: int, steps: int) -> int:
+    """The step of an epoch whose timeline is kept: the second one of full rows, since the first one still warms up, or else the first.
+
+    Args:
+        first: The step with which this epoch begins or goes on.
+        steps: Of the epoch; the last one may have fewer rows.
+    """
+    return first + 1 if first + 1 < steps - 1 else first

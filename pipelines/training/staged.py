@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from safetensors.torch import save
@@ -22,6 +23,9 @@ from sparkring.pipelines.data.loader import Batch, Loader
 from sparkring.pipelines.data.manifest import Manifest
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.memory_set_reducer import open_set_reducer
+from sparkring.pipelines.parallel.schedule import Worker
+from sparkring.pipelines.parallel.schedule_records import step_record
+from sparkring.pipelines.parallel.simulator import Timed
 from sparkring.pipelines.training.gradient_ring import GradientRing
 from sparkring.pipelines.training.held_out import Predictions
 from sparkring.pipelines.training.layout import Layout
@@ -71,6 +75,13 @@ class StagedTrainee:
         waited = executor.wait_s + self._ring.wait_s
         loss, all_signals, updated = step.outcome
         return StepResult(loss, all_signals, updated, StepCost(time.perf_counter() - began - waited, waited))
+
+    def step_record(self) -> dict[str, Any] | None:
+        """See Trainee; a worker's shards do the same at the same time, so the first one tells it."""
+        if not self._shards.first:
+            return None
+        worker, done = Worker(self._place.stage, self._place.replica), self._stages.executor.records
+        return step_record(self._layout.schedule, worker, [Timed(*entry) for entry in done], clock_s=time.time() - time.perf_counter())
 
     def predict(self, loader: Loader) -> Predictions:
         """See Trainee."""

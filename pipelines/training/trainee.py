@@ -9,7 +9,7 @@ State is exchanged as whole-model bytes, keyed by the model's own parameter name
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -36,6 +36,10 @@ class Trainee(Protocol):
 
     def step(self, batch: Batch, rate: float, signals: Signals) -> StepResult:
         """Do one optimizer step at this learning rate, and tell the other ranks this one's signals."""
+        ...
+
+    def step_record(self) -> dict[str, Any] | None:
+        """What this rank did in the last step and when (``schedule_records.py``); None where it has no schedule, or another tells it."""
         ...
 
     def predict(self, loader: Loader) -> Predictions:
@@ -79,6 +83,9 @@ class WholeTrainee:
         """See Trainee."""
         set_learning_rate(self._optimizer, rate)
         return train_step(self._model, batch, self._inputs, self._ring, self._optimizer, self._loss_sum, signals)
+
+    def step_record(self) -> None:
+        """See Trainee."""
 
     def predict(self, loader: Loader) -> Predictions:
         """See Trainee."""

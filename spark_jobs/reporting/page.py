@@ -19,6 +19,7 @@ from sparkring.spark_jobs.reporting.provenance import provenance
 from sparkring.spark_jobs.reporting.quality_charts import quality_pictures
 from sparkring.spark_jobs.reporting.quality_facts import METRICS
 from sparkring.spark_jobs.reporting.run_charts import learning_pictures, time_pictures
+from sparkring.spark_jobs.reporting.step_chart import step_picture
 
 LONG_TABLE = 60
 """Most rows of a table that is open from the start."""
@@ -36,6 +37,7 @@ def render_page(workspace: Workspace, config: Config) -> str:
         provenance=provenance(workspace, config), absent={part.what: part for part in workspace.absent},
         quality_pictures=quality_pictures(quality) if quality else (),
         learning_pictures=learning_pictures(run) if run else (), time_pictures=time_pictures(run) if run else (),
+        step_picture=step_picture(run.step) if run and run.step else None,
         metrics=METRICS, shades=SHADES, long_table=LONG_TABLE, scores_url=config.scores)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sparkring.spark_jobs.reporting.step_facts import StepFacts
 from sparkring.spark_jobs.reporting.thinning import Band, Curve
 
 
@@ -137,6 +138,8 @@ class RunFacts:
     """Rows of all ranks together per second, over the steps."""
     epochs: tuple[Epoch, ...]
     generations: tuple[Generation, ...]
+    step: StepFacts | None
+    """One step of a model in stages; None where there are no stages, or no step has ended."""
     warnings: tuple[str, ...]
     """What ranks found wrong and went on without, e.g. a damaged checkpoint."""
     planned: Planned | None = None

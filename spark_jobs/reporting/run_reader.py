@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from sparkring.spark_jobs.reporting.run_facts import Epoch, Generation, LossCurve, Planned, RankTime, RunFacts, Seconds, StepTimes
+from sparkring.spark_jobs.reporting.step_facts import Timelines
 from sparkring.spark_jobs.reporting.thinning import Curve, Series, bin_means, envelope, moving_mean, thin
 
 MOST_BARS = 24
@@ -80,6 +81,7 @@ class _Events:
     steps: dict[tuple[int, int], _Step] = field(default_factory=dict)
     """By (epoch, step)."""
     epochs: dict[int, Record] = field(default_factory=dict)
+    timelines: Timelines = field(default_factory=Timelines)
     warnings: list[str] = field(default_factory=list)
     checkpoints: int = 0
     repeated: int = 0
@@ -93,6 +95,8 @@ class _Events:
             life.start = record
         elif kind == "step":
             self._add_step(record, life)
+        elif kind == "timeline":
+            self.timelines.add(record)
         elif kind == "epoch":
             self.epochs[record["epoch"]] = record
         elif kind == "checkpoint":
@@ -131,7 +135,7 @@ def _facts(events: _Events) -> RunFacts:
         mean_time=_mean([time.seconds for time in by_rank]), step_times=_step_times(seconds),
         throughput=_throughput(rows, seconds.sum(axis=1)),
         epochs=tuple(_epoch(record) for _, record in sorted(events.epochs.items())), generations=_generations(events.lives),
-        warnings=tuple(events.warnings), planned=events.planned)
+        step=events.timelines.last_step(), warnings=tuple(events.warnings), planned=events.planned)
 
 
 def _epoch_ends(positions: Sequence[tuple[int, int]]) -> tuple[float, ...]:

@@ -56,6 +56,11 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return Path(report(write_workspace(tmp_path_factory.mktemp("workspace"), killed_at=500)).path).as_uri()
 
 
+@pytest.fixture(scope="module")
+def staged_page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return Path(report(write_workspace(tmp_path_factory.mktemp("staged"), epochs=1, steps=20, ranks=3, staged=True)).path).as_uri()
+
+
 def pixels(png: bytes) -> NDArray[np.float32]:
     image: NDArray[np.float32] = imread(io.BytesIO(png))
     return image[..., :3]
@@ -96,6 +101,19 @@ def test_it_fits_the_window_and_every_picture_is_drawn_large_enough_to_read(brow
         assert picture["shapes"] > 4, picture
         assert picture["texts"] > 4, picture
     assert browser.ask(SMALLEST_TEXT) > 9
+    assert browser.ask(COLLISIONS) == []
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_a_step_in_stages_is_drawn_over_the_whole_page_and_scrolls_where_that_is_narrow(
+        browser: Browser, staged_page: str, width: int) -> None:
+    browser.open(staged_page, width=width)
+    assert of_kind(browser, "Runtime.exceptionThrown", "Log.entryAdded", "Network.loadingFailed") == []
+    assert browser.ask("document.documentElement.scrollWidth") <= width
+    assert browser.ask(OVERHANG) == []
+    (step,) = [picture for picture in browser.ask(PICTURES) if picture["name"] == "step-title"]
+    assert step["width"] >= min(700, 2 * width)
+    assert step["texts"] > 2 * 3 * 16  # plan and measurement, three stages, eight passes forward and back
     assert browser.ask(COLLISIONS) == []
 
 

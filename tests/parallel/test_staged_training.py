@@ -15,6 +15,7 @@ from sparkring.pipelines.training.events import read_events
 from sparkring.pipelines.training.job import TrainJob
 from sparkring.pipelines.training.loop import train_rank
 from sparkring.spark_jobs.audit import audit
+from sparkring.spark_jobs.reporting.step_facts import Timelines
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
 from tests.support.training import largest_difference, train_config, weights_of_run
@@ -69,7 +70,8 @@ def test_every_layout_trains_the_weights_of_one_process(dataset: Path, serial: P
     parallel = LAYOUTS[name]
     ranks = _ranks(parallel)
     hosts = (0,) * (ranks - ranks // 2) + (1,) * (ranks // 2) if name == "two of two" else ()
-    summaries = run_on_ranks(ranks, train_rank, _job(dataset, tmp_path, parallel, ranks=ranks), hosts=hosts)
+    job = _job(dataset, tmp_path, parallel, ranks=ranks)
+    summaries = run_on_ranks(ranks, train_rank, job, hosts=hosts)
     assert largest_difference(weights_of_run(tmp_path), weights_of_run(serial)) < 1e-10
     (tmp_path / "run" / "result.json").write_text(json.dumps(summaries[0]))
     proved = audit(str(tmp_path / "run"), dataset_url=str(dataset))
@@ -78,6 +80,16 @@ def test_every_layout_trains_the_weights_of_one_process(dataset: Path, serial: P
     steps = [record for record in read_events(str(tmp_path / "run")) if record["event"] == "step"]
     assert {record["rank"] for record in steps if record["rows"]} == set(range(parallel.get("replicas", [ranks])[0]))
     assert len({(record["epoch"], record["step"], record["loss"]) for record in steps}) == 16, "all ranks know the same loss"
+    timelines = Timelines()
+    for record in read_events(str(tmp_path / "run")):
+        if record["event"] == "timeline":
+            timelines.add(record)
+    shown = timelines.last_step()
+    assert shown is not None
+    assert (shown.epoch, shown.number, shown.schedule.replicas) == (2, 2, tuple(parallel.get("replicas", [ranks])))
+    layout = TrainJob.model_validate(job).layout()
+    assert layout is not None
+    assert shown.schedule == layout.schedule
 
 
 def _summary(folder: Path) -> dict[str, float]:

@@ -19,6 +19,11 @@ from sparkring.models.build import build_model
 from sparkring.pipelines.data.manifest import DataField, DataFile, Dataset, Manifest, Split, TensorSpec, content_id
 from sparkring.pipelines.data.preprocessing import CategoricalFeature, NumericFeature, Preprocessing
 from sparkring.pipelines.data.store import open_store
+from sparkring.pipelines.parallel.schedule import Worker
+from sparkring.pipelines.parallel.schedule_costs import Costs
+from sparkring.pipelines.parallel.schedule_records import step_record
+from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
+from sparkring.pipelines.parallel.simulator import Timed, simulate
 from sparkring.pipelines.training.metrics import binary_metrics
 from sparkring.pipelines.training.model_files import ModelCard, save_model
 from sparkring.pipelines.training.tasks import shapes_of
@@ -70,8 +75,12 @@ def sample_preprocessing() -> Preprocessing:
     return Preprocessing(numeric=numeric, categorical=categorical, train_rows=SPLIT_ROWS["train"])
 
 
-def sample_events(*, ranks: int = 2, epochs: int = 5, steps: int = 217, killed_at: int | None = None) -> Iterator[tuple[str, Record]]:
-    """Yield (file name, record) of a run; with ``killed_at`` the ring ends at that step, and a second goes on from the last epoch's end."""
+def sample_events(*, ranks: int = 2, epochs: int = 5, steps: int = 217, killed_at: int | None = None,
+                  staged: bool = False) -> Iterator[tuple[str, Record]]:
+    """Yield (file name, record) of a run.
+
+    With ``killed_at`` the ring ends at that step, and a second goes on from the last epoch's end; ``staged`` makes each rank a stage.
+    """
     generations = [(0, 0, epochs * steps)] if killed_at is None else [(0, 0, killed_at), (1, killed_at // steps * steps, epochs * steps)]
     for generation, first, last in generations:
         for rank in range(ranks):
@@ -79,6 +88,9 @@ def sample_events(*, ranks: int = 2, epochs: int = 5, steps: int = 217, killed_a
             clock = STARTED + 300 * generation
             for record in records:
                 clock += record.pop("spent")
+                if staged and record["event"] == "step" and record["step"] == 1:
+                    yield f"{generation}-{rank}.jsonl", {"time": round(clock, 6), "generation": generation, "rank": rank,
+                                                         **_timeline(rank, ranks, record, clock)}
                 yield f"{generation}-{rank}.jsonl", {"time": round(clock, 6), "generation": generation, "rank": rank, **record}
 
 
@@ -179,6 +191,16 @@ def _rank_events(rank: int, *, ranks: int, epochs: int, steps: int, first: int, 
             yield from _epoch_end(number // steps, steps)
     if last == epochs * steps:
         yield {"event": "end", "seconds": 20.0, "spent": 0.05}
+
+
+def _timeline(rank: int, ranks: int, step: Record, clock_s: float) -> Record:
+    """A step in stages, each pass a little longer than planned."""
+    schedule = build_schedule("1f1b", (1,) * ranks, 8)
+    played = simulate(schedule, Costs.equal(ranks, forward_s=0.011, backward_s=0.023, hop_s=0.002)).entries[Worker(rank, 0)]
+    late = np.random.default_rng((step["epoch"], rank)).uniform(0, 0.001, len(played))
+    entries = [Timed(action, start, max(start, end - delay)) for (action, start, end), delay in zip(played, late, strict=True)]
+    return {"event": "timeline", "epoch": step["epoch"], "step": step["step"],
+            **step_record(schedule, Worker(rank, 0), entries, clock_s=clock_s)}
 
 
 def _epoch_end(epoch: int, steps: int) -> Iterator[Record]:

