@@ -71,7 +71,7 @@ class LayoutChooser:
         from sparkring.spark_jobs.ring import run_ring
 
         subject = profiled(config, self._manifest)
-        known = self._known(subject)
+        known = known_profile(self._store, subject)
         machines = [rank["machine"] for rank in known] if known else None
         with self._progress.stage("measure"):
             ranks: list[Any] = run_ring(profile_rank, config.model_dump(mode="json"), self._dataset_url, self._manifest.version, machines,
@@ -81,13 +81,14 @@ class LayoutChooser:
         self._store.put(PROFILE, json.dumps({"of": subject, "ranks": ranks}).encode())
         return ranks
 
-    def _known(self, subject: dict[str, Any]) -> Sequence[RankProfile] | None:
-        """What was measured of the same; a document that cannot be read is as good as none, since it is made anew."""
-        try:
-            document = read_document(self._store, PROFILE, keys=("of", "ranks"), remedy="")
-        except (FileNotFoundError, DocumentDamaged):
-            return None
-        return document["ranks"] if document["of"] == subject else None
+
+def known_profile(store: Store, subject: dict[str, Any]) -> Sequence[RankProfile] | None:
+    """What ranks measured of the same before; a document that cannot be read is as good as none, since it is made anew."""
+    try:
+        document = read_document(store, PROFILE, keys=("of", "ranks"), remedy="")
+    except (FileNotFoundError, DocumentDamaged):
+        return None
+    return document["ranks"] if document["of"] == subject else None
 
 
 def profiled(config: Config, manifest: Manifest) -> dict[str, Any]:

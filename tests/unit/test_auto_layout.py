@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,13 @@ import pytest
 from sparkring.conf.loading import load_config
 from sparkring.conf.schema import TrainConfig
 from sparkring.errors import ConfigError
+from sparkring.pipelines.data.store import open_store
 from sparkring.pipelines.parallel.planner.cost_model import BlockProfile, Cluster, Hop, Line, Links, ModelProfile, SumCost
 from sparkring.pipelines.parallel.planner.enumerate import Fixed
 from sparkring.pipelines.parallel.planner.planner import best_layout
-from sparkring.spark_jobs.auto_layout import require_cpu, with_layout
+from sparkring.spark_jobs.auto_layout import PROFILE, known_profile, profiled, require_cpu, with_layout
 from tests.support.configs import MINIMAL, write
+from tests.support.datasets import write_dataset
 
 BLOCKS = ModelProfile(blocks=tuple(
     BlockProfile(name=f"b{number}", forward=Line(0.0, 1.0), backward=Line(0.0, 2.0), parameter_bytes=1e6) for number in range(4)))
@@ -54,6 +57,23 @@ def test_given_micro_batches_stay_even_where_one_rank_does_all_of_them() -> None
     train = TrainConfig.model_validate({"num_ranks": 1, "parallel": {"auto": True, "micro_batches": 6}})
     plan = best_layout(BLOCKS, DEAR_SUMS, world=1, batch_rows=64, fixed=Fixed(micro_batches=6))
     assert with_layout(train, plan).parallel.micro_batches == 6
+
+
+def test_a_profile_holds_for_the_same_model_batch_and_ranks_alone(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "dataset", [[64]])
+    path, store = write(tmp_path, "tiny.yaml", MINIMAL | {"train": {"num_ranks": 4}}), open_store(str(tmp_path / "run"))
+
+    def known(*overrides: str) -> object:
+        return known_profile(store, profiled(load_config(path, overrides), dataset.manifest(1)))
+
+    assert known() is None, "never measured"
+    store.put(PROFILE, json.dumps({"of": profiled(load_config(path), dataset.manifest(1)), "ranks": ["figures"]}).encode())
+    assert known() == known("train.epochs=9", "train.ring.deadline_s=5", "train.parallel=auto") == ["figures"]
+    for other in ("train.num_ranks=3", "train.batch_rows=99", "model.hidden=[8]", "train.optimizer.name=sgd",
+                  "train.ring.threads_per_rank=2"):
+        assert known(other) is None, other
+    store.put(PROFILE, b"half of a docum")
+    assert known() is None
 
 
 def test_gpus_are_not_measured_yet(tmp_path: Path) -> None:
