@@ -1,4 +1,7 @@
-"""The main job on a standalone Spark master with two worker processes: executors are other processes than the driver."""
+"""Whole jobs on a standalone Spark master with two worker processes: executors are other processes than the driver.
+
+The main job on a month of flights, then the same network and a decoder in two stages of two, by one cluster and one session.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,70 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sparkring.pipelines.training.events import read_events
+from sparkring.pipelines.training.events import Record, read_events
+from sparkring.spark_jobs.audit import audit
+from tests.support.ring_driver import ROOT, bytecode
+from tests.support.small_configs import TWO_OF_TWO, january_flights, three_packages
 from tests.support.spark_cluster import standalone
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(600)
 
 
-def test_the_main_job_runs_on_separate_worker_processes(tmp_path: Path) -> None:
-    with standalone(tmp_path, gpus=("0", "1")) as master:
-        settings = {"spark.master": master, "train.epochs": 1, "spark.conf.spark.executor.memory": "900m",
-                    "spark.conf.spark.driver.host": "127.0.0.1", "spark.conf.spark.driver.bindAddress": "127.0.0.1"}
-        overrides = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-        command = [sys.executable, "-m", "sparkring", "demo", "local/flights", *overrides]
-        ended = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYSPARK_PYTHON": sys.executable}, capture_output=True, text=True,
-                               timeout=800, check=False)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the workspaces of three jobs: ``flights``, ``staged`` and ``text``."""
+    folder = tmp_path_factory.mktemp("cluster")
+    flights, text = january_flights(folder), three_packages(folder, **TWO_OF_TWO)
+    in_stages = {"workspace": folder / "staged", "dataset_url": folder / "flights" / "dataset", "train.num_ranks": TWO_OF_TWO["num_ranks"],
+                 "train.parallel": json.dumps(TWO_OF_TWO["parallel"])}
+    with standalone(folder, gpus=("0", "1"), cores=2) as master:
+        here = {"spark.master": master, "spark.conf.spark.executor.memory": "900m", "spark.conf.spark.driver.host": "127.0.0.1",
+                "spark.conf.spark.driver.bindAddress": "127.0.0.1", "spark.conf.spark.sql.shuffle.partitions": 4}
+        commands = [["demo", flights, *_set(here)], ["train", flights, *_set(here | in_stages)],
+                    ["prepare", text, *_set(here)], ["train", text, *_set(here)]]
+        ended = subprocess.run(
+            [sys.executable, "-m", "tests.support.commands_main", json.dumps(commands)], cwd=folder, capture_output=True, text=True,
+            env={**os.environ, **bytecode(folder), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}, timeout=500, check=False)
     assert ended.returncode == 0, ended.stderr[-4000:]
-    workspace = tmp_path / "runs" / "flights"
-    events = list(read_events(str(workspace / "run")))
-    assert [(record["rank"], record["size"], record["reduction"]) for record in events if record["event"] == "start"] == [
+    return folder
+
+
+def _set(values: dict[str, Any]) -> list[str]:
+    return [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
+
+
+def _events(workspace: Path, kind: str) -> list[Record]:
+    return [record for record in read_events(str(workspace / "run")) if record["event"] == kind]
+
+
+def test_the_main_job_runs_on_separate_worker_processes(runs: Path) -> None:
+    workspace = runs / "flights"
+    assert [(record["rank"], record["size"], record["reduction"]) for record in _events(workspace, "start")] == [
         (0, 2, "shared memory"), (1, 2, "shared memory")]
-    assert [record["exact"] for record in events if record["event"] == "epoch"] == [True]
+    assert [record["exact"] for record in _events(workspace, "epoch")] == [True]
     evaluation = json.loads((workspace / "run" / "evaluation.json").read_text(encoding="utf-8"))
     assert evaluation["network"]["auc"] > evaluation["base_rate"]["auc"]
     assert (workspace / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("name", ["staged", "text"])
+def test_two_stages_of_two_train_on_separate_worker_processes(runs: Path, name: str) -> None:
+    workspace = runs / name
+    assert [(record["rank"], record["size"], record["readers"]) for record in _events(workspace, "start")] == [
+        (rank, 4, 2) for rank in range(4)]
+    assert [record["exact"] for record in _events(workspace, "epoch")] == [True]
+    assert sorted(record["worker"] for record in _events(workspace, "timeline")) == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    assert audit(str(workspace / "run"), dataset_url=str(runs / ("flights" if name == "staged" else name) / "dataset")).finished
+    losses = [record["loss"] for record in _events(workspace, "step") if record["rank"] == 0]
+    assert sum(losses[-3:]) < sum(losses[:3])
+
+
+def test_the_same_network_on_the_same_rows_learns_the_same_in_stages_and_without(runs: Path) -> None:
+    plain, staged = (_events(runs / name, "epoch")[0] for name in ("flights", "staged"))
+    assert staged["rows"] == plain["rows"] > 10_000
+    assert staged["train_loss"] == pytest.approx(plain["train_loss"], rel=1e-4)
+    assert staged["validation"] == pytest.approx(plain["validation"], rel=1e-3)

@@ -1,6 +1,6 @@
 """A standalone Spark master with worker processes, from the classes that pip's pyspark carries, all on loopback.
 
-    with standalone(folder, gpus=("3", "5")) as master: ...        two workers of one core; each claims one GPU address
+    with standalone(folder, gpus=("3", "5")) as master: ...        two workers of one slot; each claims one GPU address
 """
 
 from __future__ import annotations
@@ -22,32 +22,33 @@ SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 
 @contextmanager
-def standalone(folder: Path, *, gpus: Sequence[str]) -> Iterator[str]:
+def standalone(folder: Path, *, gpus: Sequence[str], cores: int = 1) -> Iterator[str]:
     """Run a master and one worker for each of ``gpus``.
 
     Args:
         folder: For logs and work.
         gpus: The address that each worker's discovery script reports, as a script on a machine with GPUs would.
+        cores: Slots of each worker.
     Yields:
         The master's address, ``spark://...``.
     """
     with ExitStack() as stack:
         master = stack.enter_context(_daemon(folder, "master", "org.apache.spark.deploy.master.Master"))
         address = _await_line(master, r"Starting Spark master at (spark://\S+)")
-        workers = [stack.enter_context(_worker(folder, number, gpu, address)) for number, gpu in enumerate(gpus)]
+        workers = [stack.enter_context(_worker(folder, number, gpu, cores, address)) for number, gpu in enumerate(gpus)]
         for worker in workers:
             _await_line(worker, r"Successfully registered with master (\S+)")
         yield address
 
 
 @contextmanager
-def _worker(folder: Path, number: int, gpu: str, master: str) -> Iterator[Path]:
+def _worker(folder: Path, number: int, gpu: str, cores: int, master: str) -> Iterator[Path]:
     script = folder / f"discover-{number}.sh"
     script.write_text(f"#!/bin/sh\necho '{{\"name\": \"gpu\", \"addresses\": [\"{gpu}\"]}}'\n", encoding="ascii")
     script.chmod(0o755)
     properties = folder / f"worker-{number}.conf"
     properties.write_text(f"spark.worker.resource.gpu.amount 1\nspark.worker.resource.gpu.discoveryScript {script}\n", encoding="ascii")
-    with _daemon(folder, f"worker-{number}", "org.apache.spark.deploy.worker.Worker", "--cores", "1", "--memory", "1g",
+    with _daemon(folder, f"worker-{number}", "org.apache.spark.deploy.worker.Worker", "--cores", str(cores), "--memory", "1g",
                  "--work-dir", str(folder / "work"), "--properties-file", str(properties), master) as log:
         yield log
 
