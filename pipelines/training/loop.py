@@ -97,6 +97,8 @@ class _RankTrainer:
                                       num_ranks=self._witnesses) if witness < self._witnesses else None
         self._digest = 0
         """Digest of the row ids that this rank has seen in this epoch since it last told the others."""
+        self._sealed = ""
+        """The hash of this rank's last step record; other records may follow it before the ranks tell each other."""
         self._sampled = 0
         """The step of this epoch whose timeline is kept."""
         self._plan = PlanWatch(job.predicted_s if self._context.rank == 0 else None, events.write)
@@ -225,10 +227,11 @@ class _RankTrainer:
             global_rows=batch.global_rows, loss=result.loss if math.isfinite(result.loss) else None, lr=rate,
             data_s=round(data_s, 6), compute_s=round(result.cost.compute_s, 6), comm_s=round(result.cost.comm_s, 6), digest=to_hex(digest),
             **recorded)
+        self._sealed = self._events.head
 
     def _shared(self, position: Position) -> Position:
         """The position with all ranks' row digests and the hash of their receipts; every rank calls this at the same step."""
-        mine = self._digest.to_bytes(8, "big") + bytes.fromhex(self._events.head)
+        mine = self._digest.to_bytes(8, "big") + bytes.fromhex(self._sealed)
         self._digest = 0
         gathered = self._communicator.gather(torch.tensor([list(mine)], dtype=torch.uint8), name="position")  # one round for both
         everyone = [bytes(rank.tolist()) for rank in gathered]
