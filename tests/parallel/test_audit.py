@@ -17,8 +17,9 @@ from sparkring.errors import DocumentDamaged, ReceiptError
 from sparkring.pipelines.data.manifest import Dataset
 from sparkring.pipelines.data.receipts import seal
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training import trainee
+from sparkring.pipelines.training import loop, trainee
 from sparkring.pipelines.training.checkpoint import Checkpoints
+from sparkring.pipelines.training.events import read_events
 from sparkring.pipelines.training.job import TrainJob
 from sparkring.pipelines.training.loop import train_rank
 from sparkring.pipelines.training.step import train_step
@@ -71,6 +72,30 @@ def _generation(folder: Path, generation: int, *, num_ranks: int, die_after: int
     else:
         with pytest.raises(AssertionError, match="rank 0 died without a word"):
             run_on_ranks(num_ranks, _train, job.model_dump(mode="json"), die_after)
+
+
+def _train_and_talk(context: RankContext, job: dict[str, Any]) -> dict[str, Any] | None:
+    """Train; rank 0 writes another record after every step's, as where a checkpoint is done then."""
+    hear = loop._RankTrainer._hear_of_checkpoints
+
+    def talk(self: loop._RankTrainer) -> None:
+        hear(self)
+        self._events.write("warning", text="beside the steps")
+
+    loop._RankTrainer._hear_of_checkpoints = talk  # type: ignore[method-assign]
+    return train_rank(context, job)
+
+
+def test_what_is_told_between_the_last_step_and_the_checkpoint_leaves_the_proof_whole(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "dataset", FILES)
+    config = train_config(tmp_path, model={"hidden": [4]}, train={"epochs": 1, "batch_rows": BATCH, "num_ranks": 1})
+    job = TrainJob(config=config, dataset_url=str(tmp_path / "dataset"), dataset_version=1, run_url=str(tmp_path / "run"), generation=0,
+                   lanes=24)
+    summary = run_on_ranks(1, _train_and_talk, job.model_dump(mode="json"))[0]
+    (tmp_path / "run/result.json").write_text(json.dumps(summary))
+    told = [record["event"] for record in read_events(str(tmp_path / "run"))]
+    assert told[told.index("epoch") - 1] == "warning"
+    assert audit(str(tmp_path / "run")).rows == ROWS
 
 
 @pytest.fixture(scope="module")
