@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkring import __version__
 from sparkring.conf.schema import Config, TrainConfig
+from sparkring.conf.schema.parallel import KEPT_BY_AUTO
 from sparkring.errors import ConfigError, DocumentDamaged
 from sparkring.pipelines.data.documents import read_document
 from sparkring.pipelines.data.manifest import Manifest
@@ -100,9 +101,9 @@ def profiled(config: Config, manifest: Manifest) -> dict[str, Any]:
 
 
 def with_layout(train: TrainConfig, plan: Plan) -> TrainConfig:
-    """The training section with a planned layout in place of ``auto``; a given number of micro-batches stays."""
+    """The training section with a planned layout in place of ``auto``; what was given beside that stays."""
     section = plan.section()
-    given = {} if train.parallel.micro_batches is None else {"micro_batches": train.parallel.micro_batches}
+    given = train.parallel.model_dump(include=set(KEPT_BY_AUTO), exclude_none=True)
     parallel = {**section["parallel"], **given}  # type: ignore[dict-item]
     return TrainConfig.model_validate({**train.model_dump(), "num_ranks": section["num_ranks"], "parallel": parallel})
 

@@ -9,8 +9,8 @@ from pydantic import model_validator
 from sparkring.conf.schema.section import Positive, Section
 
 AUTO = "auto"
-KEPT_BY_AUTO = frozenset({"auto", "micro_batches"})
-"""What may be given beside ``auto``."""
+KEPT_BY_AUTO = ("micro_batches", "dynamic_shapes")
+"""What may be given beside ``auto``, and stays."""
 
 
 class ParallelConfig(Section):
@@ -18,7 +18,7 @@ class ParallelConfig(Section):
 
     auto: bool = False
     """Let the planner choose all below, for up to num_ranks ranks and by what it measures on them. ``parallel: auto`` says the same;
-    micro_batches may be given beside it."""
+    micro_batches and dynamic_shapes may be given beside it."""
     replicas: tuple[Positive, ...] = ()
     """Copies of each stage, e.g. ``[2, 1]``: two stages, the first one twice. Times shards, they add up to num_ranks. Empty: one stage
     on all ranks."""
@@ -55,7 +55,7 @@ class ParallelConfig(Section):
     @model_validator(mode="after")
     def _auto_chooses(self) -> Self:
         fields = type(self).model_fields
-        chosen = [name for name in fields if name not in KEPT_BY_AUTO and getattr(self, name) != fields[name].default]
+        chosen = [name for name in fields if name not in ("auto", *KEPT_BY_AUTO) and getattr(self, name) != fields[name].default]
         if self.auto and chosen:
             raise ValueError(f"auto chooses {', '.join(chosen)} by itself; leave that out, or auto")
         return self

@@ -53,10 +53,11 @@ def test_the_planned_layout_takes_its_place_and_all_else_stays() -> None:
     assert found.model_copy(update={"parallel": train.parallel, "num_ranks": 4}) == train
 
 
-def test_given_micro_batches_stay_even_where_one_rank_does_all_of_them() -> None:
-    train = TrainConfig.model_validate({"num_ranks": 1, "parallel": {"auto": True, "micro_batches": 6}})
+def test_what_was_given_beside_it_stays_even_where_one_rank_does_all_of_it() -> None:
+    train = TrainConfig.model_validate({"num_ranks": 1, "parallel": {"auto": True, "micro_batches": 6, "dynamic_shapes": True}})
     plan = best_layout(BLOCKS, DEAR_SUMS, world=1, batch_rows=64, fixed=Fixed(micro_batches=6))
-    assert with_layout(train, plan).parallel.micro_batches == 6
+    found = with_layout(train, plan).parallel
+    assert (found.micro_batches, found.dynamic_shapes) == (6, True)
 
 
 def test_a_profile_holds_for_the_same_model_batch_and_ranks_alone(tmp_path: Path) -> None:
