@@ -10,6 +10,7 @@ over by name and the one before is used. How they come to be beside training: ch
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import uuid
 from contextlib import suppress
@@ -63,7 +64,7 @@ class Part(BaseModel):
 class CheckpointDocument(BaseModel):
     """What is committed: the position, the parts of the state and where they came from."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="constants")
 
     format: Literal[2] = 2
     position: Position
@@ -202,5 +203,6 @@ class Checkpoints:
 
 
 def _judged(documents: dict[int, CheckpointDocument]) -> list[tuple[float, int]]:
-    """(held-out loss, number) of those that have one, the best first."""
-    return sorted((document.validation["loss"], number) for number, document in documents.items() if document.validation)
+    """(held-out loss, number) of those that have one that is a number, the best first."""
+    judged = ((document.validation["loss"], number) for number, document in documents.items() if document.validation)
+    return sorted((loss, number) for loss, number in judged if not math.isnan(loss))

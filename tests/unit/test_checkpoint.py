@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,18 @@ def test_the_latest_few_and_the_best_are_kept(tmp_path: Path) -> None:
     best = checkpoints.best()
     assert best is not None
     assert best.state == (b"state 2",)
+
+
+def test_a_held_out_loss_that_is_not_a_number_is_kept_and_is_never_the_best(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    _save(checkpoints, _document(1, loss=0.5), b"good")
+    _save(checkpoints, _document(2, loss=math.nan), b"spoiled")
+    latest, damaged = checkpoints.latest()
+    assert latest is not None
+    assert (latest.state, damaged) == ((b"spoiled",), [])
+    best = checkpoints.best()
+    assert best is not None
+    assert best.state == (b"good",)
 
 
 def test_the_same_step_may_be_saved_again_after_a_restart(tmp_path: Path) -> None:
