@@ -31,7 +31,9 @@ from tests.support.datasets import write_dataset
 from tests.support.training import await_condition, events_of, largest_difference, train_config, weights_of_run
 
 FILES = ([600, 600], [300], [501])
-EPOCHS = 24
+EPOCHS = 4
+STEPS = 201
+"""Of an epoch."""
 DEADLINE_S = 90.0
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -50,7 +52,7 @@ def _config(workspace: Path, **settings: Any) -> Config:
 
 
 def _changed(workspace: Path, **settings: Any) -> Config:
-    defaults = {"epochs": EPOCHS, "batch_rows": 100, "precision": "float64", "checkpoint_steps": 21, "lanes": 24,
+    defaults = {"epochs": EPOCHS, "batch_rows": 10, "precision": "float64", "checkpoint_steps": 50, "lanes": 24,
                 "optimizer": {"name": "adam", "schedule": "constant"}}
     return train_config(workspace, model={"hidden": [16]}, train={**defaults, **settings})
 
@@ -116,7 +118,7 @@ def test_a_run_that_is_asked_to_stop_saves_and_the_same_call_goes_on_with_other_
     assert isinstance(error, Stopped), error
     saved = Checkpoints(config.run).numbers()[-1]
     assert f"after {saved} steps" in str(error)
-    last = max(record["epoch"] * 21 + record["step"] + 1 for record in events_of(config, "step"))
+    last = max(record["epoch"] * STEPS + record["step"] + 1 for record in events_of(config, "step"))
     assert saved == last  # not a step is lost
     train(_changed(tmp_path, num_ranks=3, checkpoint_steps=10_000), spark=spark)
     _require_same(tmp_path, undisturbed)
@@ -190,11 +192,11 @@ def test_a_loss_that_is_not_finite_stops_all_ranks_and_is_not_tried_again(spark:
 
 
 def test_a_step_that_is_not_finite_can_be_skipped(spark: SparkSession, tmp_path: Path) -> None:
-    config = _config(tmp_path, optimizer={"name": "sgd", "lr": 1e200, "schedule": "constant"}, epochs=2, on_nonfinite="skip")
+    write_dataset(tmp_path / "dataset", FILES, nan_row=1234)
+    config = _changed(tmp_path, epochs=2, on_nonfinite="skip")
     train(config, spark=spark)
     warned = [record["text"] for record in events_of(config, "warning")]
-    assert warned
-    assert all("skipped" in text for text in warned)
+    assert [text.partition(": ")[2] for text in warned] == ["the loss is nan; skipped"] * 2  # the step that has that row, in each epoch
     weights = load_file(next((tmp_path / "run/model").glob("*.safetensors")))
     assert all(bool(tensor.isfinite().all()) for tensor in weights.values())
 

@@ -73,9 +73,9 @@ def test_without_the_version_or_the_rows_nothing_is_written(spark: SparkSession,
 
 
 def test_a_killed_rank_is_named_and_the_same_call_goes_on_to_the_undisturbed_result(spark: SparkSession, tmp_path: Path) -> None:
-    undisturbed = _config(tmp_path / "undisturbed", epochs=60)
+    undisturbed = _config(tmp_path / "undisturbed", epochs=5, batch_rows=10, checkpoint_steps=50)
     train(undisturbed, spark=spark)
-    config = _config(tmp_path / "killed", epochs=60, recovery={"restarts": 0})
+    config = _config(tmp_path / "killed", epochs=5, batch_rows=10, checkpoint_steps=50, recovery={"restarts": 0})
     raised: list[BaseException] = []
 
     def attempt() -> None:
@@ -105,7 +105,7 @@ def test_a_killed_rank_is_named_and_the_same_call_goes_on_to_the_undisturbed_res
     weights = [load_file(next((Path(cfg.run) / "model").glob("*.safetensors"))) for cfg in (undisturbed, config)]
     assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
     proved = audit(config.run)
-    assert (proved.finished, proved.epochs, [part.generation for part in proved.parts]) == (True, 60, [0, 1])
+    assert (proved.finished, proved.epochs, [part.generation for part in proved.parts]) == (True, 5, [0, 1])
 
 
 def test_a_damaged_dataset_stops_the_run_with_the_rank_and_the_file(spark: SparkSession, tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ NUMERIC = ("height", "weight", "age")
 VOCABULARY = ("blue", "green", "red")
 
 
-def write_dataset(folder: Path, files: Sequence[Sequence[int]], *, validation_rows: int = 257, seed: int = 0) -> Dataset:
+def write_dataset(folder: Path, files: Sequence[Sequence[int]], *, validation_rows: int = 257, seed: int = 0,
+                  nan_row: int | None = None) -> Dataset:
     """Commit version 1 of a dataset whose train split has these row groups.
 
     Args:
@@ -26,6 +27,7 @@ def write_dataset(folder: Path, files: Sequence[Sequence[int]], *, validation_ro
         files: For each file the rows of its row groups; zeros are allowed.
         validation_rows: Rows of the validation split, in one file.
         seed: Of the random values.
+        nan_row: Id of a row whose numbers are NaN.
     """
     dataset = Dataset(str(folder))
     generator = np.random.default_rng(seed)
@@ -33,7 +35,7 @@ def write_dataset(folder: Path, files: Sequence[Sequence[int]], *, validation_ro
               *(DataField(name=name, dtype="float32") for name in NUMERIC), DataField(name="colour", dtype="int32"))
     splits, first = {}, 0
     for name, layout in (("train", files), ("validation", [[validation_rows]])):
-        splits[name] = _write_split(folder, name, layout, first_id=first, generator=generator)
+        splits[name] = _write_split(folder, name, layout, first_id=first, generator=generator, nan_row=nan_row)
         first += splits[name].rows
     manifest = Manifest(
         version=1, parent=None, data_id="d1", content_id=content_id(fields, splits), recipe_id="r1", created_at="2026-01-01T00:00:00Z",
@@ -49,12 +51,13 @@ def write_dataset(folder: Path, files: Sequence[Sequence[int]], *, validation_ro
     return dataset
 
 
-def _write_split(folder: Path, name: str, layout: Sequence[Sequence[int]], *, first_id: int, generator: np.random.Generator) -> Split:
+def _write_split(folder: Path, name: str, layout: Sequence[Sequence[int]], *, first_id: int, generator: np.random.Generator,
+                 nan_row: int | None) -> Split:
     written, tables = [], []
     for number, groups in enumerate(layout):
         path = Path("data/d1") / name / f"part-{number}.parquet"
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        table = _table(sum(groups), first_id=first_id, generator=generator)
+        table = _table(sum(groups), first_id=first_id, generator=generator, nan_row=nan_row)
         _write_groups(folder / path, table, groups)
         footer = pq.ParquetFile(folder / path).metadata
         written.append(DataFile(
@@ -68,10 +71,12 @@ def _write_split(folder: Path, name: str, layout: Sequence[Sequence[int]], *, fi
                  rows_digest=to_hex(rows_digest(whole["row_id"].to_numpy())))
 
 
-def _table(rows: int, *, first_id: int, generator: np.random.Generator) -> pa.Table:
+def _table(rows: int, *, first_id: int, generator: np.random.Generator, nan_row: int | None) -> pa.Table:
     numeric = generator.standard_normal((rows, len(NUMERIC))).astype(np.float32)
     colour = generator.integers(0, len(VOCABULARY) + 1, rows).astype(np.int32)
     late = (numeric @ np.array([1.0, -0.5, 0.25], dtype=np.float32) + 0.5 * colour + generator.standard_normal(rows) > 1.0).astype(np.int8)
+    if nan_row in range(first_id, first_id + rows):
+        numeric[nan_row - first_id] = np.nan
     columns = {"row_id": np.arange(first_id, first_id + rows, dtype=np.int64), "late": late,
                **{name: numeric[:, place] for place, name in enumerate(NUMERIC)}, "colour": colour}
     return pa.table(columns, schema=pa.schema([pa.field(name, pa.from_numpy_dtype(values.dtype), nullable=False)
