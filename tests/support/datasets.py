@@ -75,7 +75,7 @@ def _table(rows: int, *, first_id: int, generator: np.random.Generator, nan_row:
     numeric = generator.standard_normal((rows, len(NUMERIC))).astype(np.float32)
     colour = generator.integers(0, len(VOCABULARY) + 1, rows).astype(np.int32)
     late = (numeric @ np.array([1.0, -0.5, 0.25], dtype=np.float32) + 0.5 * colour + generator.standard_normal(rows) > 1.0).astype(np.int8)
-    if nan_row in range(first_id, first_id + rows):
+    if nan_row is not None and nan_row in range(first_id, first_id + rows):
         numeric[nan_row - first_id] = np.nan
     columns = {"row_id": np.arange(first_id, first_id + rows, dtype=np.int64), "late": late,
                **{name: numeric[:, place] for place, name in enumerate(NUMERIC)}, "colour": colour}
