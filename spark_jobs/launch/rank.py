@@ -65,7 +65,7 @@ def start_guard(lifeline_fd: int, *others: int) -> int:
     child = os.fork()
     if child:
         return child
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the group gets SIGTERM first; the guard stays until its end
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which may come to the whole group; the guard stays until its end
     with Path(os.devnull).open("r+b", buffering=0) as nothing:
         for fd in (0, 1, 2, *others):
             os.dup2(nothing.fileno(), fd)

@@ -37,6 +37,8 @@ from sparkring.spark_jobs.recovery.stop import StopRequest
 
 LOOK_S = 1.0
 """Seconds between two looks at the slots: for those that a failure took to come back, and for more to train on."""
+LISTEN_S = 0.1
+"""Seconds between two looks at whether somebody has asked the run to stop."""
 FINAL = (ConfigError, DatasetError, CheckpointDamaged, CommitConflict, NotFinite)
 """What a rank raises that only people can mend."""
 
@@ -171,11 +173,13 @@ class Supervisor:
         done = threading.Event()
 
         def look() -> None:
-            while not done.is_set():
-                asked = self._stop.wait(LOOK_S)
-                if not done.is_set() and (asked or (not width.wanted and self._could_grow(width))):
+            looked = time.monotonic()
+            while not done.wait(LISTEN_S):
+                due = time.monotonic() - looked >= LOOK_S
+                if self._stop.asked or (due and not width.wanted and self._could_grow(width)):
                     self._ring.ask_to_stop()
                     return
+                looked = time.monotonic() if due else looked
 
         thread = threading.Thread(target=look, name="sparkring-supervisor", daemon=True)
         thread.start()
@@ -183,7 +187,7 @@ class Supervisor:
             yield
         finally:
             done.set()
-            thread.join(2 * LOOK_S)
+            thread.join(2 * LOOK_S)  # Spark may be slow to tell its slots
 
     def _could_grow(self, width: _Width) -> bool:
         """Whether there are slots for more ranks than train now."""
