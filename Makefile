@@ -30,6 +30,7 @@ doctor:  ## Look at this machine and say what is missing for a job
 test:  ## Run what must pass: lint, types, then all tests, on TEST_WORKERS=2 processes
 	@$(RUN) --browser
 	@$(MAKE) lint
+	@$(MAKE) audit
 	@# slow files first: short ones then fill up what is left of the last process's time
 	@$(RUN) pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 \
 	    tests/e2e tests/spark tests/cluster tests/parallel tests/unit
@@ -42,6 +43,10 @@ test-unit:  ## Run the tests that need neither Spark nor ranks
 lint:  ## Check style (ruff) and types (mypy --strict)
 	@$(RUN) ruff check .
 	@$(RUN) scripts/typecheck.sh
+
+.PHONY: audit
+audit:  ## Ask a vulnerability service about every locked package (says so where it cannot be reached)
+	@$(RUN) python scripts/audit_dependencies.py
 
 .PHONY: wheels
 wheels:  ## Leave the wheels of sparkring, Horovod and Petastorm in dist/, for plain pip, YARN and Databricks
