@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
@@ -34,6 +34,8 @@ from fsspec.registry import known_implementations
 
 from sparkring.errors import CommitConflict, ConfigError, EnvironmentProblem, SparkringError, StorageError, nearest
 from sparkring.pipelines.data.fsspec_ranges import Ranges
+from sparkring.pipelines.data.lease import lease
+from sparkring.pipelines.data.pieces import Pieces
 from sparkring.pipelines.data.store import Entry, require_inside, require_not_all
 
 _OBJECTS = frozenset({"gs", "gcs", "abfs", "abfss", "az", "memory"})
@@ -132,6 +134,10 @@ class FsspecStore:
         with self._beside(name) as partial:
             self._fs.pipe_file(partial, data)
 
+    def put_pieces(self, name: str, pieces: Pieces) -> None:
+        """Joined, since fsspec takes nothing else."""
+        self.put(name, b"".join(pieces))
+
     def upload(self, source: Path, name: str) -> None:
         """The same with a file of this machine."""
         with self._beside(name) as partial:
@@ -149,10 +155,16 @@ class FsspecStore:
         with suppress(FileNotFoundError), self._explained(name):
             self._fs.rm(path, recursive=True)
 
-    def lock(self, name: str, *, busy: str) -> AbstractContextManager[None]:
-        """Refuse: nothing here frees a lock by itself when a process dies."""
-        raise ConfigError(f"{self.url} cannot be locked against a second writer. "
-                          "Set workspace to a local or mounted folder, and dataset_url to this address.")
+    def lock(self, name: str, *, busy: str, lost: Callable[[], None] = lambda: None) -> AbstractContextManager[None]:
+        """Hold a lease, where a second writer can be refused and other processes see what one writes.
+
+        Raises:
+            ConfigError: not here.
+        """
+        if self.scheme not in _OBJECTS or self.scheme == "memory":
+            raise ConfigError(f"{self.url} cannot be locked against a second writer. "
+                              "Set workspace to a local or mounted folder, s3:, hdfs:, gs: or abfs:, and dataset_url to this address.")
+        return lease(self, name, busy=busy, lost=lost)
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{require_inside(name, self.url)}".rstrip("/")

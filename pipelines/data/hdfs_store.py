@@ -14,8 +14,9 @@ from __future__ import annotations
 import getpass
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from io import RawIOBase
 from pathlib import Path
 from posixpath import dirname, split
 from typing import BinaryIO
@@ -25,6 +26,8 @@ import requests
 
 from sparkring.errors import CommitConflict, ConfigError, SparkringError, StorageError
 from sparkring.pipelines.data.hadoop_conf import name_nodes, read_hadoop_conf
+from sparkring.pipelines.data.lease import lease
+from sparkring.pipelines.data.pieces import Pieces, PiecesFile
 from sparkring.pipelines.data.store import Entry, require_inside, require_not_all
 from sparkring.pipelines.data.webhdfs import WebHdfsClient
 
@@ -108,6 +111,11 @@ class HdfsStore:
         with self._beside(name, data) as partial:
             self._client.rename(partial, self._path(name), overwrite=True)
 
+    def put_pieces(self, name: str, pieces: Pieces) -> None:
+        """Write beside, then rename over."""
+        with self._beside(name, PiecesFile(pieces)) as partial:
+            self._client.rename(partial, self._path(name), overwrite=True)
+
     def upload(self, source: Path, name: str) -> None:
         """Copy beside, then rename over."""
         with source.open("rb") as file, self._beside(name, file) as partial:
@@ -124,10 +132,9 @@ class HdfsStore:
         with self._explained(name):
             self._client.rm(self._path(require_not_all(name, self.url)), recursive=True)
 
-    def lock(self, name: str, *, busy: str) -> AbstractContextManager[None]:
-        """Refuse: HDFS frees nothing by itself when a process dies."""
-        raise ConfigError(f"{self.url} cannot be locked against a second writer over WebHDFS. "
-                          "Set workspace to a local or mounted folder, and dataset_url to HDFS.")
+    def lock(self, name: str, *, busy: str, lost: Callable[[], None] = lambda: None) -> AbstractContextManager[None]:
+        """Hold a lease: over WebHDFS nothing is freed by itself when a process dies."""
+        return lease(self, name, busy=busy, lost=lost)
 
     def _there(self, path: str) -> bool:
         try:
@@ -140,7 +147,7 @@ class HdfsStore:
         return f"{self.root}/{require_inside(name, self.url)}".rstrip("/")
 
     @contextmanager
-    def _beside(self, name: str, data: bytes | BinaryIO) -> Iterator[str]:
+    def _beside(self, name: str, data: bytes | BinaryIO | RawIOBase) -> Iterator[str]:
         """Write ``data`` to a name in the same folder, for the block to rename; where it does not, the name is removed."""
         folder, last = split(self._path(name))
         partial = f"{folder}/.{last}.{uuid.uuid4().hex}.part"

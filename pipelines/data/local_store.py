@@ -12,13 +12,14 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
 
 from sparkring.errors import CommitConflict, ConfigError
+from sparkring.pipelines.data.pieces import Pieces
 from sparkring.pipelines.data.store import Entry, require_inside, require_not_all
 
 
@@ -34,13 +35,20 @@ class LocalStore:
         require_inside(name, self.url)
         return str(self.root / name) if name else str(self.root)
 
+    def _without_way_out(self, name: str) -> str:
+        """Path of ``name``; refused where a link leads out of the folder, which whoever wrote the folder may have laid."""
+        path = self.path(name)
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.root)):
+            raise ConfigError(f"{path} is a link that leads out of {self.url}; put the file itself there.")
+        return path
+
     def open_input(self, name: str) -> pa.NativeFile:
         """Open the file. It is not mapped: a mapped file that is cut off while it is read kills the process."""
-        return pa.OSFile(self.path(name))
+        return pa.OSFile(self._without_way_out(name))
 
     def read(self, name: str) -> bytes:
         """The bytes of ``name``."""
-        return Path(self.path(name)).read_bytes()
+        return Path(self._without_way_out(name)).read_bytes()
 
     def size(self, name: str) -> int | None:
         """Bytes of the file ``name``; None if there is no such file."""
@@ -71,7 +79,7 @@ class LocalStore:
         """Write beside, then link: the link fails if the name is taken, whoever took it."""
         target = Path(self.path(name))
         with _beside(target) as partial:
-            _write(partial, data)
+            _write(partial, [data])
             try:
                 os.link(partial, target)
             except FileExistsError:
@@ -81,9 +89,13 @@ class LocalStore:
 
     def put(self, name: str, data: bytes) -> None:
         """Write beside, then rename over."""
+        self.put_pieces(name, [data])
+
+    def put_pieces(self, name: str, pieces: Pieces) -> None:
+        """Write beside, then rename over."""
         target = Path(self.path(name))
         with _beside(target) as partial:
-            _write(partial, data)
+            _write(partial, pieces)
             partial.replace(target)
             self._settle(target)
 
@@ -120,7 +132,7 @@ class LocalStore:
                 break
 
     @contextmanager
-    def lock(self, name: str, *, busy: str) -> Iterator[None]:
+    def lock(self, name: str, *, busy: str, lost: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Hold a lock on the file ``name``; the kernel frees it however this process ends."""
         path = Path(self.path(name))
         _make_folder(path.parent)
@@ -143,9 +155,10 @@ def _beside(target: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, pieces: Pieces) -> None:
     with path.open("xb") as file:
-        file.write(data)
+        for piece in pieces:
+            file.write(piece)
         file.flush()
         os.fsync(file.fileno())
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from sparkring.errors import CommitConflict, ConfigError, EnvironmentProblem, StorageError
+from sparkring.pipelines.data.lease import lease
+from sparkring.pipelines.data.pieces import Pieces, PiecesFile
 from sparkring.pipelines.data.store import Entry, require_inside, require_not_all
 
 try:
@@ -112,6 +114,11 @@ class S3Store:
         with self._explained(name):
             self._client.put_object(Bucket=self.bucket, Key=self._key(name), Body=data)
 
+    def put_pieces(self, name: str, pieces: Pieces) -> None:
+        """One PUT, or parts that become an object when the last has arrived: one PUT takes 5 GB at most."""
+        with self._explained(name):
+            self._client.upload_fileobj(PiecesFile(pieces), self.bucket, self._key(name))
+
     def upload(self, source: Path, name: str) -> None:
         """One PUT, or parts that become an object when the last has arrived."""
         with self._explained(name):
@@ -135,10 +142,9 @@ class S3Store:
                     for error in answer.get("Errors", ()):
                         raise StorageError(f"s3://{self.bucket}/{error['Key']} was not deleted: {error.get('Message')}; run it again.")
 
-    def lock(self, name: str, *, busy: str) -> AbstractContextManager[None]:
-        """Refuse: S3 frees nothing by itself when a process dies."""
-        raise ConfigError(f"{self.url} cannot be locked against a second writer; S3 has no locks. "
-                          "Set workspace to a local or mounted folder, and dataset_url to the bucket.")
+    def lock(self, name: str, *, busy: str, lost: Callable[[], None] = lambda: None) -> AbstractContextManager[None]:
+        """Hold a lease: S3 frees nothing by itself when a process dies."""
+        return lease(self, name, busy=busy, lost=lost)
 
     @cached_property
     def _arrow(self) -> fs.S3FileSystem:

@@ -15,7 +15,7 @@ docs/stores.md says what each of them does to keep that promise.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from urllib.parse import unquote, urlparse
 import pyarrow as pa
 
 from sparkring.errors import ConfigError
+from sparkring.pipelines.data.pieces import Pieces
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,10 @@ class Store(Readable, Protocol):
         """Make ``data`` visible as ``name`` at once, in place of what may be there."""
         ...
 
+    def put_pieces(self, name: str, pieces: Pieces) -> None:
+        """The same with what is large and lies in several places; it is not joined in memory where that can be spared."""
+        ...
+
     def upload(self, source: Path, name: str) -> None:
         """Make a copy of a file of this machine visible as ``name`` at once, in place of what may be there."""
         ...
@@ -100,11 +105,16 @@ class Store(Readable, Protocol):
         """Remove a file or a folder with all it holds; nothing happens if it is not there."""
         ...
 
-    def lock(self, name: str, *, busy: str) -> AbstractContextManager[None]:
+    def lock(self, name: str, *, busy: str, lost: Callable[[], None] = lambda: None) -> AbstractContextManager[None]:
         """Keep other processes out of the block; CommitConflict with the text ``busy`` if one is inside.
 
+        Args:
+            name: Used for nothing else.
+            busy: What to say then.
+            lost: Called in another thread where the lock is lost before the block ends: storage that frees a lock only after a while
+                (lease.py) may take it from a process that was away for as long.
         Raises:
-            ConfigError: files of this kind of store cannot be locked.
+            ConfigError: this kind of store has no way to do so.
         """
         ...
 
@@ -141,7 +151,7 @@ def open_store(url: str, *, one_writer: bool = False) -> Store:
 
 def numbered(store: Store, folder: str) -> list[int]:
     """Numbers N of the documents ``<folder>/N.json``, ascending."""
-    matches = (re.fullmatch(r"(\d+)\.json", name) for name in store.names(folder))
+    matches = (re.fullmatch(r"(0|[1-9]\d{0,17})\.json", name, re.ASCII) for name in store.names(folder))
     return sorted(int(match.group(1)) for match in matches if match)
 
 

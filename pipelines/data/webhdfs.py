@@ -7,6 +7,7 @@ data), upload in one request that replaces nothing, and the next name node where
 
 from __future__ import annotations
 
+from io import RawIOBase
 from typing import Any, BinaryIO
 
 from sparkring.errors import EnvironmentProblem, StorageError
@@ -49,7 +50,7 @@ class WebHdfsClient(WebHDFS):  # type: ignore[misc]  # fsspec is published witho
         """
         self._call("RENAME", "put", path=source, destination=target, renameoptions="OVERWRITE" if overwrite else "NONE")
 
-    def create(self, path: str, data: bytes | BinaryIO) -> None:
+    def create(self, path: str, data: bytes | BinaryIO | RawIOBase) -> None:
         """Write a new file, folders above it included.
 
         Raises:

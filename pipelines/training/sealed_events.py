@@ -13,6 +13,7 @@ from typing import Any
 from sparkring.errors import ReceiptError
 from sparkring.pipelines.data.receipts import CHAIN, check_seal
 from sparkring.pipelines.data.store import Store
+from sparkring.pipelines.training.event_lines import read_segments
 
 Place = tuple[int, int]
 """(epoch, step)."""
@@ -35,15 +36,15 @@ class SealedEvents:
         """The step records' places, ascending."""
         self._heads: list[str] = []
         head = ""
-        for number, line in self._lines():
+        for where, line in self._lines():
             found = check_seal(line, head)
             if found is None and f'"{CHAIN}":"' not in line:
-                raise ReceiptError(f"{self.where(number)} has no hash: it was made by a release without receipts, or by something else.")
+                raise ReceiptError(f"{where} has no hash: it was made by a release without receipts, or by something else.")
             if found is None:
-                raise ReceiptError(f"{self.where(number)} does not have the hash that its text and the line before it give: "
+                raise ReceiptError(f"{where} does not have the hash that its text and the line before it give: "
                                    f"{_what(line)} was edited, or one was dropped, added or moved here. Restore the file from a copy.")
             head = found
-            self._take(number, json.loads(line), head)
+            self._take(where, json.loads(line), head)
 
     def head_before(self, place: Place) -> str | None:
         """The hash of the last step record before ``place``; None where there is none."""
@@ -52,32 +53,30 @@ class SealedEvents:
 
     def steps(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Where each step record stands, and the record."""
-        for number, line in self._lines():
+        for where, line in self._lines():
             record = json.loads(line)
             if record["event"] == "step":
-                yield self.where(number), record
+                yield where, record
 
-    def where(self, number: int) -> str:
-        """Names a line."""
-        return f"{self._store.path(self.name)} line {number}"
-
-    def _take(self, number: int, record: dict[str, Any], head: str) -> None:
+    def _take(self, where: str, record: dict[str, Any], head: str) -> None:
         self.records += 1
         if record["event"] == "start":
             if self.start is not None:
-                raise ReceiptError(f"{self.where(number)} is a second start in one file; each start of a ring writes files of its own.")
+                raise ReceiptError(f"{where} is a second start in one file; each start of a ring writes files of its own.")
             self.start = record
         elif record["event"] == "step":
             place = (record["epoch"], record["step"])
             if self.places and place <= self.places[-1]:
-                raise ReceiptError(f"{self.where(number)} is step {place} after step {self.places[-1]}; steps of a generation ascend.")
+                raise ReceiptError(f"{where} is step {place} after step {self.places[-1]}; steps of a generation ascend.")
             self.places.append(place)
             self._heads.append(head)
 
-    def _lines(self) -> Iterator[tuple[int, str]]:
-        """Whole lines, numbered from 1; what a killed rank left half written is no line."""
-        for number, line in enumerate(self._store.read(self.name).split(b"\n")[:-1], start=1):
-            yield number, line.decode("ascii", errors="replace")
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        """Where each whole line stands, and the line; what a killed rank left half written is no line."""
+        for name, data in read_segments(self._store, self.name):
+            path = self._store.path(name)
+            for number, line in enumerate(data.split(b"\n")[:-1], start=1):
+                yield f"{path} line {number}", line.decode("ascii", errors="replace")
 
 
 def _what(line: str) -> str:

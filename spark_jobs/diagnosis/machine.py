@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sparkring.conf.schema import Config
-from sparkring.errors import ConfigError, SparkringError
+from sparkring.errors import SparkringError
 from sparkring.pipelines.data.local_store import LocalStore
 from sparkring.pipelines.data.store import open_store
 from sparkring.spark_jobs.diagnosis.check import Check, Status, verdict
@@ -84,7 +84,8 @@ def check_memory(needs: Needs, machine: Machine) -> Check:
 def check_disk(needs: Needs) -> Check:
     """Room and permission where results and Spark's shuffles go."""
     problems: list[tuple[Status, str, str]] = []
-    folders = {"spark.local.dir": _local_dir(needs)} | ({"workspace": _existing(needs.workspace)} if needs.workspace else {})
+    workspace = _existing(needs.workspace) if needs.workspace else None
+    folders = {"spark.local.dir": _local_dir(needs)} | ({"workspace": workspace} if workspace else {})
     rooms = []
     for what, folder in folders.items():
         free_mb = shutil.disk_usage(folder).free / MB
@@ -146,12 +147,11 @@ def witness(needs: Needs) -> Iterator[str | None]:
         yield file.name
 
 
-def _existing(url: str) -> str:
-    """The nearest folder at or above ``url`` that is there; ConfigError where runs cannot be stored."""
+def _existing(url: str) -> str | None:
+    """The nearest folder at or above ``url`` that is there; None where it lies on no disk of this machine."""
     store = open_store(url)
     if not isinstance(store, LocalStore):
-        raise ConfigError(f"{url} cannot hold runs, checkpoints and scores, only dataset versions; give workspace a local or mounted "
-                          "folder, and dataset_url the remote one.")
+        return None
     path = Path(store.path(""))
     return str(next(folder for folder in (path, *path.parents) if folder.is_dir()))
 
@@ -162,7 +162,7 @@ def _writable(url: str) -> str | None:
         folder = _existing(url)
     except SparkringError:
         return None
-    return folder if os.access(folder, os.W_OK) else None
+    return folder if folder and os.access(folder, os.W_OK) else None
 
 
 def _local_dir(needs: Needs) -> str:

@@ -1,0 +1,42 @@
+"""Tensors as a safetensors file in pieces: the header, then each tensor's own memory, copied nowhere.
+
+    8 bytes            length of the header, little-endian
+    header             JSON: name -> dtype, shape, first and last byte; filled up with spaces to a multiple of 8
+    data               the tensors, those of wider numbers first, so that each lies where its numbers may lie
+
+Source: https://github.com/huggingface/safetensors, section "Format".
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+           torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}
+_ALIGNED = 8
+
+assert sys.byteorder == "little", "safetensors are little-endian, and so must this machine be"
+
+
+def safetensors_pieces(tensors: Mapping[str, Tensor]) -> list[memoryview]:
+    """The pieces of a safetensors file.
+
+    Args:
+        tensors: On the CPU and contiguous; their memory is what is returned, so they may not change before it is used.
+    """
+    header: dict[str, object] = {}
+    data: list[memoryview] = []
+    start = 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):
+        memory = memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy())
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, start + len(memory)]}
+        start += len(memory)
+        data.append(memory)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNED)
+    return [memoryview(len(text).to_bytes(8, "little") + text), *data]
