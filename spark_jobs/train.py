@@ -27,6 +27,7 @@ from sparkring.pipelines.training.checkpoint import Checkpoints
 from sparkring.pipelines.training.events import EventTail, Record, event_files
 from sparkring.pipelines.training.job import TrainJob, TrainSummary, layout_of
 from sparkring.pipelines.training.signals import ask_to_stop
+from sparkring.pipelines.training.slow_ranks import Slow
 from sparkring.spark_jobs.auto_layout import LayoutChooser
 from sparkring.spark_jobs.progress import SILENT, Bar, Progress
 from sparkring.spark_jobs.recovery.stop import StopRequest
@@ -63,7 +64,7 @@ class TrainResult:
 
 
 def train(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT,
-          stop: StopRequest | None = None) -> TrainResult:
+          stop: StopRequest | None = None, work: Callable[..., Any] | None = None) -> TrainResult:
     """Train, or go on training, the run of ``config``.
 
     Args:
@@ -71,6 +72,7 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
         spark: The session to start the ring in; default the active one, or one made from ``config.spark``.
         progress: Where to report steps and losses.
         stop: By which another thread, or a signal's handler, may ask the run to save and end.
+        work: What each rank does in place of ``train_rank``, with the same arguments: ``sparkring chaos`` strikes it meanwhile.
     Returns:
         What the run left.
     Raises:
@@ -94,7 +96,7 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
         summary = _finished(store)
         reused = summary is not None
         if summary is None:
-            run = _Run(store, dataset.url, manifest, identity["lanes"], spark, progress)
+            run = _Run(store, dataset.url, manifest, identity["lanes"], spark, progress, work)
             summary = _supervised(run, config, stop or StopRequest())
         else:
             progress.note(f"training: this run is done already ({summary.steps} steps); reusing {store.url}")
@@ -130,9 +132,9 @@ class _Run:
     """A run whose generations are rings in Spark; what the supervisor keeps going."""
 
     def __init__(self, store: Store, dataset_url: str, manifest: Manifest, lanes: int, spark: SparkSession | None,
-                 progress: Progress) -> None:
+                 progress: Progress, work: Callable[..., Any] | None) -> None:
         self.store, self.manifest, self.lanes, self.progress = store, manifest, lanes, progress
-        self._dataset_url, self._spark = dataset_url, spark
+        self._dataset_url, self._spark, self._work = dataset_url, spark, work
         self._generation = -1
 
     def slots(self) -> int | None:
@@ -160,7 +162,7 @@ class _Run:
         if done:
             self.progress.note(f"training: going on from the checkpoint after {done[-1]} steps")
         with self.progress.stage("train") as bar, _following(job, bar, self.progress):
-            results = run_ring(train_rank, job.model_dump(mode="json"), num_ranks=config.train.num_ranks, spark=self._spark,
+            results = run_ring(self._work or train_rank, job.model_dump(mode="json"), num_ranks=config.train.num_ranks, spark=self._spark,
                                config=config.train.ring, left_out=left_out)
         return TrainSummary.model_validate(results[0])
 
@@ -221,6 +223,8 @@ def _shower(epochs: int, bar: Bar, progress: Progress) -> Callable[[list[Record]
                 validation = f", held-out {_figures(record['validation'])}"
             elif record["event"] == "step":
                 last = record
+            elif record["event"] == "slow" and not record["over"]:
+                progress.note(f"training: {Slow.of(record).text()}")
             elif record["event"] == "plan" and record["text"] and not warned:
                 progress.note(f"training: {record['text']}")
                 warned = True

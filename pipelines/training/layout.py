@@ -68,6 +68,11 @@ class Layout:
         """The rank of one shard of a worker."""
         return self.mesh.rank(worker.stage, worker.replica, shard)
 
+    def alike(self) -> list[Ranks]:
+        """The ranks of each stage, which do the same work."""
+        return [tuple(rank for shard in range(self.mesh.shards) for rank in self.mesh.replica_set(stage, shard))
+                for stage in range(self.mesh.num_stages)]
+
     def process_sets(self, hosts: Sequence[int], *, wraps: bool = False) -> list[Ranks]:
         """The process sets that the ring needs on these hosts.
 

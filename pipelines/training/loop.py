@@ -16,6 +16,7 @@ import math
 import os
 import socket
 import time
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ from sparkring.pipelines.training.optimizer import learning_rate
 from sparkring.pipelines.training.plan_watch import PlanWatch
 from sparkring.pipelines.training.rows import RankRows
 from sparkring.pipelines.training.signals import SignalSource
+from sparkring.pipelines.training.slow_ranks import PACKED, SlowRanks, StepSeconds, pack, unpack
 from sparkring.pipelines.training.staged import StagedTrainee
 from sparkring.pipelines.training.start_check import require_committed_files
 from sparkring.pipelines.training.state import weights_of
@@ -101,6 +103,7 @@ class _RankTrainer:
         """The hash of this rank's last step record; other records may follow it before the ranks tell each other."""
         self._sampled = 0
         """The step of this epoch whose timeline is kept."""
+        self._seconds, self._slow = StepSeconds(), SlowRanks(layout.alike() if layout else [range(self._context.size)])
         self._plan = PlanWatch(job.predicted_s if self._context.rank == 0 else None, events.write)
 
     def run(self) -> TrainSummary | None:
@@ -193,6 +196,7 @@ class _RankTrainer:
             self._write_timeline(position)
         self._write_step(position, batch, result, rate, data_s, digest)
         self._plan.step(data_s + result.cost.compute_s + result.cost.comm_s)
+        self._seconds.add(data_s, result.cost.compute_s, result.cost.comm_s)
         if not result.updated:
             self._spoiled(position, result)
         steps_done = position.steps_done + 1
@@ -230,14 +234,19 @@ class _RankTrainer:
         self._sealed = self._events.head
 
     def _shared(self, position: Position) -> Position:
-        """The position with all ranks' row digests and the hash of their receipts; every rank calls this at the same step."""
-        mine = self._digest.to_bytes(8, "big") + bytes.fromhex(self._sealed)
+        """The position with all ranks' row digests and the hash of their receipts; every rank calls this at the same step.
+
+        They tell each other their seconds with it: rank 0 names who holds the others up.
+        """
+        mine = self._digest.to_bytes(8, "big") + bytes.fromhex(self._sealed) + pack(self._seconds.take())
         self._digest = 0
-        gathered = self._communicator.gather(torch.tensor([list(mine)], dtype=torch.uint8), name="position")  # one round for both
+        gathered = self._communicator.gather(torch.tensor([list(mine)], dtype=torch.uint8), name="position")  # one round for all
         everyone = [bytes(rank.tolist()) for rank in gathered]
         digests = [int.from_bytes(rank[:8], "big") for rank in everyone]
+        for news in self._slow.judge([unpack(rank[-PACKED:]) for rank in everyone]) if self._context.rank == 0 else ():
+            self._events.write("slow", epoch=position.epoch, step=position.step, **asdict(news))
         return position.model_copy(update={"rows_digest": to_hex(add([from_hex(position.rows_digest), *digests])),
-                                           "receipts": combined([rank[8:].hex() for rank in everyone])})
+                                           "receipts": combined([rank[8:-PACKED].hex() for rank in everyone])})
 
     def _require_exact(self, position: Position) -> None:
         """Every row of the split exactly once: as many rows, and the same sum of their hashes."""

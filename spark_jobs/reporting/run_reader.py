@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sparkring.pipelines.training.slow_ranks import Slow
 from sparkring.spark_jobs.reporting.run_facts import Epoch, Generation, LossCurve, Planned, RankTime, RunFacts, Seconds, StepTimes
 from sparkring.spark_jobs.reporting.step_facts import Timelines
 from sparkring.spark_jobs.reporting.thinning import Curve, Series, bin_means, envelope, moving_mean, thin
@@ -83,6 +84,7 @@ class _Events:
     epochs: dict[int, Record] = field(default_factory=dict)
     timelines: Timelines = field(default_factory=Timelines)
     warnings: list[str] = field(default_factory=list)
+    slow: list[Record] = field(default_factory=list)
     checkpoints: int = 0
     repeated: int = 0
     planned: Planned | None = None
@@ -103,6 +105,8 @@ class _Events:
             self.checkpoints += 1
         elif kind == "warning":
             self.warnings.append(record["text"])
+        elif kind == "slow":
+            self.slow.append(record)
         elif kind == "plan":
             self.planned = Planned(predicted_s=record["predicted_s"], measured_s=record["measured_s"], warning=record["text"])
         elif kind == "end":
@@ -135,7 +139,20 @@ def _facts(events: _Events) -> RunFacts:
         mean_time=_mean([time.seconds for time in by_rank]), step_times=_step_times(seconds),
         throughput=_throughput(rows, seconds.sum(axis=1)),
         epochs=tuple(_epoch(record) for _, record in sorted(events.epochs.items())), generations=_generations(events.lives),
-        step=events.timelines.last_step(), warnings=tuple(events.warnings), planned=events.planned)
+        step=events.timelines.last_step(), warnings=(*events.warnings, *_slow(events)), planned=events.planned)
+
+
+def _slow(events: _Events) -> list[str]:
+    """Who held the others up, from when to when."""
+    lines = []
+    for record in events.slow:
+        life = events.lives.get((record["generation"], record["slow_rank"]))
+        slow = Slow.of(record)
+        where = f"up to epoch {record['epoch'] + 1}, step {record['step']}"
+        who = "the network" if slow.cause == "network" else f"rank {slow.slow_rank}"
+        lines.append(f"{where}: {who} held the others up, and does not any more" if slow.over else
+                     f"{where}: {slow.text(life.start['host'] if life and life.start else '')}")
+    return lines
 
 
 def _epoch_ends(positions: Sequence[tuple[int, int]]) -> tuple[float, ...]:

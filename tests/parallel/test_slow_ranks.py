@@ -1,0 +1,93 @@
+"""A rank that holds the others up is named within two intervals of checkpoints, with what it waits on; an even ring names nobody."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+from unittest.mock import patch
+
+import pytest
+
+from sparkring.pipelines.data.loader import Batch, Loader
+from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.training import loop, trainee
+from sparkring.pipelines.training.events import read_events
+from sparkring.pipelines.training.job import TrainJob
+from sparkring.pipelines.training.step import train_step
+from sparkring.spark_jobs.reporting.run_reader import read_run
+from tests.support.datasets import write_dataset
+from tests.support.ranks import run_on_ranks
+from tests.support.training import train_config
+
+INTERVAL = 10
+"""Steps between two checkpoints."""
+SLOW_FROM, SLOW_UP_TO = 15, 45
+PAUSE_S = 0.05
+SLOW_RANK = 1
+
+pytestmark = pytest.mark.parallel
+
+
+def _train(context: RankContext, job: dict[str, Any], what: Literal["data", "compute", ""]) -> None:
+    """Train; one rank takes its time over some steps, while it waits for rows or while it computes."""
+    done = 0
+
+    def slow() -> bool:
+        return context.rank == SLOW_RANK and SLOW_FROM <= done < SLOW_UP_TO
+
+    epoch = Loader.epoch
+
+    def read(self: Loader, number: int, *, first_step: int = 0) -> Iterator[Batch]:
+        for batch in epoch(self, number, first_step=first_step):
+            if what == "data" and slow():
+                time.sleep(PAUSE_S)
+            yield batch
+
+    class Paused:
+        """A batch that takes its time when its rows are asked for, which is inside the step."""
+
+        def __init__(self, batch: Batch) -> None:
+            self._batch = batch
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "tensors":
+                time.sleep(PAUSE_S / 2)  # asked for twice a step: features and labels
+            return getattr(self._batch, name)
+
+    def step(model: Any, batch: Batch, *rest: Any, **named: Any) -> Any:
+        nonlocal done
+        handed: Any = Paused(batch) if what == "compute" and slow() else batch
+        done += 1
+        return train_step(model, handed, *rest, **named)
+
+    with patch.object(Loader, "epoch", read), patch.object(trainee, "train_step", step):
+        loop.train_rank(context, job)
+
+
+def _events(folder: Path, what: str) -> list[dict[str, Any]]:
+    write_dataset(folder / "dataset", ([300, 300], [200]))
+    config = train_config(folder, model={"hidden": [4]}, train={"epochs": 1, "batch_rows": 10, "checkpoint_steps": INTERVAL})
+    job = TrainJob(config=config, dataset_url=str(folder / "dataset"), dataset_version=1, run_url=str(folder / "run"), generation=0,
+                   lanes=24)
+    run_on_ranks(2, _train, job.model_dump(mode="json"), what)
+    return list(read_events(str(folder / "run")))
+
+
+@pytest.mark.parametrize("what", ["data", "compute"])
+def test_a_slow_rank_is_named_with_what_it_waits_on_and_so_is_its_recovery(tmp_path: Path, what: str) -> None:
+    records = _events(tmp_path, what)
+    told = [record for record in records if record["event"] == "slow" and record["slow_rank"] == SLOW_RANK]
+    assert [(record["cause"], record["over"]) for record in told] == [(what, False), (what, True)]
+    begins, ends = (record["step"] for record in told)
+    assert SLOW_FROM < begins <= SLOW_FROM + 2 * INTERVAL
+    assert SLOW_UP_TO < ends <= SLOW_UP_TO + 2 * INTERVAL
+    facts = read_run(records)
+    assert facts is not None
+    words = {"data": "waits for its rows", "compute": "computes"}[what]
+    assert any(f"rank {SLOW_RANK} on " in text and words in text for text in facts.warnings), facts.warnings
+
+
+def test_an_even_ring_names_nobody(tmp_path: Path) -> None:
+    assert [record for record in _events(tmp_path, "") if record["event"] == "slow"] == []
