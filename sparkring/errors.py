@@ -207,7 +207,11 @@ class Stopped(SparkringError, RuntimeError):
 
 
 class DeadlinePassed(RingError, TimeoutError):
-    """Something that should have happened by now did not."""
+    """Something that should have happened by now did not; ``awaited`` are the ranks that it was waited for, as far as known."""
+
+    def __init__(self, message: str, *, awaited: Sequence[int] = (), host: str = "") -> None:
+        self.awaited, self.host = tuple(awaited), host
+        super().__init__(message)
 
 
 class RingEnded(RingError):
@@ -223,6 +227,7 @@ class PeerSilent(RingError, TimeoutError):
     def __init__(self, *, rank: int, peer: int, waited_for: str, seconds: float, ended: str = "", last_actions: Sequence[str] = ()) -> None:
         self.rank, self.peer, self.waited_for, self.seconds, self.ended = rank, peer, waited_for, seconds, ended
         self.last_actions = tuple(last_actions)
+        self.awaited = () if ended else (peer,)
         super().__init__(self._text())
 
     def at(self, place: str, *, rank: int, last_actions: Sequence[str]) -> Self:

@@ -74,7 +74,7 @@ class HostReducer:
         while self._open:
             if not self._advance():
                 if time.monotonic() > until:
-                    raise DeadlinePassed(self._lateness())
+                    raise self._lateness()
                 time.sleep(NAP_S)
         self._round += 1
 
@@ -168,13 +168,14 @@ class HostReducer:
             with self._fence:
                 pass
 
-    def _lateness(self) -> str:
+    def _lateness(self) -> DeadlinePassed:
         index, phase = next(iter(self._open.items()))
         late = [segment.rank for segment in self._segments if segment.counters[phase, index] < self._round]
         rank, deadline = self._communicator.context.rank, self._communicator.context.deadline_s
         whom = f"ranks {late} of its host" if late else "the ring between hosts"
-        return (f"rank {rank} waited {deadline:g} s for {whom} in gradient buffer {index} of round {self._round} ({phase.name}); "
-                "see those ranks' last lines, or raise train.ring.deadline_s if they are only slow.")
+        return DeadlinePassed(
+            f"rank {rank} waited {deadline:g} s for {whom} in gradient buffer {index} of round {self._round} ({phase.name}); "
+            "see those ranks' last lines, or raise train.ring.deadline_s if they are only slow.", awaited=late)
 
 
 def share(length: int, place: int, places: int) -> tuple[int, int]:

@@ -126,7 +126,8 @@ def _import_frameworks() -> None:
 def _raised(error: Exception) -> str:
     beyond_this_file = error.__traceback__.tb_next if error.__traceback__ else None
     text = "".join(traceback.format_exception(type(error), error, beyond_this_file))
-    return json.dumps({"kind": "raised", "summary": f"{type(error).__name__}: {error}".rstrip(": "), "traceback": text})
+    return json.dumps({"kind": "raised", "summary": f"{type(error).__name__}: {error}".rstrip(": "), "traceback": text,
+                       "awaited": list(getattr(error, "awaited", ()))})
 
 
 if __name__ == "__main__":

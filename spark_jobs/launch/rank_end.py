@@ -37,6 +37,8 @@ class RankEnd:
     """Of ``died``: negative is the signal's number, as in ``subprocess``."""
     output_tail: str = ""
     """The last lines that the rank wrote."""
+    awaited: tuple[int, ...] = ()
+    """Of ``raised``: the ranks that it waited for till the deadline, if it knows them."""
     order: int = 0
     """How many ranks of this ring had failed before."""
 
@@ -55,8 +57,8 @@ class RankEnd:
     @property
     def waited_too_long(self) -> bool:
         """Whether the rank gave up waiting for another one."""
-        signs = ("Wait timeout after", "Timed out waiting", "is stalled for longer than")  # Horovod's store, Gloo, Horovod
-        return self.severity == 2 and any(sign in self.summary + self.output_tail for sign in signs)
+        signs = ("DeadlinePassed: ", "Wait timeout after", "Timed out waiting", "is stalled for longer than")  # ours, Horovod's, Gloo's
+        return bool(self.awaited) or (self.severity == 2 and any(sign in self.summary + self.output_tail for sign in signs))
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -65,7 +67,8 @@ class RankEnd:
     @classmethod
     def from_json(cls, text: str) -> RankEnd:
         """The inverse of ``to_json``."""
-        return cls(**json.loads(text))
+        told = json.loads(text)
+        return cls(**told | {"awaited": tuple(told.get("awaited", ()))})
 
     def error(self) -> SparkringError:
         """The error to raise on the driver for this end."""
@@ -106,16 +109,19 @@ def results_or_error(ends: Iterable[RankEnd]) -> list[Json]:
     if not failures:
         return [end.result for end in by_rank]
     cause = min(failures, key=lambda end: (end.severity, end.order, end.rank))
-    awaited = [str(end.rank) for end in by_rank if end.kind == "stopped"]
+    hosts = {end.rank: end.host for end in by_rank}
+    awaited = cause.awaited or [end.rank for end in by_rank if end.kind == "stopped"]
     if cause.waited_too_long and awaited:
+        words = f"\nit raised {cause.summary}" if cause.kind == "raised" else ""
         raise DeadlinePassed(
-            f"rank {cause.rank} on {cause.host} waited longer than train.ring.deadline_s for rank {' and '.join(awaited)}, which still "
-            f"ran; find out what holds that up, or raise the deadline.\nlast lines that rank {cause.rank} wrote:\n{cause.output_tail}")
+            f"rank {cause.rank} on {cause.host} waited longer than train.ring.deadline_s for rank {' and '.join(map(str, awaited))}, which "
+            f"still ran; find out what holds that up, or raise the deadline.{words}\nlast lines that rank {cause.rank} wrote:\n"
+            f"{cause.output_tail}", awaited=awaited, host=hosts.get(awaited[0], ""))
     raise cause.error()
 
 
 def _tells_of_a_lost_peer(text: str) -> bool:
     """Whether Horovod, Gloo or a rank of ours says in ``text`` that another rank is gone, or silent."""
-    signs = ("PeerSilent: ", "RingEnded: ", "HorovodInternalError", "Horovod has been shut down", "Connection closed by peer",
-             "Connection reset by peer", "gloo::IoException")
+    signs = ("PeerSilent: ", "DeadlinePassed: ", "RingEnded: ", "HorovodInternalError", "Horovod has been shut down",
+             "Connection closed by peer", "Connection reset by peer", "gloo::IoException")
     return any(sign in text for sign in signs)

@@ -22,6 +22,7 @@ from sparkring.errors import (
     CommitConflict,
     ConfigError,
     DatasetError,
+    DeadlinePassed,
     NotEnoughSlots,
     NotFinite,
     RankDied,
@@ -141,6 +142,8 @@ class Supervisor:
                            final=kind in {final.__name__ for final in FINAL})
         if isinstance(error, RankDied):
             return Failure(summary, step=self._ring.steps_of(error.rank), host=error.host)
+        if isinstance(error, DeadlinePassed):
+            return Failure(summary, host=error.host)
         return Failure(summary)
 
     # -- width ----------------------------------------------------------------------------------------------------------

@@ -70,6 +70,17 @@ def test_a_wait_for_a_rank_that_still_runs_is_a_deadline(end: RankEnd) -> None:
         results_or_error([end, stopped(1), stopped(2)])
 
 
+def test_a_rank_that_stands_still_is_named_with_its_host_by_those_that_waited_for_it() -> None:
+    late = "DeadlinePassed: rank 0 waited 5 s for ranks [1] of its host in gradient buffer 0"
+    ends = [replace(raised(0, late, order=1), awaited=(1,)), replace(stopped(1), host="b"), replace(raised(2, late), awaited=(1,))]
+    with pytest.raises(DeadlinePassed, match=r"rank 2 on a waited longer than train.ring.deadline_s for rank 1, which still ran") as caught:
+        results_or_error(ends)
+    assert (caught.value.awaited, caught.value.host) == ((1,), "b")
+    assert "\nit raised DeadlinePassed: rank 0 waited 5 s" in str(caught.value)
+    with pytest.raises(RankFailed, match="ValueError: no"):  # who was late has a reason of its own to tell
+        results_or_error([ends[0], raised(1, "ValueError: no", order=2), stopped(2)])
+
+
 def test_what_the_environment_lacks_is_told_in_its_own_words() -> None:
     with pytest.raises(EnvironmentProblem, match=r"^no GPU here$"):
         results_or_error([RankEnd(rank=0, host="a", kind="refused", summary="no GPU here"), stopped(1)])
@@ -81,8 +92,8 @@ def test_a_rank_without_a_result_is_never_taken_for_a_success() -> None:
 
 
 def test_an_end_survives_the_way_to_the_driver() -> None:
-    end = died(1, -9, tail="last words\nof two lines", order=1)
-    assert RankEnd.from_json(end.to_json()) == end
+    for end in (died(1, -9, tail="last words\nof two lines", order=1), replace(raised(0, LOST), awaited=(1, 2))):
+        assert RankEnd.from_json(end.to_json()) == end
 
 
 @pytest.mark.parametrize("result", [{"a": {1, 2}}, object(), 1j])

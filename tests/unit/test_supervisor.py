@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparkring.conf.schema import Config, TrainConfig
-from sparkring.errors import NotEnoughSlots, RankDied, RankFailed, RingError, Stopped
+from sparkring.errors import DeadlinePassed, NotEnoughSlots, RankDied, RankFailed, RingError, Stopped
 from sparkring.pipelines.training.job import TrainSummary
 from sparkring.spark_jobs.progress import SILENT
 from sparkring.spark_jobs.recovery import supervisor as supervisor_module
@@ -151,6 +151,10 @@ def test_a_host_that_fails_repeatedly_is_left_out() -> None:
     ring = PretendedRing(DIED, DIED, DONE)
     _supervised(ring)
     assert ring.left_out == [(), (), ("host-b",)]
+    stuck = DeadlinePassed("rank 0 waited for rank 1", awaited=(1,), host="host-c")
+    ring = PretendedRing(stuck, stuck, DONE)
+    _supervised(ring)
+    assert ring.left_out == [(), (), ("host-c",)]  # the host of the one that stood still, not of the one that said so
     record = HostRecord(2)
     assert [record.failed(host) for host in ("a", "b", "a", "", "", "a", "a")] == [False] * 6 + [True]
     assert record.left_out == ("a",)
