@@ -1,0 +1,48 @@
+"""What a Spark task does when its executor is about to go: its rank may save first.
+
+    YARN takes a container back   SIGTERM to the executor's JVM, which ends at once (preemption, yarn application -kill)
+    or it dies, or its driver     pyspark's daemon finds its parent gone, and sends its workers, one of which is the task, SIGHUP
+    the task                      asks its rank to stop (SIGTERM) and keeps up what it does for the ring, for GRACE_S at most
+    the ranks                     tell each other with the next step, save after it, and end
+
+Without this, the rank's guard would end the rank as soon as the task is gone. A ring that Spark itself ends, because one of its tasks
+failed, is not asked: those tasks are killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+GRACE_S = 8.0
+"""Seconds from the call to the end of all that is left."""
+
+
+@contextmanager
+def last_call(ask: Callable[[], None], *, grace_s: float = GRACE_S) -> Iterator[None]:
+    """While the block runs, answer SIGHUP and SIGTERM to this process by ``ask``, and end the process ``grace_s`` later.
+
+    Outside of the main thread, where Python takes no signals, nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked = threading.Event()
+
+    def hear(*_: object) -> None:
+        if not asked.is_set():
+            asked.set()
+            ask()
+            end = threading.Timer(grace_s, os._exit, [1])
+            end.daemon = True
+            end.start()
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGHUP, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
