@@ -18,6 +18,7 @@ from rich.table import Table
 
 from sparkring import __version__
 from sparkring.answers import AsJson, ConfigName, Overrides, examples, show, show_json
+from sparkring.chaos_commands import commands as chaos_commands
 from sparkring.checkpoint_commands import commands as checkpoint_commands
 from sparkring.conf.loading import load_config
 from sparkring.conf.schema import Config
@@ -49,6 +50,7 @@ app = typer.Typer(
 app.add_typer(commands)
 app.add_typer(plan_commands)
 app.add_typer(checkpoint_commands)
+app.add_typer(chaos_commands)
 app.add_typer(submit_commands)
 app.add_typer(text_commands)
 
