@@ -1,7 +1,8 @@
 """A rank's one door to Horovod for everything but gradients: start, agree, gather, broadcast, stop.
 
 Every operation is named by the caller: unnamed ones are numbered a process, and ranks with different histories would
-never match. Bytes travel as tensors; nothing that arrives is unpickled.
+never match. Bytes travel as tensors; nothing that arrives is unpickled. Ranks of one host that sum gradients in shared memory say
+all else there, too: see ``memory_exchange``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from sparkring.errors import DeadlinePassed, RingEnded, RingError
 from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.parallel.memory_exchange import MemoryExchange, open_exchange
 from sparkring.pipelines.parallel.mesh import Ranks, process_sets
 
 POLL_S = 0.0002
@@ -29,7 +31,7 @@ RING_CYCLE_MS = 5
 """Horovod's cycle where gradients pass through it."""
 IDLE_CYCLE_MS = 100
 """Horovod's cycle where they do not. At each cycle its threads wake and talk to each other, on cores that compute: with a
-rank a core, 5 ms cost a 0.17 s step 8 to 20 % (docs/log.md). Only what is rare waits for the longer one."""
+rank a core, 5 ms cost a 0.17 s step 8 to 20 % (docs/log.md). Only the parts of checkpoints, beside training, wait for the longer one."""
 HOP_CYCLE_MS = 1
 """Horovod's cycle where messages between stages pass through it: each of them waits for one."""
 FUSION_BYTES = 0
@@ -64,6 +66,8 @@ class Communicator:
         if (hvd.rank(), hvd.size()) != (context.rank, context.size):
             raise RingError(f"Horovod says rank {hvd.rank()} of {hvd.size()}, the launcher said {context.rank} of {context.size}; "
                             "unset HOROVOD_RANK and HOROVOD_SIZE in the executors' environment.")
+        self._exchange: MemoryExchange | None = None  # until it is open, ranks agree by Horovod
+        self._exchange = open_exchange(self)
 
     def __enter__(self) -> Self:
         return self
@@ -87,23 +91,34 @@ class Communicator:
 
     def sum(self, tensor: Tensor, *, name: str) -> Tensor:
         """Elementwise sum over all ranks, as a new tensor on the CPU; int64 wraps around."""
+        if self._exchange is not None:
+            total, *others = (part.view(tensor.shape) for part in self._shown(tensor.cpu(), name, None))
+            for other in others:
+                total += other
+            return total
         with ring_needed(name):
             handle = hvd.allreduce_async(tensor.cpu(), name=name, op=hvd.Sum)
         return self._finish(handle, name)
 
     def gather(self, tensor: Tensor, *, name: str, deadline_s: float | None = None) -> Tensor:
         """All ranks' tensors, one after the other along the first axis; their lengths may differ, 0 included."""
-        with ring_needed(name):
-            handle = hvd.allgather_async(tensor.cpu().contiguous(), name=name)
-        return self._finish(handle, name, deadline_s)
+        if self._exchange is not None:
+            return torch.cat([part.view(-1, *tensor.shape[1:]) for part in self._shown(tensor.cpu(), name, deadline_s)])
+        return self._gather_by_horovod(tensor, name, deadline_s)
 
-    def gather_bytes(self, data: bytes, *, name: str, deadline_s: float | None = None) -> list[bytes]:
-        """All ranks' ``data``, by rank; any may be empty. Default deadline: the ring's."""
-        sizes = self.gather(torch.tensor([len(data)]), name=f"{name}.sizes", deadline_s=deadline_s).tolist()
+    def gather_bytes(self, data: bytes, *, name: str) -> list[bytes]:
+        """All ranks' ``data``, by rank; any may be empty."""
+        if self._exchange is not None:
+            return [part.numpy().tobytes() for part in self._shown(_flat(data), name, None)]
+        return self.gather_bytes_beside(data, name=name, deadline_s=self.context.deadline_s)
+
+    def gather_bytes_beside(self, data: bytes, *, name: str, deadline_s: float) -> list[bytes]:
+        """As ``gather_bytes``, for a thread beside the one that trains: Horovod tells by name what each of them says."""
+        sizes = self._gather_by_horovod(torch.tensor([len(data)]), f"{name}.sizes", deadline_s).tolist()
         share = max(1, PIECE_BYTES // self.context.size)
         parts: list[list[bytes]] = [[] for _ in sizes]
         for start in range(0, max(sizes), share):
-            everything = self.gather(_flat(data[start:start + share]), name=f"{name}.{start}")
+            everything = self._gather_by_horovod(_flat(data[start:start + share]), f"{name}.{start}", deadline_s)
             pieces = everything.split([min(max(size - start, 0), share) for size in sizes])
             for part, piece in zip(parts, pieces, strict=True):
                 part.append(piece.numpy().tobytes())
@@ -111,6 +126,8 @@ class Communicator:
 
     def broadcast_bytes(self, data: bytes, *, name: str) -> bytes:
         """Rank 0's ``data``, on every rank; what the others pass is not looked at."""
+        if self._exchange is not None:
+            return self._shown(_flat(data if self.context.rank == 0 else b""), name, None)[0].numpy().tobytes()
         length = int(self._broadcast(torch.tensor([len(data)], dtype=torch.int64), name=f"{name}.length")[0])
         pieces = []
         for start in range(0, length, PIECE_BYTES):
@@ -140,6 +157,18 @@ class Communicator:
     def barrier(self, name: str) -> None:
         """Wait until every rank is here."""
         self.sum(torch.zeros(1), name=f"barrier.{name}")
+
+    def _shown(self, tensor: Tensor, name: str, deadline_s: float | None) -> list[Tensor]:
+        """All ranks' tensors of this one's type, flat, by rank; through memory."""
+        assert self._exchange is not None
+        mine = tensor.contiguous().view(-1).view(torch.uint8)
+        parts = self._exchange.gather(mine, name, deadline_s=deadline_s or self.context.deadline_s)
+        return [part.view(tensor.dtype) for part in parts]
+
+    def _gather_by_horovod(self, tensor: Tensor, name: str, deadline_s: float | None) -> Tensor:
+        with ring_needed(name):
+            handle = hvd.allgather_async(tensor.cpu().contiguous(), name=name)
+        return self._finish(handle, name, deadline_s)
 
     def _broadcast(self, tensor: Tensor, *, name: str) -> Tensor:
         with ring_needed(name):

@@ -13,13 +13,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Ranks
 
 FOLDER = Path("/dev/shm")  # noqa: S108 - the memory file system; files are O_EXCL, 0600 and randomly named
@@ -38,7 +39,17 @@ class Segment:
     """Flat tensors in the shared memory."""
 
 
-def open_segments(communicator: Communicator, sizes: Sequence[int], dtype: torch.dtype, *, ranks: Ranks = ()) -> list[Segment] | None:
+class Agreeing(Protocol):
+    """What is needed of a communicator."""
+
+    context: RankContext
+
+    def agree(self, *, mine: bool, name: str) -> bool:
+        """Whether every rank says yes."""
+        ...
+
+
+def open_segments(communicator: Agreeing, sizes: Sequence[int], dtype: torch.dtype, *, ranks: Ranks = ()) -> list[Segment] | None:
     """Create this rank's segment and map those of other ranks of its host.
 
     Every rank of the ring calls this; it answers alike on all of them.
@@ -65,6 +76,11 @@ def open_segments(communicator: Communicator, sizes: Sequence[int], dtype: torch
     finally:
         path.unlink(missing_ok=True)
     return [_view(rank, memory, sizes, dtype) for rank, memory in maps.items() if memory is not None]
+
+
+def private_segment(sizes: Sequence[int], dtype: torch.dtype) -> Segment:
+    """The segment of a rank that is alone: nobody else maps it."""
+    return _view(0, mmap.mmap(-1, _layout_bytes(sizes, dtype)), sizes, dtype)
 
 
 def _path(token: str, rank: int) -> Path:

@@ -1,10 +1,11 @@
 """Checkpoints beside training: a rank copies its part of the state in memory and trains on, a thread does the rest.
 
     loop       copy this rank's part (first waits for the checkpoint before this one, if it is still being written)
-    thread     safetensors, hash, store; tell all ranks; rank 0 commits once it has heard of every part
+    thread     hash and store it, and this rank's events so far; tell all ranks; rank 0 commits once it has heard of every part
     loop       hears how it went, some steps later
 
-A part that cannot be stored costs its checkpoint, never the run: the one before stays as it is, and the loop hears why.
+A part that cannot be stored costs its checkpoint, never the run: the one before stays as it is, and the loop hears why. What was
+written of it is taken back, so that a full disk does not fill further.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints, Part
+from sparkring.pipelines.training.safetensors_pieces import safetensors_pieces
 
+PATIENCE_S = 2.0
+"""A checkpoint that is due so soon after the one before waits for it to be written; later it is put off, and training goes on."""
 UPLOAD_DEADLINE_S = 1800.0
 """How long a rank waits for the others' parts, which may be large and their storage slow."""
 
@@ -42,18 +46,37 @@ class Saved:
     bytes: int = 0
     """Of all parts."""
     failure: str = ""
-    """Why it was not committed."""
+    """Why it was not committed, as far as this rank knows: rank 0 alone knows of the commit itself."""
+    untidy: str = ""
+    """Why older ones could not be deleted."""
 
 
 class CheckpointWriter:
     """Writes one rank's parts of checkpoints, one checkpoint at a time."""
 
-    def __init__(self, checkpoints: Checkpoints, communicator: Communicator, *, keep: int) -> None:
-        """``keep``: how many of the latest checkpoints stay, beside the best one."""
-        self._checkpoints, self._communicator, self._keep = checkpoints, communicator, keep
+    def __init__(self, checkpoints: Checkpoints, communicator: Communicator, *, keep: int,
+                 settle: Callable[[], None] = lambda: None) -> None:
+        """Write nothing yet.
+
+        Args:
+            checkpoints: Of the run.
+            communicator: Of its ranks.
+            keep: How many of the latest checkpoints stay, beside the best one.
+            settle: Sees that what must be in storage before a commit is there, this rank's events; OSError where it is not.
+        """
+        self._checkpoints, self._communicator, self._keep, self._settle = checkpoints, communicator, keep, settle
         self._running: Future[Saved] | None = None
+        self._began = 0.0
         self._unheard: list[Saved] = []
         self._copies: dict[str, Tensor] = {}
+        self._document: CheckpointDocument | None = None
+        self.failed = False
+        """Whether the checkpoint that was finished last was not committed, as far as this rank knows."""
+
+    @property
+    def lags(self) -> bool:
+        """Whether a checkpoint is still being written that was begun a while ago."""
+        return self._running is not None and not self._running.done() and time.perf_counter() - self._began > PATIENCE_S
 
     def begin(self, part: Mapping[str, Tensor], document: CheckpointDocument) -> None:
         """Start to write a checkpoint; all ranks call it at the same step.
@@ -65,7 +88,12 @@ class CheckpointWriter:
         began = time.perf_counter()
         self.finish()
         self._copies = {name: _copied(tensor, self._copies.get(name)) for name, tensor in part.items()}
-        self._running = _in_background(partial(self._write, self._copies, document, began, time.perf_counter() - began))
+        self._start(document, began, time.perf_counter() - began)
+
+    def again(self) -> None:
+        """Write the checkpoint that was begun last once more; all ranks call it together, after ``finish``."""
+        assert self._document is not None
+        self._start(self._document, time.perf_counter(), 0.0)
 
     def heard(self) -> list[Saved]:
         """What has ended since this was asked last; waits for nothing."""
@@ -77,41 +105,71 @@ class CheckpointWriter:
     def finish(self) -> None:
         """Wait until nothing is being written."""
         if self._running is not None:
-            self._unheard.append(self._running.result())
-            self._running = None
+            saved = self._running.result()
+            self._unheard.append(saved)
+            self._running, self.failed = None, bool(saved.failure)
+
+    def _start(self, document: CheckpointDocument, began: float, held_up_s: float) -> None:
+        self._document, self._began = document, began
+        self._running = _in_background(partial(self._write, self._copies, document, began, held_up_s))
 
     def _write(self, tensors: Mapping[str, Tensor], document: CheckpointDocument, began: float, held_up_s: float) -> Saved:
         """In the thread."""
-        name = failure = ""
+        name = failure = untidy = ""
         parts: tuple[Part, ...] = ()
         try:
             parts = self._exchange(self._put(tensors, document), document.position.steps_done)
             if self._communicator.context.rank == 0:
-                name = self._checkpoints.commit(document.model_copy(update={"parts": parts}))
-                self._checkpoints.retain(self._keep)
+                name = self._commit(document.model_copy(update={"parts": parts}))
+                untidy = self._tidy()
         except Exception as error:  # noqa: BLE001 (whatever storage or network say: a checkpoint is no reason to end the run)
             failure = f"{type(error).__name__}: {error}"
-        return Saved(document, name, held_up_s, time.perf_counter() - began, sum(part.bytes for part in parts), failure)
+        return Saved(document, name, held_up_s, time.perf_counter() - began, sum(part.bytes for part in parts), failure, untidy)
 
-    def _put(self, tensors: Mapping[str, Tensor], document: CheckpointDocument) -> dict[str, object]:
-        """Store this rank's part; what to tell the others: the part, or why there is none."""
+    def _commit(self, document: CheckpointDocument) -> str:
         try:
-            part = self._checkpoints.put_part(save(dict(tensors)), steps=document.position.steps_done,
-                                              rank=self._communicator.context.rank) if tensors else None
-        except Exception as error:  # noqa: BLE001 (the others are to hear it, whatever it is)
-            return {"failure": f"rank {self._communicator.context.rank}: {type(error).__name__}: {error}"}
-        return {"part": part and part.model_dump()}
+            return self._checkpoints.commit(document)
+        except Exception:
+            with suppress(OSError):  # where nobody answers, it may have been done: then its parts have to stay
+                if not self._checkpoints.is_committed(document.position.steps_done):
+                    for part in document.parts:
+                        self._checkpoints.drop_part(part)
+            raise
 
-    def _exchange(self, mine: dict[str, object], steps: int) -> tuple[Part, ...]:
+    def _tidy(self) -> str:
+        """Delete old checkpoints; why not, if that failed."""
+        try:
+            self._checkpoints.retain(self._keep)
+        except Exception as error:  # noqa: BLE001 (they can stay)
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    def _put(self, tensors: Mapping[str, Tensor], document: CheckpointDocument) -> Part | str | None:
+        """Store this rank's part and its events; the part, why there is none, or None where it has no tensors."""
+        part, rank = None, self._communicator.context.rank
+        try:
+            if tensors:
+                part = self._checkpoints.put_part(safetensors_pieces(tensors), steps=document.position.steps_done, rank=rank)
+            self._settle()
+        except Exception as error:  # noqa: BLE001 (the others are to hear it, whatever it is)
+            if part is not None:
+                self._checkpoints.drop_part(part)
+            return f"rank {rank}: {type(error).__name__}: {error}"
+        return part
+
+    def _exchange(self, mine: Part | str | None, steps: int) -> tuple[Part, ...]:
         """All ranks' parts.
 
         Raises:
-            OSError: some rank could not store its part.
+            OSError: some rank could not store its part; this one has taken back its own.
         """
-        told = [json.loads(each) for each in self._communicator.gather_bytes(
-            json.dumps(mine).encode(), name=f"checkpoint.{steps}", deadline_s=UPLOAD_DEADLINE_S)]
+        words = {"failure": mine} if isinstance(mine, str) else {"part": mine and mine.model_dump()}
+        told = [json.loads(each) for each in self._communicator.gather_bytes_beside(
+            json.dumps(words).encode(), name=f"checkpoint.{steps}", deadline_s=UPLOAD_DEADLINE_S)]
         failures = [each["failure"] for each in told if "failure" in each]
         if failures:
+            if isinstance(mine, Part):
+                self._checkpoints.drop_part(mine)
             raise OSError("; ".join(failures))
         return tuple(Part.model_validate(each["part"]) for each in told if each["part"])
 

@@ -289,28 +289,34 @@ def test_t9_replicas_without_rank_0_sum_their_gradients_where_horovods_optimizer
     assert all(said for _, said in others)  # the control
 
 
-def _second_life(context: RankContext, care: bool) -> tuple[float, str]:
-    """A ring ends and starts again in the same processes, as an elastic ring does: what ranks 0 and 1 then sum over their set."""
+def _life(context: RankContext) -> float:
+    """What ranks 0 and 1 sum over their set."""
     with Communicator(context, extra_sets=[(0, 1)]) as communicator:
-        pair = communicator.process_set((0, 1))
-    with ExitStack() as stack:
-        if care:
-            pair = stack.enter_context(Communicator(context, extra_sets=[(0, 1)])).process_set((0, 1))
-        else:
-            hvd.init()
-        total, said = 0.0, ""
-        if context.rank < 2:
-            try:
-                total = float(hvd.allreduce(torch.ones(1), name="pair", op=hvd.Sum, process_set=pair))
-            except (HorovodInternalError, ValueError, RuntimeError, TypeError) as error:
-                said = f"{type(error).__name__}: {error}"
-        if not care:
-            hvd.allreduce(torch.ones(1), name="tried")
-        return total, said
+        if context.rank == 2:
+            return 0.0
+        return float(hvd.allreduce(torch.ones(1), name="pair", op=hvd.Sum, process_set=communicator.process_set((0, 1))))
 
 
-def test_t11_a_ring_that_starts_again_has_its_sets_where_a_bare_start_has_forgotten_them() -> None:
-    assert run_on_ranks(3, _second_life, True) == [(2.0, ""), (2.0, ""), (0.0, "")]
-    first, second, _ = run_on_ranks(3, _second_life, False)
-    assert first[1]  # the control
-    assert second[1]
+def _second_life_in_place(context: RankContext) -> str:
+    """The same after the ring has ended and started again in the same processes, as an elastic ring does; what went wrong."""
+    _life(context)
+    pair = hvd.ProcessSet([0, 1])
+    hvd.init()
+    if context.rank < 2:
+        try:
+            hvd.allreduce(torch.ones(1), name="pair", op=hvd.Sum, process_set=pair)
+        except (HorovodInternalError, ValueError, RuntimeError, TypeError) as error:
+            return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _second_lives() -> list[str]:
+    try:
+        return run_on_ranks(3, _second_life_in_place, deadline_s=20)
+    except AssertionError as ended:  # Horovod's second start crashes or hangs, where it does not just forget the set
+        return [str(ended)] * 3
+
+
+def test_t11_a_ring_starts_again_in_new_processes_as_it_loses_its_sets_in_those_it_had() -> None:
+    assert [run_on_ranks(3, _life) for _ in range(2)] == [[2.0, 2.0, 0.0]] * 2
+    assert all(_second_lives()[:2])  # the control

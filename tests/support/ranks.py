@@ -26,7 +26,7 @@ _context.set_forkserver_preload(["torch", "horovod.torch", "pyarrow.parquet", "s
 
 
 def run_on_ranks(num_ranks: int, fn: Callable[..., Any], *args: Any, hosts: Sequence[int] = (), shared_memory: bool = True,
-                 cycle_ms: float | None = 2, doomed: Collection[int] = ()) -> list[Any]:
+                 cycle_ms: float | None = 2, doomed: Collection[int] = (), deadline_s: float = DEADLINE_S) -> list[Any]:
     """Run ``fn(context, *args)`` on real Horovod ranks and return the results by rank.
 
     Args:
@@ -37,6 +37,7 @@ def run_on_ranks(num_ranks: int, fn: Callable[..., Any], *args: Any, hosts: Sequ
         shared_memory: What the context says.
         cycle_ms: Horovod's cycle time; None leaves it to the rank.
         doomed: Ranks that are meant to raise, die or hang: nobody waits for them, and their result is None.
+        deadline_s: Seconds to wait for the others.
     Raises:
         AssertionError: a rank raised (its traceback is the message), died, or did not end in time.
     """
@@ -54,7 +55,7 @@ def run_on_ranks(num_ranks: int, fn: Callable[..., Any], *args: Any, hosts: Sequ
             process.start()
             send.close()
             ranks.append((process, receive))
-        results = _collect({rank: receive for rank, (_, receive) in enumerate(ranks) if rank not in doomed})
+        results = _collect({rank: receive for rank, (_, receive) in enumerate(ranks) if rank not in doomed}, deadline_s)
         return [results.get(rank) for rank in range(num_ranks)]
     finally:
         for process, _ in ranks:
@@ -63,13 +64,13 @@ def run_on_ranks(num_ranks: int, fn: Callable[..., Any], *args: Any, hosts: Sequ
         server.stop()
 
 
-def _collect(pipes: Mapping[int, Connection]) -> dict[int, Any]:
+def _collect(pipes: Mapping[int, Connection], deadline_s: float) -> dict[int, Any]:
     results: dict[int, Any] = {}
-    until = time.monotonic() + DEADLINE_S
+    until = time.monotonic() + deadline_s
     while len(results) < len(pipes):
         pending = [pipe for rank, pipe in pipes.items() if rank not in results]
         arrived = wait(pending, timeout=max(0.0, until - time.monotonic()))
-        assert arrived, f"ranks {[rank for rank in pipes if rank not in results]} did not end within {DEADLINE_S:g} s"
+        assert arrived, f"ranks {[rank for rank in pipes if rank not in results]} did not end within {deadline_s:g} s"
         for rank, pipe in pipes.items():
             if pipe not in arrived:
                 continue

@@ -1,0 +1,126 @@
+"""Rounds in which the ranks of one host show each other a piece of bytes, through memory that all of them map.
+
+    round r     each rank copies its piece into its buffer r % 2 and says FILLED r;
+                once all of the set have said so, each may read all buffers
+
+Two buffers are enough without a word back: who fills a buffer for round r + 2 has seen everybody say FILLED r + 1, and they
+said that after reading round r. Order alone tells rounds apart: all ranks of the set take part in the same ones.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+
+import psutil
+import torch
+from torch import Tensor
+
+from sparkring.errors import DeadlinePassed, RingEnded
+from sparkring.pipelines.parallel.shared_buffers import fence
+from sparkring.pipelines.parallel.shared_segment import Segment
+
+PIECE_BYTES = 1 << 20
+BUFFERS = (PIECE_BYTES, PIECE_BYTES)
+"""Of bytes, in each rank's segment."""
+FILLED = 0
+"""Row of the counters; the other rows are not used here."""
+LOOKS = 200
+"""How often a rank looks before it sleeps between looks: shards finish a layer at nearly the same time."""
+NAP_S, LONGEST_NAP_S = 0.00005, 0.002
+ASK_AFTER_S = 0.2
+"""How long a rank waits before it asks whether those it waits for still run, and then between questions."""
+
+
+class MemoryRounds:
+    """One rank's side of the rounds of a set."""
+
+    def __init__(self, segments: Sequence[Segment], place: int, *, deadline_s: float) -> None:
+        """Take the set's segments in the order of ranks.
+
+        Args:
+            segments: Each with ``BUFFERS``.
+            place: Of this rank among them.
+            deadline_s: Seconds to wait for another rank.
+        """
+        self.size, self.place = len(segments), place
+        self._segments, self._deadline_s = segments, deadline_s
+        self._round = 0
+        self._processes: Mapping[int, psutil.Process] = {}
+
+    def know_each_other(self) -> None:
+        """Tell the others which process this is, so that a wait for one that has ended ends too; a round like any other.
+
+        Where ranks cannot see each other's processes, in containers of their own, waits end at the deadline only.
+        """
+        own = psutil.Process()
+        born = [part[:16].clone() for part in self.turn(_numbers(own.pid, int(own.create_time() * 1000)), "processes")]
+        told = {segment.rank: part.view(torch.int64).tolist() for segment, part in zip(self._segments, born, strict=True)}
+        self._processes = {rank: process for rank, (pid, started) in told.items() if (process := _process(pid, started)) is not None}
+
+    def turn(self, piece: Tensor, name: str, *, deadline_s: float | None = None) -> list[Tensor]:
+        """Show a piece, and see everybody's.
+
+        Args:
+            piece: Flat bytes, at most ``PIECE_BYTES``.
+            name: For errors only.
+            deadline_s: Seconds to wait for the others; default those of the set.
+        Returns:
+            All ranks' buffers, in the order of ranks, with the pieces at their beginnings; they stay as they are for two turns.
+        Raises:
+            DeadlinePassed: a rank of the set does not come.
+            RingEnded: the process of one has ended.
+        """
+        self._round += 1
+        number = self._round % 2
+        self._segments[self.place].buffers[number][:len(piece)].copy_(piece)
+        fence()
+        self._segments[self.place].counters[FILLED, number] = self._round
+        self._wait(number, name, self._deadline_s if deadline_s is None else deadline_s)
+        return [segment.buffers[number] for segment in self._segments]
+
+    def _wait(self, number: int, name: str, deadline_s: float) -> None:
+        """Until all of the set have filled this round."""
+        looks, nap, began = 0, NAP_S, time.monotonic()
+        ask_at = began + ASK_AFTER_S
+        while late := [segment.rank for segment in self._segments if segment.counters[FILLED, number] < self._round]:
+            looks += 1
+            if looks <= LOOKS:
+                continue
+            now = time.monotonic()
+            if now > began + deadline_s:
+                raise DeadlinePassed(f"{name}: other ranks did not join within {deadline_s:g} s (ranks {late}); "
+                                     "see their last lines, or raise train.ring.deadline_s if they are only slow.")
+            if now > ask_at:
+                self._require_running(late, name)
+                ask_at, nap = now + ASK_AFTER_S, LONGEST_NAP_S
+            time.sleep(nap)
+        fence()
+
+    def _require_running(self, ranks: Sequence[int], name: str) -> None:
+        ended = [rank for rank in ranks if rank in self._processes and not _runs(self._processes[rank])]
+        if ended:
+            raise RingEnded(name, cause=f"the process of rank {ended[0]} has ended")
+
+
+def _numbers(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64).view(torch.uint8)
+
+
+def _process(pid: int, started_ms: int) -> psutil.Process | None:
+    """Another rank's process, if it is one that this rank can see."""
+    if pid == os.getpid():
+        return None
+    try:
+        process = psutil.Process(pid)
+        return process if int(process.create_time() * 1000) == started_ms else None
+    except psutil.Error:
+        return None
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
