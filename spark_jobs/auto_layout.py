@@ -2,7 +2,8 @@
 
     measure     a short ring, before the one that trains; what it found is kept beside the run
     reuse       the next start asks its ranks only whether they are on machines of the same kinds
-    choose      the fastest layout that fits memory, and whose micro-batches take whole lanes
+    choose      the fastest layout that fits memory, and whose micro-batches take whole lanes; kept there, too, for who
+                evaluates and generates by stages later
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from sparkring.pipelines.training.profile import RankProfile
 
 PROFILE = "plan.json"
-"""In the run's folder: what was measured, and of what."""
+"""In the run's folder: what was measured, of what, and what was chosen last."""
 
 
 class Choice(NamedTuple):
@@ -59,28 +60,47 @@ class LayoutChooser:
         from sparkring.pipelines.training.profile_fit import measured
 
         require_cpu(config)
-        model, cluster = measured(config, self._manifest, self._profile(config, spark))
+        subject = profiled(config, self._manifest)
+        ranks = self._profile(config, spark, subject)
+        model, cluster = measured(config, self._manifest, ranks)
         best = best_layout(model, cluster, world=config.train.num_ranks, batch_rows=config.train.batch_rows,
                            fixed=Fixed(micro_batches=config.train.parallel.micro_batches, lanes=self._lanes))
         self._progress.note(f"training: planned {describe(best.candidate)} of {best.candidate.micro_batches} micro-batches, "
                             f"{1e3 * best.seconds:.3g} ms a step: {best.reason}")
-        return Choice(config.model_copy(update={"train": with_layout(config.train, best)}), best.seconds)
+        train = with_layout(config.train, best)
+        chosen = train.model_dump(mode="json", include={"num_ranks", "parallel"})
+        self._store.put(PROFILE, json.dumps({"of": subject, "ranks": ranks, "chosen": chosen}).encode())
+        return Choice(config.model_copy(update={"train": train}), best.seconds)
 
-    def _profile(self, config: Config, spark: SparkSession) -> Sequence[RankProfile]:
+    def _profile(self, config: Config, spark: SparkSession, subject: dict[str, Any]) -> Sequence[RankProfile]:
         """What the ranks measure, or measured before."""
         from sparkring.pipelines.training.profile import profile_rank
         from sparkring.spark_jobs.ring import run_ring
 
-        subject = profiled(config, self._manifest)
         known = known_profile(self._store, subject)
         machines = [rank["machine"] for rank in known] if known else None
         with self._progress.stage("measure"):
             ranks: list[Any] = run_ring(profile_rank, config.model_dump(mode="json"), self._dataset_url, self._manifest.version, machines,
                                         num_ranks=config.train.num_ranks, spark=spark, config=config.train.ring)
-        if known and ranks[0] is None:
-            return known
-        self._store.put(PROFILE, json.dumps({"of": subject, "ranks": ranks}).encode())
-        return ranks
+        return known if known and ranks[0] is None else ranks
+
+
+def as_planned(config: Config, store: Store) -> Config:
+    """A config with the layout that its run was last trained with, where ``auto`` chose it.
+
+    Args:
+        config: As the user gave it; whatever else it says stays.
+        store: The run's folder.
+    Returns:
+        The config as it is where it names a layout, or where the run has none on record.
+    """
+    if not config.train.parallel.auto:
+        return config
+    try:
+        chosen = read_document(store, PROFILE, keys=("chosen",), remedy="")["chosen"]
+    except (FileNotFoundError, DocumentDamaged):
+        return config
+    return config.model_copy(update={"train": TrainConfig.model_validate({**config.train.model_dump(), **chosen})})
 
 
 def known_profile(store: Store, subject: dict[str, Any]) -> Sequence[RankProfile] | None:

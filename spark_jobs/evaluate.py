@@ -6,9 +6,9 @@
 
     sparkring evaluate local/flights
 
-A model that ``train.parallel`` cuts into stages or shards is judged by a ring of them, any other one by Spark's tasks, each of which
-holds the model. Metrics are exact. For the binary task every test row's probability and label come to the driver (16 bytes a row).
-The result is ``<run>/evaluation.json``; the same model on the same data is not judged twice.
+A model that ``train.parallel``, or the planner in its place, cuts into stages or shards is judged by a ring of them, any other one by
+Spark's tasks, each of which holds the model. Metrics are exact. For the binary task every test row's probability and label come to the
+driver (16 bytes a row). The result is ``<run>/evaluation.json``; the same model on the same data is not judged twice.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from sparkring.pipelines.data.store import Store, open_store
 from sparkring.pipelines.training.job import TrainJob
 from sparkring.pipelines.training.metrics import binary_metrics
 from sparkring.pipelines.training.model_files import ModelCard, load_card
+from sparkring.spark_jobs.auto_layout import as_planned
 from sparkring.spark_jobs.baselines import logistic_regression
 from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.judge import Judgement, class_base_rate, judge_classes, judge_tokens, token_base_rate
@@ -73,8 +74,9 @@ def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Pro
     with progress.stage("evaluate", total=2) as bar, result_settings(session):
         train, test = (read_split(session, manifest, card.dataset_url, name) for name in ("train", SPLIT))
         bar.update(0, text="network")
-        if config.train.parallel.cuts_the_model:
-            network = _judge_by_stages(config, card, manifest, session)
+        laid = as_planned(config, store)
+        if laid.train.parallel.cuts_the_model:
+            network = _judge_by_stages(laid, card, manifest, session)
         else:
             network = _judge_by_tasks(config, test, manifest)
         bar.update(1, text="baselines")

@@ -15,7 +15,9 @@ from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError
 from sparkring.pipelines.data.order import default_lanes
 from sparkring.pipelines.data.preprocessing import TokensFeature
+from sparkring.pipelines.data.store import open_store
 from sparkring.pipelines.training.model_files import ModelCard, load_card, load_weights, model_from_bytes
+from sparkring.spark_jobs.auto_layout import as_planned
 from sparkring.spark_jobs.etl.tokens import NUM_BYTES, Encoding
 from sparkring.spark_jobs.progress import SILENT, Progress
 
@@ -70,8 +72,9 @@ def generate(config: Config, prompts: Sequence[str], *, max_tokens: int = 200, t
     begun = [ids.tolist() for ids in encoding.encode([prompt.encode() for prompt in prompts])]
     with progress.stage("generate") as bar:
         bar.update(0, text=f"{len(prompts)} texts")
-        if config.train.parallel.cuts_the_model:
-            added = _by_stages(config, card, begun, sampling, spark)
+        laid = as_planned(config, open_store(config.run))
+        if laid.train.parallel.cuts_the_model:
+            added = _by_stages(laid, card, begun, sampling, spark)
         else:
             added = _alone(config, card, begun, sampling)
     return [Continuation(prompt, _decoded([token for token in new if token < encoding.size], encoding), len(new),

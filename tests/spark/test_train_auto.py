@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import Config, SparkConfig
+from sparkring.pipelines.data.store import open_store
 from sparkring.pipelines.training.checkpoint import Checkpoints
 from sparkring.pipelines.training.events import read_events
-from sparkring.spark_jobs.auto_layout import PROFILE
+from sparkring.spark_jobs.auto_layout import PROFILE, as_planned
 from sparkring.spark_jobs.progress import SilentProgress
 from sparkring.spark_jobs.session import spark_session
 from sparkring.spark_jobs.train import RESULT, train
@@ -65,8 +67,9 @@ def test_a_planned_run_goes_on_from_another_layout_and_is_measured_once(spark: S
         assert 0 < result.resumed_at < result.steps
         assert largest_difference(weights_of_run(tmp_path), wanted) < 1e-10
         assert any(text.startswith("training: planned ") and "ms a step" in text for text in notes.texts)
-        profiles.append((Path(planned.run) / PROFILE).stat().st_mtime_ns)
+        profiles.append(json.loads((Path(planned.run) / PROFILE).read_text()))
     assert profiles[0] == profiles[1], "the second start found what the first one measured"
+    assert as_planned(planned, open_store(planned.run)).train.parallel.model_dump(mode="json") == profiles[1]["chosen"]["parallel"]
     told = [record for record in read_events(planned.run) if record["event"] == "plan"]
     assert {(record["rank"], record["generation"]) for record in told} == {(0, 1), (0, 2)}
     assert all(record["predicted_s"] > 0 and record["measured_s"] > 0 for record in told)

@@ -14,7 +14,7 @@ from sparkring.pipelines.data.store import open_store
 from sparkring.pipelines.parallel.planner.cost_model import BlockProfile, Cluster, Hop, Line, Links, ModelProfile, SumCost
 from sparkring.pipelines.parallel.planner.enumerate import Fixed
 from sparkring.pipelines.parallel.planner.planner import best_layout
-from sparkring.spark_jobs.auto_layout import PROFILE, known_profile, profiled, require_cpu, with_layout
+from sparkring.spark_jobs.auto_layout import PROFILE, as_planned, known_profile, profiled, require_cpu, with_layout
 from tests.support.configs import MINIMAL, write
 from tests.support.datasets import write_dataset
 
@@ -75,6 +75,17 @@ def test_a_profile_holds_for_the_same_model_batch_and_ranks_alone(tmp_path: Path
         assert known(other) is None, other
     store.put(PROFILE, b"half of a docum")
     assert known() is None
+
+
+def test_whoever_evaluates_later_takes_the_layout_that_was_chosen(tmp_path: Path) -> None:
+    path, store = write(tmp_path, "tiny.yaml", MINIMAL | {"train": {"num_ranks": 4}}), open_store(str(tmp_path / "run"))
+    automatic, given = load_config(path, ["train.parallel=auto"]), load_config(path)
+    assert as_planned(automatic, store) == automatic, "nothing was chosen yet"
+    chosen = {"num_ranks": 2, "parallel": {"replicas": [1, 1], "micro_batches": 3}}
+    store.put(PROFILE, json.dumps({"of": {}, "ranks": [], "chosen": chosen}).encode())
+    planned = as_planned(automatic, store).train
+    assert (planned.num_ranks, planned.replicas, planned.num_micro_batches, planned.parallel.auto) == (2, (1, 1), 3, False)
+    assert as_planned(given, store) == given
 
 
 def test_gpus_are_not_measured_yet(tmp_path: Path) -> None:
