@@ -151,6 +151,7 @@ with_signs_of_life() {  # COMMAND...: uv draws bars on a terminal; elsewhere say
 }
 
 install_locked() {  # the locked set of packages into .venv
+    export UV_COMPILE_BYTECODE=1  # once here, not once in each of a job's many processes where Python may not keep what it compiled
     if [ -z "${UV_DEFAULT_INDEX:-}" ]; then
         "$uv" sync --locked
     else  # the lock names PyPI's addresses; from another index come the same versions, checked by the same hashes
@@ -160,6 +161,10 @@ install_locked() {  # the locked set of packages into .venv
             "$uv" pip sync --python .venv/bin/python build/locked.txt &&
             "$uv" pip install --python .venv/bin/python --no-deps --editable .
     fi
+}
+
+compile_own() {  # what Python would keep by itself where it may; files that have not changed cost nothing
+    [ -z "${PYTHONDONTWRITEBYTECODE:-}" ] || .venv/bin/python -m compileall -q conf models pipelines spark_jobs sparkring tests
 }
 
 setup_key() {  # changes with all that the contents of .venv depend on
@@ -194,5 +199,6 @@ if [ -z "$ready" ]; then
     say "ready after $SECONDS s"
 fi
 [ -z "$browser" ] || offer_browser
+compile_own
 export PATH="$PWD/.venv/bin:$PATH:$PWD/.uv/bin"
 [ $# = 0 ] || exec "$@"
