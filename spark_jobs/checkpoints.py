@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 from safetensors import SafetensorError
@@ -28,6 +29,8 @@ class CheckpointFacts:
     bytes: int
     parts: int
     layout: str
+    kept_as: str = ""
+    """``latest``, from which the run goes on; ``best``, of those judged the one with the lowest held-out loss; or both."""
     damaged: str = ""
     """Why it cannot be read."""
 
@@ -46,7 +49,13 @@ class Verified:
 def list_checkpoints(run_url: str) -> list[CheckpointFacts]:
     """All committed checkpoints of a run, oldest first; looks at documents only."""
     checkpoints = Checkpoints(run_url)
-    return [_facts(checkpoints, number) for number in _numbers(checkpoints, run_url)]
+    facts = [_facts(checkpoints, number) for number in _numbers(checkpoints, run_url)]
+    whole = [each for each in facts if not each.damaged]
+    judged = [(each.validation["loss"], each.steps) for each in whole if each.validation and not math.isnan(each.validation["loss"])]
+    latest, best = max((each.steps for each in whole), default=-1), min(judged, default=(0.0, -1))[1]
+    named = {latest: ["latest"]}
+    named[best] = [*named.get(best, []), "best"]
+    return [replace(each, kept_as=", ".join(named.get(each.steps, []))) for each in facts]
 
 
 def show_checkpoint(run_url: str, steps: int | None = None) -> dict[str, Any]:

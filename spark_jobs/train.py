@@ -42,7 +42,6 @@ LOCK = ".lock"
 FREE_TO_CHANGE = {"num_ranks", "lanes", "checkpoint_steps", "checkpoint_seconds", "keep_checkpoints", "on_nonfinite", "recovery",
                   "reader_threads", "record_rows", "ring", "bucket_mb", "parallel", "memory_mb", "cache_mb", "cache_folder"}
 """Train settings that do not change what is learned, so a run may go on under others."""
-FOLLOW_S = 0.25
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,8 @@ class TrainResult:
     validation: dict[str, float]
     """Held-out metrics of the best epoch."""
     seconds: float
+    failed_checkpoints: int = 0
+    """Checkpoints that could not be written while this call trained; the ones before stayed."""
 
 
 def train(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT,
@@ -90,18 +91,21 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
     manifest = dataset.manifest(config.dataset_version)
     _require_rows(manifest, dataset.url)
     layout_of(config, manifest)  # refuses what cannot be laid out, before anything is written
-    store = open_store(config.run)
-    with store.lock(LOCK, busy=f"{store.url} is being trained by another process; wait for it, or set another workspace."):
+    store, stop = open_store(config.run), stop or StopRequest()
+    failed = 0
+    with store.lock(LOCK, busy=f"{store.url} is being trained by another process; wait for it, or set another workspace.",
+                    lost=partial(stop.ask, "another process has taken over the run")):
         identity = _claim(store, config, manifest)
         summary = _finished(store)
         reused = summary is not None
         if summary is None:
             run = _Run(store, dataset.url, manifest, identity["lanes"], spark, progress, work)
-            summary = _supervised(run, config, stop or StopRequest())
+            summary = _supervised(run, config, stop)
+            failed = run.failed_checkpoints
         else:
             progress.note(f"training: this run is done already ({summary.steps} steps); reusing {store.url}")
     return TrainResult(url=store.url, reused=reused, resumed_at=summary.resumed_at, epochs=config.train.epochs, steps=summary.steps,
-                       validation=summary.validation, seconds=time.perf_counter() - began)
+                       validation=summary.validation, seconds=time.perf_counter() - began, failed_checkpoints=failed)
 
 
 def _supervised(run: _Run, config: Config, stop: StopRequest) -> TrainSummary:
@@ -136,6 +140,8 @@ class _Run:
         self.store, self.manifest, self.lanes, self.progress = store, manifest, lanes, progress
         self._dataset_url, self._spark, self._work = dataset_url, spark, work
         self._generation = -1
+        self.failed_checkpoints = 0
+        """Those that could not be written, of all generations so far."""
 
     def slots(self) -> int | None:
         """See Ring."""
@@ -161,10 +167,13 @@ class _Run:
         done = Checkpoints(job.run_url).numbers()
         if done:
             self.progress.note(f"training: going on from the checkpoint after {done[-1]} steps")
-        with self.progress.stage("train") as bar, _following(job, bar, self.progress):
+        with self.progress.stage("train") as bar, _following(job, bar, self.progress, self._count_failed):
             results = run_ring(self._work or train_rank, job.model_dump(mode="json"), num_ranks=config.train.num_ranks, spark=self._spark,
                                config=config.train.ring, left_out=left_out)
         return TrainSummary.model_validate(results[0])
+
+    def _count_failed(self) -> None:
+        self.failed_checkpoints += 1
 
     def ask_to_stop(self) -> None:
         """See Ring."""
@@ -177,7 +186,7 @@ class _Run:
     def steps_of(self, rank: int) -> int:
         """See Ring."""
         steps_per_epoch = done = -1
-        for record in EventTail(self.store.url, generation=self._generation, rank=rank).new_records():
+        for record in EventTail(self.store.url, generation=self._generation, rank=rank).new_records():  # and where it went on by itself
             if record["event"] == "start":
                 steps_per_epoch = record["steps_per_epoch"]
                 done = record["epoch"] * steps_per_epoch + record["step"]
@@ -187,14 +196,17 @@ class _Run:
 
 
 @contextmanager
-def _following(job: TrainJob, bar: Bar, progress: Progress) -> Iterator[None]:
-    """Show rank 0's events in ``bar`` while the block runs; nothing but the run folder is needed for it."""
+def _following(job: TrainJob, bar: Bar, progress: Progress, not_written: Callable[[], None]) -> Iterator[None]:
+    """Show rank 0's events in ``bar`` while the block runs, and tell of each checkpoint that was not written.
+
+    Nothing but the run folder is needed for it.
+    """
     stop = threading.Event()
     tail = EventTail(job.run_url, generation=job.generation, rank=0)
-    show = _shower(job.config.train.epochs, bar, progress)
+    show = _shower(job.config.train.epochs, bar, progress, not_written)
 
     def follow() -> None:
-        while not stop.wait(FOLLOW_S):
+        while not stop.wait(tail.every_s):
             show(tail.new_records())
         show(tail.new_records())
 
@@ -207,7 +219,7 @@ def _following(job: TrainJob, bar: Bar, progress: Progress) -> Iterator[None]:
         thread.join()
 
 
-def _shower(epochs: int, bar: Bar, progress: Progress) -> Callable[[list[Record]], None]:
+def _shower(epochs: int, bar: Bar, progress: Progress, not_written: Callable[[], None]) -> Callable[[list[Record]], None]:
     """A function that turns rank 0's records into a bar over all steps of the run; a plan that proved wrong is noted once."""
     steps_per_epoch = 0
     validation = ""
@@ -225,6 +237,10 @@ def _shower(epochs: int, bar: Bar, progress: Progress) -> Callable[[list[Record]
                 last = record
             elif record["event"] == "slow" and not record["over"]:
                 progress.note(f"training: {Slow.of(record).text()}")
+            elif record["event"] == "rollback" or record.get("what") == "checkpoint":
+                progress.note(f"training: {record['text']}")
+                if record["event"] == "warning":
+                    not_written()
             elif record["event"] == "plan" and record["text"] and not warned:
                 progress.note(f"training: {record['text']}")
                 warned = True

@@ -32,9 +32,9 @@ def list_(run: Run, as_json: AsJson = False) -> None:
     if as_json:
         show_json([dataclasses.asdict(each) for each in found])
         return
-    print_table(["steps", "next", "held-out loss", "MB", "parts", "made by"], [
+    print_table(["steps", "next", "held-out loss", "kept as", "MB", "parts", "made by"], [
         [f"{each.steps:,}", f"epoch {each.epoch}, step {each.step}", f"{each.validation['loss']:.4f}" if each.validation else "",
-         f"{each.bytes / 1e6:,.1f}", str(each.parts), each.damaged or each.layout] for each in found])
+         each.kept_as, f"{each.bytes / 1e6:,.1f}", str(each.parts), each.damaged or each.layout] for each in found])
 
 
 @checkpoints.command("show", epilog=examples("sparkring checkpoints show runs/flights/run", "sparkring checkpoints show RUN --steps 400"))

@@ -62,6 +62,8 @@ class RecoveryConfig(Section):
     """Fewer ranks than these are not worth going on with."""
     wait_for_slots_s: Annotated[float, Field(ge=0)] = 10.0
     """Seconds after a failure that lost slots get to come back before the run shrinks."""
+    rollbacks: Annotated[int, Field(ge=0)] = 3
+    """With ``on_nonfinite: rollback``: how often a run goes back to one checkpoint before it gives up."""
     leave_out_after: Positive = 2
     """Failures of one host in a row after which the run does without it."""
 
@@ -100,8 +102,9 @@ class TrainConfig(Section):
     """Where those copies lie, on each host; default: where temporary files go."""
     record_rows: bool = False
     """Write every row id of every step into the events (8 bytes a row; for audits of small runs)."""
-    on_nonfinite: Literal["stop", "skip"] = "stop"
-    """What all ranks do in a step whose loss or gradient is NaN or infinite, which never updates anything: end with an error, or go on."""
+    on_nonfinite: Literal["stop", "skip", "rollback"] = "stop"
+    """What all ranks do in a step whose loss or gradient is NaN or infinite, which never updates anything: end with an error, go on, or
+    go back to the last checkpoint and leave that step out (docs/recovery.md)."""
     recovery: RecoveryConfig = RecoveryConfig()
     parallel: ParallelConfig = ParallelConfig()
     """Stages; by default none, and every rank holds the whole model."""

@@ -13,13 +13,15 @@ import hashlib
 import math
 import re
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sparkring.errors import CheckpointDamaged
+from sparkring.errors import CheckpointDamaged, ConfigError
+from sparkring.pipelines.data.pieces import Pieces
 from sparkring.pipelines.data.store import numbered, open_store
 
 FOLDER = "checkpoints"
@@ -48,6 +50,8 @@ class Position(BaseModel):
     """Hash over all ranks' events since the run began (``data/receipts.py``); empty at its beginning."""
     seconds: float = 0.0
     """Seconds of the epoch so far."""
+    rows_left_out: int = 0
+    """Of ``rows``, those of steps that were not finite: read, but nothing was learned from them."""
 
 
 class Part(BaseModel):
@@ -77,6 +81,11 @@ class CheckpointDocument(BaseModel):
     lanes: int
     batch_rows: int
     code_version: str
+    torch_version: str = ""
+    config: dict[str, Any] = {}
+    """The sections ``model`` and ``train`` that it was made under."""
+    lr: float | None = None
+    """The rate of the next step; it follows from the position and the config."""
     layout: str = ""
     """How the model lay over the ranks, for people: any layout goes on from any checkpoint."""
     parts: tuple[Part, ...] = ()
@@ -101,11 +110,23 @@ class Checkpoints:
         """Committed checkpoints by optimizer steps, oldest first."""
         return numbered(self._store, FOLDER)
 
-    def put_part(self, state: bytes, *, steps: int, rank: int) -> Part:
-        """Write one rank's part of a state; nobody sees it before ``commit``."""
-        part = Part(name=f"{steps}-{rank}-{uuid.uuid4().hex[:8]}.safetensors", bytes=len(state), sha256=hashlib.sha256(state).hexdigest())
-        self._store.put(f"{DATA}/{part.name}", state)
-        return part
+    def put_part(self, state: bytes | Pieces, *, steps: int, rank: int) -> Part:
+        """Write one rank's part of a state; nobody sees it before ``commit``. It is hashed while it is written."""
+        pieces: Pieces = [state] if isinstance(state, bytes) else state
+        name = f"{steps}-{rank}-{uuid.uuid4().hex[:8]}.safetensors"
+        with ThreadPoolExecutor(1, thread_name_prefix="sparkring-hash") as pool:
+            hashing = pool.submit(_sha256, pieces)
+            self._store.put_pieces(f"{DATA}/{name}", pieces)
+            return Part(name=name, bytes=sum(map(len, pieces)), sha256=hashing.result())
+
+    def drop_part(self, part: Part) -> None:
+        """Take back what was written for a checkpoint that does not come about, if the storage lets it."""
+        with suppress(OSError, ConfigError):
+            self._store.delete(f"{DATA}/{part.name}")
+
+    def is_committed(self, number: int) -> bool:
+        """Whether there is a document of that number."""
+        return self._store.size(f"{FOLDER}/{number}.json") is not None
 
     def commit(self, document: CheckpointDocument) -> str:
         """Make a checkpoint visible whose parts are all written; returns its name."""
@@ -113,8 +134,9 @@ class Checkpoints:
         name = f"{FOLDER}/{steps}.json"
         self._store.put(name, document.model_dump_json(indent=1).encode())  # in place of one of the same step before a restart
         for number in self.numbers():
-            if number > steps:
-                self._forget(number)  # of a life that was damaged and has been overtaken
+            if number > steps:  # of a life that was damaged and has been overtaken
+                with suppress(OSError):  # this one is committed all the same
+                    self._forget(number)
         return name
 
     def document(self, number: int) -> CheckpointDocument:
@@ -202,7 +224,14 @@ class Checkpoints:
         return documents
 
 
+def _sha256(pieces: Pieces) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
 def _judged(documents: dict[int, CheckpointDocument]) -> list[tuple[float, int]]:
     """(held-out loss, number) of those that have one that is a number, the best first."""
-    judged = ((document.validation["loss"], number) for number, document in documents.items() if document.validation)
+    judged = ((document.validation.get("loss", math.nan), number) for number, document in documents.items() if document.validation)
     return sorted((loss, number) for loss, number in judged if not math.isnan(loss))

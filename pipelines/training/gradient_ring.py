@@ -27,7 +27,7 @@ from sparkring.pipelines.parallel.mesh import Ranks
 from sparkring.pipelines.parallel.reducer import OpenReducer, open_reducer
 from sparkring.pipelines.training.signals import Signals
 
-TAIL = 3
+TAIL = 4
 """Numbers behind the gradients of the last bucket: the loss and the signals."""
 
 
@@ -137,7 +137,7 @@ class GradientRing:
         self._more = False
         tail = self._reducer.buffers[-1][-TAIL:]
         tail[0] = loss_share if isinstance(loss_share, float) else loss_share.detach()
-        tail[1], tail[2] = self.signals.stop, self.signals.save
+        tail[1], tail[2], tail[3] = self.signals.stop, self.signals.save, self.signals.writing
 
     def finish(self) -> float:
         """Send what the backward pass did not reach as zeros, wait for the sums, and return the step's loss.
@@ -178,8 +178,8 @@ class GradientRing:
         self._reducer.close()
 
     def _take_tail(self) -> float:
-        loss, stop, save = self._reducer.buffers[-1][-TAIL:].tolist()
-        self.signals = Signals(stop, save)
+        loss, stop, save, writing = self._reducer.buffers[-1][-TAIL:].tolist()
+        self.signals = Signals(stop, save, writing)
         return float(loss)
 
     def _make_views(self) -> list[Tensor]:

@@ -48,6 +48,8 @@ class TrainSummary(BaseModel):
     """Held-out metrics of the best epoch."""
     receipts: str = ""
     """Hash over all ranks' events of the run (``data/receipts.py``)."""
+    failed_checkpoints: int = 0
+    """Checkpoints of this generation that could not be written; training went on."""
     interrupted: bool = False
     """The generation was asked to end before the run was done; it has saved."""
 

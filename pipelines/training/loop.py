@@ -16,6 +16,8 @@ import math
 import os
 import socket
 import time
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
@@ -32,7 +34,6 @@ from sparkring.pipelines.data.rowhash import add, from_hex, rows_digest, to_hex
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints, Position
-from sparkring.pipelines.training.checkpoint_writer import CheckpointWriter
 from sparkring.pipelines.training.events import EventWriter
 from sparkring.pipelines.training.held_out import judge
 from sparkring.pipelines.training.job import TrainJob, TrainSummary
@@ -40,15 +41,20 @@ from sparkring.pipelines.training.layout import Layout
 from sparkring.pipelines.training.model_files import ModelCard, save_model
 from sparkring.pipelines.training.optimizer import learning_rate
 from sparkring.pipelines.training.plan_watch import PlanWatch
+from sparkring.pipelines.training.rollbacks import Rollbacks
 from sparkring.pipelines.training.rows import RankRows
-from sparkring.pipelines.training.signals import SignalSource
+from sparkring.pipelines.training.saver import Saver
+from sparkring.pipelines.training.signals import Signals, SignalSource
 from sparkring.pipelines.training.slow_ranks import PACKED, SlowRanks, StepSeconds, pack, unpack
 from sparkring.pipelines.training.staged import StagedTrainee
 from sparkring.pipelines.training.start_check import require_committed_files
 from sparkring.pipelines.training.state import weights_of
-from sparkring.pipelines.training.step import StepResult
+from sparkring.pipelines.training.step import StepCost, StepResult
 from sparkring.pipelines.training.tasks import shapes_of
 from sparkring.pipelines.training.trainee import Trainee, WholeTrainee
+
+LEFT_OUT = StepResult(loss=math.nan, signals=Signals(), updated=False, cost=StepCost(compute_s=0.0, comm_s=0.0))
+"""Of a step that is only read over: nobody says anything in it."""
 
 
 def train_rank(context: RankContext, job: dict[str, Any]) -> dict[str, Any] | None:
@@ -82,7 +88,6 @@ class _RankTrainer:
         rows = RankRows(job, layout, communicator.context)
         self._manifest = rows.manifest
         self._checkpoints = Checkpoints(job.run_url)
-        self._writer = CheckpointWriter(self._checkpoints, communicator, keep=self._config.train.keep_checkpoints)
         self._loaders = {split: rows.loader(split) for split in ("train", "validation")}
         require_committed_files(communicator, rows.dataset, self._manifest, splits=tuple(self._loaders))
         inputs = rows.inputs()
@@ -94,9 +99,12 @@ class _RankTrainer:
             self._trainee = StagedTrainee(self._config, self._manifest, blocks, layout, inputs, communicator)
         self._steps = self._loaders["train"].steps()
         """Steps of an epoch."""
-        witness, self._witnesses = rows.witness()
-        self._receipts = ReceiptMaker(self._loaders["train"].order, batch_rows=self._config.train.batch_rows, rank=witness,
-                                      num_ranks=self._witnesses) if witness < self._witnesses else None
+        self._saver = Saver(job.run_url, self._config.train, self._trainee, communicator, events, signals)
+        self._rollbacks = Rollbacks(self._config.train.recovery.rollbacks)
+        self._spoiled = ""
+        """Where a step was not finite, if the run is to go back for that."""
+        self._witness, self._witnesses = rows.witness()
+        self._receipts = self._receipt_maker()
         self._digest = 0
         """Digest of the row ids that this rank has seen in this epoch since it last told the others."""
         self._sealed = ""
@@ -113,8 +121,7 @@ class _RankTrainer:
         self._write_start(position)
         while position.epoch < self._config.train.epochs and not self._stopping:
             position = self._epoch(position)
-        self._writer.finish()
-        self._hear_of_checkpoints()
+        self._saver.finish()
         self._trainee.close()
         summary = self._finish(position, resumed_at=start.steps_done) if self._context.rank == 0 else None
         self._events.write("end", seconds=round(time.perf_counter() - began, 3))
@@ -123,17 +130,24 @@ class _RankTrainer:
     # -- start -------------------------------------------------------------------------------------------------------
 
     def _start(self) -> Position:
-        """Give every rank the last checkpoint's state and position, and have those that hold the same prove that they do."""
+        """Have all ranks go on from the last checkpoint, or begin alike."""
+        position, found = self._restore()
+        if not found and isinstance(self._trainee, WholeTrainee):  # rank 0's, for good measure
+            self._trainee.unpack([self._communicator.broadcast_bytes(self._trainee.whole(), name="start.fresh")])
+        self._trainee.require_equal()
+        if not found and self._config.train.on_nonfinite == "rollback":
+            self._save(position)  # there has to be one to go back to
+        return position
+
+    def _restore(self) -> tuple[Position, bool]:
+        """Give every rank what it holds of the last checkpoint, and the position; whether there is one."""
         position, state = self._latest() if self._context.rank == 0 else (Position(), ())
         told = self._communicator.broadcast_bytes(json.dumps([position.model_dump(), len(state)]).encode(), name="start.position")
         values, parts = json.loads(told)
-        if not parts and isinstance(self._trainee, WholeTrainee):
-            state, parts = (self._trainee.whole(),), 1  # fresh: rank 0's, for good measure
         if parts:
             self._trainee.unpack([self._communicator.broadcast_bytes(state[number] if state else b"", name=f"start.state.{number}")
                                   for number in range(parts)])
-        self._trainee.require_equal()
-        return Position.model_validate(values)
+        return Position.model_validate(values), parts > 0
 
     def _latest(self) -> tuple[Position, tuple[bytes, ...]]:
         """Rank 0's latest whole checkpoint, or no state; damaged ones are named in the events."""
@@ -163,15 +177,18 @@ class _RankTrainer:
         self._digest = 0
         self._sampled = sampled_step(first=position.step, steps=self._steps)
         waiting = time.perf_counter()
-        for batch in self._loaders["train"].epoch(position.epoch, first_step=position.step):
-            position, due = self._step(position, batch, data_s=time.perf_counter() - waiting)
-            if due and position.step < self._steps:
-                position = self._shared(position.model_copy(update={"seconds": earlier + time.perf_counter() - began}))
-                self._save(position)
-                if self._stopping:
-                    return position
-            self._hear_of_checkpoints()
-            waiting = time.perf_counter()
+        with closing(self._batches(position)) as batches:
+            for batch in batches:
+                position, due = self._step(position, batch, data_s=time.perf_counter() - waiting)
+                if self._spoiled:
+                    return self._go_back(position)
+                if due and position.step < self._steps:
+                    position = self._shared(position.model_copy(update={"seconds": earlier + time.perf_counter() - began}))
+                    self._save(position)
+                    if self._stopping:
+                        return position
+                self._saver.hear()
+                waiting = time.perf_counter()
         position = self._shared(position)
         self._require_exact(position)
         self._plan.epoch_ends()
@@ -179,7 +196,7 @@ class _RankTrainer:
         following = Position(epoch=position.epoch + 1, steps_done=position.steps_done, receipts=position.receipts)
         if self._context.rank == 0:
             self._events.write("epoch", epoch=position.epoch, seconds=round(earlier + time.perf_counter() - began, 3),
-                               rows=position.rows, train_loss=position.loss_sum / position.rows, exact=True,
+                               rows=position.rows, train_loss=_mean_loss(position), exact=True,
                                digest=position.rows_digest, validation=validation)
         self._save(following, validation)
         return following
@@ -188,33 +205,61 @@ class _RankTrainer:
         """One optimizer step and its event; whether a checkpoint is due."""
         train = self._config.train
         rate = learning_rate(position.steps_done, total_steps=train.epochs * self._steps, config=train.optimizer)
-        result = self._trainee.step(batch, rate, self._signals.now())
+        left_out = self._rollbacks.leaves_out(position.steps_done)
+        result = LEFT_OUT if left_out else self._trainee.step(batch, rate, self._signals.now(writing=self._saver.lags))
         self._stopping = result.signals.stop > 0
         digest = rows_digest(batch.tensors[ROW_ID].numpy()) if self._receipts else 0
         self._digest = add([self._digest, digest])
-        if position.step == self._sampled:
+        if position.step == self._sampled and not left_out:
             self._write_timeline(position)
         self._write_step(position, batch, result, rate, data_s, digest)
         self._plan.step(data_s + result.cost.compute_s + result.cost.comm_s)
         self._seconds.add(data_s, result.cost.compute_s, result.cost.comm_s)
-        if not result.updated:
-            self._spoiled(position, result)
+        if not result.updated and not left_out:
+            self._not_finite(position, result)
         steps_done = position.steps_done + 1
-        due = self._stopping or result.signals.save > 0 or steps_done % train.checkpoint_steps == 0
+        due = self._saver.due(steps_done, result.signals) or self._stopping
         return position.model_copy(update={
             "step": position.step + 1, "steps_done": steps_done,
             "loss_sum": position.loss_sum + (result.loss * batch.global_rows if result.updated else 0.0),
-            "rows": position.rows + batch.global_rows}), due
+            "rows": position.rows + batch.global_rows,
+            "rows_left_out": position.rows_left_out + (0 if result.updated else batch.global_rows)}), due
 
-    def _spoiled(self, position: Position, result: StepResult) -> None:
+    def _not_finite(self, position: Position, result: StepResult) -> None:
         """A step of which no update came, on all ranks alike."""
         where = f"step {position.step} of epoch {position.epoch}: the loss is {result.loss}" + (
             "" if not math.isfinite(result.loss) else ", but a gradient is NaN or infinite")
         if self._config.train.on_nonfinite == "stop":
             raise NotFinite(f"{where}; nothing was updated. Lower train.optimizer.lr, set train.optimizer.clip_norm, look at the rows of "
                             "that step, or set train.on_nonfinite=skip to go on without them.")
-        if self._context.rank == 0:
+        if self._config.train.on_nonfinite == "rollback":
+            self._spoiled = where
+        elif self._context.rank == 0:
             self._events.write("warning", text=f"{where}; skipped")
+
+    def _go_back(self, position: Position) -> Position:
+        """From a step that was not finite to the last checkpoint, on all ranks, whose events go on as those of a new generation.
+
+        Args:
+            position: After that step.
+        Raises:
+            NotFinite: there is no checkpoint, or the run has gone back to it often enough.
+        """
+        where, self._spoiled = self._spoiled, ""
+        self._saver.abandon()
+        to, found = self._restore()
+        said = self._rollbacks.back(to=to.steps_done, spoiled=position.steps_done - 1) if found else None
+        if said is None:
+            often = f"train.recovery.rollbacks={self._config.train.recovery.rollbacks} is used up" if found else "there is no checkpoint"
+            raise NotFinite(f"{where}; {often}, so the run does not go back again. Lower train.optimizer.lr, set "
+                            "train.optimizer.clip_norm, or look at the rows of that step.")
+        self._trainee.require_equal()
+        self._events.write("rollback", epoch=position.epoch, step=position.step - 1, steps_done=to.steps_done, text=f"{where}; {said}")
+        self._events.next_generation()
+        self._write_start(to)
+        self._receipts = self._receipt_maker()
+        self._digest, self._sealed = 0, ""
+        return to
 
     def _write_timeline(self, position: Position) -> None:
         """What this rank did in the step, where it follows a schedule; before the step's own record, whose hash its receipt is."""
@@ -230,7 +275,7 @@ class _RankTrainer:
             "step", epoch=position.epoch, step=position.step, rows=batch.rows if self._receipts else 0,
             global_rows=batch.global_rows, loss=result.loss if math.isfinite(result.loss) else None, lr=rate,
             data_s=round(data_s, 6), compute_s=round(result.cost.compute_s, 6), comm_s=round(result.cost.comm_s, 6), digest=to_hex(digest),
-            **recorded)
+            **recorded, **({"left_out": True} if result is LEFT_OUT else {}))
         self._sealed = self._events.head
 
     def _shared(self, position: Position) -> Position:
@@ -258,29 +303,31 @@ class _RankTrainer:
                 "The files changed after the commit; prepare a new version.")
 
     def _save(self, position: Position, validation: dict[str, float] | None = None) -> None:
-        """Begin a checkpoint; training goes on while it is written."""
-        self._writer.begin(self._trainee.part(), CheckpointDocument(
+        """Begin a checkpoint."""
+        train, total_steps = self._config.train, self._config.train.epochs * self._steps
+        self._saver.save(CheckpointDocument(
             position=position, validation=validation, content_id=self._manifest.content_id, dataset_version=self._manifest.version,
-            seed=self._config.train.seed, lanes=self._job.lanes, batch_rows=self._config.train.batch_rows, code_version=__version__,
+            seed=train.seed, lanes=self._job.lanes, batch_rows=train.batch_rows, code_version=__version__, torch_version=torch.__version__,
+            config=self._config.model_dump(mode="json", include={"model", "train"}),
+            lr=learning_rate(position.steps_done, total_steps=total_steps, config=train.optimizer),
             layout=str(self._layout or f"{self._context.size} ranks, each with the whole model")))
-        self._signals.saved()
 
-    def _hear_of_checkpoints(self) -> None:
-        """Note what has become of checkpoints begun earlier."""
-        for saved in self._writer.heard():
-            position = saved.document.position
-            if self._context.rank == 0 and saved.failure:
-                self._events.write("warning", text=f"the checkpoint after {position.steps_done} steps was not written: {saved.failure}")
-            elif self._context.rank == 0:
-                self._events.write("checkpoint", epoch=position.epoch, step=position.step, seconds=round(saved.held_up_s, 6),
-                                   write_s=round(saved.seconds, 6), bytes=saved.bytes, name=saved.name)
+    def _batches(self, position: Position) -> Generator[Batch]:
+        """The rest of an epoch; closed early, it ends the threads that read ahead."""
+        yield from self._loaders["train"].epoch(position.epoch, first_step=position.step)
+
+    def _receipt_maker(self) -> ReceiptMaker | None:
+        """None where another rank gives receipts for this one's rows."""
+        return ReceiptMaker(self._loaders["train"].order, batch_rows=self._config.train.batch_rows, rank=self._witness,
+                            num_ranks=self._witnesses) if self._witness < self._witnesses else None
 
     # -- end ---------------------------------------------------------------------------------------------------------
 
     def _finish(self, position: Position, *, resumed_at: int) -> TrainSummary:
         """Make the best epoch's weights the run's model, if the run is done."""
         if position.epoch < self._config.train.epochs:
-            return TrainSummary(steps=position.steps_done, resumed_at=resumed_at, receipts=position.receipts, interrupted=True)
+            return TrainSummary(steps=position.steps_done, resumed_at=resumed_at, receipts=position.receipts, interrupted=True,
+                                failed_checkpoints=self._saver.failures)
         best = self._checkpoints.best()
         if best is None or best.document.validation is None:
             raise SparkringError(f"{self._job.run_url} has no whole checkpoint of a finished epoch left; run the same command again.")
@@ -291,7 +338,13 @@ class _RankTrainer:
             code_version=__version__)
         save_model(self._job.run_url, weights_of(best.state), card)
         return TrainSummary(steps=position.steps_done, resumed_at=resumed_at, best_epoch=card.epoch, validation=card.validation,
-                            receipts=position.receipts)
+                            receipts=position.receipts, failed_checkpoints=self._saver.failures)
+
+
+def _mean_loss(position: Position) -> float:
+    """Over the rows that were learned from."""
+    learned = position.rows - position.rows_left_out
+    return position.loss_sum / learned if learned else math.nan
 
 
 def sampled_step(*, first: int, steps: int) -> int:

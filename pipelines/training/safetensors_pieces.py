@@ -33,7 +33,7 @@ def safetensors_pieces(tensors: Mapping[str, Tensor]) -> list[memoryview]:
     data: list[memoryview] = []
     start = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):
-        memory = memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy())
+        memory = tensor.detach().reshape(-1).view(torch.uint8).numpy().data
         header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, start + len(memory)]}
         start += len(memory)
         data.append(memory)

@@ -1,9 +1,10 @@
-"""What ranks tell each other with every step, beside the loss: whether to stop, whether to save.
+"""What ranks tell each other with every step, beside the loss: whether to stop, whether to save, whether storage lags behind.
 
 Each rank says 0 or 1, the sums reach all of them in the same step, so all do the same after it, without an exchange of their own.
 
     asked to stop   by SIGTERM (a machine that is taken away), or on rank 0 by a document that the driver puts into the run folder
     time to save    by the clock of rank 0
+    still writing   the checkpoint before, for so long that the next one had better wait
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Self
 
+from sparkring.pipelines.data.local_store import LocalStore
 from sparkring.pipelines.data.store import Store, open_store
 
 FOLDER = "control"
-LOOK_S = 0.5
-"""Seconds between two looks into the run folder."""
+LOOK_S, LOOK_REMOTE_S = 0.5, 1.0
+"""Seconds between two looks into the run folder: on a disk, and where each look is a request."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Signals:
 
     stop: float = 0.0
     save: float = 0.0
+    writing: float = 0.0
 
 
 def stop_name(generation: int) -> str:
@@ -54,6 +57,7 @@ class SignalSource:
             save_every_s: Seconds between two checkpoints, if time counts.
         """
         self._store, self._name, self._speaks = open_store(run_url), stop_name(generation), rank == 0
+        self._look_s = LOOK_S if isinstance(self._store, LocalStore) else LOOK_REMOTE_S
         self._save_every_s, self._saved = save_every_s, time.monotonic()
         self._asked, self._closed = threading.Event(), threading.Event()
         self._before: Callable[[int, FrameType | None], object] | int | None = None
@@ -70,17 +74,21 @@ class SignalSource:
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
 
-    def now(self) -> Signals:
-        """What this rank says in the step that begins."""
+    def now(self, *, writing: bool = False) -> Signals:
+        """What this rank says in the step that begins.
+
+        Args:
+            writing: Whether the checkpoint before still holds it up.
+        """
         due = self._speaks and self._save_every_s is not None and time.monotonic() - self._saved >= self._save_every_s
-        return Signals(stop=float(self._asked.is_set()), save=float(due))
+        return Signals(stop=float(self._asked.is_set()), save=float(due), writing=float(writing))
 
     def saved(self) -> None:
         """A checkpoint has been begun: its time counts from now on."""
         self._saved = time.monotonic()
 
     def _look(self) -> None:
-        while not self._closed.wait(LOOK_S) and not self._asked.is_set():
+        while not self._closed.wait(self._look_s) and not self._asked.is_set():
             try:
                 if self._store.size(self._name) is not None:
                     self._asked.set()

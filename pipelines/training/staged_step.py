@@ -82,13 +82,15 @@ class Step:
         share = self._share
         tied = [one.parameter.grad for one in share.tied if one.parameter.grad is not None]
         finite = share.ring.finite() and all(bool(gradient.sum().isfinite()) for gradient in tied)
-        told = torch.tensor([loss if share.speaks else 0.0, self._signals.stop, self._signals.save, float(not finite)], dtype=torch.float64)
+        signals = self._signals
+        told = torch.tensor([loss if share.speaks else 0.0, signals.stop, signals.save, signals.writing, float(not finite)],
+                            dtype=torch.float64)
         share.everyone.sum_(told, "step")
-        all_loss, stop, save, spoiled = told.tolist()
+        all_loss, stop, save, writing, spoiled = told.tolist()
         updated = not spoiled and math.isfinite(all_loss)
         if updated:
             share.optimizer.step()
             finish_steps(share.chunks, lambda sums: share.replicas.sum_(sums, "batch statistics"))
         else:
             forget_steps(share.chunks)
-        self.outcome = (all_loss, Signals(stop, save), updated)
+        self.outcome = (all_loss, Signals(stop, save, writing), updated)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
@@ -56,6 +57,7 @@ def unpack_state(state: Iterable[bytes], modules: Sequence[nn.Module], optimizer
     weights = {name.removeprefix(MODEL): cut(parameter_of(name), tensor) for name, tensor in tensors.items() if name.startswith(MODEL)}
     parameters = {name: parameter for module in modules for name, parameter in module.named_parameters()}
     optimized = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    optimizer.state.clear()  # a state may be older than what is there, and lack what came since
     try:
         for module in modules:
             own = module.state_dict().keys()
@@ -75,7 +77,10 @@ def unpack_state(state: Iterable[bytes], modules: Sequence[nn.Module], optimizer
 def _tensors_of(state: Iterable[bytes]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for part in state:
-        tensors |= load(part)
+        try:
+            tensors |= load(part)
+        except SafetensorError as error:
+            raise CheckpointDamaged(f"a part of the state is no safetensors file: {error}; use the checkpoint before.") from None
     return tensors
 
 

@@ -86,6 +86,7 @@ class _Events:
     warnings: list[str] = field(default_factory=list)
     slow: list[Record] = field(default_factory=list)
     checkpoints: int = 0
+    failed_checkpoints: list[str] = field(default_factory=list)
     repeated: int = 0
     planned: Planned | None = None
 
@@ -103,7 +104,9 @@ class _Events:
             self.epochs[record["epoch"]] = record
         elif kind == "checkpoint":
             self.checkpoints += 1
-        elif kind == "warning":
+        elif kind == "warning" and record.get("what") == "checkpoint":
+            self.failed_checkpoints.append(record["text"])
+        elif kind == "warning" or (kind == "rollback" and record["rank"] == 0):
             self.warnings.append(record["text"])
         elif kind == "slow":
             self.slow.append(record)
@@ -139,7 +142,13 @@ def _facts(events: _Events) -> RunFacts:
         mean_time=_mean([time.seconds for time in by_rank]), step_times=_step_times(seconds),
         throughput=_throughput(rows, seconds.sum(axis=1)),
         epochs=tuple(_epoch(record) for _, record in sorted(events.epochs.items())), generations=_generations(events.lives),
-        step=events.timelines.last_step(), warnings=(*events.warnings, *_slow(events)), planned=events.planned)
+        step=events.timelines.last_step(), warnings=(*events.warnings, *_not_written(events), *_slow(events)), planned=events.planned)
+
+
+def _not_written(events: _Events) -> list[str]:
+    """One line for all checkpoints that were not written."""
+    failed = events.failed_checkpoints
+    return [f"{len(failed)} checkpoints could not be written, and training went on without them; the last: {failed[-1]}"] if failed else []
 
 
 def _slow(events: _Events) -> list[str]:

@@ -17,11 +17,12 @@ from sparkring.errors import DocumentDamaged, ReceiptError
 from sparkring.pipelines.data.manifest import Dataset
 from sparkring.pipelines.data.receipts import seal
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training import loop, trainee
+from sparkring.pipelines.training import trainee
 from sparkring.pipelines.training.checkpoint import Checkpoints
 from sparkring.pipelines.training.events import read_events
 from sparkring.pipelines.training.job import TrainJob
 from sparkring.pipelines.training.loop import train_rank
+from sparkring.pipelines.training.saver import Saver
 from sparkring.pipelines.training.step import train_step
 from sparkring.spark_jobs.audit import AuditResult, Part, audit
 from tests.support.datasets import write_dataset
@@ -76,13 +77,13 @@ def _generation(folder: Path, generation: int, *, num_ranks: int, die_after: int
 
 def _train_and_talk(context: RankContext, job: dict[str, Any]) -> dict[str, Any] | None:
     """Train; rank 0 writes another record after every step's, as where a checkpoint is done then."""
-    hear = loop._RankTrainer._hear_of_checkpoints
+    hear = Saver.hear
 
-    def talk(self: loop._RankTrainer) -> None:
+    def talk(self: Saver) -> None:
         hear(self)
         self._events.write("warning", text="beside the steps")
 
-    loop._RankTrainer._hear_of_checkpoints = talk  # type: ignore[method-assign]
+    Saver.hear = talk  # type: ignore[method-assign]
     return train_rank(context, job)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from sparkring.errors import CheckpointDamaged
 from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints, Position
 from sparkring.pipelines.training.optimizer import learning_rate, make_optimizer
 from sparkring.pipelines.training.state import pack_state, unpack_state
+from sparkring.spark_jobs.checkpoints import list_checkpoints
 
 
 def _trained(seed: int, *, name: str = "adamw", steps: int = 2) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -100,6 +102,29 @@ def test_the_latest_few_and_the_best_are_kept(tmp_path: Path) -> None:
     best = checkpoints.best()
     assert best is not None
     assert best.state == (b"state 2",)
+
+
+def test_the_list_names_the_latest_and_the_best(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    for steps, loss in ((1, 0.9), (2, 0.1), (3, None)):
+        _save(checkpoints, _document(steps, loss=loss), b"state")
+    assert [each.kept_as for each in list_checkpoints(str(tmp_path))] == ["", "best", "latest"]
+    _save(checkpoints, _document(4, loss=0.05), b"state")
+    (tmp_path / "checkpoints/3.json").write_text("{")
+    assert [(each.kept_as, bool(each.damaged)) for each in list_checkpoints(str(tmp_path))] == [
+        ("", False), ("", False), ("", True), ("latest, best", False)]
+
+
+def test_what_was_written_of_a_checkpoint_that_did_not_come_about_is_taken_back(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    _save(checkpoints, _document(1), b"whole")
+    part = checkpoints.put_part([b"in ", memoryview(b"pieces")], steps=2, rank=0)
+    assert (part.bytes, part.sha256) == (9, hashlib.sha256(b"in pieces").hexdigest())
+    assert len(list((tmp_path / "checkpoints/data").iterdir())) == 2
+    checkpoints.drop_part(part)
+    checkpoints.drop_part(part)
+    assert [checkpoints.is_committed(number) for number in (1, 2)] == [True, False]
+    assert len(list((tmp_path / "checkpoints/data").iterdir())) == 1
 
 
 def test_a_held_out_loss_that_is_not_a_number_is_kept_and_is_never_the_best(tmp_path: Path) -> None:

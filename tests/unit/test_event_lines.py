@@ -71,7 +71,7 @@ def test_events_in_a_store_that_cannot_append_are_read_and_proved_like_those_on_
 
 
 def test_what_is_settled_is_in_storage_and_a_tail_gives_each_record_once(remote: str) -> None:
-    tail, seen = EventTail(remote, generation=0, rank=0), []
+    tail, seen = EventTail(remote, generation=0, rank=0), list[int]()
     with EventWriter(remote, generation=0, rank=0) as events:
         for step in range(40):
             events.write("step", epoch=0, step=step)

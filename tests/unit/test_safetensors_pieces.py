@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from sparkring.pipelines.data.pieces import PiecesFile
+from sparkring.pipelines.data.pieces import Pieces, PiecesFile
 from sparkring.pipelines.training.safetensors_pieces import safetensors_pieces
 
 TENSORS = {
@@ -36,7 +36,7 @@ def test_a_tensor_is_not_copied() -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
 def test_pieces_are_read_as_one_file_in_bites_of_any_size(size: int) -> None:
-    pieces = [b"", b"0123", memoryview(b"456789"), b"", b"ab"]
+    pieces: Pieces = [b"", b"0123", memoryview(b"456789"), b"", b"ab"]
     file, bites = PiecesFile(pieces), []
     assert len(file) == 12
     while bite := file.read(size):
