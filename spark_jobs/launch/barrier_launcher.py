@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -40,7 +41,7 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     num_tasks = max(num_ranks, slots_of(spark) or 0) if left_out else num_ranks
     launch = Launch(
         num_ranks=num_ranks, left_out=tuple(left_out), payload=cloudpickle.dumps((fn, tuple(args))), token=uuid4().hex,
-        threads=config.threads_per_rank, device=config.device,
+        secret=secrets.token_hex(16), threads=config.threads_per_rank, device=config.device,
         allow_cpu_fallback=config.allow_cpu_fallback, deadline_s=config.deadline_s, heartbeat_s=config.heartbeat_s,
         shared_memory=config.shared_memory, not_after=time.time() + config.start_timeout_s + LATE_START_S, driver_memory=memory_identity(),
         driver_path=tuple(str(Path(entry).absolute()) for entry in sys.path), sparkring=__version__, python=python_version())

@@ -30,18 +30,18 @@ from sparkring.spark_jobs.launch import rank_environment
 from sparkring.spark_jobs.launch.board import ANSWER_TIMEOUT_S, Board, BoardClient
 from sparkring.spark_jobs.launch.gpu import common_device
 from sparkring.spark_jobs.launch.hosts import (
-    LOOPBACK,
     Place,
     TaskFacts,
     chosen_tasks,
     describe_task,
+    heard_addresses,
     memory_identity,
     places,
     remove_left_memory,
 )
 from sparkring.spark_jobs.launch.rank_end import RankEnd
 from sparkring.spark_jobs.launch.rank_process import RankProcess
-from sparkring.spark_jobs.launch.rendezvous import Rendezvous
+from sparkring.spark_jobs.launch.rendezvous import Rendezvous, meeting_address
 from sparkring.spark_jobs.launch.watch import CAUSE_GRACE_S, Event, Watch
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ class Launch:
     payload: bytes
     """The function and its arguments, by cloudpickle."""
     token: str
+    """Names the launch: its processes, its shared memory, its Spark job. Whoever is on the machine can see it."""
+    secret: str
+    """Opens the rendezvous and the board."""
     threads: int
     device: Literal["cpu", "cuda"]
     allow_cpu_fallback: bool
@@ -152,10 +155,10 @@ class _Task:
         place = places([fact.memory for fact in facts])[chosen.index(self._partition)]
         process.label = f"rank {place.rank}"
         if self._rendezvous is not None:
-            self._rendezvous.start(allowed={LOOPBACK, *(address for fact in facts for address in fact.addresses)})
+            self._rendezvous.start(allowed=heard_addresses(facts))
         device, note = self._agree_on_device(mine)
         process.send(self._order(place, mine, facts, device=device, note=note), self._launch.payload)
-        board = BoardClient(facts[0].address, facts[0].port, token=self._launch.token, heartbeat_s=self._launch.heartbeat_s)
+        board = BoardClient(facts[0].address, facts[0].port, secret=self._launch.secret, heartbeat_s=self._launch.heartbeat_s)
         end = Watch(process, self._events, rank=place.rank, host=mine.hostname).until_the_end(board)
         if self._rendezvous is not None:
             self._rendezvous.board.wait_until_left(within_s=CAUSE_GRACE_S + ANSWER_TIMEOUT_S)
@@ -183,7 +186,7 @@ class _Task:
             mine = describe_task(self._spark_host, on_one_host=self._on_one_host, gpu=self._gpu)
             if self._partition != 0 and not self._launch.left_out:
                 return asdict(mine)
-            board = Board(self._launch.token, size=self._launch.num_ranks, heartbeat_s=self._launch.heartbeat_s)
+            board = Board(self._launch.secret, size=self._launch.num_ranks, heartbeat_s=self._launch.heartbeat_s)
             self._rendezvous = Rendezvous(mine.address, board)
             return asdict(mine) | {"port": self._rendezvous.port}
         except EnvironmentProblem as problem:
@@ -233,7 +236,8 @@ class _Task:
         env = place.horovod_environment() | sockets | {
             "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo",
             "HOROVOD_GLOO_IFACE": interface,
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": facts[0].address, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(facts[0].port),
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": meeting_address(facts[0].address, facts[0].port, launch.secret),
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(facts[0].port),
         }
         context = RankContext(rank=place.rank, hosts=place.hosts, device=device, token=launch.token,
                               deadline_s=launch.deadline_s, shared_memory=launch.shared_memory)

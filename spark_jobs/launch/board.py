@@ -46,8 +46,8 @@ class Verdict:
 class Board:
     """The state of one ring's ranks."""
 
-    def __init__(self, token: str, *, size: int, heartbeat_s: float) -> None:
-        self.token, self.size, self.heartbeat_s = token, size, heartbeat_s
+    def __init__(self, secret: str, *, size: int, heartbeat_s: float) -> None:
+        self.secret, self.size, self.heartbeat_s = secret, size, heartbeat_s
         self._changed = threading.Condition()
         self._done: set[int] = set()
         self._failed: dict[int, int] = {}
@@ -96,8 +96,8 @@ class Board:
 class BoardClient:
     """A task's view of the board."""
 
-    def __init__(self, address: str, port: int, *, token: str, heartbeat_s: float) -> None:
-        self._address, self._port, self._token, self._heartbeat_s = address, port, token, heartbeat_s
+    def __init__(self, address: str, port: int, *, secret: str, heartbeat_s: float) -> None:
+        self._address, self._port, self._secret, self._heartbeat_s = address, port, secret, heartbeat_s
 
     def report(self, rank: int, *, severity: int | None) -> int:
         """See ``Board.report``."""
@@ -122,7 +122,7 @@ class BoardClient:
         for attempt in range(LOST_AFTER_TRIES):
             connection = http.client.HTTPConnection(self._address, self._port, timeout=self._heartbeat_s + ANSWER_TIMEOUT_S)
             try:
-                connection.request(method, f"/{self._token}/{what}", body)
+                connection.request(method, f"/{self._secret}/{what}", body)
                 response = connection.getresponse()
                 if response.status == http.client.OK:
                     return response.read()

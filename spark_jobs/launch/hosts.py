@@ -103,6 +103,19 @@ def chosen_tasks(facts: Sequence[TaskFacts], num_ranks: int, *, left_out: Collec
     return sorted(by_liking[:num_ranks])
 
 
+def heard_addresses(facts: Sequence[TaskFacts]) -> frozenset[str]:
+    """Where requests of the ring's own tasks can come from.
+
+    Args:
+        facts: Of the tasks that have ranks; the first one's address is where the ring meets.
+    Returns:
+        Loopback addresses for a ring that meets on loopback, and else all others of those tasks' machines: which one a
+        machine sends from is up to its routes.
+    """
+    on_loopback = facts[0].address.startswith("127.")
+    return frozenset(address for fact in facts for address in fact.addresses if address.startswith("127.") == on_loopback)
+
+
 def describe_task(spark_host: str, *, on_one_host: bool, gpu: str | None) -> TaskFacts:
     """Look at this machine.
 
@@ -165,6 +178,19 @@ def ring_address(spark_host: str, *, on_one_host: bool) -> tuple[str, str]:
     raise EnvironmentProblem(
         f"host {socket.gethostname()} has no IPv4 address that other hosts can reach (Spark knows it as {spark_host}); "
         f"set spark.executorEnv.HOROVOD_GLOO_IFACE to one of its interfaces: {', '.join(interfaces)}.")
+
+
+def interface_address(interface: str) -> str:
+    """The IPv4 address of one of this machine's interfaces.
+
+    Raises:
+        EnvironmentProblem: it has none here.
+    """
+    addresses = _addresses_by_interface()
+    if not addresses.get(interface):
+        raise EnvironmentProblem(f"{socket.gethostname()} has no interface {interface} with an IPv4 address, which the ring is to use; "
+                                 f"set HOROVOD_GLOO_IFACE to one that driver and executors have ({', '.join(addresses)} here).")
+    return addresses[interface][0]
 
 
 def _addresses_by_interface() -> dict[str, list[str]]:

@@ -2,13 +2,15 @@
 
 It serves what ``horovod/common/gloo/http_store.cc`` asks, and the tasks' board beside it on the same port:
 
-    PUT    /scope/key    keep the body
-    GET    /scope/key    the body, or 404 where nobody has put it yet (the client asks again)
-    DELETE /scope/rank   that rank has read all it needs; a scope goes when all its ranks have said so
-    PUT    /token/rank, GET /token/verdict, DELETE /token/rank       the board (``board.py``)
+    PUT    /secret:port/scope/key    keep the body
+    GET    /secret:port/scope/key    the body, or 404 where nobody has put it yet (the client asks again)
+    DELETE /secret:port/scope/rank   that rank has read all it needs; a scope goes when all its ranks have said so
+    PUT    /secret/rank, GET /secret/verdict, DELETE /secret/rank       the board (``board.py``)
 
 Horovod's own server listens on every interface, takes bodies of any size from anyone and outlives the run. This one is
-bound to the one address that the ring uses, hears only the ring's own machines, has limits and is closed with the run.
+bound to the one address that the ring uses, hears only the ring's own machines and of those only who knows the secret of
+the run, has limits and is closed with the run. Horovod's client has no place for a secret, but it makes its requests from
+an address that it only pastes before ``:port/scope/key``, so the secret travels in that (``meeting_address``).
 Values are bytes to it: nothing is unpickled. Horovod's client speaks IPv4 only, hence so does this.
 """
 
@@ -25,14 +27,24 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 from sparkring.spark_jobs.launch.board import Board
+from sparkring.spark_jobs.launch.guarded_server import REQUEST_TIMEOUT_S, GuardedHandler, GuardedServer
 
 MAX_BODY_BYTES = 4 << 20
 """A rank puts 136 bytes for each other rank, so this serves rings of 30,000."""
 MAX_KEYS = 1 << 16
 MAX_TOTAL_BYTES = 256 << 20
-REQUEST_TIMEOUT_S = 10.0
-"""Seconds that a client may take to send its request."""
-_PATH = re.compile(r"/([\w.,:-]{1,200})/([\w.,:-]{1,200})", re.ASCII)
+CONNECTIONS = 64
+"""Connections at once, beside four for each rank."""
+_PATH = re.compile(r"/([0-9A-Za-z]{1,64})(?::\d{1,5})?/(?:((?:global|local_|cross_|sparkring-)[\w.-]{0,200})/)?(\w{1,20})", re.ASCII)
+
+
+def meeting_address(address: str, port: int, secret: str) -> str:
+    """What ``HOROVOD_GLOO_RENDEZVOUS_ADDR`` must say for Horovod's client to find the server and bring the secret.
+
+    The client asks ``http://<that>:<HOROVOD_GLOO_RENDEZVOUS_PORT>/scope/key`` and takes what stands before the first slash
+    as host and port. Source: horovod/common/gloo/http_store.h and third_party/HTTPRequest, 0.28.1.
+    """
+    return f"{address}:{port}/{secret}"
 
 
 class KeyValueStore:
@@ -79,14 +91,12 @@ class KeyValueStore:
                 self._num_bytes -= sum(map(len, keys.values()))
 
 
-class Rendezvous(socketserver.ThreadingMixIn, HTTPServer):
-    """The server. Bound and listening once made, so that its port is known; it answers from ``start`` on."""
-
-    daemon_threads = True
-    request_queue_size = 1024  # ranks may knock before ``start``
+class Rendezvous(GuardedServer, HTTPServer):
+    """The server; ``board.secret`` is its secret. Bound and listening once made, so that its port is known; answers from ``start`` on."""
 
     def __init__(self, address: str, board: Board) -> None:
         self.store, self.board = KeyValueStore(), board
+        self.max_connections = CONNECTIONS + 4 * board.size
         self._allowed: frozenset[str] = frozenset()
         self._thread: threading.Thread | None = None
         super().__init__((address, 0), _Handler)
@@ -103,10 +113,11 @@ class Rendezvous(socketserver.ThreadingMixIn, HTTPServer):
         self._thread.start()
 
     def close(self) -> None:
-        """Stop and free the port."""
+        """Stop, hang up on whoever is there, and free the port."""
         if self._thread is not None:
             self.shutdown()
             self._thread.join()
+            self.hang_up()
         self.server_close()
 
     def server_bind(self) -> None:
@@ -118,44 +129,42 @@ class Rendezvous(socketserver.ThreadingMixIn, HTTPServer):
         """Hear only the ring's machines; others are hung up on before a byte is read."""
         return client_address[0] in self._allowed
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hung up is its own business: its rank says what is wrong, the executor's log stays readable."""
 
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(GuardedHandler, BaseHTTPRequestHandler):
     server: Rendezvous
     server_version, sys_version = "sparkring", ""
-    timeout = REQUEST_TIMEOUT_S
+    timeout = REQUEST_TIMEOUT_S  # for the answer
 
     def do_GET(self) -> None:
         path = self._path()
         if path is None:
-            self._answer(HTTPStatus.BAD_REQUEST)
-        elif self._for_board(path[0]):
+            return
+        scope, key = path
+        if scope is None:
             self._answer(HTTPStatus.OK, self.server.board.verdict().to_json())
         else:
-            value = self.server.store.get(*path)
+            value = self.server.store.get(scope, key)
             self._answer(HTTPStatus.NOT_FOUND if value is None else HTTPStatus.OK, value or b"")
 
     def do_PUT(self) -> None:
-        path, body = self._path(), self._body()
+        path = self._path()
+        if path is None:
+            return
+        scope, key = path
+        body = self._body()
         if body is None:
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        elif path is None:
-            self._answer(HTTPStatus.BAD_REQUEST)
-        elif self._for_board(path[0]):
-            self._report(path[1], body)
+        elif scope is None:
+            self._report(key, body)
         else:
-            scope, key = path
             self._answer(HTTPStatus.OK if self.server.store.put(scope, key, body) else HTTPStatus.INSUFFICIENT_STORAGE)
 
     def do_DELETE(self) -> None:
         path = self._path()
         if path is None:
-            self._answer(HTTPStatus.BAD_REQUEST)
             return
         scope, key = path
-        if not self._for_board(scope):
+        if scope is not None:
             self.server.store.finish(scope, key)
         elif key.isdecimal():
             self.server.board.leave(int(key))
@@ -173,18 +182,23 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(HTTPStatus.OK, str(order).encode())
 
-    def _for_board(self, scope: str) -> bool:
-        return hmac.compare_digest(scope.encode(), self.server.board.token.encode())
-
-    def _path(self) -> tuple[str, str] | None:
+    def _path(self) -> tuple[str | None, str] | None:
+        """Scope and key, the scope None for the board; None where the request is answered already: it is not for this ring."""
         match = _PATH.fullmatch(self.path)
-        return (match.group(1), match.group(2)) if match else None
+        if match is None:
+            self._answer(HTTPStatus.BAD_REQUEST)
+        elif not hmac.compare_digest(match.group(1).encode(), self.server.board.secret.encode()):
+            self._answer(HTTPStatus.FORBIDDEN)
+        else:
+            return match.group(2), match.group(3)
+        return None
 
     def _body(self) -> bytes | None:
         """The body, or None where its length is missing, no number or over the limit, or where it does not come whole."""
         length = self.headers.get("Content-Length", "")
         if not re.fullmatch(r"\d{1,9}", length, re.ASCII) or int(length) > MAX_BODY_BYTES:
             return None
+        self.allow(int(length))
         body = self.rfile.read(int(length))
         return body if len(body) == int(length) else None
 

@@ -25,7 +25,7 @@ def board() -> Board:
 def client(board: Board) -> Iterator[BoardClient]:
     server = Rendezvous(LOOPBACK, board)
     server.start(allowed=[LOOPBACK])
-    yield BoardClient(LOOPBACK, server.port, token="token", heartbeat_s=0.01)
+    yield BoardClient(LOOPBACK, server.port, secret="token", heartbeat_s=0.01)
     server.close()
 
 
@@ -77,6 +77,6 @@ def test_a_board_that_is_gone_is_an_error_that_names_it(board: Board, monkeypatc
     monkeypatch.setattr(board_module, "LOST_AFTER_TRIES", 1)
     server = Rendezvous(LOOPBACK, board)
     server.close()
-    client = BoardClient(LOOPBACK, server.port, token="token", heartbeat_s=0.01)
+    client = BoardClient(LOOPBACK, server.port, secret="token", heartbeat_s=0.01)
     with pytest.raises(RingError, match=f"lost contact with the task of rank 0 at {LOOPBACK}:{server.port}"):
         client.wait_for_verdict()

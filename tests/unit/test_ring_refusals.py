@@ -19,7 +19,7 @@ from sparkring.spark_jobs.slots import local_slots
 from sparkring.spark_jobs.spark_job import explain
 
 LAUNCH = Launch(
-    num_ranks=2, payload=b"", token="t", threads=1, device="cuda", allow_cpu_fallback=False, deadline_s=1, heartbeat_s=1,
+    num_ranks=2, payload=b"", token="t", secret="s", threads=1, device="cuda", allow_cpu_fallback=False, deadline_s=1, heartbeat_s=1,
     shared_memory=True, not_after=100.0, driver_memory="m", driver_path=(), sparkring="1.2.3", python="3.11")
 FACTS = TaskFacts(
     hostname="alpha", network="n", memory="m", address="10.0.0.1", interface="eth0", addresses=("10.0.0.1",), sparkring="1.2.3",
