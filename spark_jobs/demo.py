@@ -9,8 +9,8 @@ that needs Spark starts the session, and those after it find it active; where al
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from sparkring.conf.schema import Config
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import PrepareResult, prepare
 from sparkring.spark_jobs.progress import SILENT, Progress
+from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.report import ReportResult, report
 from sparkring.spark_jobs.score import ScoreResult, score
 from sparkring.spark_jobs.train import TrainResult, train
@@ -40,23 +41,26 @@ class DemoResult:
     """Wall-clock seconds of ``prepare``, ``train``, ``evaluate``, ``score`` and ``report``; the first one starts Spark."""
 
 
-def demo(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT) -> DemoResult:
+def demo(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT,
+         stopping: Callable[[], AbstractContextManager[StopRequest | None]] = nullcontext) -> DemoResult:
     """Run the whole main job.
 
     Args:
         config: Names the workspace that everything goes to, the source and the network.
         spark: The session to use; default the active one, or one made from ``config.spark`` when it is needed.
         progress: Where to show a bar for each step.
+        stopping: Entered for the length of the training: gives that by which it may be asked to save and end.
     Returns:
         What each step left, and how long it took.
     Raises:
+        Stopped: the training was asked to; the same call again goes on.
         SparkringError: what the step at fault raises; the steps before it keep what they made.
     """
     seconds: dict[str, float] = {}
     with _timed("prepare", seconds):
         dataset = prepare(config, spark=spark, progress=progress)
-    with _timed("train", seconds):
-        training = train(config, spark=spark, progress=progress)
+    with _timed("train", seconds), stopping() as stop:
+        training = train(config, spark=spark, progress=progress, stop=stop)
     with _timed("evaluate", seconds):
         evaluation = evaluate(config, spark=spark, progress=progress)
     with _timed("score", seconds):

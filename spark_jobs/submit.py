@@ -18,10 +18,12 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import resources
@@ -29,6 +31,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from urllib.parse import urlparse
 
+import psutil
 import yaml
 
 from sparkring import __version__
@@ -38,6 +41,7 @@ from sparkring.errors import ConfigError, EnvironmentProblem
 DEPLOY_MODE = "spark.submit.deployMode"
 ROOMS = ("conf", "models", "pipelines", "spark_jobs")
 """Folders that are parts of the package, wherever they lie (docs/adr/0001)."""
+MAIN_NAME = "job.py"
 MAIN = '''"""Runs a command of sparkring in the driver that Spark started."""
 
 from sparkring.__main__ import main
@@ -74,8 +78,14 @@ class Submission:
         return shlex.join(self.command)
 
     def run(self) -> int:
-        """Run it to its end; returns spark-submit's exit code."""
-        return subprocess.run(self.command, check=False).returncode
+        """Run it to its end, in the main thread; returns spark-submit's exit code.
+
+        SIGTERM goes on to the driver, if that runs here: it saves, and ends with a code that says so. A driver in the cluster stays.
+        """
+        process = subprocess.Popen(self.command)
+        with _sigterm_goes_on(process, str(self.folder / MAIN_NAME)):
+            code = process.wait()
+        return 128 - code if code < 0 else code
 
 
 def default_folder() -> Path:
@@ -106,7 +116,7 @@ def make_submission(config: Config, job: Job, *, folder: Path, package: Path | N
     in_cluster = spark.conf.get(DEPLOY_MODE, "client") == "cluster"
     if not spark.master.startswith("local"):
         _require_paths(config, in_cluster=in_cluster)
-    staged = _stage(folder, {f"sparkring-{__version__}.zip": _archive(package), "job.py": MAIN.encode(), "job.yaml": _document(config)})
+    staged = _stage(folder, {f"sparkring-{__version__}.zip": _archive(package), MAIN_NAME: MAIN.encode(), "job.yaml": _document(config)})
     document = "job.yaml" if in_cluster else str(staged / "job.yaml")  # in a container, --files lie in the working directory
     properties = {key: value for key, value in spark.conf.items() if key != DEPLOY_MODE}
     return Submission(folder=staged, command=(
@@ -114,7 +124,7 @@ def make_submission(config: Config, job: Job, *, folder: Path, package: Path | N
         "--name", f"sparkring {config.name}",
         *(part for key, value in sorted(properties.items()) for part in ("--conf", f"{key}={value}")),
         "--py-files", str(staged / f"sparkring-{__version__}.zip"), *(("--files", str(staged / "job.yaml")) if in_cluster else ()),
-        str(staged / "job.py"), job.value, document))
+        str(staged / MAIN_NAME), job.value, document))
 
 
 def spark_submit() -> str:
@@ -132,6 +142,30 @@ def spark_submit() -> str:
         raise EnvironmentProblem(f"no spark-submit in {f'SPARK_HOME={home}' if home else 'PATH, nor beside pyspark'}; "
                                  "set SPARK_HOME to the cluster's Spark 4.0.")
     return found
+
+
+@contextmanager
+def _sigterm_goes_on(process: subprocess.Popen[bytes], program: str) -> Iterator[None]:
+    """While the block runs, hand SIGTERM on to the Python driver below ``process``, or, where there is none, to that itself."""
+    def hand_on(*_: object) -> None:
+        with suppress(psutil.Error):  # it has ended meanwhile
+            spark_submit_jvm = psutil.Process(process.pid)
+            drivers = [child for child in spark_submit_jvm.children() if _runs(child, program)]
+            (drivers or [spark_submit_jvm])[0].terminate()
+
+    before = signal.signal(signal.SIGTERM, hand_on)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _runs(process: psutil.Process, program: str) -> bool:
+    """Whether it does; one that has ended does not, such as the shell that bin/spark-class leaves behind unwaited for."""
+    try:
+        return program in process.cmdline()
+    except psutil.Error:
+        return False
 
 
 def package_files() -> Iterator[tuple[str, bytes]]:

@@ -80,11 +80,15 @@ def sparkring(version: Annotated[bool, typer.Option("--version", help="Print the
 
 @app.command(epilog=examples("sparkring demo", "sparkring demo local/flights --set workspace=runs/short --set train.epochs=2"))
 def demo(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Run the main job: prepare, train, evaluate, score, report. What is there already is reused."""
+    """Run the main job: prepare, train, evaluate, score, report. What is there already is reused.
+
+    SIGTERM during the training saves within seconds and ends with code 143; the same command goes on.
+    """
     loaded = _load(config, overrides)
     from sparkring.spark_jobs.demo import demo as run_demo
+    from sparkring.spark_jobs.recovery.stop import stop_on_sigterm
 
-    result = run_demo(loaded, progress=console_progress())
+    result = run_demo(loaded, progress=console_progress(), stopping=stop_on_sigterm)
     show(result, as_json=as_json, text=_demo_text(result, loaded, config))
 
 

@@ -1,4 +1,4 @@
-"""The command that hands a job over to Spark: ``submit``."""
+"""The commands that hand a job over to Spark: ``submit``, and ``pack`` for nodes without a Python that fits."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from sparkring.answers import examples
 from sparkring.conf.loading import load_config, shipped_configs
+from sparkring.spark_jobs.pack import pack as pack_python
 from sparkring.spark_jobs.submit import Job, default_folder, make_submission
 
 commands = typer.Typer()
@@ -34,3 +35,13 @@ def submit(
         typer.echo(submission.line)
         return
     raise typer.Exit(submission.run())
+
+
+@commands.command(epilog=examples("sparkring pack environment.tar", "hdfs dfs -put environment.tar /environments/"))
+def pack(archive: Annotated[Path, typer.Argument(help="File to write: .tar, .tar.gz or .tgz.")]) -> None:
+    """Write this Python with all its libraries into an archive that runs from any folder, for nodes that have none.
+
+    Name it in the config: spark.archives: hdfs:///environments/environment.tar#environment, and spark.pyspark.python:
+    ./environment/bin/python. The nodes need the same processor and a C library that is not older than this machine's.
+    """
+    typer.echo(f"{pack_python(archive)} of {archive.stat().st_size >> 20:,} MB")

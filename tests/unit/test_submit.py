@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shlex
 import stat
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -19,7 +20,9 @@ from sparkring.errors import ConfigError
 from sparkring.spark_jobs import submit as submit_module
 from sparkring.spark_jobs.submit import Job, Submission, make_submission
 from tests.support.configs import MINIMAL
+from tests.support.training import await_condition
 
+ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = "spark.conf.spark.submit.deployMode=cluster"
 
 
@@ -126,3 +129,30 @@ def test_the_command_prints_the_line_or_runs_it_and_ends_as_it_does(
     again = make_submission(load_config("yarn/flights"), Job.TRAIN, folder=submit_module.default_folder())
     assert codes == [0, 7]
     assert capsys.readouterr().out == f"{again.line}\n"
+
+
+@pytest.mark.parametrize(("driver_here", "said", "code"), [
+    pytest.param(True, "the driver saves\n", 143, id="the driver runs here"),
+    pytest.param(False, "spark-submit ends\n", 5, id="the driver runs in the cluster")])
+def test_sigterm_goes_on_to_the_driver(tmp_path: Path, driver_here: bool, said: str, code: int) -> None:
+    program, started = tmp_path / "job.py", tmp_path / "started"
+    program.write_text("import pathlib, signal, sys\n"
+                       "def end(*_): print('the driver saves', flush=True); sys.exit(143)\n"
+                       "signal.signal(signal.SIGTERM, end)\n"
+                       f"pathlib.Path({str(started)!r}).touch()\n"
+                       "signal.pause()\n", encoding="ascii")
+    spark_submit = tmp_path / "spark-submit.py"
+    spark_submit.write_text("import os, pathlib, signal, subprocess, sys\n"
+                            "ended = subprocess.Popen(['true'])  # which nobody waits for, as in bin/spark-class\n"
+                            "os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)\n"
+                            "def end(*_): print('spark-submit ends', flush=True); sys.exit(5)\n"
+                            "signal.signal(signal.SIGTERM, end)\n"
+                            f"if {driver_here}: sys.exit(subprocess.run([sys.executable, {str(program)!r}]).returncode)\n"
+                            f"pathlib.Path({str(started)!r}).touch()\n"
+                            "signal.pause()\n", encoding="ascii")
+    code_of_run = ("import sys; from pathlib import Path; from sparkring.spark_jobs.submit import Submission\n"
+                   f"sys.exit(Submission((sys.executable, {str(spark_submit)!r}), Path({str(tmp_path)!r})).run())")
+    with subprocess.Popen([sys.executable, "-c", code_of_run], cwd=ROOT, stdout=subprocess.PIPE, text=True) as command:
+        await_condition(started.exists, "the start")
+        command.terminate()
+        assert (command.communicate(timeout=60)[0], command.returncode) == (said, code)
