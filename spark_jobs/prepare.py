@@ -200,9 +200,11 @@ class _Job:
 
     @property
     def _cache(self) -> Path:
-        """Unpacked sources go beside the dataset, where the executors look anyway, or into the workspace if that is in no folder."""
-        store = self.dataset.store
-        return Path(store.path("cache")) if isinstance(store, LocalStore) else Path(open_store(self.config.workspace).path("cache"))
+        """Unpacked sources go beside the dataset, where the executors look anyway; else into the workspace, or a folder of this user's."""
+        for store in (self.dataset.store, open_store(self.config.workspace)):
+            if isinstance(store, LocalStore):
+                return Path(store.path("cache"))
+        return Path.home() / ".cache" / "sparkring" / "sources"
 
 
 def _recipe_id(config: PrepareConfig, facts: dict[str, dict[str, Any]], parent: Manifest | None) -> str:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -27,11 +30,14 @@ from sparkring.pipelines.data.store import Store, open_store
 from sparkring.pipelines.training.model_files import ModelCard, load_card
 from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.etl.committed_files import read_committed
+from sparkring.spark_jobs.etl.staging import writing_area
 from sparkring.spark_jobs.predict import predict
 from sparkring.spark_jobs.progress import SILENT, Progress
 from sparkring.spark_jobs.raw_rows import encode_raw
 from sparkring.spark_jobs.scores import Scores, commit_scores, latest_scores
 from sparkring.spark_jobs.session import result_settings, spark_path, spark_session
+
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
     split = config.score.split if frame is None else None
     expected: Split | None = None
     before = latest_scores(store)
-    if before is not None and split is not None and _same(before, card, split) and Path(store.path(before.folder)).is_dir():
+    if before is not None and split is not None and _same(before, card, split) and _parquet(store, before.folder):
         progress.note(f"score: this model has scored the {split} split already; reusing {store.url}/{before.folder}")
         return ScoreResult(f"{store.url}/{before.folder}", before.rows, time.perf_counter() - began, reused=True)
     session = spark or (frame.sparkSession if frame is not None else spark_session(config.spark, app_name=f"sparkring {config.name}"))
@@ -141,24 +147,40 @@ def _write(scored: DataFrame, store: Store, *, row_id: str, split: Split | None)
         row_id: Its column that tells rows apart.
         split: What the manifest says of the rows; None for rows that the caller brought.
     """
-    folder = uuid.uuid4().hex[:16]
-    path = Path(store.path(folder))
+    folder, spark = uuid.uuid4().hex[:16], scored.sparkSession
     try:
-        scored.write.parquet(spark_path(str(path)))
-        files = sorted(path.glob("*.parquet"))
-        if split is None:
-            _require_distinct(scored.sparkSession.read.schema(scored.schema).parquet(spark_path(str(path))), row_id)
-        else:
-            _require_rows(files, row_id, split)
+        with writing_area(store, spark) as area:
+            path = spark_path(area.path(folder))
+            scored.write.parquet(path)
+            files = _parquet(area, folder)
+            if split is None:
+                _require_distinct(spark.read.schema(scored.schema).parquet(path), row_id)
+            else:
+                _require_rows(area, files, row_id, split)
+            rows = sum(_read(area, file, pq.read_metadata).num_rows for file in files)
+            if area is not store:
+                for file in files:
+                    store.upload(Path(area.path(file)), file)
     except BaseException:
         store.delete(folder)
         raise
-    return folder, sum(pq.read_metadata(file).num_rows for file in files)
+    return folder, rows
 
 
-def _require_rows(files: Sequence[Path], row_id: str, split: Split) -> None:
+def _parquet(store: Store, folder: str) -> list[str]:
+    """The Parquet files in a folder."""
+    return [f"{folder}/{name}" for name in store.names(folder) if name.endswith(".parquet")]
+
+
+def _read(store: Store, file: str, reader: Callable[[pa.NativeFile], Read]) -> Read:
+    with store.open_input(file) as source:
+        return reader(source)
+
+
+def _require_rows(store: Store, files: Sequence[str], row_id: str, split: Split) -> None:
     """See that the files hold the rows of the split, each once, by the digest that its manifest keeps of their ids."""
-    found = to_hex(add(rows_digest(pq.read_table(file, columns=[row_id])[row_id].to_numpy()) for file in files))
+    columns = (_read(store, file, partial(pq.read_table, columns=[row_id])) for file in files)
+    found = to_hex(add(rows_digest(table[row_id].to_numpy()) for table in columns))
     if found != split.rows_digest:
         raise DatasetError(f"the scored rows have the digest {found}, the manifest says {split.rows_digest} of its {split.rows} rows; "
                            "files were exchanged: run `sparkring datasets verify`. Nothing was kept.")

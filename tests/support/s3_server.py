@@ -16,9 +16,9 @@ from typing import Literal
 
 from tests.support.daemons import daemon
 
-Flaw = Literal["none", "no conditions", "lost answers"]
+Flaw = Literal["none", "no conditions", "lost answers", "refused part"]
 """``no conditions``: If-None-Match is not looked at, as by old servers. ``lost answers``: the first PUT of each key is done, and
-answered by an error 500 all the same."""
+answered by an error 500 all the same. ``refused part``: each PUT of a part of the checkpoint after 8 steps is answered by an error 503."""
 SERVE = """
 import sys
 from moto.server import DomainDispatcherApplication, create_backend_app
@@ -34,6 +34,10 @@ def serve(environment, start):
         answered.add(path)
         list(moto(environment, lambda status, headers, *_: lambda data: None))
         start("500 Internal Server Error", [("Content-Length", "0")])
+        return [b""]
+    if flaw == "refused part" and put and "/checkpoints/data/8-" in path:
+        environment["wsgi.input"].read(int(environment.get("CONTENT_LENGTH") or 0))
+        start("503 Slow Down", [("Content-Length", "0")])
         return [b""]
     return moto(environment, start)
 
