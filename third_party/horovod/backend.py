@@ -1,8 +1,8 @@
 """PEP 517 backend: build the published Horovod 0.28.1 so that it runs beside today's torch.
 
-Holds no Horovod source. It fetches the sdist from the package index, checks its SHA-256, raises three C++ standard
-settings (torch 2.1 and later need C++17, torch 2.13 needs C++20), and builds one wheel with Gloo and NCCL that serves
-machines with and without a GPU. The CUDA compiler comes from the index too; no CUDA needs to be installed.
+Fetches the sdist from the package index, checks its SHA-256, raises three C++ standard settings (torch 2.1 and later need
+C++17, torch 2.13 needs C++20), mends how a ring with process sets ends when a rank dies, and builds one wheel with Gloo and
+NCCL that serves machines with and without a GPU. The CUDA compiler comes from the index too; no CUDA needs to be installed.
 
     uv sync                                              # builds it once, into the project's environment
     uv build --wheel --out-dir dist third_party/horovod  # leaves the wheel in dist/ (what `make wheels` does)
@@ -42,6 +42,18 @@ EDITS = [
     ("CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"),
     ("horovod/torch/CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"),
     ("horovod/common/ops/cuda/CMakeLists.txt", "CMAKE_CUDA_STANDARD 11", "CMAKE_CUDA_STANDARD 17"),
+    # Horovod lets go of process sets when all ranks agree to. Where one has died, asking it threw, and that ended the others' processes.
+    ("horovod/common/process_set.cc",
+     """      InitializeRegisteredAndRemoveMarkedIfReady_(context, status);
+      if (ProcessSetHasJustBeenRemoved()) {""",
+     """      try {
+        InitializeRegisteredAndRemoveMarkedIfReady_(context, status);
+      } catch (const std::exception&) {
+        id_to_process_set_[id].Finalize(status);
+        DeregisterProcessSet(id);
+        id_to_be_removed_ = SUCCESSFUL_REMOVAL;
+      }
+      if (ProcessSetHasJustBeenRemoved()) {"""),
 ]
 # Where torch's own packages lie, seen from horovod/torch/ in site-packages.
 RUN_PATH = ":".join(f"$ORIGIN/../../{lib}" for lib in ("torch/lib", "nvidia/nccl/lib", "nvidia/cu13/lib"))

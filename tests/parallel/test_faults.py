@@ -1,0 +1,84 @@
+"""Fifty faults in stages: kill, raise, sleep and wrong shape, anywhere, at any moment. Each rank says what it met with, in time.
+
+Kind, stage, replica, moment, schedule and transport of a fault are drawn from a seed. A ring goes through several faults that its
+ranks survive, trains once without a fault (the control), and ends by a kill.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.faulty_stages import BUG, DEADLINE_S, KINDS, MICRO_BATCHES, SCHEDULES, STEPS, Fault, draw_faults, launches, suffer
+from tests.support.ranks import run_on_ranks
+from tests.support.transports import WAYS
+
+COUNT, SEED = 50, 2
+FAULTS = draw_faults(COUNT, seed=SEED)
+RINGS = launches(FAULTS)
+TYPED = {"PeerSilent", "PipelineShapeError", "DeadlinePassed", "RingEnded"}
+PLACE = re.compile(rf"stage (\d), (micro-batch [0-{MICRO_BATCHES - 1}], \w+(/\d)?|REDUCE|STEP)")
+Told = dict[str, Any]
+
+
+def _name(ring: Sequence[Fault]) -> str:
+    return f"{ring[0].mesh.size} ranks: {', '.join(fault.kind for fault in ring)}"
+
+
+@pytest.mark.parametrize("ring", RINGS, ids=map(_name, RINGS))
+def test_every_rank_says_in_time_what_it_met_with(ring: list[Fault], tmp_path: Path) -> None:
+    size, kill = ring[0].mesh.size, ring[-1]
+    run_on_ranks(size, suffer, ring, str(tmp_path), doomed=(kill.rank,))
+    told = [[json.loads(line) for line in (tmp_path / f"rank-{rank}.jsonl").read_text().splitlines()] for rank in range(size)]
+    whole = [len(ring) + (rank != kill.rank) for rank in range(size)]
+    assert [len(lines) for lines in told] == whole
+    for number, fault in enumerate(ring[:-1]):
+        _check(fault, [lines[number] for lines in told])
+    undisturbed = [lines[len(ring) - 1] for lines in told]
+    assert [told["error"] for told in undisturbed] == ["none"] * size, undisturbed
+    assert all(len(told["losses"]) == STEPS for told in undisturbed)
+    _check(kill, [lines[-1] if rank != kill.rank else {} for rank, lines in enumerate(told)])
+    assert not list(Path("/dev/shm").glob(f"sparkring-{undisturbed[0]['token']}*"))
+
+
+def _check(fault: Fault, told: list[Told]) -> None:
+    """By rank: the one that fails, and the others."""
+    for rank, said in enumerate(told):
+        stage = fault.mesh.place(rank).stage
+        if rank == fault.rank and fault.kind != "wrong shape":
+            own = {"kill": None, "raise": "ValueError", "sleep": "slept"}[fault.kind]
+            assert said.get("error") == own, f"{fault}: {said}"
+            if fault.kind == "raise":
+                assert said["text"] == BUG
+                assert f"rank {rank} (stage {stage}, " in said["place"], f"{fault}: {said}"
+            continue
+        assert said["error"] in TYPED, f"{fault}: rank {rank} met with {said}"
+        found = PLACE.fullmatch(said["place"])
+        assert found, f"{fault}: {said}"
+        assert int(found[1]) == stage
+        assert said["text"].startswith(f"rank {rank} ({said['place']})")
+        assert said["last_actions"], f"{fault}: {said}"
+        assert said["waited_s"] < 5 * DEADLINE_S
+        if said["error"] == "PeerSilent":
+            assert re.search(r"waited .*for (sidecar|horovod) to .* edge [fb]\d+ \d>\d slot \d", said["text"]), said["text"]
+    if fault.kind == "wrong shape":
+        assert told[fault.rank]["error"] == "PipelineShapeError", f"{fault}: {told[fault.rank]}"
+        assert [said["error"] for said in told].count("PipelineShapeError") > 1, f"{fault}: nobody was told of the shape: {told}"
+
+
+def test_the_draw_reaches_every_kind_of_fault_in_every_stage_schedule_and_transport() -> None:
+    assert sum(map(len, RINGS)) == len(FAULTS) == COUNT
+    assert all(ring[-1].kind == "kill" and {fault.kind for fault in ring[:-1]} <= {*KINDS} - {"kill"} for ring in RINGS)
+    for stage in (0, 1, 2):
+        assert {fault.kind for fault in FAULTS if fault.worker.stage == stage and (stage < 2 or len(fault.replicas) == 3)} == {*KINDS}
+    for way in WAYS:
+        assert {fault.kind for fault in FAULTS if fault.way == way} == {*KINDS}
+    for name in SCHEDULES:
+        assert len({fault.kind for fault in FAULTS if fault.schedule_name == name}) > 2
+    assert {fault.step for fault in FAULTS} == {0, 1}
+    assert any(fault.worker.replica for fault in FAULTS)
