@@ -1,11 +1,11 @@
 """``launcher: horovod.spark``: upstream's own launcher (``horovod.spark.run`` with Gloo) behind ``run_ring``'s contract.
 
-For clusters that have grown used to it. What it does differently, and cannot be told to do otherwise:
+For clusters that have grown used to it. What listens to the network there is closed to strangers first (``horovod_doors.py``),
+and the ranks are started and watched by us (``horovod_ranks.py``). What is different all the same:
 
-- It needs a SparkContext and the main thread, so neither Spark Connect nor a notebook's worker thread can use it.
-- It listens wider: services on every interface of the driver and the executors, with an HMAC key, and a rendezvous on every
-  interface without one, which stays open until the driver ends.
-- It forks the driver, and the fork hangs where another thread of the driver is reading standard input.
+- It needs a SparkContext, so Spark Connect cannot use it, and one driver runs one such ring at a time.
+- It has services on the driver and in each task, which unpickle what the run's key has signed.
+- Driver and executors must have an interface of the same name; HOROVOD_GLOO_IFACE on the driver chooses it.
 - Errors come back by way of the ranks' standard error, and a dead rank is known by its exit code alone, not by its host.
 - A rank that returns early ends the ring for the others: let the function end with a barrier.
 """
@@ -17,14 +17,15 @@ import json
 import math
 import os
 import re
-import signal
+import secrets
+import socket
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
@@ -34,9 +35,12 @@ from sparkring.pipelines.parallel.context import RankContext
 from sparkring.spark_jobs.launch import rank_environment
 from sparkring.spark_jobs.launch.encryption import require_plaintext_allowed
 from sparkring.spark_jobs.launch.gpu import common_device, cuda_problem
-from sparkring.spark_jobs.launch.hosts import memory_identity
+from sparkring.spark_jobs.launch.horovod_doors import locked_doors
+from sparkring.spark_jobs.launch.horovod_ranks import RanksOfHorovod
+from sparkring.spark_jobs.launch.hosts import memory_identity, ring_address
 from sparkring.spark_jobs.launch.rank_end import Json, RankEnd, result_to_json, results_or_error
-from sparkring.spark_jobs.slots import require_slots, spark_context
+from sparkring.spark_jobs.launch.rank_process import TAIL_LINES
+from sparkring.spark_jobs.slots import master_of, require_slots, spark_context
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,8 +65,6 @@ def run_by_horovod(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     """Run ``fn`` by ``horovod.spark.run``; see ``run_ring``."""
     if spark_context(spark) is None:
         raise EnvironmentProblem("launcher horovod.spark needs a SparkContext, which Spark Connect does not have; use launcher: barrier.")
-    if threading.current_thread() is not threading.main_thread():
-        raise EnvironmentProblem("launcher horovod.spark sets signal handlers, so it works in the main thread only; use launcher: barrier.")
     require_plaintext_allowed(spark, config)
     require_slots(spark, num_ranks=num_ranks, within_s=config.start_timeout_s)
     import horovod.spark
@@ -71,20 +73,39 @@ def run_by_horovod(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     told = Told(token=uuid4().hex, device=config.device, allow_cpu_fallback=config.allow_cpu_fallback,
                 deadline_s=config.deadline_s, shared_memory=config.shared_memory)
     said = _StandardError()
+    address, interface = _ring_address(spark)
+    ranks = RanksOfHorovod(secret=secrets.token_hex(16), address=address, cause_told=said.tells_a_cause)
     # Upstream counts all that happens before the ranks run, not only Spark's part of it.
     start_timeout_s = config.start_timeout_s + config.deadline_s
     try:
-        with _signal_handlers_kept():
+        with locked_doors(interface, ranks):
             texts = horovod.spark.run(
                 run_rank, args=(fn, tuple(args), told), num_proc=num_ranks, start_timeout=math.ceil(start_timeout_s),
-                env=_environment(told, threads=config.threads_per_rank), stderr=said, verbose=0, use_gloo=True)
+                env=_environment(told, threads=config.threads_per_rank), stderr=said, nics={interface}, verbose=0, use_gloo=True)
     except TimeoutException as error:
         raise DeadlinePassed(f"horovod.spark did not start its ranks within {start_timeout_s:g} seconds, train.ring's start_timeout_s and "
                              f"deadline_s together: {error}") from error
+    except EnvironmentProblem:
+        raise
     except Exception as error:  # upstream raises bare RuntimeError and Exception
-        results_or_error([*said.ends, *_deaths(error)])
+        results_or_error(said.with_ends_of(ranks))
         raise RingError(f"horovod.spark ended the ring: {' '.join(str(error).split())[:600]} -- see the executors' logs.") from error
     return [json.loads(text) for text in texts]
+
+
+def _ring_address(spark: SparkSession) -> tuple[str, str]:
+    """The driver's address in the ring, and the interface that owns it: loopback where all of the ring is on this machine."""
+    context = spark_context(spark)
+    assert context is not None
+    host = context.getConf().get("spark.driver.host") or "localhost"
+    return ring_address(host, on_one_host=master_of(spark).partition("[")[0] == "local" or _is_loopback(host))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return socket.gethostbyname(host).startswith("127.")
+    except OSError:
+        return False
 
 
 def run_rank(fn: Callable[..., Json], args: Sequence[Any], told: Told) -> str:
@@ -137,10 +158,10 @@ def _exchange(scope: str, rank: int, mine: Json, *, deadline_s: float) -> list[J
 
 
 def _ask(method: str, path: str, body: bytes | None = None) -> bytes | None:
-    address = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
-    connection = http.client.HTTPConnection(*address, timeout=10)
+    address, _, secret = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"].partition("/")
+    connection = http.client.HTTPConnection(address, timeout=10)
     try:
-        connection.request(method, path, body)
+        connection.request(method, f"/{secret}{path}", body)
         response = connection.getresponse()
         return response.read() if response.status == http.client.OK else None
     finally:
@@ -160,9 +181,20 @@ class _StandardError:
     """What the ranks write to standard error: their ends are kept, the rest goes to the driver's own."""
 
     def __init__(self) -> None:
-        self.ends: list[RankEnd] = []
+        self._ends: list[RankEnd] = []
+        self._tails: dict[int, deque[str]] = {}
         self._lock = threading.Lock()
         self._rest = ""
+
+    def with_ends_of(self, ranks: RanksOfHorovod) -> list[RankEnd]:
+        """What the ranks said of their ends, and of those that said nothing how they ended."""
+        said = {end.rank for end in self._ends}
+        return self._ends + [replace(end, output_tail="\n".join(self._tails.get(ranks.tasks.get(end.rank, -1), ())))
+                             for end in ranks.ends if end.rank not in said]
+
+    def tells_a_cause(self) -> bool:
+        """Whether a rank has said that it failed for a reason of its own."""
+        return any(end.severity == 0 for end in self._ends)
 
     def write(self, text: str) -> None:
         """Take text as it comes, from several threads."""
@@ -178,26 +210,9 @@ class _StandardError:
     def _take(self, line: str) -> None:
         _, mark, end = line.partition(MARK)
         if mark:
-            self.ends.append(RankEnd.from_json(end))
+            self._ends.append(RankEnd.from_json(end))
         elif line.strip():
+            by_task = re.match(r"\[(\d+)\]<stderr>:(.*)", line)
+            if by_task:
+                self._tails.setdefault(int(by_task.group(1)), deque(maxlen=TAIL_LINES)).append(by_task.group(2))
             sys.stderr.write(f"{line}\n")
-
-
-@contextmanager
-def _signal_handlers_kept() -> Iterator[None]:
-    """Upstream replaces the driver's handlers and leaves its own behind: without this, Ctrl-C does nothing any more."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python
-
-
-def _deaths(error: Exception) -> Iterator[RankEnd]:
-    """Upstream says ``Process name: 1 Exit code: 137`` of the first rank that ended badly: the shell's way of telling of signal 9."""
-    told = re.search(r"Process name: (\d+)\s+Exit code: (-?\d+)", str(error))
-    if told:
-        rank, code = int(told.group(1)), int(told.group(2))
-        # Code 1 is how run_rank ends when it has reported: then that report goes first.
-        yield RankEnd(rank=rank, host="its executor", kind="died", exit_code=128 - code if 128 < code < 192 else code, order=int(code == 1))

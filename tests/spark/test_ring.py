@@ -113,8 +113,9 @@ def test_a_python_worker_that_is_killed_ends_the_ring_and_the_function_is_not_ru
 
 
 def test_upstream_s_launcher_gives_the_same_results(local: Driver, tmp_path: Path) -> None:
-    ranks = local.ring(ring_functions.introduce, str(tmp_path), num_ranks=2, launcher="horovod.spark").results
-    assert [(told["rank"], told["hosts"], told["horovod"], told["sum"], told["threads"]) for told in ranks] == [
+    outcome = local.ring(ring_functions.introduce, str(tmp_path), num_ranks=2, launcher="horovod.spark", deadline_s=40)
+    assert outcome.message == ""
+    assert [(told["rank"], told["hosts"], told["horovod"], told["sum"], told["threads"]) for told in outcome.results] == [
         (rank, [0, 0], [rank, 2, rank], 21.0, 1) for rank in range(2)]
 
 
@@ -125,6 +126,13 @@ def test_upstream_s_launcher_gives_the_same_errors(local: Driver, tmp_path: Path
     died = local.ring(ring_functions.die_on_rank_1, str(tmp_path), "SIGKILL", 0, num_ranks=2, launcher="horovod.spark")
     assert died.error.startswith("RankDied")
     assert (died.attributes["rank"], died.attributes["exit_code"]) == (1, -signal.SIGKILL)
+
+
+def test_upstream_s_launcher_ends_the_ranks_that_wait_for_a_dead_one(local: Driver) -> None:
+    # Rank 0 would wait for rank 1 as long as train.ring.deadline_s says, and upstream would wait for both: longer than this test does.
+    outcome = local.ring(ring_functions.exit_before_joining, num_ranks=2, launcher="horovod.spark", deadline_s=600)
+    assert outcome.error.startswith("RankDied")
+    assert (outcome.attributes["rank"], outcome.attributes["exit_code"]) == (1, 3)
 
 
 def test_a_driver_that_is_killed_leaves_no_rank(tmp_path: Path) -> None:

@@ -55,6 +55,11 @@ class Driver:
         assert self._next() == {"ready": True}
 
     @property
+    def pid(self) -> int:
+        """Of the driver's Python process; the JVM, the tasks and the ranks are its descendants."""
+        return self._process.pid
+
+    @property
     def log(self) -> str:
         """What the driver, and in local mode its executors, wrote to standard error."""
         return self._log.read_text(encoding="utf-8", errors="replace")

@@ -109,9 +109,48 @@ def sleep(context: RankContext, folder: str) -> None:
     child.wait()
 
 
+def exit_before_joining(context: RankContext) -> float:
+    """Rank 1 ends before it joins, while rank 0 waits for it in ``hvd.init``."""
+    import horovod.torch as hvd
+
+    if context.rank == 1:
+        os._exit(3)
+    hvd.init()
+    return allreduce_sum(1.0)
+
+
+def train_with_new_starts(context: RankContext, folder: str) -> dict[str, Any]:
+    """Train, start Horovod again and again until there is a file ``go-on``, train on; what a thief would like to know too."""
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    generator = torch.Generator().manual_seed(context.rank)
+    inputs, targets = (torch.randn(64, size, generator=generator, dtype=torch.float64) for size in (8, 1))
+    weights = torch.zeros(8, 1, dtype=torch.float64)
+
+    def train(num_steps: int) -> None:
+        for _ in range(num_steps):
+            gradient = inputs.T @ (inputs @ weights - targets)
+            weights.sub_(hvd.allreduce(gradient, op=hvd.Sum, name="gradient"), alpha=1e-3)
+
+    train(30)
+    mark(context, folder)
+    starts = 0
+    go_on = 0.0
+    while not go_on:
+        hvd.shutdown()
+        hvd.init()  # the ranks meet anew
+        starts += 1
+        go_on = float(hvd.allreduce(torch.tensor([float(Path(folder, "go-on").exists())]), op=hvd.Min, name="go-on"))
+    train(30)
+    return {"weights": weights.flatten().tolist(), "starts": starts, "address": os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"],
+            "key": os.environ.get("_HOROVOD_SECRET_KEY", "")}
+
+
 def mark(context: RankContext, folder: str) -> None:
     """Leave a file that tells of this rank's processes."""
-    told = {"token": context.token, "pid": os.getpid(), "task": os.getppid()}
+    told = {"token": context.token, "pid": os.getpid(), "task": os.getppid(), "address": os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]}
     with Path(folder, f"rank-{context.rank}-{os.getpid()}.part").open("w", encoding="ascii") as file:
         json.dump(told, file)
     Path(file.name).rename(Path(folder, f"rank-{context.rank}-{os.getpid()}.json"))
