@@ -1,0 +1,134 @@
+"""A whole run in a bucket and in HDFS: train, lose a rank, go on by the same call, audit, report, score; as on local disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkring.conf.loading import parse_config
+from sparkring.conf.schema import Config, SparkConfig
+from sparkring.errors import CommitConflict, RankDied
+from sparkring.pipelines.data.store import open_store
+from sparkring.pipelines.training.checkpoint import Checkpoints
+from sparkring.pipelines.training.model_files import load_model
+from sparkring.spark_jobs.audit import audit
+from sparkring.spark_jobs.checkpoints import list_checkpoints, verify_checkpoints
+from sparkring.spark_jobs.report import report
+from sparkring.spark_jobs.score import score
+from sparkring.spark_jobs.session import spark_session
+from sparkring.spark_jobs.train import train
+from tests.support.configs import MINIMAL
+from tests.support.datasets import write_dataset
+from tests.support.hadoop import Hdfs
+from tests.support.training import await_condition, events_of, largest_difference, weights_of_run
+
+pytest_plugins = ["tests.support.places"]
+
+pytestmark = pytest.mark.timeout(300)
+
+FILES = ([600, 600], [300], [501])
+ROWS, EPOCHS = 2001, 2
+DEADLINE_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def spark(bucket: str, hadoop: Hdfs) -> Iterator[SparkSession]:
+    """Begun when the environment leads to both servers: its ranks inherit it."""
+    session = spark_session(SparkConfig(master="local[2]"), app_name="test_run_on_stores")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """On local disk: that datasets lie in stores is another test's."""
+    folder = tmp_path_factory.mktemp("dataset")
+    write_dataset(folder, FILES)
+    return str(folder)
+
+
+def _config(workspace: str, dataset: str, **train_settings: Any) -> Config:
+    return parse_config({**MINIMAL, "workspace": workspace, "dataset_url": dataset, "model": {"hidden": [16]}, "train": {
+        "epochs": EPOCHS, "batch_rows": 10, "precision": "float64", "checkpoint_steps": 50, "lanes": 24, "num_ranks": 2,
+        "optimizer": {"name": "adam", "schedule": "constant"}, **train_settings}}, origin="test")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(spark: SparkSession, dataset: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run on local disk."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    train(_config(str(folder), dataset), spark=spark)
+    return folder
+
+
+@pytest.fixture(params=["s3", "hdfs"])
+def workspace(request: pytest.FixtureRequest, bucket: str, hadoop: Hdfs) -> str:
+    """A folder in each of them that nothing else uses."""
+    return f"{bucket if request.param == 's3' else hadoop.url}/runs/{uuid.uuid4().hex}"
+
+
+def _train_and_kill(config: Config, spark: SparkSession) -> BaseException | None:
+    """Train until there is a checkpoint, then kill a rank; what the call of train ended with."""
+    ended: list[BaseException | None] = []
+
+    def work() -> None:
+        try:
+            train(config, spark=spark)
+            ended.append(None)
+        except BaseException as error:  # noqa: BLE001 (the test looks at it)
+            ended.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    checkpoints = Checkpoints(config.run)
+    await_condition(checkpoints.numbers, "a checkpoint")
+    with pytest.raises(CommitConflict, match="is being trained by another process"):
+        train(config, spark=spark)
+    (pid,) = await_condition(lambda: [one["pid"] for one in events_of(config, "start") if one["rank"] == 1], "rank 1's start")
+    os.kill(pid, signal.SIGKILL)
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    return ended[0]
+
+
+def test_a_run_lives_in_a_store_through_the_death_of_a_rank(workspace: str, dataset: str, spark: SparkSession, undisturbed: Path) -> None:
+    config = _config(workspace, dataset, recovery={"restarts": 0})
+    error = _train_and_kill(config, spark)
+    assert isinstance(error, RankDied), error
+    committed = Checkpoints(config.run).numbers()[-1]
+    proved = audit(config.run)  # of what the dead rank had told its machine nothing is needed: what counts is in the store
+    assert not proved.finished
+    assert proved.epochs * ROWS + proved.rows_begun >= 10 * committed - ROWS % 10 * EPOCHS
+    result = train(config, spark=spark)
+    assert result.resumed_at >= committed
+    weights = weights_of_run_at(config.run)
+    assert largest_difference(weights, weights_of_run(undisturbed)) < 1e-10
+    proved = audit(config.run)
+    assert (proved.finished, proved.epochs, proved.rows) == (True, EPOCHS, ROWS)
+    assert {part.generation for part in proved.parts} == {0, 1}
+    assert train(config, spark=spark).reused
+    assert all(not each.problem for each in verify_checkpoints(config.run))
+    assert [each.steps for each in list_checkpoints(config.run)] == Checkpoints(config.run).numbers()
+
+
+def weights_of_run_at(url: str) -> dict[str, Any]:
+    """The trained network's parameters and buffers."""
+    return dict(load_model(url)[0].state_dict())
+
+
+def test_a_finished_run_in_a_store_is_reported_and_its_model_scores(workspace: str, dataset: str, spark: SparkSession) -> None:
+    config = _config(workspace, dataset, epochs=1)
+    train(config, spark=spark)
+    assert {"training run", "trained model"}.isdisjoint(report(config).absent)
+    assert b"epoch" in open_store(workspace).read("report.html")
+    scored = score(config.model_copy(update={"score": config.score.model_copy(update={"split": "validation"})}), spark=spark)
+    assert (scored.rows, scored.reused) == (257, False)
+    assert scored.url.startswith(workspace.partition("://")[0])
