@@ -78,7 +78,7 @@ def _with_parents(name: str, *, folder: Path, seen: tuple[str, ...]) -> dict[str
 def _parse_yaml(text: str, *, origin: str) -> dict[str, Any]:
     try:
         values = yaml.load(text, Loader=_Loader)  # noqa: S506 - _Loader is the safe loader
-    except (yaml.YAMLError, ValueError) as error:  # a date such as 2013-10-32 is a ValueError
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date such as 2013-10-32 is a ValueError
         raise ConfigError(f"config {origin} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"config {origin} holds a {type(values).__name__}, expected keys and values such as `name: flights`.")

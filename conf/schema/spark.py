@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import field_validator
+from pydantic_core import PydanticCustomError
 
-from sparkring.conf.schema.section import Positive, Section
+from sparkring.conf.schema.section import SECRET, Positive, Section
+
+_SECRET_PROPERTY = re.compile(r"(secret|passw|token|(access|account|private|shared)[.]?key)"
+                              r"(?!.*(file|path|provider|length|bits|class|enabled)$)", re.IGNORECASE)
+"""Spark and Hadoop properties whose value is a secret, not where to find one."""
 
 
 class ScoreConfig(Section):
@@ -35,3 +41,14 @@ class SparkConfig(Section):
         if not isinstance(conf, dict):
             return conf
         return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in conf.items()}
+
+    @field_validator("conf")
+    @classmethod
+    def _no_secret_inside(cls, conf: dict[str, str]) -> dict[str, str]:
+        """Spark starts its JVM with these on the command line, which every user of the machine can read."""
+        secret = next(filter(_SECRET_PROPERTY.search, conf), None)
+        if secret is not None:
+            raise PydanticCustomError(SECRET, "a config holds no secret, and {key} would stand in the process list of this machine; "
+                                      "put it into spark-defaults.conf (SPARK_CONF_DIR) or a credential provider of Hadoop "
+                                      "(the value is not shown)", {"key": secret})
+        return conf

@@ -27,7 +27,7 @@ def read_document(store: Store, name: str, *, keys: tuple[str, ...] = (), remedy
     """
     try:
         document = json.loads(store.read(name))
-    except ValueError as error:  # no JSON, or no text at all
+    except (ValueError, RecursionError) as error:  # no JSON, no text at all, or a nest without end
         raise DocumentDamaged(store.path(name), found=f"no JSON ({error})", expected="a JSON object", remedy=remedy) from None
     if not isinstance(document, dict):
         raise DocumentDamaged(store.path(name), found=f"a JSON {type(document).__name__}", expected="a JSON object", remedy=remedy)

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from sparkring.errors import DatasetError, DatasetVersionNotFound
 from sparkring.pipelines.data.preprocessing import Preprocessing
@@ -35,6 +36,12 @@ LABEL, ROW_ID = "label", "row_id"
 
 class _Document(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+def _inside(path: str) -> str:
+    if not re.fullmatch(r"(?!/)[^\\\x00-\x1f]+", path) or "://" in path or {"", ".", ".."} & set(path.split("/")):
+        raise ValueError(f"{path!r} is not the plain relative path of a file inside the dataset")
+    return path
 
 
 class DataField(_Document):
@@ -93,8 +100,8 @@ class TensorSpec(_Document):
 class DataFile(_Document):
     """One Parquet file of a split."""
 
-    path: str
-    """Relative to the dataset's URL."""
+    path: Annotated[str, AfterValidator(_inside)]
+    """Relative to the dataset's URL; a manifest cannot lead out of it."""
     bytes: int
     sha256: str
     row_groups: SizesField

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
@@ -86,7 +87,8 @@ def load_card(run_url: str) -> ModelCard:
     except FileNotFoundError:
         raise ConfigError(f"{run_url} holds no trained model; run `sparkring train` with this config first.") from None
     except ValidationError as error:
-        raise CheckpointDamaged(f"{store.path(CARD)} is not a model card: {error.errors()[0]['msg']}; train again.") from None
+        first = error.errors(include_input=False, include_url=False)[0]
+        raise CheckpointDamaged(f"{store.path(CARD)} is not a model card: {first['msg']}; train again.") from None
 
 
 def load_weights(run_url: str, card: ModelCard) -> bytes:
@@ -104,11 +106,19 @@ def load_weights(run_url: str, card: ModelCard) -> bytes:
 
 
 def model_from_bytes(card: ModelCard, weights: bytes) -> nn.Module:
-    """Build the card's network around checked weights, in evaluation mode (what a Spark executor does)."""
+    """Build the card's network around checked weights, in evaluation mode (what a Spark executor does).
+
+    Raises:
+        CheckpointDamaged: the weights are none, or not of that network.
+    """
     model = build_model(without_dropout(card.model), shapes_of(card.task, card.preprocessing))
-    tensors = load(weights)
-    model.to(next(iter(tensors.values())).dtype)
-    model.load_state_dict(tensors)
+    try:
+        tensors = load(weights)
+        model.to(next(iter(tensors.values())).dtype)
+        model.load_state_dict(tensors)
+    except (SafetensorError, RuntimeError, TypeError, StopIteration) as error:
+        raise CheckpointDamaged(f"the weights of model {card.name} are not of the network that its card describes: "
+                                f"{' '.join(str(error).split()) or 'there are none'}; train again.") from None
     return model.eval()
 
 
