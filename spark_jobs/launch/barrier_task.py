@@ -39,6 +39,7 @@ from sparkring.spark_jobs.launch.hosts import (
     places,
     remove_left_memory,
 )
+from sparkring.spark_jobs.launch.last_call import last_call
 from sparkring.spark_jobs.launch.rank_end import RankEnd
 from sparkring.spark_jobs.launch.rank_process import RankProcess
 from sparkring.spark_jobs.launch.rendezvous import Rendezvous, meeting_address
@@ -132,7 +133,8 @@ class _Task:
     def run(self) -> RankEnd:
         process = RankProcess(self._launch.device, env=self._environment(), on_report=self._events.put, on_exit=self._events.put)
         try:
-            return self._run(process)
+            with last_call(process.ask_to_stop):
+                return self._run(process)
         except EnvironmentProblem as problem:
             return RankEnd(rank=self._partition, host=self._spark_host, kind="refused", summary=str(problem))
         finally:

@@ -70,6 +70,11 @@ class RankProcess:
         self._exited.join(EXIT_GRACE_S)
         self.stop()
 
+    def ask_to_stop(self) -> None:
+        """SIGTERM to the rank: one that trains saves together with the others after the step that they are in; others end."""
+        with suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGTERM)
+
     def stop(self) -> None:
         """End the rank and all that it started; nothing happens where that is done.
 
