@@ -4,12 +4,11 @@
 
 pyspark's jars hold Hadoop's client; the servers come in one more jar of the same release, Hadoop's "client minicluster", and
 want a class that left Java 11. Both jars are fetched once into ``~/.cache/sparkring`` and checked against the hashes below.
-The first holds YARN's servers, too.
+The first holds YARN's servers, too (yarn.py).
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -22,7 +21,8 @@ from xml.sax.saxutils import escape
 
 import pyspark
 
-from tests.support.daemons import DEADLINE_S, daemon
+from tests.support.daemons import DEADLINE_S, Daemon, daemon
+from tests.support.jars import fetched
 
 JARS = {
     "org/apache/hadoop/hadoop-client-minicluster/3.4.1/hadoop-client-minicluster-3.4.1.jar":
@@ -31,8 +31,8 @@ JARS = {
         "88b955a0df57880a26a74708bc34f74dcaf8ebf4e78843a28b50eae945732b06",
 }
 """Path in a Maven repository -> SHA-256. Hadoop's release is that of pyspark's own jars."""
-MAVEN = os.environ.get("SPARKRING_MAVEN", "https://repo1.maven.org/maven2")
-"""Maven Central, or a mirror of it."""
+QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""For a JVM that lives for a minute or two."""
 NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 LOG4J = """rootLogger.level = info
@@ -52,6 +52,8 @@ class Hdfs:
     url: str
     conf_dir: Path
     """Of clients: what HADOOP_CONF_DIR is set to."""
+    data_node: Daemon
+    """Its only one."""
 
 
 @contextmanager
@@ -73,55 +75,40 @@ def hdfs(folder: Path) -> Iterator[Hdfs]:
                                               "dfs.namenode.http-address": f"127.0.0.1:{web}"})
         with daemon(java_command(jars, client, DATA_NODE), log=folder / "datanode.log") as data_node:
             data_node.until(lambda: _live_data_nodes(web) or None, what="live data node")
-            yield Hdfs(url=f"hdfs://127.0.0.1:{port}", conf_dir=client)
+            yield Hdfs(url=f"hdfs://127.0.0.1:{port}", conf_dir=client, data_node=data_node)
 
 
 def write_conf(folder: Path, properties: Mapping[str, str]) -> Path:
     """Write a configuration folder as Hadoop reads it, all properties in both of its files; returns the folder."""
     folder.mkdir()
-    entries = "".join(f"<property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
-                      for name, value in properties.items())
     for name in ("core-site.xml", "hdfs-site.xml"):
-        (folder / name).write_text(f"<configuration>\n{entries}</configuration>\n", encoding="utf-8")
+        write_site(folder / name, properties)
     (folder / "log4j2.properties").write_text(LOG4J, encoding="ascii")
     return folder
 
 
+def write_site(path: Path, properties: Mapping[str, str]) -> None:
+    """Write one of Hadoop's configuration files."""
+    entries = "".join(f"<property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
+                      for name, value in properties.items())
+    path.write_text(f"<configuration>\n{entries}</configuration>\n", encoding="utf-8")
+
+
 def server_jars() -> list[Path]:
     """The jars with Hadoop's servers, fetched unless they are cached and whole."""
-    return [_cached(path, sha256) for path, sha256 in JARS.items()]
+    return fetched(JARS)
 
 
 def java_command(jars: Sequence[Path], conf_dir: Path, main_class: str, *arguments: str) -> list[str]:
     """How to start one of Hadoop's programs."""
     java = Path(os.environ["JAVA_HOME"]) / "bin" / "java" if "JAVA_HOME" in os.environ else Path("java")
     classes = [conf_dir, *jars, Path(pyspark.__file__).parent / "jars" / "*"]
-    return [str(java), "-Xmx256m", "-XX:+UseSerialGC", "-Djava.net.preferIPv4Stack=true", "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    return [str(java), "-Xmx256m", *QUICK_JVM, "-Djava.net.preferIPv4Stack=true", "--add-opens=java.base/java.lang=ALL-UNNAMED",
             f"-Djava.io.tmpdir={conf_dir}", f"-Dlog4j2.configurationFile={conf_dir / 'log4j2.properties'}",
             "-cp", ":".join(map(str, classes)), main_class, *arguments]
-
-
-def _cached(path: str, sha256: str) -> Path:
-    target = Path.home() / ".cache" / "sparkring" / "jars" / path.rpartition("/")[2]
-    if not target.is_file() or _sha256(target) != sha256:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f".{target.name}.{os.getpid()}.part")
-        with urllib.request.urlopen(f"{MAVEN}/{path}", timeout=DEADLINE_S) as answer:
-            partial.write_bytes(answer.read())
-        found = _sha256(partial)
-        if found != sha256:
-            partial.unlink()
-            raise AssertionError(f"{MAVEN}/{path} has SHA-256 {found}, expected {sha256}")
-        partial.replace(target)
-    return target
 
 
 def _live_data_nodes(port: str) -> int:
     query = f"http://127.0.0.1:{port}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
     with urllib.request.urlopen(query, timeout=DEADLINE_S) as answer:
         return int(json.load(answer)["beans"][0]["NumLiveDataNodes"])
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -71,15 +71,16 @@ S3A = {f"software/amazon/awssdk/{part}/{SDK}/{part}-{SDK}.jar": sha256 for part,
 
 def table_jars() -> list[Path]:
     """Delta, Iceberg, Avro and the database H2, fetched where they do not lie here yet."""
-    return _fetched_all(TABLES)
+    return fetched(TABLES)
 
 
 def s3a_jars() -> list[Path]:
     """Hadoop's client of S3, with what it needs beside pyspark's own jars."""
-    return _fetched_all(S3A)
+    return fetched(S3A)
 
 
-def _fetched_all(jars: Mapping[str, str]) -> list[Path]:
+def fetched(jars: Mapping[str, str]) -> list[Path]:
+    """Jars by path at Maven Central and SHA-256, in that order."""
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(_fetched, jars, jars.values()))
 

@@ -1,0 +1,139 @@
+"""Jobs on the YARN of the tests (yarn_places.py): applications that ``sparkring submit`` starts, and what comes of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sparkring.conf.loading import load_config
+from sparkring.spark_jobs.audit import AuditResult, audit
+from tests.support.configs import write
+from tests.support.hadoop import Hdfs
+from tests.support.training import events_of
+from tests.support.yarn import Yarn, processes_of, spark_properties
+
+DEADLINE_S = 400.0
+"""For an application, from its submission to its end."""
+T = TypeVar("T")
+
+
+class Job:
+    """A config, and its latest application."""
+
+    def __init__(self, cluster: Yarn, hadoop: Hdfs, folder: Path, *, sources: str, python: Path, conf: dict[str, str] | None = None,
+                 **train: Any) -> None:
+        """Write the config; submits nothing.
+
+        Args:
+            cluster: Where to run.
+            hadoop: Where the dataset goes; all jobs share it.
+            folder: For the workspace and the log of each application.
+            sources: Of the tables.
+            python: The interpreter of driver and executors.
+            conf: More Spark properties.
+            train: Settings of the training, on top of small ones.
+        """
+        self._cluster, self._folder = cluster, folder
+        folder.mkdir(parents=True, exist_ok=True)
+        properties = {**spark_properties(), "spark.yarn.queue": "training", "spark.pyspark.python": str(python),
+                      "spark.sql.shuffle.partitions": "2", **(conf or {})}
+        self.path = write(folder, "job.yaml", {
+            "extends": "yarn/flights", "workspace": str(folder / "flights"), "dataset_url": f"{hadoop.url}/flights",
+            "prepare": {"sources": {table: {"path": f"{sources}/{table}.csv"} for table in ("flights", "weather", "planes", "airports")},
+                        "split": {"validation_from": "2013-01-20T05:00:00Z", "test_from": "2013-01-26T05:00:00Z"}},
+            "spark": {"conf": properties}, "model": {"hidden": [32, 16]},
+            "train": {"num_ranks": 2, "epochs": 4, "batch_rows": 256, "checkpoint_steps": 10,
+                      "optimizer": {"lr": 0.003, "weight_decay": 0.1, "schedule": "constant"}, **train}})
+        self.config = load_config(self.path)
+        self._log = folder / "submit.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def submit(self, *options: str) -> None:
+        """Start ``sparkring submit`` with this config, and do not wait."""
+        assert self._process is None or self._process.poll() is not None
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen([sys.executable, "-m", "sparkring", "submit", self.path, *options], cwd=self._folder,
+                                             env=self._cluster.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                             start_new_session=True)
+
+    @property
+    def log(self) -> str:
+        """What the command has said so far; with the driver here, what the application has said."""
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def application(self) -> str:
+        """The name of the application, once YARN has given it one."""
+        return self.until(self._applications, "an application")[0]
+
+    def until(self, look: Callable[[], T | None], what: str) -> T:
+        """What ``look`` returns, once that is something; fails when the command ends before, or the deadline passes."""
+        assert self._process is not None
+        end = time.monotonic() + DEADLINE_S
+        while not (found := look()):
+            ended = self._process.poll()
+            assert ended is None, f"the command ended with {ended} before {what}; {self._said()}"
+            assert time.monotonic() < end, f"no {what} within {DEADLINE_S:g} s; {self._said()}"
+            time.sleep(0.1)
+        return found
+
+    def checkpoint_of(self, generation: int) -> None:
+        """Wait until a generation of ranks has saved something."""
+        self.until(lambda: [record for record in events_of(self.config, "checkpoint") if record["generation"] == generation],
+                   f"a checkpoint of generation {generation}")
+
+    def ended(self) -> int:
+        """Wait for the end of the command; returns its exit code."""
+        assert self._process is not None
+        try:
+            return self._process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the command did not end within {DEADLINE_S:g} s; {self._said()}") from None
+
+    def done(self) -> None:
+        """Wait for a good end."""
+        code = self.ended()
+        assert code == 0, f"the command ended with {code}; {self._said()}"
+
+    def terminate(self) -> None:
+        """SIGTERM to the command alone."""
+        assert self._process is not None
+        self._process.terminate()
+
+    def close(self) -> None:
+        """Where the command still runs: end it and what it started, here and in the cluster."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(DEADLINE_S)
+            for application in self._applications():
+                self._cluster.kill_application(application)
+
+    def nothing_left(self, application: str) -> None:
+        """Wait until no process of any container of the application is there."""
+        end = time.monotonic() + DEADLINE_S
+        while left := processes_of(application):
+            assert time.monotonic() < end, f"still there: {left}"
+            time.sleep(0.2)
+
+    def generations(self) -> dict[int, int]:
+        """Number of ranks of each generation that has begun."""
+        return {record["generation"]: record["size"] for record in events_of(self.config, "start")}
+
+    def proved(self) -> AuditResult:
+        """What the audit says of a run that must be finished."""
+        proof = audit(self.config.run)
+        assert (proof.finished, proof.epochs) == (True, self.config.train.epochs), proof
+        return proof
+
+    def _applications(self) -> list[str]:
+        return re.findall(r"Submitted application (application_\d+_\d+)", self.log)
+
+    def _said(self) -> str:
+        return f"it said:\n{self.log[-5000:]}\ncontainers said:\n{self._cluster.container_logs()[-12000:]}"
