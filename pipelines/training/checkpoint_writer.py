@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.memory_exchange import open_exchange
 from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints, Part
 from sparkring.pipelines.training.safetensors_pieces import safetensors_pieces
 
@@ -60,11 +61,12 @@ class CheckpointWriter:
 
         Args:
             checkpoints: Of the run.
-            communicator: Of its ranks.
+            communicator: Of its ranks, all of which make their writer at the same point.
             keep: How many of the latest checkpoints stay, beside the best one.
             settle: Sees that what must be in storage before a commit is there, this rank's events; OSError where it is not.
         """
         self._checkpoints, self._communicator, self._keep, self._settle = checkpoints, communicator, keep, settle
+        self._beside = open_exchange(communicator)
         self._running: Future[Saved] | None = None
         self._began = 0.0
         self._unheard: list[Saved] = []
@@ -164,14 +166,20 @@ class CheckpointWriter:
             OSError: some rank could not store its part; this one has taken back its own.
         """
         words = {"failure": mine} if isinstance(mine, str) else {"part": mine and mine.model_dump()}
-        told = [json.loads(each) for each in self._communicator.gather_bytes_beside(
-            json.dumps(words).encode(), name=f"checkpoint.{steps}", deadline_s=UPLOAD_DEADLINE_S)]
+        told = [json.loads(each) for each in self._tell(json.dumps(words).encode(), f"checkpoint.{steps}")]
         failures = [each["failure"] for each in told if "failure" in each]
         if failures:
             if isinstance(mine, Part):
                 self._checkpoints.drop_part(mine)
             raise OSError("; ".join(failures))
         return tuple(Part.model_validate(each["part"]) for each in told if each["part"])
+
+    def _tell(self, words: bytes, name: str) -> list[bytes]:
+        """What all ranks say, by rank: through memory of their own where they share a host, since the thread that trains uses the other."""
+        if self._beside is None:
+            return self._communicator.gather_bytes_beside(words, name=name, deadline_s=UPLOAD_DEADLINE_S)
+        mine = torch.frombuffer(bytearray(words), dtype=torch.uint8)
+        return [part.numpy().tobytes() for part in self._beside.gather(mine, name, deadline_s=UPLOAD_DEADLINE_S)]
 
 
 def _in_background(work: Callable[[], Saved]) -> Future[Saved]:
