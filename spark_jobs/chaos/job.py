@@ -24,7 +24,7 @@ from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import ConfigError, ReceiptError, SparkringError
 from sparkring.pipelines.data.manifest import Dataset
 from sparkring.pipelines.data.store import open_store
-from sparkring.pipelines.training.events import read_events
+from sparkring.pipelines.training.events import event_files, read_events
 from sparkring.spark_jobs.audit import audit
 from sparkring.spark_jobs.chaos.faults import ENDING, KINDS, Fault, draw
 from sparkring.spark_jobs.chaos.losses import Losses, losses
@@ -127,16 +127,14 @@ def hardened(train_config: TrainConfig, *, num_faults: int, deadline_s: float) -
 def outcome(struck: Config, calm: Config, trained: TrainResult | None, expected: TrainResult, *, planned: int,
             failure: str = "") -> ChaosResult:
     """Compare the run of ``struck`` with that of ``calm``; ``trained`` is None where it did not come to its end."""
-    store = open_store(struck.run)
-    dataset = Dataset(struck.dataset)
-    rows = dataset.manifest(struck.dataset_version).splits["train"].rows
-    happened = strikes(store)
+    rows = Dataset(struck.dataset).manifest(struck.dataset_version).splits["train"].rows
+    happened = strikes(open_store(struck.run))
     lost = losses(read_events(struck.run), happened, rows_per_epoch=rows)
     ended = [one for one in lost.resumptions if one.kind in ENDING]
     seconds = [one.resume_s for one in ended if one.resume_s is not None]
     again = [one.steps_redone for one in ended]
     return ChaosResult(
-        url=store.url, survived=trained is not None, failure=failure, planned=planned, struck=len(happened),
+        url=struck.run, survived=trained is not None, failure=failure, planned=planned, struck=len(happened),
         kinds=dict(Counter(strike.kind for strike in happened)), restarts=_generations(struck) - 1,
         checkpoint_interval=struck.train.checkpoint_steps, rows_lost=lost.rows_lost, rows_repeated=lost.rows_repeated,
         steps_redone=sum(again), steps_redone_max=max(again, default=0),
@@ -162,13 +160,13 @@ def _elsewhere(config: Config, name: str, train_config: TrainConfig) -> Config:
 def _free_name(config: Config, stem: str) -> str:
     """The first that no run has."""
     number = 1
-    while open_store(f"{config.workspace}/{FOLDER}/{stem}-{number}/run").names("events"):
+    while event_files(f"{config.workspace}/{FOLDER}/{stem}-{number}/run"):
         number += 1
     return f"{stem}-{number}"
 
 
 def _generations(config: Config) -> int:
-    return len({name.partition("-")[0] for name in open_store(config.run).names("events")})
+    return len({name.partition("-")[0] for name in event_files(config.run)})
 
 
 def _verdict(config: Config) -> str:

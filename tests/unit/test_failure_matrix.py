@@ -1,0 +1,38 @@
+"""docs/failures.md names tests that there are."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs/failures.md"
+
+
+def named_tests(text: str) -> list[tuple[str, str]]:
+    """(path, test) of every test that the tables name; several of one file are written ``file::one, ::other``."""
+    found = []
+    for path, names in re.findall(r"\]\((\.\./tests/[\w/]+\.py)\)((?:(?:, )?::\w+)*)", text):
+        found += [(path, name) for name in re.findall(r"::(\w+)", names)] or [(path, "")]
+    return found
+
+
+def functions_of(path: Path) -> set[str]:
+    return {node.name for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)}
+
+
+def missing(text: str) -> list[tuple[str, str]]:
+    return [(path, name) for path, name in named_tests(text)
+            if not (DOCUMENT.parent / path).is_file() or (name and name not in functions_of(DOCUMENT.parent / path))]
+
+
+def test_every_test_of_the_failure_matrix_is_there() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert len(named_tests(text)) > 30
+    assert missing(text) == []
+
+
+def test_control_a_test_that_is_not_there_is_found() -> None:
+    assert missing("[x](../tests/unit/test_failure_matrix.py)::test_of_nothing, ::test_every_test_of_the_failure_matrix_is_there") == [
+        ("../tests/unit/test_failure_matrix.py", "test_of_nothing")]
+    assert missing("[x](../tests/unit/test_gone.py)::test_x") == [("../tests/unit/test_gone.py", "test_x")]
