@@ -41,7 +41,7 @@ def submit(
 def pack(archive: Annotated[Path, typer.Argument(help="File to write: .tar, .tar.gz or .tgz.")]) -> None:
     """Write this Python with all its libraries into an archive that runs from any folder, for nodes that have none.
 
-    Name it in the config: spark.archives: hdfs:///environments/environment.tar#environment, and spark.pyspark.python:
-    ./environment/bin/python. The nodes need the same processor and a C library that is not older than this machine's.
+    Name it in the config: spark.yarn.dist.archives: hdfs:///environments/environment.tar#environment, and
+    spark.pyspark.python: ./environment/bin/python. The nodes need the same processor and a C library that is not older than this machine's.
     """
     typer.echo(f"{pack_python(archive)} of {archive.stat().st_size >> 20:,} MB")

@@ -139,10 +139,10 @@ def test_a_job_that_is_killed_by_yarn_goes_on_by_the_same_command(cluster: Yarn,
 def test_a_job_runs_on_a_python_that_comes_from_an_archive(cluster: Yarn, hadoop: Hdfs, flights: str, tmp_path: Path,
                                                            deploy_mode: str) -> None:
     archive = pack(tmp_path / "environment.tar", linked=_large())
-    conf = {"spark.submit.deployMode": deploy_mode, "spark.archives": f"{archive}#environment"}
+    conf = {"spark.submit.deployMode": deploy_mode, "spark.yarn.dist.archives": f"{archive}#environment"}
     if deploy_mode == "client":
         conf["spark.pyspark.driver.python"] = sys.executable
-    job = Job(cluster, hadoop, tmp_path / "job", sources=flights, python=Path("./environment/bin/python"), conf=conf)
+    job = Job(cluster, hadoop, tmp_path / "job", sources=flights, python=Path("./environment/bin/python"), conf=conf, epochs=1)
     with running(job):
         (pid, *_) = job.until(lambda: [record["pid"] for record in events_of(job.config, "start")], "a rank")
         program = Path(psutil.Process(pid).exe())
