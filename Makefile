@@ -12,7 +12,7 @@ TEST_WORKERS ?= 2
 
 .PHONY: help
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup:  ## Set up: uv, Java, Python packages, Horovod (other targets do it by themselves)
@@ -38,6 +38,13 @@ test:  ## Run what must pass: lint, types, then all tests, on TEST_WORKERS=2 pro
 .PHONY: test-unit
 test-unit:  ## Run the tests that need neither Spark nor ranks
 	@$(RUN) pytest tests/unit
+
+.PHONY: test-nightly
+test-nightly:  ## Run what takes too long for every change: tests marked nightly, then a long job under 100 faults
+	@$(RUN) --browser
+	@$(RUN) pytest -m nightly --timeout 3600 --durations=25 tests/spark tests/cluster tests/parallel tests/e2e || \
+	    test $$? -eq 5  # pytest's word for none of them
+	@$(RUN) python -m benchmarks.soak
 
 .PHONY: lint
 lint:  ## Check style (ruff) and types (mypy --strict)
