@@ -124,8 +124,9 @@ def train(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_j
     with stop_on_sigterm() as stop:
         result = run_train(loaded, progress=console_progress(), stop=stop)
     how = "done already, reused" if result.reused else f"trained in {result.seconds:.1f} s"
+    lost = f"\n{result.failed_checkpoints} checkpoints could not be written on the way" if result.failed_checkpoints else ""
     show(result, as_json=as_json, text=f"{result.steps:,} steps, {result.epochs} epochs ({how}) at {result.url}\n"
-                                        f"validation: {_figures(result.validation)}")
+                                        f"validation: {_figures(result.validation)}{lost}")
 
 
 @app.command(epilog=examples("sparkring evaluate", "sparkring evaluate --json | jq .network.auc"))
