@@ -91,7 +91,7 @@ class MemoryRounds:
             now = time.monotonic()
             if now > began + deadline_s:
                 raise DeadlinePassed(f"{name}: other ranks did not join within {deadline_s:g} s (ranks {late}); "
-                                     "see their last lines, or raise train.ring.deadline_s if they are only slow.")
+                                     "see their last lines, or raise train.ring.deadline_s if they are only slow.", awaited=late)
             if now > ask_at:
                 self._require_running(late, name)
                 ask_at, nap = now + ASK_AFTER_S, LONGEST_NAP_S
