@@ -96,7 +96,7 @@ class FramedLink:
         payload = self._wire.wait(key, until)
         found = read_refusal(payload, token=self._token)
         if found is not None:
-            raise Refused(layout, found)
+            raise Refused(edge, slot, agreed=layout, found=found)
         return layout, read(layout, payload)
 
     def drain(self, until: float) -> None:

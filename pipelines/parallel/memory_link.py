@@ -29,7 +29,7 @@ from sparkring.pipelines.parallel.payload import HEADER_BYTES, Layout, pack_head
 from sparkring.pipelines.parallel.shared_buffers import Pool, SharedBuffer, adopt
 from sparkring.pipelines.parallel.shared_segment import FOLDER
 from sparkring.pipelines.parallel.transport import Edge, Refused, Undrained
-from sparkring.pipelines.parallel.watchdog import Ended, seconds_left
+from sparkring.pipelines.parallel.watchdog import Ended, Silence, seconds_left
 
 PAYLOAD, REFUSAL = 0, 1
 _WORD = struct.Struct("<BxHIII")  # kind, number of the edge, slot, number of the buffer, bytes of the first of two headers
@@ -67,7 +67,11 @@ class MemoryLink:
         header = pack_header(layout)
         buffer, handle = self._pool.take(layout.nbytes)
         write(layout, tensors, buffer.payload)
-        self._tell(_WORD.pack(PAYLOAD, self._numbers[edge], slot, buffer.number, len(header)) + header, handle)
+        try:
+            self._tell(_WORD.pack(PAYLOAD, self._numbers[edge], slot, buffer.number, len(header)) + header, handle)
+        except Ended:
+            self._raise_refusal()
+            raise
 
     def refuse(self, edge: Edge, slot: int, *, agreed: Layout, found: Layout, until: float) -> None:
         """See Link."""
@@ -86,7 +90,7 @@ class MemoryLink:
         kind, number, headers, length = queue.popleft()
         layout = unpack_header(headers[:length])
         if kind == REFUSAL:
-            raise Refused(layout, unpack_header(headers[length:]))
+            raise Refused(edge, slot, agreed=layout, found=unpack_header(headers[length:]))
         buffer = self._theirs[number]
         payload = torch.empty(layout.nbytes, dtype=torch.uint8)
         payload.copy_(buffer.payload[:layout.nbytes])
@@ -111,6 +115,15 @@ class MemoryLink:
         self._theirs.clear()
         self._pool = Pool()
 
+    def _raise_refusal(self) -> None:
+        """Where the other rank has refused a message before it ended: that is worth more than its end."""
+        with suppress(Silence, Ended):
+            self._listen(time.monotonic())
+        for (edge, slot), queue in self._arrived.items():
+            for kind, _, headers, length in queue:
+                if kind == REFUSAL:
+                    raise Refused(self._edges[edge], slot, agreed=unpack_header(headers[:length]), found=unpack_header(headers[length:]))
+
     def _listen(self, until: float) -> None:
         """Read all that has come; wait if nothing has."""
         read_any = False
@@ -121,6 +134,8 @@ class MemoryLink:
                 if read_any:
                     return
                 self._readable.poll(max(1, int(seconds_left(until) * 1000)))
+                continue
+            except ConnectionResetError:  # said once, where the other rank went with words of ours unread; its own last ones are still here
                 continue
             except OSError as error:
                 raise Ended(error.strerror or "its socket is gone") from None

@@ -99,7 +99,7 @@ class Link(Protocol):
     """What carries messages to and from some of the ranks. Waits raise Silence at ``until`` (monotonic), and Ended."""
 
     def send(self, edge: Edge, slot: int, layout: Layout, tensors: Sequence[Tensor], *, rows: int) -> None:
-        """Send; never waits."""
+        """Send; never waits. Raises Refused if the other rank has refused a message and ended since."""
 
     def refuse(self, edge: Edge, slot: int, *, agreed: Layout, found: Layout, until: float) -> None:
         """Tell the receiver of this slot that its message is ``found`` and will not come; waits until it is told."""
@@ -120,8 +120,8 @@ class Link(Protocol):
 class Refused(Exception):
     """The sender must not send a message, because it is ``found`` where ``agreed`` was."""
 
-    def __init__(self, agreed: Layout, found: Layout) -> None:
-        self.agreed, self.found = agreed, found
+    def __init__(self, edge: Edge, slot: int, *, agreed: Layout, found: Layout) -> None:
+        self.edge, self.slot, self.agreed, self.found = edge, slot, agreed, found
         super().__init__()
 
 
@@ -175,6 +175,8 @@ class LinkedTransport:
             link.send(edge, slot, layout, tensors, rows=rows)
         except Ended as ended:
             self._silent(edge, slot, edge.target, verb="to send", ended=ended)
+        except Refused as refused:
+            raise self._told_of(refused) from None
 
     def expect(self, edge: Edge, slot: int, *, rows: int = 0) -> None:
         """See Transport."""
@@ -197,7 +199,7 @@ class LinkedTransport:
         except Silence:
             self._silent(edge, slot, edge.source, verb="to receive", ended=None, began=began)
         except Refused as refused:
-            raise self._other_shape(edge, slot, agreed=refused.agreed, found=refused.found) from None
+            raise self._told_of(refused) from None
         return tensors if self._device.type == "cpu" else [tensor.to(self._device) for tensor in tensors]
 
     def drain(self) -> None:
@@ -224,6 +226,9 @@ class LinkedTransport:
         with suppress(Silence, Ended, Undrained):  # a receiver that cannot be told will hear of it by our end
             link.refuse(edge, slot, agreed=agreed, found=found, until=time.monotonic() + self._deadline_s / 2)
         raise self._other_shape(edge, slot, agreed=agreed, found=found)
+
+    def _told_of(self, refused: Refused) -> PipelineShapeError:
+        return self._other_shape(refused.edge, refused.slot, agreed=refused.agreed, found=refused.found)
 
     def _other_shape(self, edge: Edge, slot: int, *, agreed: Layout, found: Layout) -> PipelineShapeError:
         what = f"is {found}" if found.parts else "has other tensors"

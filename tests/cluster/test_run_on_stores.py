@@ -27,6 +27,7 @@ from sparkring.spark_jobs.session import spark_session
 from sparkring.spark_jobs.train import train
 from tests.support.configs import MINIMAL
 from tests.support.datasets import write_dataset
+from tests.support.etl_spark import end_jvm
 from tests.support.hadoop import Hdfs
 from tests.support.training import await_condition, events_of, largest_difference, weights_of_run
 
@@ -41,10 +42,12 @@ DEADLINE_S = 120.0
 
 @pytest.fixture(scope="module")
 def spark(bucket: str, hadoop: Hdfs) -> Iterator[SparkSession]:
-    """Begun when the environment leads to both servers: its ranks inherit it."""
+    """Begun when the environment leads to both servers, with a JVM of its own: its ranks inherit that one's environment."""
+    end_jvm()
     session = spark_session(SparkConfig(master="local[2]"), app_name="test_run_on_stores")
     yield session
     session.stop()
+    end_jvm()
 
 
 @pytest.fixture(scope="module")

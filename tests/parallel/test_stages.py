@@ -94,7 +94,7 @@ def test_a_shape_that_changes_is_told_by_both_stages_with_rank_stage_and_micro_b
             r"the message on edge f1 0>1 in slot \d is float64 \[2, 12\].*, the first one of as many rows was float64 \[2, 6\]")
     assert re.search(what, first), first
     assert re.match(r"rank 0 \(stage 0, micro-batch \d, SEND_F\d\): ", first), first
-    assert re.match(r"rank 1 \(stage 1, micro-batch \d, RECV_F\d\): ", second), second
+    assert re.match(r"rank 1 \(stage 1, micro-batch \d, (RECV_F|SEND_B)\d\): ", second), second  # at whatever it met with it
     assert " ".join(re.findall(r"the message .*dynamic_shapes=true", first)) in second
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import SparkConfig
@@ -17,3 +18,13 @@ def spark() -> Iterator[SparkSession]:
     session = spark_session(SparkConfig(master="local[2]"), app_name="etl tests")
     yield session
     session.stop()
+
+
+def end_jvm() -> None:
+    """End the JVM that this process's stopped sessions leave running for the next one, with the environment of their time."""
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(60)
+    SparkContext._gateway = SparkContext._jvm = None

@@ -19,7 +19,7 @@ from tests.support.hadoop import Hdfs
 from tests.support.training import events_of
 from tests.support.yarn import Yarn, processes_of, spark_properties
 
-DEADLINE_S = 400.0
+DEADLINE_S = 900.0
 """For an application, from its submission to its end."""
 T = TypeVar("T")
 

@@ -16,6 +16,7 @@ from sparkring.spark_jobs.launch.last_call import last_call
 
 saved = threading.Event()
 grace_s, answers = float(sys.argv[1]), sys.argv[2] == "answers"
+before = signal.getsignal(signal.SIGHUP)  # nohup ignores it
 def ask():
     print("asked", flush=True)
     if answers:
@@ -23,7 +24,7 @@ def ask():
 with last_call(ask, grace_s=grace_s):
     print("works", flush=True)
     saved.wait(60)
-assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+assert signal.getsignal(signal.SIGHUP) == before
 print("saved", flush=True)
 """
 
