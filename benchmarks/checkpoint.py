@@ -131,6 +131,7 @@ def _copying(context: RankContext, folder: str, rounds: int) -> Seen:
         saving, checkpoints = Saving(communicator, Path(folder), keep=1000), Checkpoints(folder)
         saving.begin(state)
         saving.end()
+        communicator.barrier("saved")  # rank 0 has committed it
         for number in range(rounds):
             for kind in ("copy", "checkpoint") if number % 2 else ("checkpoint", "copy"):
                 parts = checkpoints.document(checkpoints.numbers()[-1]).parts
@@ -147,6 +148,7 @@ def _copying(context: RankContext, folder: str, rounds: int) -> Seen:
                 copy.unlink(missing_ok=True)  # what makes room is not measured
                 if context.rank == 0:
                     checkpoints.retain(1)
+                communicator.barrier("kept")
                 seen["bytes"] = [float(sum(part.bytes for part in parts))]
     return seen
 
