@@ -182,7 +182,8 @@ def test_what_a_page_tells_people_to_run_and_to_read_is_there(page: str, must_na
     text = (ROOT / page).read_text(encoding="utf-8")
     code = "\n".join(re.findall(r"```.*?```|`[^`\n]+`|^ {4}\S.*$", text, flags=re.DOTALL | re.MULTILINE))
     assert must_name <= set(re.findall(r"\bmake ([a-z-]+)", code)) <= make_targets()
-    commands = set(re.findall(r"^def (\w+)\(", (ROOT / "sparkring" / "__main__.py").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "sparkring").glob("*_*.py"))  # __main__ and *_commands
+    commands = set(re.findall(r"^def (\w+)\(", sources, flags=re.MULTILINE))
     assert set(re.findall(r"^[ `$]*(?:uv run |\.venv/bin/)?sparkring ([a-z]+)\b", code, flags=re.MULTILINE)) <= commands
     for benchmark in re.findall(r"-m benchmarks\.(\w+)", code):
         assert (ROOT / "benchmarks" / f"{benchmark}.py").is_file(), f"{page} names benchmarks.{benchmark}"
