@@ -6,7 +6,7 @@
     the rendezvous hears everybody and outlives the run         ``rendezvous.py``: secret, addresses, limits, closed with the run
     a scope of the rendezvous can stay filled after a start     it goes with its last rank (see ``_launch_job``)
     a dead rank leaves the others waiting for their deadline    they are ended
-    the driver's signal handlers are replaced, and it forks     neither
+    the driver's signal handlers are replaced                   they stay
 
 The services, one on the driver and one in each task, take signed pickles, and unpickle what the run's own key has signed;
 upstream makes that key anew for each run and sends it through Spark. Functions of upstream's modules are replaced for the

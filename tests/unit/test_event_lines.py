@@ -11,26 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from sparkring.pipelines.data.local_store import LocalStore
 from sparkring.pipelines.data.store import open_store
 from sparkring.pipelines.training import event_lines
 from sparkring.pipelines.training.event_lines import AppendedLines, LineTail, ShippedLines, read_segments
 from sparkring.pipelines.training.events import EventTail, EventWriter, event_files, read_events
 from sparkring.pipelines.training.sealed_events import SealedEvents
+from tests.support.away_store import AwayStore
 
 NAME = "events/0-1.jsonl"
-
-
-class Storage(LocalStore):
-    """A store that may be out of reach for a while."""
-
-    away = False
-
-    def put(self, name: str, data: bytes) -> None:
-        """Or fail."""
-        if self.away:
-            raise OSError("out of reach")
-        super().put(name, data)
 
 
 @pytest.fixture
@@ -98,7 +86,7 @@ def test_a_tail_goes_on_with_the_generation_that_a_ring_begins_by_itself(tmp_pat
 
 def test_lines_wait_while_storage_is_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_lines, "SEGMENT_BYTES", 20)
-    storage = Storage(tmp_path)
+    storage = AwayStore(tmp_path)
     lines = ShippedLines(storage, NAME)
     storage.away = True
     for number in range(10):

@@ -13,6 +13,7 @@ import pytest
 from sparkring.errors import CommitConflict
 from sparkring.pipelines.data.lease import lease
 from sparkring.pipelines.data.local_store import LocalStore
+from tests.support.away_store import AwayStore
 
 LEASE_S, RENEW_S, DEADLINE_S = 1.5, 0.1, 20.0
 HOLDER = """
@@ -23,24 +24,6 @@ from sparkring.pipelines.data.local_store import LocalStore
 with lease(LocalStore(Path(sys.argv[1])), ".lock", busy="taken", lost=lambda: None, lease_s=1000, renew_s=1000):
     os._exit(0)  # as if killed: nothing is tidied up
 """
-
-
-class Storage(LocalStore):
-    """A store that may be out of reach for a while."""
-
-    away = False
-
-    def put(self, name: str, data: bytes) -> None:
-        """Or fail."""
-        if self.away:
-            raise OSError("out of reach")
-        super().put(name, data)
-
-    def size(self, name: str) -> int | None:
-        """Or fail."""
-        if self.away:
-            raise OSError("out of reach")
-        return super().size(name)
 
 
 def _never() -> None:
@@ -80,7 +63,7 @@ def test_a_process_of_this_machine_that_has_died_is_not_waited_for(tmp_path: Pat
 
 
 def test_a_holder_that_was_away_for_too_long_hears_that_another_took_over(tmp_path: Path) -> None:
-    storage, lost = Storage(tmp_path), threading.Event()
+    storage, lost = AwayStore(tmp_path), threading.Event()
     with lease(storage, ".lock", busy="taken", lost=lost.set, lease_s=LEASE_S, renew_s=RENEW_S):
         storage.away = True
         with lease(LocalStore(tmp_path), ".lock", busy="taken", lost=_never, lease_s=LEASE_S, renew_s=RENEW_S):
