@@ -31,6 +31,7 @@ test:  ## Run what must pass: lint, types, then all tests, on TEST_WORKERS=2 pro
 	@$(RUN) --browser
 	@$(MAKE) lint
 	@$(MAKE) audit
+	@$(RUN) python -m tests.support.class_archive
 	@# slow files first: short ones then fill up what is left of the last process's time
 	@$(RUN) pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 \
 	    tests/e2e tests/spark tests/cluster tests/parallel tests/unit

@@ -1,12 +1,14 @@
 """What the planner's benchmark runs on ranks: the planner's own measurements of a network, and layouts, step by step.
 
 A layout is run by the executor, the gradient ring and the optimizer of training. A step ends when all ranks know its loss, as in
-training; its seconds are those from one such end to the next. One more step comes before the measured ones; in it
+training; its seconds are those from one such end to the next. Rows are dealt to micro-batches from lanes, as in training: where they do
+not divide, others have a row more in each step, and a round of steps is what is measured. One more round comes before; in it
 everything is counted that a rank holds.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import Counter
@@ -17,6 +19,7 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple, TypedDict
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -25,6 +28,7 @@ from benchmarks.late_wires import Link
 from benchmarks.sleeping_models import network, rows_of, wake_on_time
 from sparkring.conf.schema import OptimizerConfig
 from sparkring.models.blocks import StageModule, WholeModel, X
+from sparkring.pipelines.data.order import MIN_LANES, EpochOrder
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.executor import Executor, edges_of
@@ -46,8 +50,8 @@ ROW_S = 0.13 / ROWS
 """Seconds in which one rank takes a row through all passes."""
 BUCKET_MB = 25.0
 OPTIMIZER = OptimizerConfig()
-STEADY, MOST_STEPS = 0.02, 5
-"""Steps are measured until the last two differ by less than this share, or there are so many."""
+STEADY, MOST_ROUNDS = 0.02, 5
+"""Rounds are measured until the last two differ by less than this share, or there are so many."""
 
 
 class Measured(TypedDict):
@@ -104,6 +108,15 @@ def play(context: RankContext, name: str, link: Link, layouts: Sequence[Asked]) 
         return found
 
 
+def dealt_rows(micro_batches: int) -> list[list[int]]:
+    """(steps, micro-batches) rows, until they come again as in the first step."""
+    steps = math.lcm(ROWS, MIN_LANES) // ROWS
+    order = EpochOrder(np.array([steps * ROWS]), seed=0, epoch=0, lanes=MIN_LANES)
+    lanes = [order.owned_lanes(part, micro_batches) for part in range(micro_batches)]
+    dealt = [[order.rows_of(each, step, ROWS) for each in lanes] for step in range(steps)]
+    return dealt if any(rows != dealt[0] for rows in dealt) else dealt[:1]
+
+
 class _Everyone:
     """All ranks, who end a step together."""
 
@@ -120,6 +133,9 @@ class _Everyone:
 
 class _Rank:
     """One rank of a layout."""
+
+    round_steps = 1
+    """Steps after which the micro-batches have as many rows as at first."""
 
     def __init__(self, communicator: Communicator, link: Link, modules: Iterable[nn.Module], *, stage: int, group: tuple[int, ...],
                  stack: ExitStack) -> None:
@@ -177,17 +193,18 @@ class _StagedRank(_Rank):
         transport = link.open_transport(communicator, edges_of(schedule, rank_of), dynamic_shapes=True)
         stack.callback(transport.close)
         self._executor = Executor(schedule, Worker(place.stage, place.replica), chunks, rank_of=rank_of, transport=transport)
-        self._micro_batches = [rows_of(name, len(range(number, ROWS, candidate.micro_batches)))
-                               for number in range(candidate.micro_batches)]
+        self._dealt = [[rows_of(name, rows) for rows in step] for step in dealt_rows(candidate.micro_batches)]
+        self._step, self.round_steps = -1, len(self._dealt)
 
     def step(self) -> float:
         """As ``StagedTrainee`` does it."""
+        self._step = (self._step + 1) % self.round_steps
         self.ring.begin()
         return self._executor.run(_Work(self))
 
     def rows(self, micro_batch: int) -> dict[str, Tensor]:
         """The first chunk's inputs."""
-        return self._micro_batches[micro_batch]
+        return self._dealt[self._step][micro_batch]
 
 
 @dataclass
@@ -213,15 +230,19 @@ class _Work:
 
 
 def _measured(rank: _Rank, everyone: _Everyone) -> Played:
+    def play_round() -> None:
+        for _ in range(rank.round_steps):
+            everyone.mean(rank.step())
+
     activations = _Activations(rank.parameters)
     with activations.watching():
-        everyone.mean(rank.step())
+        play_round()
     held = rank.kept_bytes() + activations.most_bytes
     seconds: list[float] = []
-    while len(seconds) < MOST_STEPS and not _steady(seconds):
+    while len(seconds) < MOST_ROUNDS and not _steady(seconds):
         began = time.perf_counter()
-        everyone.mean(rank.step())
-        seconds.append(everyone.mean(time.perf_counter() - began))
+        play_round()
+        seconds.append(everyone.mean(time.perf_counter() - began) / rank.round_steps)
     return Played(rank.stage, statistics.median(seconds), held)
 
 

@@ -8,8 +8,7 @@ each kill Spark is taken to have as many slots as the next ring is wide, so that
 life. ``resume_s`` runs from the kill to the end of the new ring's first step. Rows are looked for one by one, by the ids that the steps
 recorded. The peers do the same training in their own way, with checkpoints as often (recovery_peers.py).
 
-``checkpoint_interval`` is what the config asks for. A checkpoint is written beside training, so a kill meanwhile costs the steps done
-since it was begun on top.
+``checkpoint_interval`` is what the config asks for: no kill may cost more steps than that, also one while a checkpoint is being written.
 """
 
 from __future__ import annotations
@@ -127,6 +126,7 @@ def main() -> None:
         spark = spark_session(SparkConfig(master=f"local[{max(WORLDS)},4]"), app_name="benchmarks.recovery")
         try:
             ours = measure(Path(folder), options.kills, options.seed, spark, progress)
+            print(f"sparkring: {figures(ours, {})}", flush=True)  # the peers take their time
             peers = {name: run_peer(name, Path(folder), options.peer_kills, spark, progress) for name in PEERS if options.peer_kills}
         finally:
             spark.stop()

@@ -1,7 +1,8 @@
 """The peers of benchmarks/recovery.py: the same network, rows a step and kills, with what others offer.
 
     torch_distributor   pyspark's TorchDistributor with DistributedDataParallel; a checkpoint written by hand, and a loop around ``run``
-    horovod_elastic     horovod.spark.run_elastic: a commit to memory as often; ranks that are left go on
+    horovod_elastic     horovod.spark.run_elastic: a commit to memory as often; ranks that are left go on. In a process and a session of
+                        its own, since it sets signal handlers, which only a main thread may, and is given up if it hangs
 
 Each kills a rank of its own at given steps and notes when steps are done, in files that this module reads afterwards. Rows are made
 from the step's number, so neither side reads files: what is compared is the way from a kill to the next step.
@@ -13,12 +14,16 @@ import json
 import os
 import signal
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pyspark.sql import SparkSession
 
 from sparkring.spark_jobs.progress import Progress
@@ -177,29 +182,52 @@ def _elastic_rank(folder: str, total: int) -> None:
     work(state)
 
 
-def _by_horovod_elastic(folder: str, total: int, spark: SparkSession) -> None:
-    import threading
+def _by_horovod_elastic(folder: str, total: int, _spark: SparkSession) -> None:
+    """This file as a program; all that it has started is ended with it."""
+    said = Path(folder, "output.txt")
+    with said.open("wb") as output, subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.recovery_peers", folder, str(total)], stdout=output, stderr=subprocess.STDOUT,
+            start_new_session=True) as program:
+        started = [psutil.Process(program.pid)]
+        try:
+            code = program.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            started += started[0].children(recursive=True)
+            raise TimeoutError(f"it did not end within {PATIENCE_S:g} s") from None
+        finally:
+            _end(started, group=program.pid)
+    if code:
+        lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        raise RuntimeError(lines[-1] if lines else f"exit code {code}")
 
+
+def _end(processes: list[psutil.Process], *, group: int) -> None:
+    """Those, and what is left of their group."""
+    for process in processes:
+        with suppress(psutil.Error):
+            process.kill()
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _elastic_program(folder: str, total: int) -> None:
+    """What runs in the process of its own: a session as wide as the ring, and elastic Horovod in the main thread."""
     import horovod.spark
 
-    failed: list[BaseException] = []
+    from sparkring.conf.schema import SparkConfig
+    from sparkring.spark_jobs.session import spark_session
 
-    def run() -> None:
-        try:
-            horovod.spark.run_elastic(_elastic_rank, args=(folder, total), num_proc=RANKS, min_num_proc=1, max_num_proc=RANKS,
-                                      start_timeout=30, elastic_timeout=60, verbose=0)
-        except BaseException as error:  # noqa: BLE001 (the caller raises it)
-            failed.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(PATIENCE_S)
-    if thread.is_alive():
-        spark.sparkContext.cancelAllJobs()
-        raise TimeoutError(f"it did not end within {PATIENCE_S:g} s")
-    if failed:
-        raise failed[0]
+    spark = spark_session(SparkConfig(master=f"local[{RANKS},4]"), app_name="horovod_elastic")
+    try:
+        horovod.spark.run_elastic(_elastic_rank, args=(folder, total), num_proc=RANKS, min_num_proc=1, max_num_proc=RANKS,
+                                  start_timeout=30, elastic_timeout=60, verbose=0)
+    finally:
+        spark.stop()
 
 
 PEERS: dict[str, Callable[[str, int, SparkSession], None]] = {
     "torch_distributor": _by_torch_distributor, "horovod_elastic": _by_horovod_elastic}
+
+
+if __name__ == "__main__":
+    _elastic_program(sys.argv[1], int(sys.argv[2]))

@@ -43,6 +43,9 @@ class StepBatchNorm(nn.Module):
             return x  # a micro-batch of no rows
         if torch.is_grad_enabled():
             self._count(x.detach())
+        if x.numel() == x.shape[1]:  # one value a channel is its own mean; torch refuses what the formula allows
+            weight, bias = (parameter.view(-1, *(1,) * (x.dim() - 2)) for parameter in (self.weight, self.bias))
+            return (x - x) * weight + bias
         return functional.batch_norm(x, None, None, self.weight, self.bias, training=True, eps=self.eps)
 
     def finish_step(self) -> None:
@@ -64,7 +67,7 @@ class StepBatchNorm(nn.Module):
     def _count(self, x: Tensor) -> None:
         values = x.transpose(0, 1).flatten(1).double()  # (B, C, ...) -> (C, values)
         ours = torch.cat([values.sum(dim=1), values.square().sum(dim=1), torch.tensor([values.shape[1]], device=x.device)])
-        self.sums += ours.cpu()
+        self.sums += ours.to(self.sums.device)
 
 
 def finish_steps(modules: Iterable[nn.Module], sum_over_replicas: Callable[[Tensor], None]) -> None:

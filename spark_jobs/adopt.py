@@ -20,7 +20,14 @@ import pyarrow.parquet as pq
 
 from sparkring import __version__
 from sparkring.errors import ConfigError, DatasetError
-from sparkring.pipelines.data.foreign_schema import fields_of_columns, fields_of_unischema, preprocessing_of, task_of, tensors_of
+from sparkring.pipelines.data.foreign_schema import (
+    fields_of_columns,
+    fields_of_unischema,
+    preprocessing_of,
+    require_classes,
+    task_of,
+    tensors_of,
+)
 from sparkring.pipelines.data.integrity import CHUNK_BYTES, row_group_bytes, schema_drift
 from sparkring.pipelines.data.manifest import DataField, DataFile, Dataset, Manifest, Split, content_id
 from sparkring.pipelines.data.rowhash import add, rows_digest, to_hex
@@ -95,6 +102,8 @@ def _adopt(dataset: Dataset, folders: Mapping[str, str], names: Mapping[str, lis
         made[split] = Split(files=tuple(described), rows=len(split_ids), rows_digest=to_hex(add([rows_digest(split_ids.astype(np.int64))])))
     _require_unique(np.concatenate(ids), row_id)
     task, classes = task_of(label, labels["train"])
+    for split, values in labels.items():
+        require_classes(label, values, split=split, classes=classes)
     if task == "binary":
         made = {split: each.model_copy(update={"positives": int((labels[split] == 1).sum())}) for split, each in made.items()}
     tensors = tensors_of(fields, row_id=row_id, label=label, task=task)

@@ -11,19 +11,18 @@ the number of ranks of each generation was. Reads no data file and starts neithe
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
-from sparkring.errors import ReceiptError
+from sparkring.errors import CheckpointDamaged, ReceiptError
 from sparkring.pipelines.data.documents import read_model
 from sparkring.pipelines.data.manifest import Dataset, Manifest, Split
 from sparkring.pipelines.data.order import EpochOrder, Int64s, group_rows
 from sparkring.pipelines.data.receipt_proof import EpochProof
 from sparkring.pipelines.data.receipts import combined
-from sparkring.pipelines.data.store import Store, numbered, open_store
-from sparkring.pipelines.training.checkpoint import FOLDER, CheckpointDocument
+from sparkring.pipelines.data.store import Store, open_store
+from sparkring.pipelines.training.checkpoint import Checkpoints, Position
 from sparkring.pipelines.training.events import event_files
 from sparkring.pipelines.training.job import TrainSummary
 from sparkring.pipelines.training.sealed_events import Place, SealedEvents
@@ -134,16 +133,9 @@ def _audit(store: Store, names: Sequence[str], dataset_url: str | None, bar: Bar
 
 def _end(store: Store) -> tuple[Place, str, bool]:
     """Where the run stands and the hash of its receipts there, by its result or else its latest checkpoint; whether it is done."""
-    documents = [f"{FOLDER}/{number}.json" for number in reversed(numbered(store, FOLDER))]
-    positions = []
-    for name in documents:
-        try:
-            positions.append(CheckpointDocument.model_validate_json(store.read(name)).position)
-        except (OSError, ValidationError):
-            continue  # damaged: training passes over it too
-    if not positions:
+    latest = _latest_position(Checkpoints(store.url))
+    if latest is None:
         raise ReceiptError(f"{store.url} has no checkpoint yet, so none of its steps counts; audit it after the first one.")
-    latest = positions[0]
     try:
         summary = read_model(store, "result.json", TrainSummary, expected="the summary of a run",
                              remedy="bring it back from a copy, or delete it to have the run proved up to its latest checkpoint")
@@ -153,6 +145,14 @@ def _end(store: Store) -> tuple[Place, str, bool]:
         raise ReceiptError(f"{store.url}: result.json ends in receipts {summary.receipts or 'none'}, the latest checkpoint in "
                            f"{latest.receipts or 'none'}; one of them was edited, or the run was made by a release without receipts.")
     return (latest.epoch, latest.step), latest.receipts, True
+
+
+def _latest_position(checkpoints: Checkpoints) -> Position | None:
+    """Of the latest checkpoint that counts; what training passes over (damaged, committed late) is passed over here too."""
+    for number in reversed(checkpoints.numbers()):
+        with suppress(CheckpointDamaged):
+            return checkpoints.document(number).position
+    return None
 
 
 def _common_start(store: Store, streams: Streams) -> Start:

@@ -12,7 +12,7 @@ from statistics import fmean
 import numpy as np
 
 from sparkring.errors import DatasetChanged
-from sparkring.pipelines.data.integrity import verify_files
+from sparkring.pipelines.data.integrity import verify_document, verify_files
 from sparkring.pipelines.data.manifest import LABEL, DataFile, Dataset, Manifest
 from sparkring.pipelines.data.manifest_diff import Difference, diff_manifests
 from sparkring.pipelines.data.order import MIN_LANES, EpochOrder, Int64s, Window, group_rows
@@ -90,10 +90,10 @@ def diff_versions(url: str, before: int, after: int) -> list[Difference]:
 
 
 def verify_version(url: str, version: int | None = None, *, progress: Progress = SILENT) -> VersionSummary:
-    """Check the SHA-256 of every file of a version.
+    """Check the SHA-256 of every file of a version, and that its manifest is the one that was committed.
 
     Raises:
-        DatasetChanged: some file is missing, other than it was or extra; each is named.
+        DatasetChanged: some file is missing, other than it was or extra, or a manifest was edited; each is named.
     """
     dataset = Dataset(url)
     manifest = dataset.manifest(version)
@@ -106,7 +106,7 @@ def verify_version(url: str, version: int | None = None, *, progress: Progress =
             done += file.bytes
             bar.update(done, total=summary.bytes, text=file.path)
 
-        findings = verify_files(dataset.store, manifest, on_file=tell)
+        findings = [*verify_document(dataset, manifest.version), *verify_files(dataset.store, manifest, on_file=tell)]
     if findings:
         raise DatasetChanged(dataset.url, version=manifest.version, findings=list(map(str, findings)))
     return summary

@@ -136,7 +136,15 @@ def _table(plans: Sequence[Plan], config: Config, *, world: int, assumptions: tu
         world=world, batch_rows=config.train.batch_rows, tried=len(plans), picture=picture,
         assumptions=(*assumptions, note) if batch_norm else assumptions,
         rows=tuple(_row(each) for each in one_each(plans)),
-        suggestion=yaml.safe_dump({"train": plans[0].section()}, sort_keys=False, default_flow_style=None) if usable else "")
+        suggestion=_suggestion(plans[0], name_micro_batches=batch_norm) if usable else "")
+
+
+def _suggestion(best: Plan, *, name_micro_batches: bool) -> str:
+    """The section to paste; with the number of micro-batches also where the layout goes without, if they are part of what is learned."""
+    section = best.section()
+    if name_micro_batches:
+        section["parallel"] = {"micro_batches": best.candidate.micro_batches, **section["parallel"]}  # type: ignore[dict-item]
+    return yaml.safe_dump({"train": section}, sort_keys=False, default_flow_style=None)
 
 
 def _row(each: Plan) -> PlanRow:

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from sparkring import __version__
 from sparkring.conf.schema import Config, PrepareConfig
+from sparkring.errors import SourceError
 from sparkring.pipelines.data.commit import commit_version
 from sparkring.pipelines.data.local_store import LocalStore
 from sparkring.pipelines.data.manifest import DataFile, Dataset, Manifest, Split, content_id
@@ -42,7 +43,7 @@ from sparkring.spark_jobs.etl.write_dataset import lay_out_splits, read_back, wr
 from sparkring.spark_jobs.progress import SILENT, Bar, Progress
 from sparkring.spark_jobs.session import result_settings, spark_session
 
-RECIPE_FORMAT = 1
+RECIPE_FORMAT = 2
 """Raised when the same config and source would give another dataset than before."""
 
 
@@ -72,7 +73,7 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
     Returns:
         The version and its row counts.
     Raises:
-        SourceError: the source is missing something, or is not what the config says it is.
+        SourceError: the source is missing something, is not what the config says it is, or gives other rows each time.
         ConfigError: the query or a name in the config cannot be used.
         ExpectationsNotMet: the rows are not what ``prepare.expectations`` asks for.
         CommitConflict: another writer committed the same version number meanwhile.
@@ -181,6 +182,10 @@ class _Job:
             write_split(rows, store, f"{folder}/{name}", fields=fields, layout=layouts[name],
                         seed=config.seed if config.shuffle else None)
             splits[name] = read_back(store, f"{folder}/{name}", fields)
+            if splits[name].rows != layouts[name].rows:
+                raise SourceError(f"the {name} split has {splits[name].rows} rows as it was written and {layouts[name].rows} as it was "
+                                  "counted: prepare.query gives other rows each time that it runs, as rand() or a LIMIT without an order "
+                                  "make it. Choose rows by their ids.")
         tokens = config.features.tokens
         if tokens is None or fitted.documents is None:
             return _Written(splits)
@@ -196,7 +201,8 @@ class _Job:
             recipe_id=self.recipe_id, created_at=datetime.now(UTC).isoformat(timespec="seconds"), code_version=__version__,
             row_id=config.row_id, label=config.label or TOKENS, task=config.task, classes=classes, fields=fields, tensors=tensors,
             splits=splits, documents=(*(parent.documents if parent else ()), *written.documents),
-            preprocessing=preprocessing, recipe=config.model_dump(mode="json"), source=self.facts)
+            preprocessing=preprocessing, recipe=config.model_dump(mode="json"), source=self.facts,
+            parent_sha256=None if self.latest is None else self.dataset.manifest_sha256(self.latest))
 
     @property
     def _cache(self) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
@@ -16,12 +18,17 @@ from sparkring.spark_jobs.etl.roles import moments_of_model, role_of_row_id, rol
 from sparkring.spark_jobs.predict import source_columns
 
 
-def encode_raw(frame: DataFrame, card: ModelCard, *, row_id: str) -> DataFrame:
+def encode_raw(frame: DataFrame, card: ModelCard, *, row_id: str, keep: Iterable[str] = ()) -> DataFrame:
     """Encode raw rows as the model's training rows were.
 
+    Args:
+        frame: The rows.
+        card: The model's.
+        row_id: The column that tells them apart.
+        keep: Other columns to pass through, where they are there; all that are named nowhere are left out.
     Raises:
-        SourceError: a feature or the row id is missing or of a type that prepare refuses for it (the same row would be encoded
-            otherwise than for training), or the rows are texts.
+        SourceError: a feature or the row id is missing, is there twice or of a type that prepare refuses for it (the same row would
+            be encoded otherwise than for training), or the rows are texts.
     """
     if card.task == "next_token":
         raise SourceError(f"the model {card.name} predicts tokens, and given texts are not cut into rows here; "
@@ -31,8 +38,14 @@ def encode_raw(frame: DataFrame, card: ModelCard, *, row_id: str) -> DataFrame:
         if name not in frame.columns:
             raise SourceError(f"the rows to score have no column {name}{nearest(name, frame.columns)}; the model {card.name} needs "
                               f"{row_id} and its {len(features)} features, as the query of its config yields them.")
+    wanted = [name for name in dict.fromkeys((row_id, *keep, *features)) if name in frame.columns]
+    for name in wanted:
+        alike = [other for other in frame.columns if other.lower() == name.lower()]
+        if len(alike) > 1:
+            raise SourceError(f"the rows to score have {len(alike)} columns {' and '.join(alike)}, which Spark does not tell apart; "
+                              f"leave all but {name} out, or give them other names.")
     _check_types(frame, card, features, row_id=row_id)
-    rows = frame.select([named(name).cast("bigint").alias(name) if name == row_id else named(name) for name in frame.columns])
+    rows = frame.select([named(name).cast("bigint").alias(name) if name == row_id else named(name) for name in wanted])
     encoded = encode(rows, _seen_by(card))
     if card.model.kind != "image" or card.preprocessing.image is None:
         return encoded

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import Config
-from sparkring.errors import DatasetChanged, DatasetError, SourceError
+from sparkring.errors import DatasetChanged, DatasetError, NotFinite, SourceError
 from sparkring.pipelines.data.integrity import check_footers
 from sparkring.pipelines.data.manifest import Dataset, Manifest, Split
 from sparkring.pipelines.data.rowhash import add, rows_digest, to_hex
@@ -30,8 +30,9 @@ from sparkring.pipelines.data.store import Store, open_store
 from sparkring.pipelines.training.model_files import ModelCard, load_card
 from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.etl.committed_files import read_committed
+from sparkring.spark_jobs.etl.literal_paths import literal
 from sparkring.spark_jobs.etl.staging import writing_area
-from sparkring.spark_jobs.predict import predict
+from sparkring.spark_jobs.predict import NATS, PROBABILITY, predict
 from sparkring.spark_jobs.progress import SILENT, Progress
 from sparkring.spark_jobs.raw_rows import encode_raw
 from sparkring.spark_jobs.scores import Scores, commit_scores, latest_scores
@@ -69,6 +70,7 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
         DatasetError: the dataset version is not what the model was trained on any more, or a file of it is not what was committed.
         SourceError: ``frame`` lacks a column, has one of another type than the model's features are made of, or has rows without an id
             or with the same one; nothing was kept.
+        NotFinite: the network has no finite answer for a row; nothing was kept.
         EnvironmentProblem, StorageError: Spark cannot read the dataset.
     """
     began = time.perf_counter()
@@ -90,7 +92,7 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
                 encoded = _named_classes(encoded, label, manifest.preprocessing.classes)
         else:
             row_id, label = config.prepare.row_id, config.prepare.label
-            encoded = encode_raw(frame, card, row_id=row_id)
+            encoded = encode_raw(frame, card, row_id=row_id, keep=[label])
         keep = [row_id, label] if label in encoded.columns and card.task != "next_token" else [row_id]
         scored = predict(encoded, config.run, keep=keep, batch_rows=config.score.batch_rows)
         folder, rows = _write(scored, store, row_id=row_id, split=expected)
@@ -118,9 +120,12 @@ def read_split(spark: SparkSession, manifest: Manifest, dataset_url: str, split:
     """The encoded rows of a split: exactly the files that the manifest names, as they were committed.
 
     Raises:
+        DatasetError: there is no such split.
         DatasetChanged: by its size or footer a file is another one; it is named. Training asks the same before its first step.
         EnvironmentProblem, StorageError: Spark cannot read them.
     """
+    if split not in manifest.splits:
+        raise DatasetError(f"version {manifest.version} of {dataset_url} has no split {split!r}; it has {', '.join(manifest.splits)}.")
     store = open_store(dataset_url)
     findings = check_footers(store, manifest, manifest.splits[split].files)
     if findings:
@@ -153,8 +158,10 @@ def _write(scored: DataFrame, store: Store, *, row_id: str, split: Split | None)
             path = spark_path(area.path(folder))
             scored.write.parquet(path)
             files = _parquet(area, folder)
+            written = spark.read.schema(scored.schema).parquet(literal(path))
+            _require_finite(written, row_id)
             if split is None:
-                _require_distinct(spark.read.schema(scored.schema).parquet(path), row_id)
+                _require_distinct(written, row_id)
             else:
                 _require_rows(area, files, row_id, split)
             rows = sum(_read(area, file, pq.read_metadata).num_rows for file in files)
@@ -184,6 +191,16 @@ def _require_rows(store: Store, files: Sequence[str], row_id: str, split: Split)
     if found != split.rows_digest:
         raise DatasetError(f"the scored rows have the digest {found}, the manifest says {split.rows_digest} of its {split.rows} rows; "
                            "files were exchanged: run `sparkring datasets verify`. Nothing was kept.")
+
+
+def _require_finite(written: DataFrame, row_id: str) -> None:
+    """See that the network had an answer for every row."""
+    answer = named(PROBABILITY if PROBABILITY in written.columns else NATS)
+    strange = ~(sf.abs(answer) < float("inf"))
+    count, example = written.agg(sf.count_if(strange), sf.min(sf.when(strange, named(row_id)))).collect()[0]
+    if count:
+        raise NotFinite(f"the network's answer is not finite for {count} rows, e.g. that with {row_id} {example}; see whether their "
+                        "features are far beyond those that it was trained on, and whether its training went well. Nothing was kept.")
 
 
 def _require_distinct(written: DataFrame, row_id: str) -> None:

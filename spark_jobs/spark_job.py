@@ -1,31 +1,45 @@
-"""One Spark job, run in a thread so that the caller can give it up: when its tasks do not start in time, or on Ctrl-C.
+"""One Spark job, run in a thread so that the caller can give it up: when its tasks do not start in time, when one of them does not end
+with the others, or on Ctrl-C.
 
 What Spark says about a job that failed becomes one of our errors here.
 """
 
 from __future__ import annotations
 
+import math
 import queue
 import re
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from sparkring.errors import EnvironmentProblem, NotEnoughSlots, RingError, SparkringError
+from sparkring.errors import DeadlinePassed, EnvironmentProblem, NotEnoughSlots, RingError, SparkringError
 from sparkring.spark_jobs.slots import master_of, spark_context
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import SparkContext, SparkStageInfo
     from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.connect.shell.progress import StageInfo
+
+T = TypeVar("T")
 
 LOOK_S = 0.2
 """Seconds between two looks at a job that has not started, or not ended."""
+LOOK_AT_ENDS_S = 2.0
+"""Seconds between two looks at which tasks have ended, of a job that runs for as long as it trains."""
 GIVE_UP_S = 10.0
 """Seconds to cancel a job again and again."""
+MAX_TASKS = 10_000
+"""Of a stage that are asked for."""
+LAST_TASK_S = 30.0
+"""Seconds for the tasks of a ring to end once the first of them has. They let each other go, so they end within a few; one that does not
+stands still, with its Python worker or its executor, and Spark would wait for it."""
 
 
-def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num_tasks: int, within_s: float) -> list[Row]:
+def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num_tasks: int, within_s: float,
+                         may_end_early: int | None = None) -> list[Row]:
     """Collect ``frame``, whose tasks must start within ``within_s`` seconds.
 
     Args:
@@ -34,8 +48,10 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
         tag: A name of its own for the job, by which it is found and cancelled.
         num_tasks: Tasks that the job needs at once; for the error.
         within_s: Seconds for Spark to start them.
+        may_end_early: How many of the tasks may end long before the others; None: as they like.
     Raises:
         NotEnoughSlots: they did not start.
+        DeadlinePassed: some ended and the others did not.
         SparkringError: Spark ended the job.
     """
     from pyspark import InheritableThread
@@ -47,7 +63,15 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
     too_late = NotEnoughSlots(wanted=num_tasks, slots=None, master=master_of(spark))
     collecting = InheritableThread(target=_collect, args=(frame, job, outcomes), session=spark, daemon=True)
     collecting.start()
-    threading.Thread(target=_watch_start, args=(job, outcomes, ended, time.monotonic() + within_s, too_late), daemon=True).start()
+
+    def watch() -> None:
+        if _started_in_time(job, ended, time.monotonic() + within_s):
+            if may_end_early is not None and not _end_together(job, ended, num_tasks, may_end_early):
+                outcomes.put(_stands_still(job))
+        elif not ended.is_set():
+            outcomes.put(too_late)
+
+    threading.Thread(target=watch, name="sparkring-job", daemon=True).start()
     try:
         # Ctrl-C is heard here. This thread asks Spark nothing meanwhile: PySpark's handler for it speaks to Spark in this very
         # thread, and would break into the talk.
@@ -58,9 +82,9 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
     finally:
         ended.set()
         job.close()
-    if outcome is too_late:
+    if isinstance(outcome, NotEnoughSlots | DeadlinePassed):  # ours: Spark still runs it
         _give_up(job, collecting)
-        raise too_late
+        raise outcome
     if isinstance(outcome, BaseException):
         raise explain(outcome, num_tasks=num_tasks) from outcome
     return outcome
@@ -95,6 +119,14 @@ class _Job(Protocol):
         """Whether a task runs or has run; a barrier stage starts all its tasks at once."""
         ...
 
+    def num_ended(self) -> int:
+        """Tasks that have come to their end."""
+        ...
+
+    def running(self) -> list[str]:
+        """What is known of the tasks that have not, for people: number and host."""
+        ...
+
     def cancel(self) -> None: ...
 
     def close(self) -> None: ...
@@ -108,11 +140,24 @@ class _ClassicJob:
         self._sc.addJobTag(self._tag)
 
     def started(self) -> bool:
+        return any(stage.numActiveTasks + stage.numCompletedTasks + stage.numFailedTasks for stage in self._stages())
+
+    def num_ended(self) -> int:
+        return sum(stage.numCompletedTasks for stage in self._stages())
+
+    def running(self) -> list[str]:
+        store = self._sc._jsc.sc().statusStore()  # noqa: SLF001 (PySpark shows no tasks)
+        lists = [store.taskList(stage.stageId, stage.currentAttemptId, MAX_TASKS) for stage in self._stages()]
+        tasks = [tasks.apply(place) for tasks in lists for place in range(tasks.size())]
+        return [f"task {number} on {host}" for number, host in sorted((task.index(), task.host()) for task in tasks
+                                                                      if task.status() == "RUNNING")]
+
+    def _stages(self) -> list[SparkStageInfo]:
         tracker = self._sc.statusTracker()
         numbers = self._sc._jsc.sc().statusTracker().getJobIdsForTag(self._tag)  # noqa: SLF001 (PySpark's tracker does not know tags)
         jobs = [tracker.getJobInfo(number) for number in numbers]
         stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
-        return any(stage and stage.numActiveTasks + stage.numCompletedTasks + stage.numFailedTasks for stage in stages)
+        return [stage for stage in stages if stage]
 
     def cancel(self) -> None:
         self._sc.cancelJobsWithTag(self._tag)
@@ -125,7 +170,7 @@ class _ConnectJob:
     def __init__(self, spark: SparkSession, tag: str) -> None:
         self._spark, self._tag = spark, tag
         self._thread = 0
-        self._started = False
+        self._started, self._ended = False, 0
         spark.registerProgressHandler(self._on_progress)
 
     def name(self) -> None:
@@ -135,15 +180,23 @@ class _ConnectJob:
     def started(self) -> bool:
         return self._started
 
+    def num_ended(self) -> int:
+        return self._ended
+
+    def running(self) -> list[str]:
+        return []  # all that Connect tells is how many
+
     def cancel(self) -> None:
         self._spark.interruptTag(self._tag)
 
     def close(self) -> None:
         self._spark.removeProgressHandler(self._on_progress)
 
-    def _on_progress(self, *, inflight_tasks: int, **_: object) -> None:
+    def _on_progress(self, *, stages: Iterable[StageInfo] | None, inflight_tasks: int, **_: object) -> None:
         """Called for all jobs of the session, each in the thread that collects it."""
-        self._started |= inflight_tasks > 0 and threading.get_ident() == self._thread
+        if threading.get_ident() == self._thread:
+            self._started |= inflight_tasks > 0
+            self._ended = sum(stage.num_completed_tasks for stage in stages or ())
 
 
 def _collect(frame: DataFrame, job: _Job, outcomes: queue.SimpleQueue[list[Row] | BaseException]) -> None:
@@ -162,10 +215,36 @@ def _give_up(job: _Job, collecting: threading.Thread) -> None:
         collecting.join(LOOK_S)
 
 
-def _watch_start(job: _Job, outcomes: queue.SimpleQueue[list[Row] | BaseException], ended: threading.Event, deadline: float,
-                 too_late: NotEnoughSlots) -> None:
-    """End the wait for a job whose tasks have not started by ``deadline``."""
-    while not ended.wait(LOOK_S) and not job.started():
+def _started_in_time(job: _Job, ended: threading.Event, deadline: float) -> bool:
+    """Wait until the job's tasks have started; False where they have not by ``deadline``, or where it ended before that was seen."""
+    while not ended.wait(LOOK_S):
+        if _told(job.started, otherwise=False):
+            return True
         if time.monotonic() > deadline:
-            outcomes.put(too_late)
-            return
+            return False
+    return False
+
+
+def _end_together(job: _Job, ended: threading.Event, num_tasks: int, may_end_early: int) -> bool:
+    """Wait until the job has ended; False where some of its tasks have, and the others have not for ``LAST_TASK_S``."""
+    first = math.inf
+    while not ended.wait(min(LOOK_AT_ENDS_S, LAST_TASK_S)):
+        if may_end_early < _told(job.num_ended, otherwise=0) < num_tasks:
+            first = min(first, time.monotonic())
+        if time.monotonic() - first > LAST_TASK_S:
+            return False
+    return True
+
+
+def _stands_still(job: _Job) -> DeadlinePassed:
+    who = " and ".join(_told(job.running, otherwise=[])) or "some task"
+    return DeadlinePassed(f"{who} did not come or stands still: the ring's other tasks ended {LAST_TASK_S:g} s ago, having waited for it; "
+                          "see the log of its executor, and that its machine is not suspended or out of memory.")
+
+
+def _told(ask: Callable[[], T], *, otherwise: T) -> T:
+    """What Spark says; a session that is ending answers with whatever it likes, and the collecting thread tells of that."""
+    try:
+        return ask()
+    except Exception:  # noqa: BLE001 (see above)
+        return otherwise

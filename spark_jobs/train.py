@@ -11,19 +11,22 @@ from __future__ import annotations
 import json
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sparkring.conf.schema import Config, TrainConfig
-from sparkring.errors import CommitConflict, ConfigError, DatasetError, RunFolderMismatch
+from sparkring.errors import CommitConflict, ConfigError, DatasetError, RunFolderMismatch, SparkringError, StorageError
 from sparkring.pipelines.data.documents import read_document, read_model
 from sparkring.pipelines.data.manifest import Dataset, Manifest
 from sparkring.pipelines.data.order import default_lanes
+from sparkring.pipelines.data.patience import patiently
 from sparkring.pipelines.data.store import Store, open_store
-from sparkring.pipelines.training.checkpoint import Checkpoints
+from sparkring.pipelines.training.checkpoint import DATA, Checkpoints
+from sparkring.pipelines.training.events import FOLDER as EVENTS
 from sparkring.pipelines.training.events import EventTail, Record, event_files
 from sparkring.pipelines.training.job import TrainJob, TrainSummary, layout_of
 from sparkring.pipelines.training.signals import ask_to_stop
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
 IDENTITY = "run.json"
 RESULT = "result.json"
 LOCK = ".lock"
+WRITTEN = (EVENTS, DATA)
+"""Folders of a run that ranks write to."""
 FREE_TO_CHANGE = {"num_ranks", "lanes", "checkpoint_steps", "checkpoint_seconds", "keep_checkpoints", "on_nonfinite", "recovery",
                   "reader_threads", "record_rows", "ring", "bucket_mb", "parallel", "memory_mb", "cache_mb", "cache_folder"}
 """Train settings that do not change what is learned, so a run may go on under others."""
@@ -85,6 +90,7 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
         RankFailed, RankDied, ...: a rank raised or died, and starting again did not help, or is switched off
             (``train.recovery.restarts``); the same call again goes on from the last checkpoint.
         Stopped: ``stop`` asked for it; the same call again goes on.
+        StorageError, ConfigError: nothing can be written to the run folder; no rank was started.
     """
     began = time.perf_counter()
     dataset = Dataset(config.dataset)
@@ -93,9 +99,11 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
     layout_of(config, manifest)  # refuses what cannot be laid out, before anything is written
     store, stop = open_store(config.run), stop or StopRequest()
     failed = 0
-    with store.lock(LOCK, busy=f"{store.url} is being trained by another process; wait for it, or set another workspace.",
-                    lost=partial(stop.ask, "another process has taken over the run")):
-        identity = _claim(store, config, manifest)
+    with ExitStack() as held:
+        with _needed_to_write(store):
+            held.enter_context(store.lock(LOCK, busy=f"{store.url} is being trained by another process; wait for it, or set another "
+                                          "workspace.", lost=partial(stop.ask, "another process has taken over the run")))
+            identity = _claim(store, config, manifest)
         summary = _finished(store)
         reused = summary is not None
         if summary is None:
@@ -108,16 +116,39 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
                        validation=summary.validation, seconds=time.perf_counter() - began, failed_checkpoints=failed)
 
 
+@contextmanager
+def _needed_to_write(store: Store) -> Iterator[None]:
+    """Tell of a folder that cannot be written to, or of a full disk, in a sentence."""
+    try:
+        yield
+    except SparkringError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{error.filename or store.url} cannot be written: {error.strerror or error}; the run folder {store.url} has to "
+                           "be one where this user may write and that has room: set another workspace, or give leave or room.") from None
+
+
+def _try_to_write(store: Store) -> None:
+    """Write where ranks will, and take it back: before any of them is started for nothing."""
+    for folder in WRITTEN:
+        probe = f"{folder}/.{uuid.uuid4().hex}.probe"
+        store.put(probe, b"")
+        store.delete(probe)
+
+
 def _supervised(run: _Run, config: Config, stop: StopRequest) -> TrainSummary:
     """Train to the end and note the result; where no rank ever began, the folder is given up again."""
     idle = _dealt_to(config) - run.lanes
     if idle > 0:
         run.progress.note(f"training: {idle} ranks or micro-batches get no rows, since this run was begun with {run.lanes} lanes")
     try:
+        with _needed_to_write(run.store):
+            _try_to_write(run.store)
         summary = Supervisor(config, run, works=partial(_can_be_laid_out, config, run.manifest), stop=stop, progress=run.progress).run()
     except BaseException:
-        if not event_files(run.store.url):
-            run.store.delete(IDENTITY)  # e.g. too few slots: what this attempt asked for must not bind the next one
+        with suppress(OSError):  # storage that is away is not what this ended with
+            if not event_files(run.store.url):
+                run.store.delete(IDENTITY)  # e.g. too few slots: what this attempt asked for must not bind the next one
         raise
     run.store.put(RESULT, summary.model_dump_json(indent=1, exclude={"interrupted"}).encode())
     return summary
@@ -161,12 +192,12 @@ class _Run:
             chooser = LayoutChooser(self.store, dataset_url=self._dataset_url, manifest=self.manifest, lanes=self.lanes,
                                     progress=self.progress)
             config, predicted_s = chooser.choose(config, self._spark)
-        self._generation = _next_generation(self.store.url)
+        self._generation = max(self._generation + 1, patiently(partial(_next_generation, self.store.url)))
         job = TrainJob(config=config, dataset_url=self._dataset_url, dataset_version=self.manifest.version, run_url=self.store.url,
                        generation=self._generation, lanes=self.lanes, predicted_s=predicted_s)
-        done = Checkpoints(job.run_url).numbers()
-        if done:
-            self.progress.note(f"training: going on from the checkpoint after {done[-1]} steps")
+        done = self.committed()
+        if done >= 0:
+            self.progress.note(f"training: going on from the checkpoint after {done} steps")
         with self.progress.stage("train") as bar, _following(job, bar, self.progress, self._count_failed):
             results = run_ring(self._work or train_rank, job.model_dump(mode="json"), num_ranks=config.train.num_ranks, spark=self._spark,
                                config=config.train.ring, left_out=left_out)
@@ -181,7 +212,7 @@ class _Run:
 
     def committed(self) -> int:
         """See Ring."""
-        return max(Checkpoints(self.store.url).numbers(), default=-1)
+        return max(patiently(Checkpoints(self.store.url).numbers), default=-1)
 
     def steps_of(self, rank: int) -> int:
         """See Ring."""
@@ -334,5 +365,6 @@ def _finished(store: Store) -> TrainSummary | None:
 
 
 def _next_generation(run_url: str) -> int:
-    return max((int(name.split("-")[0]) for name in event_files(run_url)), default=-1) + 1
-
+    """One more than any that has left a trace: a rank may have died before its first events were in storage."""
+    begun = [int(name.split("-")[0]) for name in event_files(run_url)] + Checkpoints(run_url).generations()
+    return max(begun, default=-1) + 1

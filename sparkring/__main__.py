@@ -25,6 +25,7 @@ from sparkring.conf.schema import Config
 from sparkring.data_commands import commands
 from sparkring.errors import SparkringError, Stopped
 from sparkring.plan_commands import commands as plan_commands
+from sparkring.schedule_commands import commands as schedule_commands
 from sparkring.spark_jobs.console import console_progress
 from sparkring.submit_commands import commands as submit_commands
 from sparkring.text_commands import commands as text_commands
@@ -49,6 +50,7 @@ app = typer.Typer(
 
 app.add_typer(commands)
 app.add_typer(plan_commands)
+app.add_typer(schedule_commands)
 app.add_typer(checkpoint_commands)
 app.add_typer(chaos_commands)
 app.add_typer(submit_commands)

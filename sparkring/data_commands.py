@@ -78,7 +78,7 @@ def diff(url: Url, before: Annotated[int, typer.Argument(metavar="A", help="A ve
 
 @datasets.command("verify", epilog=examples("sparkring datasets verify runs/flights/dataset --version 2"))
 def verify(url: Url, version: Version = None, as_json: AsJson = False) -> None:
-    """Check the SHA-256 of every file of a version, and that no other lies beside them."""
+    """Check the SHA-256 of every file of a version, that no other lies beside them, and that nobody edited its manifest."""
     from sparkring.spark_jobs.datasets import verify_version
 
     summary = verify_version(url, version, progress=console_progress())

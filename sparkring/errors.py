@@ -199,7 +199,7 @@ def _signal_name(number: int) -> str:
 
 
 class NotFinite(SparkringError, ValueError):
-    """A step's loss or gradient was NaN or infinite."""
+    """A step's loss or gradient, or a network's answer, was NaN or infinite."""
 
 
 class Stopped(SparkringError, RuntimeError):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SHOWN = 12
 """Layouts of the printed table."""
+MEMORY = "GB a rank, by stage"
 LINK, DEVICE, RANKS_PER_HOST = "10Gb", "V100", 4
 """On paper, where an option is not given."""
 
@@ -58,7 +59,9 @@ def plan(config: ConfigName = "local/flights", overrides: Overrides = None, *,
 def _text(result: PlanResult) -> str:
     """The table, what was taken for granted, and what to paste."""
     head = f"{result.tried} layouts on up to {result.world} ranks, {result.batch_rows:,} rows a step; the best of each kind:"
-    lines = [head, f"  {'step':>9}  {'GB a rank':>9}  {'micro-batches':>13}  layout", *map(_line, result.rows[:SHOWN])]
+    shown = result.rows[:SHOWN]
+    broad = max(map(len, [MEMORY, *map(_memory, shown)]))
+    lines = [head, f"  {'step':>9}  {MEMORY:>{broad}}  {'micro-batches':>13}  layout", *(_line(row, broad) for row in shown)]
     if len(result.rows) > SHOWN:
         lines.append(f"  and {len(result.rows) - SHOWN} more kinds (--json has them)")
     lines += ["taken for granted:", *(f"  {line}" for line in result.assumptions)]
@@ -68,6 +71,11 @@ def _text(result: PlanResult) -> str:
     return "\n".join([*lines, *(["to take the best, put into the config:", *suggestion] if suggestion else ["no layout can be used"])])
 
 
-def _line(row: PlanRow) -> str:
+def _line(row: PlanRow, broad: int) -> str:
     step = "-" if row.step_s is None else f"{row.step_s:.3g} s" if row.step_s >= 1 else f"{1e3 * row.step_s:.3g} ms"
-    return f"  {step:>9}  {max(row.memory_gb):>9.3g}  {row.micro_batches:>13}  {row.layout}: {row.reason}"
+    return f"  {step:>9}  {_memory(row):>{broad}}  {row.micro_batches:>13}  {row.layout}: {row.reason}"
+
+
+def _memory(row: PlanRow) -> str:
+    """GB of a rank of each stage, the first one first."""
+    return " ".join(f"{size:.3g}" for size in row.memory_gb)

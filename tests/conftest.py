@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import class_archive
+
 TESTS = Path(__file__).parent
 MARKED_FOLDERS = {"parallel", "cluster", "spark", "e2e"}
 
@@ -15,7 +17,7 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 # A test's JVM lives for seconds. The second compiler and a collector's threads take half of its time and never pay that back (measured:
 # a session and three prepares 22 s of processor time in place of 46).
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {class_archive.options()}".strip())
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects

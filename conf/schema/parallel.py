@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from sparkring.conf.schema.section import Positive, Section
 
+Recompute = Literal["never", "always", "except_last"]
+MOST_FIRST: tuple[Recompute, ...] = ("always", "except_last", "never")
 AUTO = "auto"
 KEPT_BY_AUTO = ("micro_batches", "dynamic_shapes")
 """What may be given beside ``auto``, and stays."""
+
+
+def _one_or_several(value: object) -> object:
+    """A word alone is a list of one."""
+    return (value,) if isinstance(value, str) else value
 
 
 class ParallelConfig(Section):
@@ -37,15 +44,28 @@ class ParallelConfig(Section):
     dynamic_shapes: bool = False
     """Whether what crosses a border may have another shape in each micro-batch. If not, micro-batches of as many rows must be alike:
     their shapes are told once and checked, and a message is its tensors alone."""
-    recompute: Literal["never", "always", "except_last"] = "never"
-    """Activation checkpointing: the micro-batches whose forward pass is done again instead of kept."""
+    recompute: Annotated[tuple[Recompute, ...], BeforeValidator(_one_or_several), Field(min_length=1)] = ("never",)
+    """Activation checkpointing: the micro-batches whose forward pass is done again instead of kept (never, always, except_last). One word
+    for all stages, or one for each, e.g. ``[always, never]``: early stages hold most."""
     shard_optimizer: bool = False
     """Keep each parameter's optimizer state on one replica of its stage only (ZeRO-1)."""
 
     @property
     def staged(self) -> bool:
         """Whether this is more than plain data parallelism; not known of ``auto`` before a layout was chosen."""
-        return not self.auto and (len(self.replicas) > 1 or self.shards > 1 or self.micro_batches is not None or self.shard_optimizer)
+        asked = (len(self.replicas) > 1, self.shards > 1, self.micro_batches is not None, self.chunks_per_stage > 1, bool(self.cut),
+                 set(self.recompute) != {"never"}, self.shard_optimizer)
+        return not self.auto and any(asked)
+
+    def recompute_of(self, stage: int) -> Recompute:
+        """What one stage does."""
+        return self.recompute[stage if len(self.recompute) > 1 else 0]
+
+    def recompute_over(self, stages: int) -> tuple[Recompute, ...]:
+        """For another number of stages: where each had its own word, the one that takes least memory is then for all, which grow."""
+        if len(self.recompute) in (1, stages):
+            return self.recompute
+        return (next(mode for mode in MOST_FIRST if mode in self.recompute),)
 
     @model_validator(mode="before")
     @classmethod
@@ -58,6 +78,14 @@ class ParallelConfig(Section):
         chosen = [name for name in fields if name not in ("auto", *KEPT_BY_AUTO) and getattr(self, name) != fields[name].default]
         if self.auto and chosen:
             raise ValueError(f"auto chooses {', '.join(chosen)} by itself; leave that out, or auto")
+        return self
+
+    @model_validator(mode="after")
+    def _each_stage_has_its_own(self) -> Self:
+        stages = max(1, len(self.replicas))
+        if len(self.recompute) not in (1, stages):
+            raise ValueError(f"recompute={list(self.recompute)} is for {len(self.recompute)} stages, replicas={list(self.replicas)} for "
+                             f"{stages}; give one word for all stages, or one for each")
         return self
 
     @property

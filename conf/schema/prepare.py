@@ -46,6 +46,15 @@ class PrepareConfig(Section):
     random order already: training mixes row groups and what lies near each other, not a whole sorted table."""
 
     @model_validator(mode="after")
+    def _tables_have_names_of_their_own(self) -> Self:
+        seen: dict[str, str] = {}
+        for name in self.sources:
+            other = seen.setdefault(name.lower(), name)
+            if other != name:
+                raise ValueError(f"sources {other} and {name} have the same name to SQL, which does not tell capitals apart; rename one")
+        return self
+
+    @model_validator(mode="after")
     def _task_fits(self) -> Self:
         text = self.task == "next_token"
         if text != (self.features.tokens is not None):

@@ -33,6 +33,10 @@ class SourceConfig(Section):
     """What to do where ``path`` is not there; the error says it."""
     null_value: str = ""
     """Text that stands for a missing value in CSV, e.g. ``NA``."""
+    multi_line: bool = False
+    """Whether a value of a CSV may hold line breaks, inside quotes; a file is then read by one task."""
+    encoding: Literal["UTF-8", "ISO-8859-1", "UTF-16"] = "UTF-8"
+    """How a CSV stores characters."""
 
     @model_validator(mode="after")
     def _columns_fit_the_format(self) -> Self:

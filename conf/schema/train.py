@@ -44,11 +44,14 @@ class RingConfig(Section):
     allow_plaintext: bool = False
     """Let gradients travel in plaintext between hosts also where Spark encrypts its own traffic (SECURITY.md)."""
     start_timeout_s: Seconds = 30.0
-    """Seconds for Spark to grant every slot before the request is refused."""
+    """Seconds for Spark to grant every slot before the request is refused, and, with 10 more, for the tasks to come to their meeting."""
     deadline_s: Seconds = 120.0
     """Seconds that a rank waits for another before it gives up with an error."""
     heartbeat_s: Seconds = 0.5
     """Seconds between two looks of the tasks at each other's ranks."""
+    fork_ranks: bool = True
+    """With ``launcher: barrier`` on Linux: fork ranks off a process that has torch and Horovod loaded and stays, with 520 MB resident, as
+    long as Spark keeps its Python worker. Saves the seconds of a fresh process's imports, from the second launch on (docs/adr/0007)."""
 
 
 class RecoveryConfig(Section):
@@ -87,7 +90,7 @@ class TrainConfig(Section):
     bucket_mb: Annotated[float, Field(gt=0)] = 25.0
     """Gradients travel in flat buckets of about this size, in megabytes."""
     checkpoint_steps: Positive = 200
-    """Optimizer steps between two checkpoints; one is written at each epoch's end too."""
+    """Most optimizer steps that a failure may make be done again; a checkpoint is written at each epoch's end too (docs/recovery.md)."""
     checkpoint_seconds: Seconds | None = None
     """Seconds after which a checkpoint is written in any case; null: only steps count."""
     keep_checkpoints: Positive = 3

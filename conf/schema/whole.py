@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, TabularModelConfig
 from sparkring.conf.schema.prepare import PrepareConfig
@@ -32,6 +32,16 @@ class Config(Section):
     model: ModelConfig = TabularModelConfig()
     train: TrainConfig = TrainConfig()
     score: ScoreConfig = ScoreConfig()
+
+    @field_validator("workspace", "dataset_url")
+    @classmethod
+    def _one_spelling(cls, place: str | None) -> str | None:
+        if place is None:
+            return None
+        if place.startswith("~"):
+            raise ValueError("~ is a shell's word for a home folder, and here would be a folder of that name; give the whole path")
+        shorter = place.rstrip("/")  # s3://bucket/prefix//dataset is not s3://bucket/prefix/dataset
+        return place if not shorter or shorter.endswith(":") else shorter
 
     @model_validator(mode="after")
     def _batch_statistics_say_of_what(self) -> Self:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +20,8 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from sparkring.errors import StorageError
 
 Array = NDArray[np.generic]
 Cells = list[bytes]
@@ -140,13 +144,16 @@ class _SpillFile:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - closed with the last block that uses it
+        self._folder = folder or Path(tempfile.gettempdir())
+        with self._naming_the_folder():
+            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - closed with the last block that uses it
 
     def append(self, data: NDArray[np.uint8]) -> None:
         """Write all of ``data`` at the end."""
         view, written = data.data, 0
-        while written < len(view):
-            written += self._file.write(view[written:])
+        with self._naming_the_folder():
+            while written < len(view):
+                written += self._file.write(view[written:])
 
     def read(self, into: NDArray[np.uint8], *, offset: int) -> None:
         """Fill ``into`` with the bytes from ``offset`` on."""
@@ -156,6 +163,15 @@ class _SpillFile:
             if not count:
                 raise OSError(f"a spill file ends at byte {offset + done}, {len(view) - done} early")
             done += count
+
+    @contextmanager
+    def _naming_the_folder(self) -> Iterator[None]:
+        """A full disk is no fault of the dataset's, and nobody could tell which disk it is."""
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(f"rows that wait for their step cannot be kept in {self._folder}: {error.strerror}; make room there, name "
+                               "another folder with TMPDIR, or raise train.memory_mb, beyond which rows wait on disk.") from error
 
 
 def _bytes_of(values: Array) -> NDArray[np.uint8]:

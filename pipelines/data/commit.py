@@ -32,8 +32,7 @@ def commit_version(dataset: Dataset, write: Callable[[str], _Written], describe:
         dataset.store.delete(folder)
         raise
     try:
-        dataset.commit(manifest)
+        return dataset.commit(manifest)
     except CommitConflict:  # only a lost race is certain to have left the files unseen, so only then they go
         dataset.store.delete(folder)
         raise
-    return manifest

@@ -99,6 +99,23 @@ def task_of(label: str, values: NDArray[np.generic]) -> tuple[Task, int]:
     return ("binary", 2) if classes <= 2 else ("multiclass", classes)
 
 
+def require_classes(label: str, values: NDArray[np.generic], *, split: str, classes: int) -> None:
+    """See that a split other than train has no label that train rows cannot have.
+
+    Args:
+        label: Its name.
+        values: (rows,) of the split.
+        split: For the error.
+        classes: What ``task_of`` found.
+    Raises:
+        DatasetError: it has one.
+    """
+    strange = values[~np.isin(values, np.arange(classes))]
+    if len(strange):
+        raise DatasetError(f"the label {label} is {strange[0]} in {len(strange)} rows of the split {split}; train rows have 0 to "
+                           f"{classes - 1} only. Take those rows out, or deal the splits out anew.")
+
+
 def preprocessing_of(fields: Sequence[DataField], tensors: Sequence[TensorSpec], *, task: Task, classes: int, rows: int) -> Preprocessing:
     """What models must know of the inputs; nothing is fitted, numbers are taken as they are."""
     by_name, specs = {field.name: field for field in fields}, {spec.name: spec for spec in tensors}

@@ -1,7 +1,8 @@
-"""An open file of any fsspec file system, read by exact ranges: one request a read, nothing read ahead, each answer checked.
+"""An open file of any fsspec file system, read by ranges, each answer checked; small reads that follow each other closely are one request.
 
-fsspec's own open files read ahead in blocks, which is wrong for Parquet (the footer, then single column chunks), and those of
-``memory:`` share one position. A server that ignores ranges sends the whole file; then that is kept.
+Arrow reads a row group column by column, tens of reads of some kilobytes one behind the other. fsspec's own open files read ahead in
+blocks of 5 MB and more from wherever a read begins, and those of ``memory:`` share one position. A server that ignores ranges sends the
+whole file; then that is kept.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import io
 from typing import Any
 
 from sparkring.errors import StorageError
+
+AHEAD_BYTES = 1 << 20
+"""What a read that is smaller takes with it of what follows, and an open file holds."""
 
 
 class Ranges(io.RawIOBase):
@@ -24,6 +28,7 @@ class Ranges(io.RawIOBase):
             raise FileNotFoundError(f"{path} is no file")
         self._whole: bytes | None = None if info["size"] is not None else file_system.cat_file(path)
         self._size = int(info["size"]) if self._whole is None else len(self._whole)
+        self._ahead, self._ahead_start = b"", 0
 
     def readable(self) -> bool:
         """It is."""
@@ -54,8 +59,25 @@ class Ranges(io.RawIOBase):
         return data
 
     def _range(self, start: int, end: int) -> bytes:
+        if self._whole is None and end - start < AHEAD_BYTES:
+            return self._small_range(start, end)
+        return self._fetched(start, end)
+
+    def _small_range(self, start: int, end: int) -> bytes:
+        """From what was read ahead, or read ahead again."""
+        if not self._ahead_start <= start <= end <= self._ahead_start + len(self._ahead):
+            self._ahead, self._ahead_start = self._fetched(start, min(start + AHEAD_BYTES, self._size)), start
+        return self._ahead[start - self._ahead_start:end - self._ahead_start]
+
+    def _fetched(self, start: int, end: int) -> bytes:
+        """One request; none where the whole file is here."""
         if self._whole is None:
-            data: bytes = self._fs.cat_file(self._path, start=start, end=end)
+            try:
+                data: bytes = self._fs.cat_file(self._path, start=start, end=end)
+            except FileNotFoundError:
+                raise
+            except Exception as error:  # each file system has errors of its own
+                raise StorageError(f"{self._path}: {' '.join(str(error).split()) or type(error).__name__}") from error
             if len(data) == end - start:
                 return data
             if len(data) != self._size:

@@ -68,7 +68,7 @@ class FsspecStore:
         return f"{scheme}{self.url.removeprefix(self.scheme)}/{require_inside(name, self.url)}".rstrip("/")
 
     def open_input(self, name: str) -> pa.NativeFile:
-        """Open the file; each read is one request, nothing is read ahead."""
+        """Open the file; reads that follow each other closely share a request."""
         with self._explained(name):
             return pa.PythonFile(Ranges(self._fs, self._path(name)), mode="r")
 

@@ -49,7 +49,7 @@ class HdfsStore:
         return f"{self.url}/{require_inside(name, self.url)}".rstrip("/")
 
     def open_input(self, name: str) -> pa.NativeFile:
-        """Open the file; each read is one request to a data node."""
+        """Open the file; reads that follow each other closely share a request to a data node."""
         with self._explained(name):
             return pa.PythonFile(self._client.open_ranges(self._path(name)), mode="r")
 
@@ -168,5 +168,6 @@ class HdfsStore:
         except SparkringError:
             raise
         except (RuntimeError, ValueError, PermissionError, requests.RequestException) as error:
-            raise StorageError(f"{self.url}/{name}: {str(error).splitlines()[0]}; see that the cluster is up, that HADOOP_CONF_DIR holds "
+            said = str(error).partition("\n")[0] or type(error).__name__
+            raise StorageError(f"{self.url}/{name}: {said}; see that the cluster is up, that HADOOP_CONF_DIR holds "
                                "its configuration (dfs.namenode.http-address), and that this user may write there.") from error

@@ -3,8 +3,9 @@
     check_footers   each file is there, has its size, and its footer says the manifest's schema and row groups; what a
                     run asks before its first step (thousands of files a second, no data page is read)
     verify_files    the SHA-256 of every byte, and files that no manifest knows of; ``sparkring datasets verify``
+    verify_document the manifest itself: its seal, and what it and those that followed it say of each other
 
-Both return what they found, one ``Finding`` a file, and change nothing. A bit that flipped inside a data page, or the
+All return what they found, one ``Finding`` a file, and change nothing. A bit that flipped inside a data page, or the
 exchange of two files that are alike in all these figures, is seen by the second alone. Reads footers with pyarrow; knows
 nothing of ranks, Spark or Petastorm.
 """
@@ -22,7 +23,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkring.pipelines.data.manifest import DataField, DataFile, Manifest, content_id
+from sparkring.errors import DatasetError, StorageError
+from sparkring.pipelines.data.manifest import DataField, DataFile, Dataset, Manifest, content_id, seal_holds
+from sparkring.pipelines.data.patience import read_patiently
 from sparkring.pipelines.data.store import Store
 
 THREADS = 8
@@ -72,8 +75,8 @@ def verify_files(store: Store, manifest: Manifest, *, threads: int = THREADS,
         threads: Files read at once.
         on_file: Called after each file.
     Returns:
-        A finding for the manifest itself if it was edited, for each file that is missing or whose bytes are others, and
-        for each Parquet file beside them that it does not name.
+        A finding for the manifest itself if its figures do not agree with each other, for each file that is missing or whose bytes
+        are others, and for each Parquet file beside them that it does not name.
     """
     files = manifest.files
     check = partial(_check_bytes, store, {file.sha256: file.path for file in files})
@@ -84,6 +87,38 @@ def verify_files(store: Store, manifest: Manifest, *, threads: int = THREADS,
             if finding:
                 findings.append(finding)
     return [*_check_manifest(manifest), *findings, *_extra_files(store, files)]
+
+
+def verify_document(dataset: Dataset, version: int) -> list[Finding]:
+    """See whether a version's manifest is the document that was committed.
+
+    Args:
+        dataset: Where it is.
+        version: Its number.
+    Returns:
+        A finding for it where it was edited, or is not the one that a version made after it followed, and one for its parent where
+        that is not the one that it followed. Of versions of earlier releases, which have no seal, the latter are all that tells.
+    """
+    manifest, name = dataset.manifest(version), f"{version}.json"
+    findings = []
+    if manifest.seal is not None and not seal_holds(dataset.document(version), manifest.seal):
+        findings.append(Finding(name, "was edited after it was committed: its content does not give the seal in it"))
+    for child in (version, *(number for number in dataset.versions() if number > version)):
+        followed = _followed(dataset, child)
+        if followed is not None and version in (child, followed[0]) and dataset.manifest_sha256(followed[0]) != followed[1]:
+            findings.append(Finding(f"{followed[0]}.json", f"is not the manifest that version {child} followed"))
+    return findings
+
+
+def _followed(dataset: Dataset, version: int) -> tuple[int, str] | None:
+    """Which version this one followed, and the SHA-256 of its manifest then; None where it is gone, was never noted or cannot be read."""
+    try:
+        manifest = dataset.manifest(version)
+    except DatasetError:  # what is wrong with another version is told when that one is verified
+        return None
+    if manifest.parent is None or manifest.parent_sha256 is None or manifest.parent not in dataset.versions():
+        return None
+    return manifest.parent, manifest.parent_sha256
 
 
 def schema_drift(fields: Iterable[DataField], found: pa.Schema) -> list[str]:
@@ -153,24 +188,27 @@ def _facts(file: DataFile) -> _Facts:
 
 
 def _check_footer(store: Store, schema: _Schema, owners: dict[_Facts, str], file: DataFile) -> Finding | None:
-    size = 0
     try:
-        with store.open_input(file.path) as opened:
-            size = opened.size()
-            footer = pq.ParquetFile(opened).metadata
-            drift = schema.drift(footer)
-            group_rows = tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
-            found: _Facts = (size, group_rows, row_group_bytes(footer))
+        drift, found = read_patiently(partial(_drift_and_facts, store, schema, file.path))
     except FileNotFoundError:
         return Finding(file.path, "is missing")
+    except StorageError:
+        raise
     except (OSError, pa.ArrowException) as error:
-        what = _size_text(size, file.bytes) or f"has no readable footer ({_first_line(error)})"
+        what = _size_text(store.size(file.path) or 0, file.bytes) or f"has no readable footer ({_first_line(error)})"
         return Finding(file.path, what)
     if drift:
         return Finding(file.path, f"has another schema than the manifest: {'; '.join(drift)}")
     if found == _facts(file):
         return None
     return Finding(file.path, _facts_text(found, file, owners))
+
+
+def _drift_and_facts(store: Store, schema: _Schema, path: str) -> tuple[list[str], _Facts]:
+    with store.open_input(path) as opened:
+        footer = pq.ParquetFile(opened).metadata
+        group_rows = tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
+        return schema.drift(footer), (opened.size(), group_rows, row_group_bytes(footer))
 
 
 def _facts_text(found: _Facts, file: DataFile, owners: dict[_Facts, str]) -> str:
@@ -191,16 +229,13 @@ def _facts_text(found: _Facts, file: DataFile, owners: dict[_Facts, str]) -> str
 
 def _check_bytes(store: Store, owners: dict[str, str], file: DataFile) -> Finding | None:
     try:
-        with store.open_input(file.path) as opened:
-            size = opened.size()
-            digest = hashlib.sha256()
-            while chunk := opened.read(CHUNK_BYTES):
-                digest.update(chunk)
+        size, found = read_patiently(partial(_size_and_sha256, store, file.path))
     except FileNotFoundError:
         return Finding(file.path, "is missing")
+    except StorageError:
+        raise
     except (OSError, pa.ArrowException) as error:
         return Finding(file.path, f"cannot be read ({_first_line(error)})")
-    found = digest.hexdigest()
     if found == file.sha256:
         return None
     if found in owners:
@@ -208,11 +243,21 @@ def _check_bytes(store: Store, owners: dict[str, str], file: DataFile) -> Findin
     return Finding(file.path, _size_text(size, file.bytes) or f"has SHA-256 {found}, the manifest says {file.sha256}")
 
 
+def _size_and_sha256(store: Store, path: str) -> tuple[int, str]:
+    with store.open_input(path) as opened:
+        digest = hashlib.sha256()
+        while chunk := opened.read(CHUNK_BYTES):
+            digest.update(chunk)
+        return opened.size(), digest.hexdigest()
+
+
 def _check_manifest(manifest: Manifest) -> list[Finding]:
-    found = content_id(manifest.fields, manifest.splits)
-    if found == manifest.content_id:
-        return []
-    return [Finding(f"{manifest.version}.json", f"has content id {manifest.content_id}, its own fields and hashes give {found}")]
+    name, found = f"{manifest.version}.json", content_id(manifest.fields, manifest.splits)
+    findings = [Finding(name, f"says {split.rows} rows of {key}, its row groups add up to {sum(file.rows for file in split.files)}")
+                for key, split in manifest.splits.items() if split.rows != sum(file.rows for file in split.files)]
+    if found != manifest.content_id:
+        findings.append(Finding(name, f"has content id {manifest.content_id}, its own fields and hashes give {found}"))
+    return findings
 
 
 def _extra_files(store: Store, files: Iterable[DataFile]) -> list[Finding]:

@@ -82,7 +82,8 @@ class _Held:
                 self._store.put(_document(self._name, self._number), _text(renewals))
 
     def _taken_over(self) -> bool:
-        return self._store.size(_document(self._name, self._number + 1)) is not None
+        """By any later holder: the next one may have come and gone meanwhile, and its document with it."""
+        return self._number < max(numbered(self._store, self._name), default=self._number)
 
 
 def _claim(store: Store, name: str, busy: str, lease_s: float) -> int:

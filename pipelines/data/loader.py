@@ -9,7 +9,7 @@ Knows the ring only as two integers (rank, num_ranks); talks to no other rank.
     this iterator       hands the batches over
 
 Works in a loop of one's own, and where a torch ``IterableDataset`` is expected: ``set_epoch``, ``len``, ``iter``,
-``state_dict`` and ``load_state_dict``.
+``state_dict`` and ``load_state_dict``. A ``DataLoader`` around it has no workers of its own: they would give every row several times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
 from sparkring.errors import ConfigError
 from sparkring.pipelines.data.assemble import Assembler, Piece
@@ -70,8 +70,8 @@ class LoaderConfig:
     assemble_ahead: int = 2
     """Batches that are made before a step needs them, several at once where there are several reader threads."""
     memory_mb: float = 1024.0
-    """Memory for rows that are read and that wait; those that exceed it wait in files on local disk. Two decoded row groups a
-    reader thread are taken in any case."""
+    """Memory for rows that are read and that wait; those that exceed it wait in files on local disk. What a reader thread has in hands
+    (``SplitReader.making_bytes``: two decoded row groups, of small or encoded ones four) is taken in any case."""
     spill_folder: Path | None = None
     """Where that file goes; None: where temporary files go (TMPDIR)."""
     deadline_s: float = 120.0
@@ -137,7 +137,14 @@ class Loader(IterableDataset[Batch]):
         return self.steps()
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches of the current epoch from where it was left; at its end the next epoch becomes the current one."""
+        """The batches of the current epoch from where it was left; at its end the next epoch becomes the current one.
+
+        Raises:
+            ConfigError: a worker process of a ``DataLoader`` iterates: each would give all rows, and none would know the position.
+        """
+        if get_worker_info() is not None:
+            raise ConfigError("a loader inside a DataLoader with workers would give every row once a worker; it reads in threads of its "
+                              "own, so iterate over it as it is, or give num_workers=0 and batch_size=None.")
         for batch in self.epoch(self._epoch, first_step=self._next_step):
             self._next_step = batch.step + 1
             yield batch
@@ -168,8 +175,7 @@ class _Making:
     def __init__(self, reader: SplitReader, config: LoaderConfig, order: EpochOrder, first_step: int, parts: Sequence[range],
                  stack: ExitStack) -> None:
         self._order, self._batch_rows = order, config.batch_rows
-        in_the_making = 2 * config.reader_threads * reader.window_bytes()  # as Arrow's columns, and as blocks
-        budget = Budget(config.memory_mb * MB - in_the_making, config.spill_folder)
+        budget = Budget(config.memory_mb * MB - config.reader_threads * reader.making_bytes(), config.spill_folder)
         self._parts = [[Lane(order, lane, first_step, config.batch_rows, budget) for lane in lanes] for lanes in parts]
         ahead = ReadAheadConfig(batch_rows=config.batch_rows, threads=config.reader_threads, windows=config.read_ahead,
                                 deadline_s=config.deadline_s)

@@ -7,6 +7,7 @@ the old state or the new one as a killed process does.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -21,6 +22,12 @@ import pyarrow as pa
 from sparkring.errors import CommitConflict, ConfigError
 from sparkring.pipelines.data.pieces import Pieces
 from sparkring.pipelines.data.store import Entry, require_inside, require_not_all
+from sparkring.pipelines.data.writeback import begin_writeback
+
+BITE_BYTES = 1 << 23
+"""Of a large file, what is written at once."""
+NO_FOLDER_HERE = {errno.EEXIST, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS}
+"""What only another place, or other rights, can mend."""
 
 
 class LocalStore:
@@ -156,9 +163,17 @@ def _beside(target: Path) -> Iterator[Path]:
 
 
 def _write(path: Path, pieces: Pieces) -> None:
+    """Write and flush; what is large is on its way to the disk while the rest is still written."""
+    written = 0
     with path.open("xb") as file:
         for piece in pieces:
-            file.write(piece)
+            whole = memoryview(piece)
+            for start in range(0, len(whole), BITE_BYTES):
+                bite = whole[start:start + BITE_BYTES]
+                file.write(bite)
+                if len(bite) == BITE_BYTES:
+                    begin_writeback(file.fileno(), start=written, length=len(bite))
+                written += len(bite)
         file.flush()
         os.fsync(file.fileno())
 
@@ -168,7 +183,9 @@ def _make_folder(folder: Path) -> None:
     missing = [path for path in (folder, *folder.parents) if not path.is_dir()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+    except OSError as error:
+        if error.errno not in NO_FOLDER_HERE:
+            raise
         raise ConfigError(f"cannot make the folder {folder}: {error.strerror}; set a workspace that can be written to.") from None
     for path in missing:
         _sync(path.parent)

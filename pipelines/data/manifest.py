@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from sparkring.errors import DatasetError, DatasetVersionNotFound
 from sparkring.pipelines.data.preprocessing import Preprocessing
@@ -23,9 +23,12 @@ from sparkring.pipelines.data.sizes import SizesField
 from sparkring.pipelines.data.store import Store, numbered, open_store
 
 FORMAT = 1
+UNSEALED = "0" * 64
+"""Stands where the seal will be while it is computed."""
 VERSIONS, ADOPTED_VERSIONS = "versions", "_versions"
 """Folders of the manifests. A folder beside Parquet files breaks their other readers, Petastorm's for one, unless it begins with _."""
 Dtype = Literal["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float16", "float32", "float64"]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Task = Literal["binary", "multiclass", "next_token"]
 """What is predicted: a probability, one class of several, or at each place of a sequence the token that follows."""
 Codec = Literal["scalar", "ndarray", "compressed_ndarray", "png", "jpeg"]
@@ -157,15 +160,34 @@ class Manifest(_Document):
     """The prepare config as it was."""
     source: dict[str, Any]
     """Table name -> path, bytes, SHA-256 and rows read."""
+    parent_sha256: Sha256 | None = None
+    """Of the parent's document as it was when this version followed it; None without a parent, and in versions of earlier releases."""
+    seal: Sha256 | None = None
+    """SHA-256 of the document with ``UNSEALED`` in this place, put in as it is written. None in versions of earlier releases. It stands
+    last: a document is checked as the bytes that it is, whatever fields a later release may know."""
 
     @property
     def files(self) -> tuple[DataFile, ...]:
         """All files that it names."""
         return (*(file for split in self.splits.values() for file in split.files), *self.documents)
 
+    def sealed(self) -> Manifest:
+        """The same with the seal that its document has."""
+        return self.model_copy(update={"seal": hashlib.sha256(_dumped(self.model_copy(update={"seal": UNSEALED}))).hexdigest()})
+
     def to_json(self) -> bytes:
-        """The document as bytes."""
-        return self.model_dump_json(indent=1).encode()
+        """The document as bytes, sealed."""
+        return _dumped(self.sealed())
+
+
+def _dumped(manifest: Manifest) -> bytes:
+    return manifest.model_dump_json(indent=1).encode()
+
+
+def seal_holds(document: bytes, seal: str) -> bool:
+    """Whether a manifest's bytes are those that ``seal``, which stands in them, was computed of."""
+    before, _, after = document.rpartition(seal.encode())
+    return hashlib.sha256(before + UNSEALED.encode() + after).hexdigest() == seal
 
 
 def content_id(fields: tuple[DataField, ...], splits: Mapping[str, Split]) -> str:
@@ -193,27 +215,38 @@ class Dataset:
 
         Raises:
             DatasetVersionNotFound: there is none.
-            DatasetError: the document is not a manifest of this format.
+            DatasetError: the document is not a manifest of this format, or is another version's.
         """
         folder, existing = self._home()
         wanted = version if version is not None else (existing[-1] if existing else None)
         if wanted is None or wanted not in existing:
             raise DatasetVersionNotFound(self.url, wanted=version, existing=existing)
-        return parse_manifest(self.store.read(f"{folder}/{wanted}.json"), origin=f"{self.url}/{folder}/{wanted}.json")
+        origin = f"{self.url}/{folder}/{wanted}.json"
+        manifest = parse_manifest(self.store.read(f"{folder}/{wanted}.json"), origin=origin)
+        if manifest.version != wanted:
+            raise DatasetError(f"{origin} says that it is version {manifest.version}: it was copied or renamed. Bring the right file back.")
+        return manifest
+
+    def document(self, version: int) -> bytes:
+        """A committed version's manifest as it is stored."""
+        return self.store.read(f"{self._home()[0]}/{version}.json")
 
     def manifest_sha256(self, version: int) -> str:
-        """Hash of a committed version's manifest as it is stored."""
-        return hashlib.sha256(self.store.read(f"{self._home()[0]}/{version}.json")).hexdigest()
+        """Hash of that."""
+        return hashlib.sha256(self.document(version)).hexdigest()
 
-    def commit(self, manifest: Manifest, *, adopted: bool = False) -> None:
+    def commit(self, manifest: Manifest, *, adopted: bool = False) -> Manifest:
         """Make ``manifest`` visible as its version; CommitConflict if that number is taken.
 
         Args:
             manifest: The version to be.
             adopted: It describes files that others read too; its folder gets a name that they pass over.
+        Returns:
+            The manifest as it is stored, sealed.
         """
         folder = ADOPTED_VERSIONS if adopted else self._home()[0]
         self.store.put_if_absent(f"{folder}/{manifest.version}.json", manifest.to_json())
+        return manifest.sealed()
 
     def _home(self) -> tuple[str, list[int]]:
         """The folder that holds the manifests, and their numbers, oldest first."""

@@ -6,11 +6,15 @@ evaluation and scoring all read it. This module holds the facts; ``spark_jobs/et
 
 from __future__ import annotations
 
+import sys
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from sparkring.conf.schema import FillBy, NumberPart, Scale, Wave
+
+LARGEST = (2 - 2**-23) * 2.0**127
+"""Of the numbers that a float32 holds."""
 
 
 class _Fitted(BaseModel):
@@ -50,7 +54,9 @@ class _Part(_Feature):
 
 
 class NumericFeature(_Part):
-    """Encoded as ``(x - centre) / spread``. What is no finite number is first filled in; with ``log1p``, x is ``ln(1 + value)``."""
+    """Encoded as ``(x - centre) / spread``. What is no finite number, or is none when it is encoded, is first filled in; with ``log1p``, x
+    is ``ln(1 + value)``.
+    """
 
     mean: float
     std: float
@@ -69,6 +75,14 @@ class NumericFeature(_Part):
     """How far from it 1 is: the train rows' deviation, range or distance of the quartiles; 1 where that is 0."""
     indicator: str | None = None
     """Column of the dataset that is 1 where the value was filled in, else 0."""
+
+    @property
+    def least_and_most(self) -> tuple[float, float]:
+        """The values whose encoding a float32 can hold; what lies beyond them counts as a null."""
+        if self.scale == "log1p":  # 709.8 is the largest
+            return -sys.float_info.max, sys.float_info.max
+        reach = min(LARGEST * self.spread, sys.float_info.max)
+        return max(self.centre - reach, -sys.float_info.max), min(self.centre + reach, sys.float_info.max)
 
 
 class CategoricalFeature(_Part):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from sparkring.errors import DatasetError
+from sparkring.errors import StorageError
 from sparkring.pipelines.data.assemble import Piece
 from sparkring.pipelines.data.blocks import Block
 from sparkring.pipelines.data.order import EpochOrder, Window
@@ -156,5 +156,5 @@ class ReadAhead:
             return future.result(timeout=self._config.deadline_s)
         except FutureTimeout:
             file, index = self._reader.place(window.group)
-            raise DatasetError(f"row group {index} of {file.path} did not arrive within {self._config.deadline_s:g} s; "
+            raise StorageError(f"row group {index} of {file.path} did not arrive within {self._config.deadline_s:g} s; "
                                "check the storage, or raise train.ring.deadline_s.") from None

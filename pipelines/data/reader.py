@@ -10,21 +10,25 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkring.errors import DatasetError
+from sparkring.errors import DatasetError, StorageError
 from sparkring.pipelines.data.blocks import Array, Block, DenseBlock, EncodedBlock
 from sparkring.pipelines.data.codecs import uniform_arrays
 from sparkring.pipelines.data.manifest import ROW_ID, DataField, DataFile, Manifest, TensorSpec
-from sparkring.pipelines.data.order import Int64s
+from sparkring.pipelines.data.order import Int64s, group_rows
+from sparkring.pipelines.data.patience import read_patiently
 from sparkring.pipelines.data.recycler import Recycler
 from sparkring.pipelines.data.store import Readable
 
-AT_ONCE_BYTES = 64 << 20
-"""Above this a row group is read column by column: while Arrow reads, it holds nearly three times what comes out."""
+AT_ONCE_BYTES = 20 << 20
+"""Decoded, above which a row group is read column by column: while Arrow reads, it holds nearly three times what comes out. What prepare
+writes is smaller."""
 OPEN_FILES = 16  # a thread; an open file holds its footer, which is what costs to read again
 
 
@@ -57,6 +61,10 @@ class SplitReader:
         augmented = any(spec.image and spec.image.augment for spec in self.specs)
         self._read_specs = tuple(spec for spec in manifest.tensors if spec in self.specs or (augmented and spec.name == ROW_ID))
         self._columns = list(dict.fromkeys(field for spec in self._read_specs for field in spec.fields))
+        self._row_bytes = sum(
+            np.dtype(spec.dtype if spec.stacked else self.fields[spec.fields[0]].dtype).itemsize * math.prod(spec.row_shape)
+            for spec in self._read_specs if spec.image is None and spec.pad is None)
+        self._encoded = any(not spec.stacked and self.fields[spec.fields[0]].codec != "scalar" for spec in self._read_specs)
         counts = [len(file.row_groups) for file in self.files]
         self._first_group = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self._store = store
@@ -69,11 +77,17 @@ class SplitReader:
 
     def window_bytes(self) -> int:
         """Memory that the largest row group may take once it is decoded, about."""
-        row = sum(np.dtype(spec.dtype if spec.stacked else self.fields[spec.fields[0]].dtype).itemsize * math.prod(spec.row_shape)
-                  for spec in self._read_specs if spec.image is None and spec.pad is None)
-        encoded = any(not spec.stacked and self.fields[spec.fields[0]].codec != "scalar" for spec in self._read_specs)
-        return max((rows * row + encoded * stored for file in self.files
-                    for rows, stored in zip(file.row_groups, file.row_group_bytes, strict=True)), default=0)
+        rows, stored = group_rows([file.row_groups for file in self.files]), group_rows([file.row_group_bytes for file in self.files])
+        return int((rows * self._row_bytes + stored * self._encoded).max(initial=0))
+
+    def making_bytes(self) -> int:
+        """Memory that a thread may take while it reads the largest row group and makes blocks of it, about.
+
+        Arrow's columns while they are read, and the blocks; of row groups that are read column by column, all blocks and one of Arrow's
+        columns. A column of encoded cells mostly is the whole row group.
+        """
+        largest = self.window_bytes()
+        return largest * 4 if self._encoded else max(largest * 2, min(largest, AT_ONCE_BYTES) * 4)
 
     def read(self, group: int, start: int, stop: int, order: Int64s) -> dict[str, Block]:
         """Read rows [start, stop) of a row group in the given order.
@@ -87,9 +101,21 @@ class SplitReader:
             Tensor name -> its rows; the row id's too where augmentation needs it.
         Raises:
             DatasetError: the file is gone, damaged, or not what the manifest says; it is named.
+            StorageError: storage is away, and stays so.
         """
         file, index = self.place(group)
-        at_once = file.row_group_bytes[index] <= AT_ONCE_BYTES
+        try:
+            return read_patiently(partial(self._blocks, file, index, start, stop, order))
+        except StorageError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            raise DatasetError(f"row group {index} of {self._store.path(file.path)} cannot be read: {error}; "
+                               "the file changed after the version was committed. Restore it, or prepare a new version.") from error
+
+    def _blocks(self, file: DataFile, index: int, start: int, stop: int, order: Int64s) -> dict[str, Block]:
+        """As ``read``; what goes wrong is Arrow's or the store's own error, and the file is opened anew after that."""
+        decoded = file.row_groups[index] * self._row_bytes + (file.row_group_bytes[index] if self._encoded else 0)
+        at_once = decoded <= AT_ONCE_BYTES
         try:
             table = self._rows(file, index, start, stop, self._columns) if at_once else None
 
@@ -98,9 +124,9 @@ class SplitReader:
                 return _in_one_piece(rows.column(name), self.fields[name], file)
 
             return {spec.name: self._block(spec, map(column, spec.fields), order) for spec in self._read_specs}
-        except (OSError, pa.ArrowException) as error:
-            raise DatasetError(f"row group {index} of {self._store.path(file.path)} cannot be read: {error}; "
-                               "the file changed after the version was committed. Restore it, or prepare a new version.") from error
+        except OSError:
+            self._forget(file)
+            raise
 
     def _rows(self, file: DataFile, index: int, start: int, stop: int, columns: list[str]) -> pa.Table:
         """Rows [start, stop) of a row group; pages behind ``stop`` are not decoded."""
@@ -143,6 +169,13 @@ class SplitReader:
         if len(files) > OPEN_FILES:
             files.popitem(last=False)[1].close()
         return parquet
+
+    def _forget(self, file: DataFile) -> None:
+        """Close a file of this thread, if it is open."""
+        opened = getattr(self._local, "files", {}).pop(file.path, None)
+        if opened is not None:
+            with suppress(OSError):
+                opened.close()
 
 
 def _in_one_piece(column: pa.ChunkedArray, field: DataField, file: DataFile) -> pa.Array:

@@ -135,7 +135,7 @@ def open_store(url: str, *, one_writer: bool = False) -> Store:
     if parsed.scheme in ("", "file"):
         from sparkring.pipelines.data.local_store import LocalStore
 
-        return LocalStore(Path(unquote(parsed.path)) if parsed.scheme else Path(url))
+        return LocalStore(local_path(url))
     if parsed.scheme in ("s3", "s3a"):
         from sparkring.pipelines.data.s3_store import S3Store
 
@@ -147,6 +147,20 @@ def open_store(url: str, *, one_writer: bool = False) -> Store:
     from sparkring.pipelines.data.fsspec_store import FsspecStore
 
     return FsspecStore(url, one_writer=one_writer)
+
+
+def local_path(address: str) -> Path:
+    """The path that a plain path or a ``file:`` URL stands for.
+
+    Raises:
+        ConfigError: the URL ends early, since it holds a ? or #.
+    """
+    parsed = urlparse(address)
+    if parsed.scheme != "file":
+        return Path(address)
+    if parsed.query or parsed.fragment or address.endswith(("?", "#")):
+        raise ConfigError(f"{address} holds ? or #, with which the path of a URL ends; write them as %3F and %23, or give a plain path.")
+    return Path(unquote(parsed.path))
 
 
 def numbered(store: Store, folder: str) -> list[int]:

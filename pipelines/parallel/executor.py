@@ -147,9 +147,11 @@ class Executor:
         for action in self._actions:
             place = (action.chunk, action.micro_batch)
             if action.kind is Kind.F:
-                inputs = self._inputs.pop(place, None) if action.chunk else batch(action.micro_batch)
-                assert inputs is not None, f"{action.text()} comes before its input"
-                outputs = self._chunks[action.chunk](inputs)
+                with self._told_where(action):
+                    self._journal.note(self._schedule.text(action))
+                    inputs = self._inputs.pop(place, None) if action.chunk else batch(action.micro_batch)
+                    assert inputs is not None, f"{action.text()} comes before its input"
+                    outputs = self._chunks[action.chunk](inputs)
                 if self._is_last(action.chunk):
                     yield action.micro_batch, outputs
                 else:

@@ -117,7 +117,7 @@ class GlooWire:
 
     def _tag(self, key: Key) -> int:
         if not 0 <= key.slot < MAX_SLOTS:
-            raise ConfigError(f"slot {key.slot} on edge {key.edge} is not below {MAX_SLOTS}; use the micro-batch modulo a window.")
+            raise ConfigError(f"slot {key.slot} on edge {key.edge} is not below {MAX_SLOTS}; cut a step into fewer micro-batches.")
         return (self._numbers[key.edge] * MAX_SLOTS + key.slot) * 2 + key.part
 
 
@@ -219,4 +219,5 @@ def _address() -> str:
 
 def _cause(error: Exception) -> str:
     """What Gloo says, without the place in its source."""
-    return str(error).strip().splitlines()[0].rpartition("] ")[2][:200]
+    said = str(error).strip() or type(error).__name__
+    return said.splitlines()[0].rpartition("] ")[2][:200]

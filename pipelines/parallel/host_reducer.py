@@ -22,9 +22,10 @@ import horovod.torch as hvd
 import torch
 from torch import Tensor
 
-from sparkring.errors import DeadlinePassed
+from sparkring.errors import DeadlinePassed, RingEnded
 from sparkring.pipelines.parallel.communicator import Communicator, ring_needed
 from sparkring.pipelines.parallel.mesh import Ranks
+from sparkring.pipelines.parallel.neighbours import ASK_AFTER_S, Neighbours
 from sparkring.pipelines.parallel.shared_segment import Segment
 
 BLOCK = 1 << 15
@@ -43,10 +44,10 @@ class Phase(IntEnum):
 class HostReducer:
     """Shared memory inside the host, the leaders' ring between hosts."""
 
-    def __init__(self, communicator: Communicator, segments: Sequence[Segment], ring: Ranks) -> None:
-        """Take the segments of the group's ranks on this host, ascending, and the group's first rank on each host."""
+    def __init__(self, communicator: Communicator, segments: Sequence[Segment], ring: Ranks, neighbours: Neighbours) -> None:
+        """Take the segments and processes of the group's ranks on this host, ascending, and the group's first rank on each host."""
         context = communicator.context
-        self._communicator, self._segments = communicator, segments
+        self._communicator, self._segments, self._neighbours = communicator, segments, neighbours
         self._place = [segment.rank for segment in segments].index(context.rank)
         self._mine = segments[self._place]
         self._leader = segments[0]
@@ -69,12 +70,17 @@ class HostReducer:
         self._advance()
 
     def finish(self) -> None:
-        """Work and wait until every buffer holds its sum and nobody needs mine any more."""
-        until = time.monotonic() + self._communicator.context.deadline_s
+        """Work and wait until every buffer holds its sum and nobody needs mine any more; RingEnded if a rank of the host has ended."""
+        began = time.monotonic()
+        until, ask_at = began + self._communicator.context.deadline_s, began + ASK_AFTER_S
         while self._open:
             if not self._advance():
-                if time.monotonic() > until:
+                now = time.monotonic()
+                if now > until:
                     raise self._lateness()
+                if now > ask_at:
+                    self._require_running()
+                    ask_at = now + ASK_AFTER_S
                 time.sleep(NAP_S)
         self._round += 1
 
@@ -168,9 +174,22 @@ class HostReducer:
             with self._fence:
                 pass
 
+    def _awaited(self) -> list[int]:
+        """The ranks of this host that the first open buffer waits for; none where it waits for the ring between hosts."""
+        index, phase = next(iter(self._open.items()))
+        awaited = self._segments
+        if phase is Phase.SUMMED and self._ring is not None and self._mine is not self._leader:
+            awaited, phase = [self._leader], Phase.RUNG
+        return [segment.rank for segment in awaited if segment.counters[phase, index] < self._round]
+
+    def _require_running(self) -> None:
+        missed = sorted(self._neighbours.ended(self._awaited()).intersection(self._awaited()))  # asked again: its last act may come first
+        if missed:
+            raise RingEnded("the sum of gradients", cause=f"the process of rank {missed[0]} has ended")
+
     def _lateness(self) -> DeadlinePassed:
         index, phase = next(iter(self._open.items()))
-        late = [segment.rank for segment in self._segments if segment.counters[phase, index] < self._round]
+        late = self._awaited()
         rank, deadline = self._communicator.context.rank, self._communicator.context.deadline_s
         whom = f"ranks {late} of its host" if late else "the ring between hosts"
         return DeadlinePassed(

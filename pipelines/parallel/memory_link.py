@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import array
 import os
+import resource
 import select
 import socket
 import struct
@@ -24,6 +25,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sparkring.errors import PipelineShapeError
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.payload import HEADER_BYTES, Layout, pack_header, read, unpack_header, write
 from sparkring.pipelines.parallel.shared_buffers import Pool, SharedBuffer, adopt
@@ -66,11 +68,15 @@ class MemoryLink:
         """See Link: the tensors are copied, so they may change at once. Shapes go with the datagram, whatever the rows."""
         header = pack_header(layout)
         buffer, handle = self._pool.take(layout.nbytes)
-        write(layout, tensors, buffer.payload)
         try:
+            write(layout, tensors, buffer.payload)
             self._tell(_WORD.pack(PAYLOAD, self._numbers[edge], slot, buffer.number, len(header)) + header, handle)
         except Ended:
+            _drop(handle)
             self._raise_refusal()
+            raise
+        except PipelineShapeError:  # of what cannot be sent at all
+            _drop(handle)
             raise
 
     def refuse(self, edge: Edge, slot: int, *, agreed: Layout, found: Layout, until: float) -> None:
@@ -109,6 +115,8 @@ class MemoryLink:
         """See Link."""
         with self._calm:
             self._gone = self._gone or "closed"
+            for _, handle in self._late:
+                _drop(handle)
             self._late.clear()
         self._socket.close()
         self._arrived.clear()
@@ -175,8 +183,7 @@ class MemoryLink:
         except OSError as error:
             self._gone = error.strerror or "its socket is gone"
             raise Ended(self._gone) from None
-        if handle is not None:
-            os.close(handle)
+        _drop(handle)
         return True
 
     def _hand_over(self) -> None:
@@ -194,6 +201,12 @@ class MemoryLink:
                     return
 
 
+def _drop(handle: int | None) -> None:
+    """Close a buffer's file here: the other rank has it, or will never take it."""
+    if handle is not None:
+        os.close(handle)
+
+
 def open_memory_links(communicator: Communicator, edges: Sequence[Edge]) -> dict[int, MemoryLink] | None:
     """Connect this rank with those of its host that it shares an edge with. Every rank of the ring calls this.
 
@@ -204,6 +217,7 @@ def open_memory_links(communicator: Communicator, edges: Sequence[Edge]) -> dict
         The links by rank; None on all ranks if some cannot reach each other (no /dev/shm, or a container that hides it).
     """
     context = communicator.context
+    _allow_files()
     mine = [edge for edge in edges if context.rank in edge[:2]]
     peers = sorted({rank for edge in mine for rank in edge[:2]} - {context.rank})
     path = _path(context.token, context.rank)
@@ -226,6 +240,13 @@ def open_memory_links(communicator: Communicator, edges: Sequence[Edge]) -> dict
         return None
     return {peer: MemoryLink(connected, [edge for edge in mine if peer in edge[:2]])
             for peer, connected in sockets.items() if connected is not None}
+
+
+def _allow_files() -> None:
+    """Take as many open files as this process may have: each buffer's map keeps one in both ranks, and 1024 is a usual limit."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # no limit at all is more than the kernel gives
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _path(token: str, rank: int) -> Path:

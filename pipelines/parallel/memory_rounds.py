@@ -9,15 +9,15 @@ said that after reading round r. Order alone tells rounds apart: all ranks of th
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import psutil
 import torch
 from torch import Tensor
 
 from sparkring.errors import DeadlinePassed, RingEnded
+from sparkring.pipelines.parallel import neighbours
+from sparkring.pipelines.parallel.neighbours import Neighbours, myself
 from sparkring.pipelines.parallel.shared_buffers import fence
 from sparkring.pipelines.parallel.shared_segment import Segment
 
@@ -29,8 +29,6 @@ FILLED = 0
 LOOKS = 200
 """How often a rank looks before it sleeps between looks: shards finish a layer at nearly the same time."""
 NAP_S, LONGEST_NAP_S = 0.00005, 0.002
-ASK_AFTER_S = 0.2
-"""How long a rank waits before it asks whether those it waits for still run, and then between questions."""
 
 
 class MemoryRounds:
@@ -47,17 +45,13 @@ class MemoryRounds:
         self.size, self.place = len(segments), place
         self._segments, self._deadline_s = segments, deadline_s
         self._round = 0
-        self._processes: Mapping[int, psutil.Process] = {}
+        self._neighbours = Neighbours({})
 
     def know_each_other(self) -> None:
-        """Tell the others which process this is, so that a wait for one that has ended ends too; a round like any other.
-
-        Where ranks cannot see each other's processes, in containers of their own, waits end at the deadline only.
-        """
-        own = psutil.Process()
-        born = [part[:16].clone() for part in self.turn(_numbers(own.pid, int(own.create_time() * 1000)), "processes")]
-        told = {segment.rank: part.view(torch.int64).tolist() for segment, part in zip(self._segments, born, strict=True)}
-        self._processes = {rank: process for rank, (pid, started) in told.items() if (process := _process(pid, started)) is not None}
+        """Tell the others which process this is, so that a wait for one that has ended ends too; a round like any other."""
+        born = [part[:16].clone() for part in self.turn(torch.tensor(myself(), dtype=torch.int64).view(torch.uint8), "processes")]
+        self._neighbours = Neighbours({segment.rank: part.view(torch.int64).tolist()
+                                       for segment, part in zip(self._segments, born, strict=True)})
 
     def turn(self, piece: Tensor, name: str, *, deadline_s: float | None = None) -> list[Tensor]:
         """Show a piece, and see everybody's.
@@ -67,7 +61,7 @@ class MemoryRounds:
             name: For errors only.
             deadline_s: Seconds to wait for the others; default those of the set.
         Returns:
-            All ranks' buffers, in the order of ranks, with the pieces at their beginnings; they stay as they are for two turns.
+            All ranks' buffers, in the order of ranks, with the pieces at their beginnings; good until this rank's next turn.
         Raises:
             DeadlinePassed: a rank of the set does not come.
             RingEnded: the process of one has ended.
@@ -83,8 +77,8 @@ class MemoryRounds:
     def _wait(self, number: int, name: str, deadline_s: float) -> None:
         """Until all of the set have filled this round."""
         looks, nap, began = 0, NAP_S, time.monotonic()
-        ask_at = began + ASK_AFTER_S
-        while late := [segment.rank for segment in self._segments if segment.counters[FILLED, number] < self._round]:
+        ask_at = began + neighbours.ASK_AFTER_S
+        while late := self._late(number):
             looks += 1
             if looks <= LOOKS:
                 continue
@@ -93,34 +87,17 @@ class MemoryRounds:
                 raise DeadlinePassed(f"{name}: other ranks did not join within {deadline_s:g} s (ranks {late}); "
                                      "see their last lines, or raise train.ring.deadline_s if they are only slow.", awaited=late)
             if now > ask_at:
-                self._require_running(late, name)
-                ask_at, nap = now + ASK_AFTER_S, LONGEST_NAP_S
+                self._require_running(late, number, name)
+                ask_at, nap = now + neighbours.ASK_AFTER_S, LONGEST_NAP_S
             time.sleep(nap)
         fence()
 
-    def _require_running(self, ranks: Sequence[int], name: str) -> None:
-        ended = [rank for rank in ranks if rank in self._processes and not _runs(self._processes[rank])]
-        if ended:
-            raise RingEnded(name, cause=f"the process of rank {ended[0]} has ended")
+    def _late(self, number: int) -> list[int]:
+        """Ranks that have not filled this round."""
+        return [segment.rank for segment in self._segments if segment.counters[FILLED, number] < self._round]
 
-
-def _numbers(*values: int) -> Tensor:
-    return torch.tensor(values, dtype=torch.int64).view(torch.uint8)
-
-
-def _process(pid: int, started_ms: int) -> psutil.Process | None:
-    """Another rank's process, if it is one that this rank can see."""
-    if pid == os.getpid():
-        return None
-    try:
-        process = psutil.Process(pid)
-        return process if int(process.create_time() * 1000) == started_ms else None
-    except psutil.Error:
-        return None
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
+    def _require_running(self, late: Sequence[int], number: int, name: str) -> None:
+        ended = self._neighbours.ended(late)
+        missed = sorted(ended.intersection(self._late(number)))  # looked at once more: who fills its last round may end right after that
+        if missed:
+            raise RingEnded(name, cause=f"the process of rank {missed[0]} has ended")

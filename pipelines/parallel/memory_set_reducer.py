@@ -14,16 +14,17 @@ from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.memory_rounds import BUFFERS, PIECE_BYTES, MemoryRounds
 from sparkring.pipelines.parallel.mesh import Ranks
 from sparkring.pipelines.parallel.set_reducer import HorovodSetReducer, SetReducer
-from sparkring.pipelines.parallel.shared_segment import Segment, open_segments
+from sparkring.pipelines.parallel.shared_segment import NOT_NEEDED, Segment, open_segments
 
 
 class MemorySetReducer:
     """Shared memory inside one host."""
 
     def __init__(self, segments: Sequence[Segment], place: int, *, deadline_s: float) -> None:
-        """Take the set's segments in the order of ranks, each with the buffers of ``memory_rounds``; see there."""
+        """Take the set's segments in the order of ranks, each with the buffers of ``memory_rounds``; returns when all have come."""
         self.size, self.place = len(segments), place
         self._rounds = MemoryRounds(segments, place, deadline_s=deadline_s)
+        self._rounds.know_each_other()
 
     def sum_(self, tensor: Tensor, name: str) -> None:
         """Sum chunk by chunk; the name is for the error only, as order alone tells sums apart here."""
@@ -55,7 +56,8 @@ def open_set_reducer(communicator: Communicator, ranks: Ranks) -> SetReducer:
     context = communicator.context
     if context.shared_memory and context.device == "cpu":
         local = tuple(rank for rank in ranks if rank in context.local_ranks)
-        segments = open_segments(communicator, BUFFERS, torch.uint8, ranks=local)
-        if segments is not None and len(local) == len(ranks) > 1:
+        serves = len(local) == len(ranks) > 1
+        segments = open_segments(communicator, BUFFERS if serves else NOT_NEEDED, torch.uint8, ranks=local)
+        if segments is not None and serves:
             return MemorySetReducer(segments, ranks.index(context.rank), deadline_s=context.deadline_s)
     return HorovodSetReducer(communicator, ranks)

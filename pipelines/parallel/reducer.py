@@ -15,8 +15,9 @@ from torch import Tensor
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.host_reducer import HostReducer
 from sparkring.pipelines.parallel.mesh import Ranks, leaders, leaders_of
+from sparkring.pipelines.parallel.neighbours import Neighbours, myself
 from sparkring.pipelines.parallel.ring_reducer import RingReducer
-from sparkring.pipelines.parallel.shared_segment import open_segments
+from sparkring.pipelines.parallel.shared_segment import NOT_NEEDED, open_segments
 
 
 class Reducer(Protocol):
@@ -35,7 +36,7 @@ class Reducer(Protocol):
         ...
 
     def finish(self) -> None:
-        """Wait until every buffer holds its sum; DeadlinePassed if a rank does not come."""
+        """Wait until every buffer holds its sum; DeadlinePassed if a rank does not come, RingEnded if one has ended."""
         ...
 
     def close(self) -> None:
@@ -68,8 +69,10 @@ def open_reducer(communicator: Communicator, sizes: Sequence[int], dtype: torch.
     ring = leaders_of(group, context.hosts)
     hosts_are_shared = len(leaders(context.hosts)) < context.size
     if context.shared_memory and hosts_are_shared and device.type == "cpu":
-        local = tuple(rank for rank in group if rank in context.local_ranks)
-        segments = open_segments(communicator, sizes, dtype, ranks=local)
-        if segments is not None and len(ring) < len(group) and (len(ring) == 1 or communicator.knows(ring)):
-            return HostReducer(communicator, segments, ring)
+        local, serves = tuple(rank for rank in group if rank in context.local_ranks), len(ring) < len(group)
+        told = communicator.gather(torch.tensor([myself()]), name="reducer.processes").tolist()
+        neighbours = Neighbours({rank: told[rank] for rank in local})
+        segments = open_segments(communicator, sizes if serves else NOT_NEEDED, dtype, ranks=local)
+        if segments is not None and serves and (len(ring) == 1 or communicator.knows(ring)):
+            return HostReducer(communicator, segments, ring, neighbours)
     return RingReducer(communicator, [torch.zeros(size, dtype=dtype, device=device) for size in sizes], group)

@@ -36,6 +36,7 @@ class SetReducer(Protocol):
             name: The same on all ranks, and of no other sum at the same time.
         Raises:
             DeadlinePassed: a rank of the set does not come.
+            RingEnded: one has ended.
         """
         ...
 

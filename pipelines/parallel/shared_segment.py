@@ -26,6 +26,8 @@ from sparkring.pipelines.parallel.mesh import Ranks
 FOLDER = Path("/dev/shm")  # noqa: S108 - the memory file system; files are O_EXCL, 0600 and randomly named
 LINE = 64
 PHASES = 3
+NOT_NEEDED = (1,)
+"""Sizes for a rank that shares no memory itself and takes part because others do: memory is reserved for real."""
 
 
 @dataclass(frozen=True)

@@ -56,12 +56,12 @@ class Timeline:
     @cached_property
     def compute_s(self) -> float:
         """From the start of the step until the last F, B, I or W ends."""
-        return max((entry.end_s for entries in self.entries.values() for entry in entries if entry.action.kind in COMPUTE), default=0.0)
+        return compute_s(self.entries)
 
     @cached_property
     def bubbles(self) -> Mapping[Worker, float]:
         """Share of ``compute_s`` in which each worker computes nothing."""
-        return {worker: 1 - busy_s(entries) / self.compute_s if self.compute_s else 0.0 for worker, entries in self.entries.items()}
+        return idle_shares(self.entries)
 
     @property
     def bubble(self) -> float:
@@ -77,6 +77,17 @@ class Timeline:
 def busy_s(entries: tuple[Timed, ...]) -> float:
     """Seconds of F, B, I and W."""
     return sum(entry.end_s - entry.start_s for entry in entries if entry.action.kind in COMPUTE)
+
+
+def compute_s(entries: Entries) -> float:
+    """Seconds until the last F, B, I or W ends."""
+    return max((entry.end_s for done in entries.values() for entry in done if entry.action.kind in COMPUTE), default=0.0)
+
+
+def idle_shares(entries: Entries) -> dict[Worker, float]:
+    """Share of ``compute_s`` in which each worker computes nothing; of a step that was simulated, or of one that was measured."""
+    all_s = compute_s(entries)
+    return {worker: 1 - busy_s(done) / all_s if all_s else 0.0 for worker, done in entries.items()}
 
 
 def simulate(schedule: Schedule, costs: Costs) -> Timeline:

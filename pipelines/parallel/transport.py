@@ -1,7 +1,7 @@
 """Messages between two ranks of a ring: what an executor of stages may count on, whatever carries them.
 
 A message is a list of tensors on an *edge* (who sends, who receives, and a name that says which border and direction) in a
-*slot* (micro-batch modulo a window, so that names stay few and stable). Sending and announcing a receive never wait, so
+*slot* (its micro-batch: the same names step after step). Sending and announcing a receive never wait, so
 ranks may act in any order; only ``receive`` and ``drain`` wait, and they end: with what was sent, with ``PeerSilent`` at the
 deadline or when the other rank has ended, or with ``PipelineShapeError``.
 

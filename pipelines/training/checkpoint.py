@@ -2,6 +2,7 @@
 
     <run>/checkpoints/data/<steps>-<rank>-<mark>.safetensors   each rank's part of the state, written first
     <run>/checkpoints/<steps>.json                             the document that names all parts by hash: the commit
+    <run>/checkpoints/fences/...                               where each life of the ring began (checkpoint_fence.py)
 
 ``<steps>`` counts optimizer steps since the run began, ``<mark>`` tells apart what is written twice. A damaged checkpoint is passed
 over by name and the one before is used. How they come to be beside training: checkpoint_writer.py.
@@ -20,12 +21,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sparkring.errors import CheckpointDamaged, ConfigError
+from sparkring.errors import CheckpointDamaged, CommitConflict, ConfigError, StorageError
 from sparkring.pipelines.data.pieces import Pieces
 from sparkring.pipelines.data.store import numbered, open_store
+from sparkring.pipelines.training.checkpoint_fence import Fences, fence_name, fences_of, later, void_by
 
 FOLDER = "checkpoints"
-DATA = f"{FOLDER}/data"
+DATA, FENCES = f"{FOLDER}/data", f"{FOLDER}/fences"
 PART_NAME = r"[0-9]+-[0-9]+-[0-9a-f]{8}\.safetensors"
 
 
@@ -72,6 +74,8 @@ class CheckpointDocument(BaseModel):
 
     format: Literal[2] = 2
     position: Position
+    generation: int = -1
+    """Life of the ring that made it; -1 where it does not say."""
     validation: dict[str, float] | None = None
     """Held-out metrics, where the checkpoint ends an epoch."""
     content_id: str
@@ -110,6 +114,14 @@ class Checkpoints:
         """Committed checkpoints by optimizer steps, oldest first."""
         return numbered(self._store, FOLDER)
 
+    def generations(self) -> list[int]:
+        """Lives of the ring that have said where they went on from."""
+        return sorted(generation for generation, _ in self._fences())
+
+    def fence(self, generation: int, *, steps: int) -> None:
+        """Say that a life of the ring goes on after so many steps: what an earlier one commits beyond them does not count from now on."""
+        self._store.put(f"{FENCES}/{fence_name(generation, steps)}", b"{}\n")
+
     def put_part(self, state: bytes | Pieces, *, steps: int, rank: int) -> Part:
         """Write one rank's part of a state; nobody sees it before ``commit``. It is hashed while it is written."""
         pieces: Pieces = [state] if isinstance(state, bytes) else state
@@ -129,39 +141,56 @@ class Checkpoints:
         return self._store.size(f"{FOLDER}/{number}.json") is not None
 
     def commit(self, document: CheckpointDocument) -> str:
-        """Make a checkpoint visible whose parts are all written; returns its name."""
-        steps = document.position.steps_done
-        name = f"{FOLDER}/{steps}.json"
-        self._store.put(name, document.model_dump_json(indent=1).encode())  # in place of one of the same step before a restart
-        for number in self.numbers():
-            if number > steps:  # of a life that was damaged and has been overtaken
-                with suppress(OSError):  # this one is committed all the same
-                    self._forget(number)
+        """Make a checkpoint visible whose parts are all written; returns its name.
+
+        Raises:
+            CommitConflict: a later life of the ring has begun; nothing was changed.
+        """
+        steps, generation = document.position.steps_done, document.generation
+        overtaken_by = later(self._fences(), generation)
+        if overtaken_by is not None:
+            raise self._is_over(document, overtaken_by)
+        name, text = f"{FOLDER}/{steps}.json", document.model_dump_json(indent=1).encode()
+        try:
+            self._store.put_if_absent(name, text)
+        except CommitConflict:  # of the same step: before a restart, or, where this one hung since it looked, of a later life
+            there = self._generation_of(steps)
+            if there > generation:
+                raise self._is_over(document, there) from None
+            self._store.put(name, text)
+        self._forget_overtaken(steps, generation)
         return name
 
     def document(self, number: int) -> CheckpointDocument:
         """Read what a checkpoint says of itself.
 
         Raises:
-            CheckpointDamaged: it cannot be read.
+            CheckpointDamaged: it is gone, makes no sense, or does not count.
+            StorageError: it cannot be read now.
         """
-        name = f"{FOLDER}/{number}.json"
-        try:
-            return CheckpointDocument.model_validate_json(self._store.read(name))
-        except (OSError, ValidationError) as error:
-            raise CheckpointDamaged(f"checkpoint {self._store.path(name)} cannot be read: {str(error).splitlines()[0]}") from None
+        document = self._document(number)
+        fence = _void_by(self._fences(), document)
+        if fence is not None:
+            raise CheckpointDamaged(f"checkpoint {self._store.path(f'{FOLDER}/{number}.json')} does not count: generation "
+                                    f"{document.generation} committed it late, generation {fence[0]} had gone on after {fence[1]} steps")
+        return document
 
     def read(self, number: int) -> Checkpoint:
         """Read one checkpoint and check its hashes.
 
         Raises:
             CheckpointDamaged: a file is missing or not what was committed.
+            StorageError: it cannot be read now.
         """
         document = self.document(number)
         return Checkpoint(document, tuple(self._read_part(number, part) for part in document.parts))
 
     def latest(self) -> tuple[Checkpoint | None, list[CheckpointDamaged]]:
-        """The latest whole checkpoint, or None, and the damaged ones that were passed over."""
+        """The latest whole checkpoint, or None, and the damaged ones that were passed over.
+
+        Raises:
+            StorageError: whether one is whole cannot be known now.
+        """
         damaged: list[CheckpointDamaged] = []
         for number in reversed(self.numbers()):
             try:
@@ -171,8 +200,10 @@ class Checkpoints:
         return None, damaged
 
     def best(self) -> Checkpoint | None:
-        """The whole checkpoint with the lowest held-out loss, or None."""
-        for _, number in _judged(self._documents()):
+        """The whole checkpoint with the lowest held-out loss, or None; StorageError where that cannot be known now."""
+        fences = self._fences()
+        counting = {number: document for number, document in self._documents().items() if _void_by(fences, document) is None}
+        for _, number in _judged(counting):
             try:
                 return self.read(number)
             except CheckpointDamaged:
@@ -180,12 +211,13 @@ class Checkpoints:
         return None
 
     def retain(self, keep: int) -> None:
-        """Delete all but the latest ``keep`` and the best: first documents, then the parts that no document names.
+        """Delete all but the latest ``keep`` and the best of those that count: first documents, then the parts that no document names.
 
         Parts of more steps than the latest checkpoint has stay: some rank may just be writing them.
         """
-        documents = self._documents()
-        kept = set(sorted(documents)[-keep:]) | {number for _, number in _judged(documents)[:1]}
+        documents, fences = self._documents(), self._fences()
+        counting = {number: document for number, document in documents.items() if _void_by(fences, document) is None}
+        kept = set(sorted(counting)[-keep:]) | {number for _, number in _judged(counting)[:1]}
         for number in documents.keys() - kept:
             self._store.delete(f"{FOLDER}/{number}.json")
         needed = {part.name for number in kept for part in documents[number].parts}
@@ -193,32 +225,77 @@ class Checkpoints:
             if file not in needed and re.fullmatch(PART_NAME, file) and int(file.partition("-")[0]) <= max(kept, default=-1):
                 self._store.delete(f"{DATA}/{file}")
 
+    def _is_over(self, document: CheckpointDocument, later_one: int) -> CommitConflict:
+        name = self._store.path(f"{FOLDER}/{document.position.steps_done}.json")
+        return CommitConflict(f"generation {document.generation} is over: generation {later_one} of the run has begun, and its checkpoints "
+                              f"count; {name} was not committed. End what is left of the older one.")
+
+    def _forget_overtaken(self, steps: int, generation: int) -> None:
+        """Delete what lives up to this one have of more steps, now that one of fewer counts; where storage is away, they stay a while."""
+        with suppress(OSError):
+            for number in self.numbers():
+                if number > steps and self._generation_of(number) <= generation:
+                    self._forget(number)
+
     def _forget(self, number: int) -> None:
         """Delete a checkpoint, and the parts that it names if that can be read."""
         parts: tuple[Part, ...] = ()
         with suppress(CheckpointDamaged):
-            parts = self.document(number).parts
+            parts = self._document(number).parts
         self._store.delete(f"{FOLDER}/{number}.json")
         for part in parts:
             self._store.delete(f"{DATA}/{part.name}")
 
     def _read_part(self, number: int, part: Part) -> bytes:
         where = f"checkpoint {self._store.path(f'{FOLDER}/{number}.json')}: its part {part.name}"
-        try:
-            state = self._store.read(f"{DATA}/{part.name}")
-        except OSError as error:
-            raise CheckpointDamaged(f"{where} cannot be read: {str(error).splitlines()[0]}") from None
+        state = self._read(f"{DATA}/{part.name}", where)
         found = hashlib.sha256(state).hexdigest()
         if found != part.sha256:
             raise CheckpointDamaged(f"{where} has {len(state)} bytes with SHA-256 {found}, it was committed with {part.bytes} and "
                                     f"{part.sha256}")
         return state
 
+    def _fences(self) -> Fences:
+        return fences_of(self._store.names(FENCES))
+
+    def _generation_of(self, number: int) -> int:
+        """The life of the ring that made a checkpoint; -1 where its document is damaged."""
+        try:
+            return self._document(number).generation
+        except CheckpointDamaged:
+            return -1
+
+    def _document(self, number: int) -> CheckpointDocument:
+        """Whether it counts or not."""
+        name = f"{FOLDER}/{number}.json"
+        where = f"checkpoint {self._store.path(name)}"
+        text = self._read(name, where)
+        try:
+            return CheckpointDocument.model_validate_json(text)
+        except ValidationError as error:
+            raise CheckpointDamaged(f"{where} cannot be read: {str(error).splitlines()[0]}") from None
+
+    def _read(self, name: str, where: str) -> bytes:
+        """The bytes of a file.
+
+        Raises:
+            CheckpointDamaged: it is gone.
+            StorageError: it cannot be read now. To take that for damage would have a run go on from an older one, and void the newer.
+        """
+        try:
+            return self._store.read(name)
+        except OSError as error:
+            said = str(error).partition("\n")[0] or type(error).__name__
+            if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
+                raise CheckpointDamaged(f"{where} cannot be read: {said}") from None
+            raise StorageError(f"{where} cannot be read now ({said}), which does not make it a damaged one; mend the storage and run the "
+                               "same command again, or delete that checkpoint to go on from the one before.") from error
+
     def _documents(self) -> dict[int, CheckpointDocument]:
         documents = {}
         for number in self.numbers():
             try:
-                documents[number] = self.document(number)
+                documents[number] = self._document(number)
             except CheckpointDamaged:
                 continue  # `latest` names it
         return documents
@@ -229,6 +306,10 @@ def _sha256(pieces: Pieces) -> str:
     for piece in pieces:
         digest.update(piece)
     return digest.hexdigest()
+
+
+def _void_by(fences: Fences, document: CheckpointDocument) -> tuple[int, int] | None:
+    return void_by(fences, generation=document.generation, steps=document.position.steps_done)
 
 
 def _judged(documents: dict[int, CheckpointDocument]) -> list[tuple[float, int]]:

@@ -11,10 +11,9 @@ written of it is taken back, so that a full disk does not fill further.
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,11 +23,10 @@ from torch import Tensor
 
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.memory_exchange import open_exchange
+from sparkring.pipelines.parallel.together import in_thread
 from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints, Part
 from sparkring.pipelines.training.safetensors_pieces import safetensors_pieces
 
-PATIENCE_S = 2.0
-"""A checkpoint that is due so soon after the one before waits for it to be written; later it is put off, and training goes on."""
 UPLOAD_DEADLINE_S = 1800.0
 """How long a rank waits for the others' parts, which may be large and their storage slow."""
 
@@ -44,6 +42,8 @@ class Saved:
     """Seconds that training stood still for it."""
     seconds: float
     """From its beginning to its end."""
+    steps: int = 0
+    """Optimizer steps that were done meanwhile."""
     bytes: int = 0
     """Of all parts."""
     failure: str = ""
@@ -56,7 +56,7 @@ class CheckpointWriter:
     """Writes one rank's parts of checkpoints, one checkpoint at a time."""
 
     def __init__(self, checkpoints: Checkpoints, communicator: Communicator, *, keep: int,
-                 settle: Callable[[], None] = lambda: None) -> None:
+                 settle: Callable[[], None] = lambda: None, steps_done: Callable[[], int] = lambda: 0) -> None:
         """Write nothing yet.
 
         Args:
@@ -64,7 +64,9 @@ class CheckpointWriter:
             communicator: Of its ranks, all of which make their writer at the same point.
             keep: How many of the latest checkpoints stay, beside the best one.
             settle: Sees that what must be in storage before a commit is there, this rank's events; OSError where it is not.
+            steps_done: Optimizer steps that this rank has done by now.
         """
+        self._steps_done = steps_done
         self._checkpoints, self._communicator, self._keep, self._settle = checkpoints, communicator, keep, settle
         self._beside = open_exchange(communicator)
         self._running: Future[Saved] | None = None
@@ -76,18 +78,19 @@ class CheckpointWriter:
         """Whether the checkpoint that was finished last was not committed, as far as this rank knows."""
 
     @property
-    def lags(self) -> bool:
-        """Whether a checkpoint is still being written that was begun a while ago."""
-        return self._running is not None and not self._running.done() and time.perf_counter() - self._began > PATIENCE_S
+    def writing(self) -> bool:
+        """Whether a checkpoint is still being written."""
+        return self._running is not None and not self._running.done()
 
-    def begin(self, part: Mapping[str, Tensor], document: CheckpointDocument) -> None:
+    def begin(self, part: Mapping[str, Tensor], document: CheckpointDocument, *, since: float | None = None) -> None:
         """Start to write a checkpoint; all ranks call it at the same step.
 
         Args:
             part: This rank's tensors of the state by name; they may change as soon as this returns.
             document: What rank 0 is to commit, without its parts.
+            since: When training began to stand still for it, by ``time.perf_counter``; default now.
         """
-        began = time.perf_counter()
+        began = time.perf_counter() if since is None else since
         self.finish()
         self._copies = {name: _copied(tensor, self._copies.get(name)) for name, tensor in part.items()}
         self._start(document, began, time.perf_counter() - began)
@@ -111,22 +114,37 @@ class CheckpointWriter:
             self._unheard.append(saved)
             self._running, self.failed = None, bool(saved.failure)
 
+    def ended(self, within_s: float) -> bool:
+        """Whether nothing is being written any more, ``within_s`` seconds from now at most."""
+        return self._running is None or bool(wait([self._running], timeout=within_s).done)
+
+    def hold(self, patience_s: float) -> float:
+        """Wait until the checkpoint is there that is being written, or was begun ``patience_s`` ago; seconds that were waited."""
+        began = time.perf_counter()
+        left_s = self._began + patience_s - began
+        if self._running is None or left_s <= 0:
+            return 0.0
+        wait([self._running], timeout=left_s)
+        return time.perf_counter() - began
+
     def _start(self, document: CheckpointDocument, began: float, held_up_s: float) -> None:
         self._document, self._began = document, began
-        self._running = _in_background(partial(self._write, self._copies, document, began, held_up_s))
+        self._running = in_thread(partial(self._write, self._copies, document, began, held_up_s), name="sparkring-checkpoint")
 
     def _write(self, tensors: Mapping[str, Tensor], document: CheckpointDocument, began: float, held_up_s: float) -> Saved:
         """In the thread."""
         name = failure = untidy = ""
         parts: tuple[Part, ...] = ()
+        steps = 0
         try:
             parts = self._exchange(self._put(tensors, document), document.position.steps_done)
             if self._communicator.context.rank == 0:
                 name = self._commit(document.model_copy(update={"parts": parts}))
+                steps = max(0, self._steps_done() - document.position.steps_done)
                 untidy = self._tidy()
         except Exception as error:  # noqa: BLE001 (whatever storage or network say: a checkpoint is no reason to end the run)
             failure = f"{type(error).__name__}: {error}"
-        return Saved(document, name, held_up_s, time.perf_counter() - began, sum(part.bytes for part in parts), failure, untidy)
+        return Saved(document, name, held_up_s, time.perf_counter() - began, steps, sum(part.bytes for part in parts), failure, untidy)
 
     def _commit(self, document: CheckpointDocument) -> str:
         try:
@@ -180,13 +198,6 @@ class CheckpointWriter:
             return self._communicator.gather_bytes_beside(words, name=name, deadline_s=UPLOAD_DEADLINE_S)
         mine = torch.frombuffer(bytearray(words), dtype=torch.uint8)
         return [part.numpy().tobytes() for part in self._beside.gather(mine, name, deadline_s=UPLOAD_DEADLINE_S)]
-
-
-def _in_background(work: Callable[[], Saved]) -> Future[Saved]:
-    """Run ``work``, which raises nothing, in a thread that does not keep a rank alive whose ring has failed."""
-    future: Future[Saved] = Future()
-    threading.Thread(target=lambda: future.set_result(work()), name="sparkring-checkpoint", daemon=True).start()
-    return future
 
 
 def _copied(tensor: Tensor, used: Tensor | None) -> Tensor:

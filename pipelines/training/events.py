@@ -57,6 +57,11 @@ class EventWriter:
         self.head = ""
         """Hash of the last record; empty before the first."""
 
+    @property
+    def generation(self) -> int:
+        """Whose records these are."""
+        return self._common["generation"]
+
     def write(self, event: str, **values: Any) -> None:
         """Append one record of kind ``event``."""
         record = {"event": event, "time": round(time.time(), 6), **self._common, **values}

@@ -16,9 +16,10 @@ import math
 import os
 import socket
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,11 +30,13 @@ from sparkring.errors import DatasetError, NotFinite, SparkringError
 from sparkring.models.build import list_blocks
 from sparkring.pipelines.data.loader import Batch
 from sparkring.pipelines.data.manifest import ROW_ID, Dataset
+from sparkring.pipelines.data.patience import patiently
 from sparkring.pipelines.data.receipts import ReceiptMaker, combined
 from sparkring.pipelines.data.rowhash import add, from_hex, rows_digest, to_hex
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints, Position
+from sparkring.pipelines.parallel.together import do_together
+from sparkring.pipelines.training.checkpoint import Checkpoint, CheckpointDocument, Checkpoints, Position
 from sparkring.pipelines.training.events import EventWriter
 from sparkring.pipelines.training.held_out import judge
 from sparkring.pipelines.training.job import TrainJob, TrainSummary
@@ -123,7 +126,8 @@ class _RankTrainer:
             position = self._epoch(position)
         self._saver.finish()
         self._trainee.close()
-        summary = self._finish(position, resumed_at=start.steps_done) if self._context.rank == 0 else None
+        finish = partial(self._finish, position, resumed_at=start.steps_done) if self._context.rank == 0 else None
+        summary = do_together(self._communicator, finish, name="finish")
         self._events.write("end", seconds=round(time.perf_counter() - began, 3))
         return summary
 
@@ -135,13 +139,16 @@ class _RankTrainer:
         if not found and isinstance(self._trainee, WholeTrainee):  # rank 0's, for good measure
             self._trainee.unpack([self._communicator.broadcast_bytes(self._trainee.whole(), name="start.fresh")])
         self._trainee.require_equal()
+        self._saver.go_on(position.steps_done)
         if not found and self._config.train.on_nonfinite == "rollback":
             self._save(position)  # there has to be one to go back to
         return position
 
     def _restore(self) -> tuple[Position, bool]:
         """Give every rank what it holds of the last checkpoint, and the position; whether there is one."""
-        position, state = self._latest() if self._context.rank == 0 else (Position(), ())
+        find = partial(patiently, self._checkpoints.latest) if self._context.rank == 0 else None
+        latest = do_together(self._communicator, find, name="start.latest")
+        position, state = self._whole(*latest) if latest else (Position(), ())
         told = self._communicator.broadcast_bytes(json.dumps([position.model_dump(), len(state)]).encode(), name="start.position")
         values, parts = json.loads(told)
         if parts:
@@ -149,9 +156,8 @@ class _RankTrainer:
                                   for number in range(parts)])
         return Position.model_validate(values), parts > 0
 
-    def _latest(self) -> tuple[Position, tuple[bytes, ...]]:
-        """Rank 0's latest whole checkpoint, or no state; damaged ones are named in the events."""
-        checkpoint, damaged = self._checkpoints.latest()
+    def _whole(self, checkpoint: Checkpoint | None, damaged: Sequence[SparkringError]) -> tuple[Position, tuple[bytes, ...]]:
+        """Of rank 0's latest whole checkpoint, or no state; damaged ones are named in the events."""
         for error in damaged:
             self._events.write("warning", text=str(error))
         return (checkpoint.document.position, checkpoint.state) if checkpoint else (Position(), ())
@@ -187,7 +193,7 @@ class _RankTrainer:
                     self._save(position)
                     if self._stopping:
                         return position
-                self._saver.hear()
+                self._saver.after(position.steps_done)
                 waiting = time.perf_counter()
         position = self._shared(position)
         self._require_exact(position)
@@ -206,7 +212,7 @@ class _RankTrainer:
         train = self._config.train
         rate = learning_rate(position.steps_done, total_steps=train.epochs * self._steps, config=train.optimizer)
         left_out = self._rollbacks.leaves_out(position.steps_done)
-        result = LEFT_OUT if left_out else self._trainee.step(batch, rate, self._signals.now(writing=self._saver.lags))
+        result = LEFT_OUT if left_out else self._trainee.step(batch, rate, self._votes(position))
         self._stopping = result.signals.stop > 0
         digest = rows_digest(batch.tensors[ROW_ID].numpy()) if self._receipts else 0
         self._digest = add([self._digest, digest])
@@ -218,12 +224,16 @@ class _RankTrainer:
         if not result.updated and not left_out:
             self._not_finite(position, result)
         steps_done = position.steps_done + 1
-        due = self._saver.due(steps_done, result.signals) or self._stopping
+        due = self._saver.due(result.signals) or self._stopping
         return position.model_copy(update={
             "step": position.step + 1, "steps_done": steps_done,
             "loss_sum": position.loss_sum + (result.loss * batch.global_rows if result.updated else 0.0),
             "rows": position.rows + batch.global_rows,
             "rows_left_out": position.rows_left_out + (0 if result.updated else batch.global_rows)}), due
+
+    def _votes(self, position: Position) -> Signals:
+        """What this rank says in the step that begins."""
+        return self._signals.now(due=self._saver.wants(position.steps_done + 1), writing=self._saver.writing)
 
     def _not_finite(self, position: Position, result: StepResult) -> None:
         """A step of which no update came, on all ranks alike."""
@@ -256,6 +266,7 @@ class _RankTrainer:
         self._trainee.require_equal()
         self._events.write("rollback", epoch=position.epoch, step=position.step - 1, steps_done=to.steps_done, text=f"{where}; {said}")
         self._events.next_generation()
+        self._saver.go_on(to.steps_done)
         self._write_start(to)
         self._receipts = self._receipt_maker()
         self._digest, self._sealed = 0, ""
@@ -328,7 +339,7 @@ class _RankTrainer:
         if position.epoch < self._config.train.epochs:
             return TrainSummary(steps=position.steps_done, resumed_at=resumed_at, receipts=position.receipts, interrupted=True,
                                 failed_checkpoints=self._saver.failures)
-        best = self._checkpoints.best()
+        best = patiently(self._checkpoints.best)
         if best is None or best.document.validation is None:
             raise SparkringError(f"{self._job.run_url} has no whole checkpoint of a finished epoch left; run the same command again.")
         card = ModelCard(

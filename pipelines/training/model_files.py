@@ -62,7 +62,7 @@ def save_model(run_url: str, weights: Mapping[str, Tensor], card: ModelCard) -> 
     store = open_store(run_url)
     data = save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()})
     committed = card.model_copy(update={"weights_sha256": hashlib.sha256(data).hexdigest()})
-    store.put(_weights_name(committed), data)
+    store.put_pieces(_weights_name(committed), [data])  # large files go to S3 in parts: one PUT takes 5 GB at most
     store.put(CARD, committed.model_dump_json(indent=1).encode())
     return committed
 

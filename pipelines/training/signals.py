@@ -1,10 +1,10 @@
-"""What ranks tell each other with every step, beside the loss: whether to stop, whether to save, whether storage lags behind.
+"""What ranks tell each other with every step, beside the loss: whether to stop, to save, or to wait with that.
 
 Each rank says 0 or 1, the sums reach all of them in the same step, so all do the same after it, without an exchange of their own.
 
     asked to stop   by SIGTERM (a machine that is taken away), or on rank 0 by a document that the driver puts into the run folder
-    time to save    by the clock of rank 0
-    still writing   the checkpoint before, for so long that the next one had better wait
+    time to save    on rank 0: by its clock, or by the steps since the last one (checkpoint_pace.py)
+    still writing   the checkpoint before: the next one is begun once it is there
 """
 
 from __future__ import annotations
@@ -74,14 +74,15 @@ class SignalSource:
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
 
-    def now(self, *, writing: bool = False) -> Signals:
+    def now(self, *, due: bool = False, writing: bool = False) -> Signals:
         """What this rank says in the step that begins.
 
         Args:
-            writing: Whether the checkpoint before still holds it up.
+            due: Whether the steps since the last checkpoint ask for one after this step; only rank 0 is heard.
+            writing: Whether it is still writing a checkpoint.
         """
-        due = self._speaks and self._save_every_s is not None and time.monotonic() - self._saved >= self._save_every_s
-        return Signals(stop=float(self._asked.is_set()), save=float(due), writing=float(writing))
+        due = due or (self._save_every_s is not None and time.monotonic() - self._saved >= self._save_every_s)
+        return Signals(stop=float(self._asked.is_set()), save=float(self._speaks and due), writing=float(writing))
 
     def saved(self) -> None:
         """A checkpoint has been begun: its time counts from now on."""

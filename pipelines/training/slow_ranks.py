@@ -83,7 +83,12 @@ class StepSeconds:
         self._steps.append((data_s, compute_s, comm_s))
 
     def take(self) -> tuple[float, float, float, float]:
-        """(steps, data, compute, communication) added up since this was asked last: what a rank tells the others."""
+        """(steps, data, compute, communication) added up since they were told last: what a rank tells the others.
+
+        As long as there are too few, none: they are told with those to come.
+        """
+        if len(self._steps) <= FEWEST_STEPS:
+            return 0.0, 0.0, 0.0, 0.0
         kept = sorted(self._steps, key=lambda step: step[0] + step[1])[:-1]
         self._steps = []
         data, compute, comm = (sum(step[place] for step in kept) for place in range(3))

@@ -60,7 +60,7 @@ class Stages:
                                                       dynamic_shapes=train.parallel.dynamic_shapes)
         self.executor = Executor(layout.schedule, Worker(place.stage, place.replica), self.chunks,
                                  rank_of=partial(layout.rank_of, shard=place.shard), transport=self.transport,
-                                 recompute=train.parallel.recompute)
+                                 recompute=train.parallel.recompute_of(place.stage))
 
     def micro_batches(self, batch: Batch) -> MicroBatches:
         """This rank's part of a batch."""

@@ -122,7 +122,7 @@ class Saboteur:
         elif kind == "delay":
             pause(os.getpid(), DELAY_S)
         elif kind == "worker":
-            os.kill(os.getppid(), signal.SIGKILL)
+            os.kill(int(os.environ.get("SPARKRING_TASK") or os.getppid()), signal.SIGKILL)
         elif kind == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         else:

@@ -224,7 +224,7 @@ def _container_problems(spark: SparkSession, needs: Needs) -> Problems:
     overhead_mb = megabytes(given, unit="m") if given else max(384 * 1024**2 / MB, factor * heap_mb)
     cores, cpus = (int(setting(spark, key) or 1) for key in ("spark.executor.cores", "spark.task.cpus"))
     ranks = max(1, min(cores // cpus, needs.train.num_ranks))
-    need_mb = needs.memory_mb(ranks)
+    need_mb = needs.container_mb(ranks)
     if overhead_mb >= need_mb:
         return []
     found = f"an executor's container has {overhead_mb:,.0f} MB beside the JVM's heap, {ranks} rank(s) in it need about {need_mb:,.0f}"

@@ -10,6 +10,8 @@ from sparkring.pipelines.data.order import default_lanes
 MB = 1_000_000
 RANK_MB = 700
 """Memory of a rank before it holds a row: Python, torch and Horovod take 530 MB (measured), and the heap grows."""
+SERVER_MB = 520
+"""What a process off which ranks are forked has resident (measured). Its rank shares most of it; a container's count does not see that."""
 SPARK_MB = 1500
 """Memory of a Spark driver or executor with the default heap at work."""
 OPEN_AT_ONCE = 2
@@ -45,3 +47,8 @@ class Needs:
         lanes = self.train.lanes or default_lanes(self.train.num_ranks)
         open_mb = OPEN_AT_ONCE * self.row_group_mb * -(-lanes * ranks // self.train.num_ranks)
         return ranks * RANK_MB + open_mb
+
+    def container_mb(self, ranks: int) -> float:
+        """What YARN and Kubernetes may count for ``ranks`` ranks in one container."""
+        forked = self.train.ring.fork_ranks and self.train.ring.launcher == "barrier"
+        return self.memory_mb(ranks) + ranks * SERVER_MB * forked

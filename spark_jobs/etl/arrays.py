@@ -20,11 +20,13 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
 from sparkring.conf.schema import FeaturesConfig, RawConfig
+from sparkring.errors import ConfigError
 from sparkring.pipelines.data.manifest import DataField
 from sparkring.spark_jobs.etl.npy import npy_column
 from sparkring.spark_jobs.etl.petastorm_schema import stored_type
@@ -84,9 +86,39 @@ def _checked(values: pa.Array, field: DataField) -> pa.Array:
     """The numbers in the wanted type; one that it cannot hold raises (``ArrowInvalid`` is a ValueError)."""
     if values.null_count:
         raise ValueError(f"column {field.name} holds arrays with nulls; fill them in the query")
-    if field.dtype.startswith("float"):  # fewer digits are no error
-        return values.cast(pa.float64()).cast(pa.from_numpy_dtype(np.dtype(field.dtype)))
-    return values.cast(pa.from_numpy_dtype(np.dtype(field.dtype)))
+    wanted = pa.from_numpy_dtype(np.dtype(field.dtype))
+    if field.dtype.startswith("float"):  # fewer digits are no error, and neither are an infinity and NaN that were there before
+        doubles = values.cast(pa.float64())
+        narrow = doubles.cast(wanted)
+        _refuse(doubles, pc.and_(pc.is_finite(doubles), pc.invert(pc.is_finite(narrow))), field)
+        return narrow
+    if field.dtype == "bool" and not pa.types.is_boolean(values.type):  # a cast would make true of all but 0
+        doubles = values.cast(pa.float64())
+        _refuse(doubles, pc.invert(pc.is_in(doubles, value_set=pa.array([0.0, 1.0]))), field)
+        return doubles.cast(pa.int8()).cast(wanted)
+    return values.cast(wanted)
+
+
+def _refuse(values: pa.Array, wrong: pa.Array, field: DataField) -> None:
+    """Raise if any is wrong."""
+    found = values.filter(wrong)
+    if len(found):
+        raise ValueError(f"column {field.name} holds {found[0].as_py():g}, which {field.dtype} cannot hold; correct dtype or the query")
+
+
+def require_pad(config: RawConfig) -> None:
+    """See that a ragged column is filled up with a number of its own type.
+
+    Raises:
+        ConfigError: its type has no such number: NumPy would cut it to another.
+    """
+    if config.pad is None or config.dtype.startswith("float"):
+        return
+    kind = np.dtype(config.dtype)
+    least, most = (0, 1) if kind == np.bool_ else (np.iinfo(kind).min, np.iinfo(kind).max)
+    if not (least <= config.pad <= most and config.pad == round(config.pad)):
+        raise ConfigError(f"prepare.features.raw: {config.column} is filled up with {config.pad:g}, which {config.dtype} cannot hold; "
+                          "give another pad or dtype.")
 
 
 def _packed(values: NDArray[np.generic], lengths: NDArray[np.int32], field: DataField) -> pa.Array:

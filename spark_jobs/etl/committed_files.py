@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sparkring.errors import EnvironmentProblem, StorageError
 from sparkring.pipelines.data.manifest import DataFile
 from sparkring.pipelines.data.store import Store
+from sparkring.spark_jobs.etl.literal_paths import literal
 from sparkring.spark_jobs.session import spark_path
 from sparkring.spark_jobs.spark_errors import CLIENTS, SPARK_ERRORS, lacks_client, reason
 
@@ -28,9 +29,10 @@ def read_committed(spark: SparkSession, store: Store, files: Iterable[DataFile])
     Raises:
         EnvironmentProblem: Spark has no client for such a store.
         StorageError: Spark cannot open a file.
+        ConfigError: no reader of Spark takes the name of its folder.
     """
     try:
-        frame = spark.read.parquet(*(spark_path(store.path(file.path)) for file in files))
+        frame = spark.read.parquet(*(literal(spark_path(store.path(file.path))) for file in files))
         _ = frame.schema  # over Connect nothing was looked at until here
     except SPARK_ERRORS as error:
         if lacks_client(error):

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sparkring.conf.schema import PrepareConfig, RawConfig
+from sparkring.conf.schema import FeaturesConfig, PrepareConfig, RawConfig
 from sparkring.pipelines.data.manifest import LABEL, ROW_ID, Augment, DataField, ImageSpec, TensorSpec
 from sparkring.pipelines.data.preprocessing import ImageFeature, Preprocessing, TokensFeature
 from sparkring.spark_jobs.etl.arrays import describe_raw
 
 TOKENS, IMAGE = "tokens", "image"
 """Names of tensors; ``tokens`` is the column's name too."""
+NUMERIC, CATEGORICAL = "numeric", "categorical"
+"""Names of the tensors that are made of a table's columns."""
 
 
 def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple[DataField, ...], tuple[TensorSpec, ...]]:
@@ -28,8 +30,8 @@ def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple
     categorical = tuple(feature.column for feature in preprocessing.with_ids)
     fields = [row_id, DataField(name=config.label, dtype="int32" if multiclass else "int8"),
               *(DataField(name=name, dtype="float32") for name in numeric), *(DataField(name=name, dtype="int32") for name in categorical)]
-    tensors = [TensorSpec(name="numeric", dtype="float32", fields=numeric),
-               TensorSpec(name="categorical", dtype="int64", fields=categorical)] if numeric or categorical else []
+    tensors = [TensorSpec(name=NUMERIC, dtype="float32", fields=numeric),
+               TensorSpec(name=CATEGORICAL, dtype="int64", fields=categorical)] if numeric or categorical else []
     if preprocessing.image is not None:
         image = config.features.image
         augment = Augment.model_validate(image.augment.model_dump()) if image and image.augment else None
@@ -41,6 +43,12 @@ def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple
         tensors.append(_raw_tensor(raw))
     label = TensorSpec(name=LABEL, dtype="int64" if multiclass else "float32", fields=(config.label,), stacked=False)
     return tuple(fields), (*tensors, label, row_id_tensor)
+
+
+def made_tensors(features: FeaturesConfig) -> set[str]:
+    """Names of a batch's tensors but for the columns that are kept as they are, each of which is a tensor of its own name."""
+    of_table = features.numbers or features.categorical or features.derived
+    return {LABEL, ROW_ID, *((NUMERIC, CATEGORICAL) if of_table else ()), *((IMAGE,) if features.image else ())}
 
 
 def _raw_tensor(raw: RawConfig) -> TensorSpec:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 
 from sparkring.pipelines.data.preprocessing import CategoricalFeature, NumericFeature, Preprocessing
 from sparkring.spark_jobs.etl.arrays import BESIDE
-from sparkring.spark_jobs.etl.columns import finite, named
+from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.etl.derive import bucket_of, hash_of, value_of
 
 
@@ -49,8 +49,10 @@ def _scaled(feature: NumericFeature) -> Column:
 
 
 def _number(feature: NumericFeature) -> Column:
-    """The value before it is filled: null where it is no finite number, or has no logarithm where one is taken."""
-    value = finite(value_of(feature.column, feature.moment))
+    """The value before it is filled: null where it is no finite number or its encoding is none, or has no logarithm where one is taken."""
+    least, most = feature.least_and_most
+    number = value_of(feature.column, feature.moment).cast("double")
+    value = sf.when((number >= least) & (number <= most), number)  # Spark orders NaN above all numbers
     return sf.when(value > -1, value) if feature.scale == "log1p" else value
 
 

@@ -6,8 +6,10 @@ about them are raised here, before anything is fitted or written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from keyword import iskeyword
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -15,8 +17,10 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import ConfigError, SourceError, nearest
+from sparkring.spark_jobs.etl.arrays import require_pad
 from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.etl.derive import check_moments
+from sparkring.spark_jobs.etl.describe import TOKENS, made_tensors
 from sparkring.spark_jobs.etl.roles import roles_of_query
 from sparkring.spark_jobs.etl.splits import SPLITS, key_figures, split_key, split_name, why_empty
 from sparkring.spark_jobs.spark_errors import SPARK_ERRORS, reason
@@ -54,6 +58,7 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
     try:
         result = spark.sql(config.query)
         types = {field.name: field.dataType for field in result.schema}
+        alike = Counter(field.name.lower() for field in result.schema)  # SQL does not tell Km and km apart
     except SPARK_ERRORS as error:
         raise ConfigError(f"prepare.query cannot run: {reason(error)}") from None
     roles = roles_of_query(config)
@@ -61,6 +66,9 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
         if name not in types:
             raise ConfigError(f"{role} names column {name}, which the query does not yield{nearest(name, types)}; "
                               f"it yields {', '.join(types)}.")
+        if alike[name.lower()] > 1:
+            raise ConfigError(f"{role} names column {name}, and the query yields {alike[name.lower()]} columns of that name; leave all but "
+                              "one out of the query, or give them other names in it (AS).")
         if not isinstance(types[name], kinds):
             raise SourceError(f"column {name} of the query is {types[name].simpleString()}, but {role} must be {expected}; "
                               f"cast it in the query, e.g. CAST({name} AS {expected.partition(' ')[0].upper()}).")
@@ -68,31 +76,39 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
     return result.select([named(name) for name in dict.fromkeys(role.column for role in roles)])
 
 
-def survey(result: DataFrame, config: PrepareConfig, *, whole: bool = True) -> dict[str, int]:
-    """Compute the query's rows and look at the id, label and split key of each.
+def with_label(result: DataFrame, config: PrepareConfig) -> DataFrame:
+    """The rows of the query that have a label; what else a row without one holds is nobody's concern."""
+    return result.where(named(config.label).isNotNull())
+
+
+def survey(examples: DataFrame, config: PrepareConfig, *, unlabelled: Callable[[], int], whole: bool = True) -> dict[str, int]:
+    """Compute the examples and look at the id, label and split key of each.
 
     Args:
-        result: What ``run_query`` returned.
+        examples: Those rows of the query that have a label.
         config: The names of the columns, and how rows are split.
+        unlabelled: Counts the others; called only if there is no example.
         whole: Whether each split must have rows; a part that is added to a dataset need not.
     Returns:
-        Examples of each split, rows without a label left out.
+        Examples of each split.
     Raises:
         SourceError: the query fails on a row, null ids or keys, a label other than 0 and 1, or a split without rows.
     """
     label, key = named(config.label), named(split_key(config).column)
-    labelled = label.isNotNull()
-    strange = labelled & ~label.cast("double").isin(0.0, 1.0) if config.task == "binary" else sf.lit(False)  # noqa: FBT003 - a column
+    strange = ~label.cast("double").isin(0.0, 1.0) if config.task == "binary" else sf.lit(False)  # noqa: FBT003 - a column
     split = split_name(config)
-    figures = result.agg(
-        sf.count_if(labelled).alias("labelled"), sf.count_if(~labelled).alias("unlabelled"),
-        sf.count_if(labelled & named(config.row_id).isNull()).alias("no_id"), sf.count_if(labelled & key.isNull()).alias("no_key"),
-        sf.count_if(strange).alias("strange"), sf.min(sf.when(strange, label).cast("string")).alias("strange_example"),
-        sf.count_if(labelled & key.isNotNull() & split.isNull()).alias("nowhere"),
-        sf.min(sf.when(labelled & split.isNull(), key).cast("string")).alias("nowhere_example"), *key_figures(config, labelled),
-        *(sf.count_if(labelled & (split == name)).alias(name) for name in SPLITS))
+    figures = examples.agg(
+        sf.count(sf.lit(1)).alias("rows"), sf.count_if(named(config.row_id).isNull()).alias("no_id"),
+        sf.count_if(key.isNull()).alias("no_key"), sf.count_if(strange).alias("strange"),
+        sf.min(sf.when(strange, label).cast("string")).alias("strange_example"),
+        sf.count_if(key.isNotNull() & split.isNull()).alias("nowhere"),
+        sf.min(sf.when(split.isNull(), key).cast("string")).alias("nowhere_example"), *key_figures(config, label.isNotNull()),
+        *(sf.count_if(split == name).alias(name) for name in SPLITS))
     try:
         found = figures.collect()[0]
+        if whole and not found["rows"]:
+            raise SourceError(f"the query yields no row whose {config.label} is not null (and {unlabelled()} where it is); "
+                              "see that its joins and filters keep rows.")
     except PySparkException as error:  # such as a cast or a division in the query that a row does not allow
         raise SourceError(f"prepare.query fails on its rows: {reason(error)}; correct the query or the source.") from None
     _judge(found, config, whole=whole)
@@ -102,9 +118,9 @@ def survey(result: DataFrame, config: PrepareConfig, *, whole: bool = True) -> d
 def _check_names(config: PrepareConfig) -> None:
     """Names become attributes of Petastorm's rows; and the answer may not be among the questions."""
     for role, name, _, _ in roles_of_query(config):
-        if not name.isidentifier() or name.startswith("_"):
-            raise ConfigError(f"{role}: {name!r} cannot name a dataset's column; "
-                              "give it a name of letters, digits and _ in the query (AS), not beginning with a digit or _.")
+        if not name.isidentifier() or name.startswith("_") or iskeyword(name):
+            raise ConfigError(f"{role}: {name!r} cannot name a dataset's column; give it a name of letters, digits and _ in the query "
+                              "(AS), not beginning with a digit or _, and no word of Python's such as class.")
     features = config.features
     kept = (config.label, config.row_id, split_key(config).column)
     for name in (*features.numbers, *features.categorical, *(raw.column for raw in features.raw),
@@ -112,17 +128,33 @@ def _check_names(config: PrepareConfig) -> None:
         if name in kept:
             raise ConfigError(f"prepare.features holds {name}, which is the label, the row id or the split column; a model would "
                               "learn nothing else. Leave it out, or give a copy that may be known another name in the query.")
+    for raw in features.raw:
+        require_pad(raw)
+        if raw.column in made_tensors(features):
+            raise ConfigError(f"prepare.features.raw: a batch has a tensor {raw.column} that is made of other columns; give that column "
+                              "another name in the query (AS).")
     for name in features.derived:
         if name in kept:
             raise ConfigError(f"prepare.features makes a column {name}, which is the name of the label, the row id or the split column; "
                               "give that one another name in the query.")
+    _require_apart(config)
+
+
+def _require_apart(config: PrepareConfig) -> None:
+    """See that Spark, which takes no heed of capitals, can tell the dataset's columns apart."""
+    features = config.features
+    names = (config.row_id, config.label or TOKENS, *features.numbers, *features.categorical, *features.derived,
+             *([features.image.column] if features.image else []), *(raw.column for raw in features.raw))
+    seen: dict[str, str] = {}
+    for name in names:
+        if name.lower() in seen:
+            raise ConfigError(f"prepare makes two columns {seen[name.lower()]} and {name}, which Spark does not tell apart, as it takes no "
+                              "heed of capitals; give one of them another name.")
+        seen[name.lower()] = name
 
 
 def _judge(found: Row, config: PrepareConfig, *, whole: bool) -> None:
-    rows = found["labelled"]
-    if not rows and whole:
-        raise SourceError(f"the query yields no row whose {config.label} is not null (and {found['unlabelled']} where it is); "
-                          "see that its joins and filters keep rows.")
+    rows = found["rows"]
     if found["strange"]:
         raise SourceError(f"label {config.label} is neither 0 nor 1 in {found['strange']} of {rows} rows, e.g. {found['strange_example']}; "
                           "make it 0 or 1 in the query, e.g. CAST(x > 15 AS INT), or null for rows to leave out.")

@@ -53,6 +53,7 @@ def _fit_categorical(train: DataFrame, values: _Values, rows: int, *, min_catego
         return ()
     pairs = train.select(sf.posexplode(sf.array(*(value_of(*value).cast("string") for value in values))).alias("place", "value"))
     counts = pairs.where(sf.col("value").isNotNull()).groupBy("place", "value").agg(sf.count(sf.lit(1)).alias("rows"))
+    counts = counts.where(sf.is_valid_utf8("value"))  # Python would hold another text than Spark does, and two such for the same
     frequent = sf.when(sf.col("rows") >= min_category_rows, sf.struct((-sf.col("rows")).alias("rank"), "value"))
     grouped = counts.groupBy("place").agg(sf.collect_list(frequent).alias("entries"))
     vocabularies = {row["place"]: row["entries"] for row in grouped.collect()}

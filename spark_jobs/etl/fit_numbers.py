@@ -5,6 +5,7 @@ Every number gets its mean and deviation, which drift is measured in, and what i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, Row
@@ -30,7 +31,7 @@ def fit_numbers(train: DataFrame, wanted: Sequence[tuple[NumberConfig, MomentPar
         rows: Rows of ``train``.
         row_id: The column that tells its rows apart.
     Raises:
-        SourceError: a number is null in all rows, or has no logarithm in some.
+        SourceError: a number is null in all rows, is beyond what can be added up or what a float32 holds, or has no logarithm in some.
     """
     if not wanted:
         return ()
@@ -56,6 +57,9 @@ def require_values(name: str, filled: int, rows: int) -> None:
 
 def _check(number: NumberConfig, figures: Row, rows: int) -> None:
     require_values(number.column, figures["filled"], rows)
+    if not (math.isfinite(figures["mean"]) and math.isfinite(figures["std"])):
+        raise SourceError(f"feature {number.column} has numbers too large to have a mean and a deviation: train rows reach from "
+                          f"{figures['least']:g} to {figures['most']:g}; make what stands for a missing value null in the query.")
     if number.scale == "log1p" and figures["least"] <= -1:
         raise SourceError(f"feature {number.column} is scaled by ln(1 + x), which needs numbers above -1, and its smallest train row is "
                           f"{figures['least']:g}; choose another scale, or make a number above -1 of it in the query.")
@@ -67,19 +71,36 @@ def _fitted(number: NumberConfig, moment: MomentPart | None, figures: Row, quart
     Mean and deviation keep nine digits: sums taken in another order differ in the last ones, and the same input must give the
     same dataset. The other figures are values of rows, or lie between two of them.
     """
-    mean, std = _nine_digits(figures["mean"]), _deviation(figures["mean"], figures["std"])
+    mean, std = _mean_and_deviation(figures)
     low, median, high = quarters or (0.0, 0.0, 0.0)
     centre, spread = {"standard": (mean, std), "min_max": (figures["least"], figures["most"] - figures["least"]),
                       "robust": (median, high - low)}.get(number.scale, (0.0, 1.0))
     filled_with = number.fill if isinstance(number.fill, float) else {"mean": mean, "median": median}[number.fill]
-    return NumericFeature(column=number.column, moment=moment, mean=mean, std=std, nulls=rows - figures["filled"], fill=number.fill_by,
-                          filled_with=filled_with, scale=number.scale, centre=centre, spread=spread or 1.0,
-                          indicator=number.indicator_column)
+    feature = NumericFeature(column=number.column, moment=moment, mean=mean, std=std, nulls=rows - figures["filled"], fill=number.fill_by,
+                             filled_with=filled_with, scale=number.scale, centre=centre, spread=spread or 1.0,
+                             indicator=number.indicator_column)
+    _require_float32(feature, least=figures["least"], most=figures["most"])
+    return feature
 
 
-def _deviation(mean: float, std: float) -> float:
-    """The deviation, or 1 for a column that is constant up to rounding."""
-    return _nine_digits(std) if std > 1e-9 * abs(mean) else 1.0
+def _require_float32(feature: NumericFeature, *, least: float, most: float) -> None:
+    """See that all train rows, and what nulls are filled with, can be encoded."""
+    lowest, highest = feature.least_and_most
+    beyond = next((value for value in (least, most, feature.filled_with) if not lowest <= value <= highest), None)
+    if beyond is not None:
+        what = "is filled with" if lowest <= least <= most <= highest else "has a train row of"
+        raise SourceError(f"feature {feature.column} {what} {beyond:g}, which scaled by {feature.scale} is beyond the 3.4e38 of a float32; "
+                          "choose another scale, or make what stands for a missing value null in the query.")
+
+
+def _mean_and_deviation(figures: Row) -> tuple[float, float]:
+    """Both with nine digits. Rows that no nine digits tell apart have the middle of their range in the place of the mean, and half of the
+    range in that of the deviation: a constant is its own middle to the last digit, and its deviation counts as 1.
+    """
+    if figures["std"] > 1e-9 * abs(figures["mean"]):
+        return _nine_digits(figures["mean"]), _nine_digits(figures["std"])
+    half = (figures["most"] - figures["least"]) / 2
+    return figures["least"] + half, half or 1.0
 
 
 def _nine_digits(value: float) -> float:

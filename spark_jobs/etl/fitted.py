@@ -19,7 +19,7 @@ from sparkring.pipelines.data.preprocessing import Preprocessing
 from sparkring.spark_jobs.etl.arrays import store_raw
 from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.etl.document_list import TOKENIZER
-from sparkring.spark_jobs.etl.examples import run_query, survey
+from sparkring.spark_jobs.etl.examples import run_query, survey, with_label
 from sparkring.spark_jobs.etl.fit import fit
 from sparkring.spark_jobs.etl.images import fit_images, normalise_images
 from sparkring.spark_jobs.etl.labels import fit_classes, number_classes, require_known_classes
@@ -78,14 +78,11 @@ def new_examples(spark: SparkSession, config: PrepareConfig, parent: Preprocessi
     """
     with ExitStack() as kept:
         begin("joining")
-        features = config.features
         result = run_query(spark, config)
         result = result.join(known, named(config.row_id).cast("bigint") == sf.col(known.columns[0]), "left_anti")
-        result = store_raw(result, features) if features.raw else result
-        result = (normalise_images(result, features.image) if features.image else result).persist()
-        kept.callback(result.unpersist)
-        survey(result, config, whole=False)
-        examples = result.where(named(config.label).isNotNull())
+        examples = _stored(result, config).persist()
+        kept.callback(examples.unpersist)
+        survey(examples, config, unlabelled=result.count, whole=False)
         if config.task == "multiclass":
             require_known_classes(examples, config.label, parent.classes)
             examples = number_classes(examples, config.label, parent.classes)
@@ -118,10 +115,8 @@ def new_texts(spark: SparkSession, config: PrepareConfig, parent: Preprocessing,
 def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFrame], DataFrame], begin: Callable[[str], None]) -> Fitted:
     begin("joining")
     features, split = config.features, split_name(config)
-    result = store_raw(result, features) if features.raw else result
-    result = keep(normalise_images(result, features.image) if features.image else result)
-    rows = survey(result, config)
-    examples = result.where(named(config.label).isNotNull())
+    examples = keep(_stored(result, config))
+    rows = survey(examples, config, unlabelled=result.count)
     begin("fitting on train")
     of_train = split == SPLITS[0]
     preprocessing = fit(examples.where(of_train), features, rows=rows[SPLITS[0]], row_id=config.row_id,
@@ -134,6 +129,13 @@ def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFram
         preprocessing = preprocessing.model_copy(update={"classes": classes})
         examples = number_classes(examples, config.label, classes)
     return Fitted(examples, split, preprocessing)
+
+
+def _stored(result: DataFrame, config: PrepareConfig) -> DataFrame:
+    """The rows that have a label, arrays and images as the dataset holds them."""
+    examples, features = with_label(result, config), config.features
+    examples = store_raw(examples, features) if features.raw else examples
+    return normalise_images(examples, features.image) if features.image else examples
 
 
 def _cut_texts(documents: DataFrame, config: PrepareConfig, encoding: Encoding, keep: Callable[[DataFrame], DataFrame],

@@ -1,6 +1,6 @@
 """Sources that are folders of files rather than tables: images, IDX files, texts. Each has columns of its own.
 
-    images   path (below the folder), label (name of the folder that the file lies in), image (the file's bytes)
+    images   path (below the folder), label (name of the folder that the file lies in; null at the top), image (the file's bytes)
     idx      id, part, label, image (PNG): idx.py
     text     path (below the folder), content (the file's bytes)
 
@@ -124,4 +124,4 @@ def _read_remote(spark: SparkSession, name: str, config: SourceConfig) -> tuple[
 
 
 def _folder_of(path: str) -> Column:
-    return sf.element_at(sf.split(path, "/"), -2)
+    return sf.try_element_at(sf.split(path, "/"), sf.lit(-2))

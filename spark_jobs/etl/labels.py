@@ -21,10 +21,15 @@ def fit_classes(examples: DataFrame, label: str, *, split: Column) -> tuple[str,
         label: Column of whole numbers or texts.
         split: The split of a row.
     Raises:
-        SourceError: fewer than two values in the train split, or a row elsewhere whose value no train row has.
+        SourceError: fewer than two values in the train split, a row elsewhere whose value no train row has, or one that is no text.
     """
     counts = examples.groupBy(named(label).cast("string").alias("value")).agg(
-        sf.count(sf.lit(1)).alias("rows"), sf.count_if(split == "train").alias("train_rows")).collect()
+        sf.count(sf.lit(1)).alias("rows"), sf.count_if(split == "train").alias("train_rows")).withColumn(
+        "is_text", sf.is_valid_utf8("value")).collect()
+    broken = next((row for row in counts if not row["is_text"]), None)
+    if broken is not None:
+        raise SourceError(f"label {label} holds bytes that are no text (UTF-8) in {broken['rows']} rows, shown as {broken['value']!r}; "
+                          "correct them in the source, or decode them in the query.")
     whole = isinstance(examples.schema[label].dataType, IntegralType)
     classes = sorted((row["value"] for row in counts if row["train_rows"]), key=int if whole else None)
     unseen = min((row for row in counts if not row["train_rows"]), key=lambda row: row["value"], default=None)

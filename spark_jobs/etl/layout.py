@@ -32,6 +32,8 @@ class SplitLayout:
     """First bucket of each file but the first, ascending: file i takes the buckets from borders[i - 1] to before borders[i]."""
     group_rows: int
     """Rows of a row group."""
+    rows: int
+    """Of the whole split."""
 
     @property
     def num_files(self) -> int:
@@ -60,4 +62,4 @@ def lay_out(bucket_rows: Sequence[int], *, num_files: int, row_bytes: int, group
     borders = [border for border in borders if reached[border - 1] < rows]
     ends = [0, *(reached[border - 1] for border in borders), rows]
     largest = max(end - start for start, end in pairwise(ends))
-    return SplitLayout(borders=tuple(borders), group_rows=math.ceil(largest / math.ceil(groups / files)))
+    return SplitLayout(borders=tuple(borders), group_rows=math.ceil(largest / math.ceil(groups / files)), rows=rows)

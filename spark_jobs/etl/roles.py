@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pyspark.sql.types import ArrayType, AtomicType, BinaryType, BooleanType, DataType, IntegralType, NumericType, StringType
+from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DataType, FractionalType, IntegralType, NumericType, StringType
 
 from sparkring.conf.schema import FeaturesConfig, MomentConfig, PrepareConfig
 from sparkring.pipelines.data.preprocessing import MomentPart, Preprocessing
@@ -13,6 +13,7 @@ from sparkring.spark_jobs.etl.columns import MOMENTS, ONE_TEXT
 from sparkring.spark_jobs.etl.splits import split_key
 
 _NUMBERS: tuple[type[DataType], ...] = (NumericType, BooleanType)
+_TEXTS: tuple[type[DataType], ...] = (*ONE_TEXT, FractionalType)
 
 
 class Role(NamedTuple):
@@ -87,7 +88,7 @@ def _number(column: str) -> Role:
 
 
 def _category(column: str) -> Role:
-    return Role("prepare.features.categorical", column, (AtomicType,), "string")
+    return Role("prepare.features.categorical", column, _TEXTS, "string")
 
 
 def _moment(column: str) -> Role:

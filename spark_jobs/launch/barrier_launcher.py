@@ -39,12 +39,15 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     require_plaintext_allowed(spark, config)
     require_slots(spark, num_ranks=num_ranks, within_s=config.start_timeout_s)
     num_tasks = max(num_ranks, slots_of(spark) or 0) if left_out else num_ranks
+    meet_within_s = config.start_timeout_s + LATE_START_S
     launch = Launch(
         num_ranks=num_ranks, left_out=tuple(left_out), payload=cloudpickle.dumps((fn, tuple(args))), token=uuid4().hex,
         secret=secrets.token_hex(16), threads=config.threads_per_rank, device=config.device,
         allow_cpu_fallback=config.allow_cpu_fallback, deadline_s=config.deadline_s, heartbeat_s=config.heartbeat_s,
-        shared_memory=config.shared_memory, not_after=time.time() + config.start_timeout_s + LATE_START_S, driver_memory=memory_identity(),
+        shared_memory=config.shared_memory, fork_ranks=config.fork_ranks, meet_within_s=meet_within_s,
+        not_after=time.time() + meet_within_s, driver_memory=memory_identity(),
         driver_path=tuple(str(Path(entry).absolute()) for entry in sys.path), sparkring=__version__, python=python_version())
     stage = spark.range(0, num_tasks, 1, num_tasks).mapInArrow(partial(run_task, launch), SCHEMA, barrier=True)
-    rows = collect_when_started(stage, spark, tag=f"sparkring-{launch.token}", num_tasks=num_tasks, within_s=config.start_timeout_s)
+    rows = collect_when_started(stage, spark, tag=f"sparkring-{launch.token}", num_tasks=num_tasks, within_s=config.start_timeout_s,
+                                may_end_early=num_tasks - num_ranks)
     return results_or_error(RankEnd.from_json(row["end"]) for row in rows)

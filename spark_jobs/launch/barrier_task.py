@@ -3,14 +3,14 @@
     task 0                              task 1                                  (one Spark slot each)
       start the rank process              start the rank process
       bind the rendezvous
-      allGather(facts, port)  <=======>   allGather(facts)                      Spark's own channel
+      gather(facts, port)  <==========>   gather(facts)                         on one machine a socket, else Spark's own channel
       order: place, environment           order: place, environment
       watch the rank and the board        watch the rank and the board          HTTP to task 0, see board.py
       return its end as one JSON row      return its end as one JSON row
 
-Spark's allGather looks only once a second whether it is done, so tasks gather once, while the ranks import torch, and use
-the board from then on. A task raises nothing that it can report: Spark would show the driver a Java stack instead of the
-rank's own words. Where a task is lost all the same, Spark ends the whole stage, and never runs a failed barrier *result*
+Spark's allGather looks only once a second whether it is done, so tasks gather once, and use the board from then on; on one machine
+they meet without Spark (``local_meeting.py``). A task raises nothing that it can report: Spark would show the driver a Java stack
+instead of the rank's own words. Where a task is lost all the same, Spark ends the whole stage, and never runs a failed barrier *result*
 stage again ("Could not recover from a failed barrier ResultStage"): a function runs once at most, and a test holds Spark to it.
 """
 
@@ -20,11 +20,12 @@ import json
 import os
 import queue
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from sparkring.errors import EnvironmentProblem
+from sparkring.errors import DeadlinePassed, EnvironmentProblem
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.spark_jobs.launch import rank_environment
 from sparkring.spark_jobs.launch.board import ANSWER_TIMEOUT_S, Board, BoardClient
@@ -40,9 +41,11 @@ from sparkring.spark_jobs.launch.hosts import (
     remove_left_memory,
 )
 from sparkring.spark_jobs.launch.last_call import last_call
+from sparkring.spark_jobs.launch.local_meeting import MEET_S, LocalMeeting, meet
 from sparkring.spark_jobs.launch.rank_end import RankEnd
 from sparkring.spark_jobs.launch.rank_process import RankProcess
 from sparkring.spark_jobs.launch.rendezvous import Rendezvous, meeting_address
+from sparkring.spark_jobs.launch.spark_meeting import SparkMeeting
 from sparkring.spark_jobs.launch.watch import CAUSE_GRACE_S, Event, Watch
 
 if TYPE_CHECKING:
@@ -72,6 +75,9 @@ class Launch:
     deadline_s: float
     heartbeat_s: float
     shared_memory: bool
+    fork_ranks: bool = True
+    meet_within_s: float
+    """Seconds that a task waits for the others to come."""
     not_after: float
     """When the driver has given up, in seconds since the epoch. Spark may hold a stage that does not fit for ten minutes and start
     it then, cancelled or not (SPARK-24819)."""
@@ -124,22 +130,29 @@ class _Task:
     def __init__(self, launch: Launch, context: BarrierTaskContext) -> None:
         self._launch, self._context, self._partition = launch, context, context.partitionId()
         executors = [info.address.rpartition(":")[0] for info in context.getTaskInfos()]
+        self._num_tasks = len(executors)
         self._spark_host, self._on_one_host = executors[self._partition], len(set(executors)) == 1
         gpus = context.resources().get("gpu") if launch.device == "cuda" else None
         self._gpu = gpus.addresses[0] if gpus else None
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._rendezvous: Rendezvous | None = None
+        self._meeting: LocalMeeting | None = None
 
     def run(self) -> RankEnd:
-        process = RankProcess(self._launch.device, env=self._environment(), on_report=self._events.put, on_exit=self._events.put)
+        process = RankProcess(self._launch.device, env=self._environment(), on_report=self._events.put, on_exit=self._events.put,
+                              fork=self._launch.fork_ranks)
         try:
             with last_call(process.ask_to_stop):
                 return self._run(process)
         except EnvironmentProblem as problem:
             return RankEnd(rank=self._partition, host=self._spark_host, kind="refused", summary=str(problem))
+        except DeadlinePassed as late:
+            return RankEnd(rank=self._partition, host=self._spark_host, kind="waited", summary=str(late))
         finally:
             process.stop()
             remove_left_memory(self._launch.token)
+            if self._meeting is not None:
+                self._meeting.close()
             if self._rendezvous is not None:
                 self._rendezvous.close()
 
@@ -171,8 +184,14 @@ class _Task:
 
         Raises:
             EnvironmentProblem: no ring can come of these tasks; the same in each of them.
+            DeadlinePassed: some task did not come.
         """
-        told = [json.loads(message) for message in self._context.allGather(json.dumps(self._introduction()))]
+        introduction, within_s = self._introduction(), self._launch.meet_within_s
+        until = time.monotonic() + within_s
+        if self._on_one_host:
+            self._meeting = meet(self._partition, num_tasks=self._num_tasks, secret=self._launch.secret,
+                                 deadline_s=self._launch.deadline_s + ANSWER_TIMEOUT_S, within_s=min(MEET_S, within_s))
+        told = self._gather(introduction, within_s=max(0.0, until - time.monotonic()))
         problems = [entry["problem"] for entry in told if "problem" in entry]
         if problems:
             raise EnvironmentProblem(problems[0])
@@ -181,6 +200,12 @@ class _Task:
         if refusal:
             raise EnvironmentProblem(refusal)
         return facts
+
+    def _gather(self, mine: Any, *, within_s: float) -> list[Any]:
+        """What all tasks tell each other, by partition; where they have met on one machine, the meeting has a deadline of its own."""
+        text = json.dumps(mine)
+        told = self._meeting.gather(text) if self._meeting else SparkMeeting(self._context).gather(text, within_s=within_s)
+        return [json.loads(each) for each in told]
 
     def _introduction(self) -> dict[str, Any]:
         """This task's facts, or its problem; a problem is told, not raised, so that no other task waits in vain."""
@@ -210,13 +235,15 @@ class _Task:
             problem = event["summary"] and f"{which}: {event['summary']}"
         else:
             self._events.put(event)  # the rank has ended already; the watch deals with that
-        everyone = map(json.loads, self._context.allGather(json.dumps(problem)))
-        return common_device(everyone, allow_cpu_fallback=self._launch.allow_cpu_fallback)
+        return common_device(self._gather_devices(problem), allow_cpu_fallback=self._launch.allow_cpu_fallback)
 
     def _stand_by(self) -> None:
         """Take part in what all tasks do, without a rank."""
         if self._launch.device == "cuda":
-            self._context.allGather(json.dumps(None))
+            self._gather_devices(None)
+
+    def _gather_devices(self, problem: str | None) -> list[str | None]:
+        return self._gather(problem, within_s=self._launch.deadline_s + ANSWER_TIMEOUT_S)
 
     def _environment(self) -> dict[str, str]:
         """What the rank process starts with: all that must be there before torch is imported."""
@@ -229,6 +256,7 @@ class _Task:
                 "PYTHONPATH": os.pathsep.join(path),
                 "CUDA_VISIBLE_DEVICES": self._gpu or "",
                 "SPARKRING_TOKEN": launch.token,  # marks the process and all that it starts, for whoever looks for them
+                "SPARKRING_TASK": str(os.getpid()),
             }
 
     def _order(self, place: Place, mine: TaskFacts, facts: Sequence[TaskFacts], *, device: str, note: str) -> bytes:

@@ -5,7 +5,7 @@ board itself is plain state under a lock; ``rendezvous.py`` serves it, ``BoardCl
 
     verdict    running              some rank still works, none failed
                finished             all ranks are done: let them go
-               stop, severity       a rank failed: end the others (``RankEnd.severity`` of the worst cause so far)
+               stop, severity       a rank failed, or its task asks no more: end the others (``RankEnd.severity`` of the worst cause so far)
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ LOST_AFTER_TRIES = 3
 """Requests that may fail in a row before the board counts as gone."""
 ANSWER_TIMEOUT_S = 15.0
 """Seconds beyond the heartbeat that an answer may take on a crowded machine."""
+SILENT_AFTER_S = 60.0
+"""Seconds for which the others ask until a task that does not counts as gone: its process stands still, or its machine is cut off. Counted
+in rounds of asking, so that machines which were all suspended find each other well. Its rank may ring on as if nothing were."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,8 @@ class Board:
         self._done: set[int] = set()
         self._failed: dict[int, int] = {}
         self._left: set[int] = set()
+        self._missed = [0.0] * size
+        """How many rounds of asking each task has missed."""
 
     def report(self, rank: int, *, severity: int | None) -> int:
         """Take a rank's end; ``severity`` is None where it is done.
@@ -59,8 +64,7 @@ class Board:
         Returns:
             How many other ranks had failed before.
         """
-        if not 0 <= rank < self.size:
-            raise ValueError(f"rank {rank} is not in a ring of {self.size}")
+        self._require_rank(rank)
         with self._changed:
             earlier = len(self._failed.keys() - {rank})
             if severity is None:
@@ -70,9 +74,11 @@ class Board:
             self._changed.notify_all()
             return earlier
 
-    def verdict(self) -> Verdict:
-        """Wait up to a heartbeat for something other than ``running``."""
+    def verdict(self, rank: int) -> Verdict:
+        """Wait up to a heartbeat for something other than ``running``; ``rank`` is whose task asks."""
+        self._require_rank(rank)
         with self._changed:
+            self._note_round(rank)
             self._changed.wait_for(lambda: self._verdict().kind != "running", timeout=self.heartbeat_s)
             return self._verdict()
 
@@ -86,6 +92,19 @@ class Board:
         """Wait until every task has left, so that the server may go without leaving one in the dark."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._left) == self.size, timeout=within_s)
+
+    def _note_round(self, rank: int) -> None:
+        """This task asks, and the others have not for a share of a round."""
+        self._missed[rank] = 0.0
+        others = [other for other in range(self.size) if other != rank and other not in self._left]
+        for other in others:
+            self._missed[other] += 1 / len(others)
+            if self._missed[other] > SILENT_AFTER_S / self.heartbeat_s:
+                self._failed.setdefault(other, 0)
+
+    def _require_rank(self, rank: int) -> None:
+        if not 0 <= rank < self.size:
+            raise ValueError(f"rank {rank} is not in a ring of {self.size}")
 
     def _verdict(self) -> Verdict:
         if self._failed:
@@ -103,14 +122,14 @@ class BoardClient:
         """See ``Board.report``."""
         return int(self._ask("PUT", str(rank), json.dumps(severity)))
 
-    def wait_for_verdict(self) -> Verdict:
-        """Ask, heartbeat by heartbeat, until there is a verdict.
+    def wait_for_verdict(self, rank: int) -> Verdict:
+        """Ask, heartbeat by heartbeat, until there is a verdict; ``rank`` is this task's.
 
         Raises:
             RingError: the board is gone, so the task of rank 0 is.
         """
         while True:
-            verdict = Verdict.from_json(self._ask("GET", "verdict"))
+            verdict = Verdict.from_json(self._ask("GET", str(rank)))
             if verdict.kind != "running":
                 return verdict
 

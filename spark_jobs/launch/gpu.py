@@ -14,7 +14,7 @@ def cuda_problem() -> str | None:
     try:
         torch.zeros(1, device="cuda:0")
     except (RuntimeError, AssertionError) as error:
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     return None
 
 

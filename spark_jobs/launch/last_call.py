@@ -30,14 +30,13 @@ def last_call(ask: Callable[[], None], *, grace_s: float = GRACE_S) -> Iterator[
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked = threading.Event()
+    end = threading.Timer(grace_s, os._exit, [1])
+    end.daemon = True
+    first = threading.Lock()
 
     def hear(*_: object) -> None:
-        if not asked.is_set():
-            asked.set()
+        if first.acquire(blocking=False):  # a second call may interrupt this one anywhere
             ask()
-            end = threading.Timer(grace_s, os._exit, [1])
-            end.daemon = True
             end.start()
 
     before = {number: signal.signal(number, hear) for number in (signal.SIGHUP, signal.SIGTERM)}
@@ -46,3 +45,4 @@ def last_call(ask: Callable[[], None], *, grace_s: float = GRACE_S) -> Iterator[
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        end.cancel()  # a process that lives on may be given the next launch's task

@@ -1,5 +1,8 @@
 """The rank process: one rank of a ring, from its imports to its result. Started by ``rank_process.py``, not by hand.
 
+As a program it is a fresh process. A rank that is forked off a process with all imports done comes in by ``be_a_rank``
+(``rank_server.py``).
+
 It starts before its task knows its place, so that importing torch and Horovod, which takes seconds, overlaps with the
 meeting of the tasks:
 
@@ -42,12 +45,22 @@ def main() -> None:
         os.dup2(empty.fileno(), 0)
     os.set_inheritable(reports_fd, False)  # noqa: FBT003 (takes no keywords)
     guard = start_guard(orders_fd, reports_fd)
-    orders, reports = os.fdopen(orders_fd, "rb"), os.fdopen(reports_fd, "wb")
-
-    write_message(reports, work(orders, reports, device=device).encode())
-    _next(orders)
+    be_a_rank(orders_fd, reports_fd, device=device)
     os.kill(guard, signal.SIGKILL)
     os.waitpid(guard, 0)
+
+
+def be_a_rank(orders_fd: int, reports_fd: int, *, device: str) -> None:
+    """Do the work of a rank in this process, report its result, and stay until the task lets it go.
+
+    Args:
+        orders_fd: Pipe from the task.
+        reports_fd: Pipe to the task.
+        device: ``cpu`` or ``cuda``: whether to look for the GPU first.
+    """
+    orders, reports = os.fdopen(orders_fd, "rb"), os.fdopen(reports_fd, "wb")
+    write_message(reports, work(orders, reports, device=device).encode())
+    _next(orders)
 
 
 def start_guard(lifeline_fd: int, *others: int) -> int:
@@ -83,7 +96,7 @@ def work(orders: IO[bytes], reports: IO[bytes], *, device: str) -> str:
         The last report, as JSON: ``kind`` is ``done``, ``raised`` or ``refused``, as in ``RankEnd``.
     """
     try:
-        _import_frameworks()
+        import_frameworks()
     except ImportError as error:
         return json.dumps({"kind": "refused", "summary": f"{sys.executable} cannot import Horovod with torch: {error}; "
                                                          "install sparkring's dependencies for that Python on every executor."})
@@ -115,7 +128,7 @@ def _next(orders: IO[bytes]) -> bytes:
     return message
 
 
-def _import_frameworks() -> None:
+def import_frameworks() -> None:
     """Import what every rank needs, with the garbage collector off: it would look through a million objects that all stay."""
     gc.disable()
     import horovod.torch  # noqa: F401

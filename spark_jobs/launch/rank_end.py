@@ -16,7 +16,7 @@ from sparkring.errors import DeadlinePassed, EnvironmentProblem, RankDied, RankF
 Json: TypeAlias = Any
 """What ``json.dumps`` takes. A recursive type would refuse ``dict[str, float]``, since dict is invariant."""
 
-EndKind: TypeAlias = Literal["done", "raised", "died", "refused", "lost", "stopped", "idle"]
+EndKind: TypeAlias = Literal["done", "raised", "died", "refused", "waited", "lost", "stopped", "idle"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +27,11 @@ class RankEnd:
     host: str
     kind: EndKind
     """``done``: has a result. ``raised``: an exception. ``died``: ended without a word. ``refused``: its environment does
-    not serve. ``lost``: its task lost contact with the others. ``stopped``: ended by its task because of another rank.
-    ``idle``: it was no rank of the ring, which left its host out."""
+    not serve. ``waited``: its task waited for others that did not come. ``lost``: its task lost contact with the others.
+    ``stopped``: ended by its task because of another rank. ``idle``: it was no rank of the ring, which left its host out."""
     result: Json = None
     summary: str = ""
-    """Of ``raised``: type and message. Of ``refused`` and ``lost``: the whole message."""
+    """Of ``raised``: type and message. Of ``refused``, ``waited`` and ``lost``: the whole message."""
     traceback: str = ""
     exit_code: int = 0
     """Of ``died``: negative is the signal's number, as in ``subprocess``."""
@@ -78,6 +78,8 @@ class RankEnd:
             return RankDied(self.rank, self.host, self.exit_code, stderr_tail=self.output_tail)
         if self.kind == "refused":
             return EnvironmentProblem(self.summary)
+        if self.kind == "waited":
+            return DeadlinePassed(self.summary)
         if self.kind == "lost":
             return RingError(self.summary)
         return RingError(f"rank {self.rank} on {self.host} was ended before it had a result, and none said why; see the executors' logs.")

@@ -24,3 +24,13 @@ def settings(*, threads: int, deadline_s: float) -> dict[str, str]:
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(math.ceil(deadline_s)),
         "PYTHONUNBUFFERED": "1",
     }
+
+
+def of_one_launch(name: str) -> bool:
+    """Whether a variable may differ from launch to launch without a rank's imports noticing: it is looked at later."""
+    return name == "CUDA_VISIBLE_DEVICES" or name.startswith(("SPARKRING_", "HOROVOD_"))
+
+
+def process_name(token: str) -> str:
+    """The name of a forked rank's process, of the 15 characters that Linux keeps."""
+    return f"rank-{token[:10]}"

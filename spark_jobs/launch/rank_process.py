@@ -1,8 +1,9 @@
 """A Spark task's handle on the rank process it started: give it its order, hear from it, end it with all it started.
 
-The process is ``python -m sparkring.spark_jobs.launch.rank``, fresh and leader of its own process group. Three pipes join the
-two: orders in, reports out, and its output, which goes line by line to the executor's log with the rank's name before it.
-The order pipe is also the lifeline: when the task's process is gone, however it went, the rank's guard ends the group.
+The process leads a process group of its own. It is forked off the server that this worker keeps (``forked_rank.py``), or fresh
+(``started_rank.py``). Three pipes join the two: orders in, reports out, and its output, which goes line by line to the executor's
+log with the rank's name before it. When the task's process is gone, however it went, a guard ends the group: a fresh rank's own,
+whose lifeline is the order pipe, or the server.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import io
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections import deque
@@ -19,13 +19,15 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any, TypeAlias
 
+from sparkring.spark_jobs.launch.forked_rank import KEPT, ForkedRank, NoServer, RankServer
 from sparkring.spark_jobs.launch.framing import read_message, write_message
+from sparkring.spark_jobs.launch.started_rank import FreshRank, RankEnds, StartedRank, end_group
 
 TAIL_LINES = 20
 EXIT_GRACE_S = 10.0
 """Seconds that a rank with a result may take to leave."""
 LAST_WORDS_S = 1.0
-"""Seconds to read what a dead rank left in its pipes."""
+"""Seconds to read what a dead rank left in its pipes, and for a fork."""
 
 Report: TypeAlias = dict[str, Any]
 
@@ -38,22 +40,25 @@ class RankProcess:
         env: Its whole environment.
         on_report: Called with each report, from a thread.
         on_exit: Called once with the exit code (negative: signal), after the last report, from a thread.
+        fork: Whether it may be forked off a server that stays for the next launch.
     """
 
-    def __init__(self, device: str, *, env: Mapping[str, str], on_report: Callable[[Report], None], on_exit: Callable[[int], None]) -> None:
+    def __init__(self, device: str, *, env: Mapping[str, str], on_report: Callable[[Report], None], on_exit: Callable[[int], None],
+                 fork: bool = False) -> None:
         self.label = "rank ?"
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
-        reports_fd, ranks_fd = os.pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "sparkring.spark_jobs.launch.rank", str(ranks_fd), device], env=dict(env), pass_fds=[ranks_fd],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-        os.close(ranks_fd)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._orders = self._process.stdin
-        self._listeners = [_in_thread(self._forward_output, self._process.stdout),
-                           _in_thread(_hear, os.fdopen(reports_fd, "rb"), on_report)]
-        self._exited = _in_thread(self._await_exit, on_exit)
+        self._rank: StartedRank | None = None
+        self._began = threading.Event()
+        """Set once there is a rank, or none will be."""
+        self._asked_to_stop = self._stopped = False
+        its_orders, orders = os.pipe()
+        output, its_output = os.pipe()
+        reports, its_reports = os.pipe()
+        self._orders = os.fdopen(orders, "wb")
+        self._listeners = [_in_thread(self._forward_output, os.fdopen(output, "rb")),
+                           _in_thread(_hear, os.fdopen(reports, "rb"), on_report)]
+        self._server = self._kept_server(env) if fork else None
+        self._exited = _in_thread(self._live, device, env, RankEnds(orders=its_orders, output=its_output, reports=its_reports), on_exit)
 
     @property
     def tail(self) -> str:
@@ -72,42 +77,77 @@ class RankProcess:
 
     def ask_to_stop(self) -> None:
         """SIGTERM to the rank: one that trains saves together with the others after the step that they are in; others end."""
-        with suppress(ProcessLookupError):
-            os.kill(self._process.pid, signal.SIGTERM)
+        self._asked_to_stop = True
+        if self._rank is not None and self._exited.is_alive():
+            with suppress(ProcessLookupError):
+                os.kill(self._rank.pid, signal.SIGTERM)
 
     def stop(self) -> None:
         """End the rank and all that it started; nothing happens where that is done.
 
         Without SIGTERM first: that asks a rank to save after its step, which it cannot finish without the others.
         """
-        if self._exited.is_alive():
-            self._signal_group(signal.SIGKILL)
-            self._exited.join(2 * LAST_WORDS_S)
+        self._stopped = True
+        if self._server is not None and not self._began.wait(LAST_WORDS_S if self._server.has_forked else 0):
+            self._server.end()  # it still imports
+        self._began.wait(LAST_WORDS_S)
+        if self._rank is not None and self._exited.is_alive():
+            end_group(self._rank.pid)
+        self._exited.join(2 * LAST_WORDS_S)
+
+    def _kept_server(self, env: Mapping[str, str]) -> RankServer | None:
+        try:
+            return KEPT.serving(env)
+        except OSError as error:
+            self._say(f"no process to fork ranks off could be started: {error}")
+            return None
 
     def _write(self, messages: tuple[bytes, ...]) -> None:
-        with suppress(BrokenPipeError):  # it is gone, which on_exit tells
+        with suppress(BrokenPipeError, ValueError):  # it is gone, and the pipe perhaps closed: on_exit tells
             for message in messages:
                 write_message(self._orders, message)
 
-    def _await_exit(self, on_exit: Callable[[int], None]) -> None:
-        code = self._process.wait()
-        self._signal_group(signal.SIGKILL)  # its guard, and whatever else it left behind
+    def _live(self, device: str, env: Mapping[str, str], ends: RankEnds, on_exit: Callable[[int], None]) -> None:
+        """From the start to the end."""
+        try:
+            self._rank = self._start(device, env, ends)
+        except (OSError, NoServer) as error:
+            if not self._stopped:
+                self._say(f"cannot start this rank's process: {error}")
+        finally:
+            ends.close()
+            self._began.set()
+        if self._asked_to_stop:
+            self.ask_to_stop()
+        code = -signal.SIGKILL if self._rank is None else self._rank.wait()
         for listener in self._listeners:
             listener.join(LAST_WORDS_S)
         with suppress(BrokenPipeError):
             self._orders.close()
+        if self._rank is not None and self._rank.note:
+            self._say(self._rank.note)
         on_exit(code)
 
-    def _signal_group(self, number: int) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+    def _start(self, device: str, env: Mapping[str, str], ends: RankEnds) -> StartedRank:
+        if self._server is not None:
+            try:
+                return ForkedRank(self._server, device, env=env, ends=ends)
+            except NoServer as problem:
+                if self._stopped:
+                    raise
+                KEPT.give_up(self._server)
+                self._say(f"ranks of this executor's worker start as fresh processes, seconds later than forked ones: {problem}")
+        return FreshRank(device, env=env, ends=ends)
 
     def _forward_output(self, output: IO[bytes]) -> None:
         # As text with universal newlines: a progress bar ends its lines with a carriage return alone.
         for line in io.TextIOWrapper(output, encoding="utf-8", errors="replace"):
-            self._tail.append(line.rstrip("\n"))
-            sys.stderr.write(f"[{self.label}] {line}")
-            sys.stderr.flush()
+            self._say(line.rstrip("\n"))
+
+    def _say(self, line: str) -> None:
+        self._tail.append(line)
+        sys.stderr.write(f"[{self.label}] {line}\n")
+        sys.stderr.flush()
 
 
 def _hear(reports: IO[bytes], on_report: Callable[[Report], None]) -> None:

@@ -5,7 +5,7 @@ It serves what ``horovod/common/gloo/http_store.cc`` asks, and the tasks' board 
     PUT    /secret:port/scope/key    keep the body
     GET    /secret:port/scope/key    the body, or 404 where nobody has put it yet (the client asks again)
     DELETE /secret:port/scope/rank   that rank has read all it needs; a scope goes when all its ranks have said so
-    PUT    /secret/rank, GET /secret/verdict, DELETE /secret/rank       the board (``board.py``)
+    PUT, GET, DELETE /secret/rank    the board (``board.py``): report, verdict, leave
 
 Horovod's own server listens on every interface, takes bodies of any size from anyone and outlives the run. This one is
 bound to the one address that the ring uses, hears only the ring's own machines and of those only who knows the secret of
@@ -141,7 +141,7 @@ class _Handler(GuardedHandler, BaseHTTPRequestHandler):
             return
         scope, key = path
         if scope is None:
-            self._answer(HTTPStatus.OK, self.server.board.verdict().to_json())
+            self._tell_verdict(key)
         else:
             value = self.server.store.get(scope, key)
             self._answer(HTTPStatus.NOT_FOUND if value is None else HTTPStatus.OK, value or b"")
@@ -172,6 +172,14 @@ class _Handler(GuardedHandler, BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (named by http.server)
         """Requests are not news."""
+
+    def _tell_verdict(self, rank: str) -> None:
+        try:
+            verdict = self.server.board.verdict(int(rank))
+        except ValueError:
+            self._answer(HTTPStatus.BAD_REQUEST)
+        else:
+            self._answer(HTTPStatus.OK, verdict.to_json())
 
     def _report(self, rank: str, body: bytes) -> None:
         try:

@@ -51,7 +51,7 @@ class Watch:
 
     def _ask(self, board: BoardClient) -> None:
         try:
-            self._events.put(board.wait_for_verdict())
+            self._events.put(board.wait_for_verdict(self._rank))
         except RingError as error:
             self._events.put(error)
 

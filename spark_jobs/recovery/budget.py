@@ -52,7 +52,7 @@ class RestartBudget:
             return (f"the same exception came at the same step ({failure.step}) before, so the cause is in the code or the data, "
                     "not in a machine")
         self._raised.add(bug)
-        if committed > self._committed:
+        if committed != self._committed:  # fewer than before, too: a damaged one was passed over, and a new one is there
             self._committed, self._left = committed, self._restarts
         if self._left == 0:
             return f"{self._restarts} restarts brought no new checkpoint (train.recovery.restarts={self._restarts})"

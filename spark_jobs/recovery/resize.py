@@ -32,7 +32,8 @@ def resized(train: TrainConfig, ranks: int, *, works: Callable[[TrainConfig], bo
     for replicas in sorted(_smaller(train, ranks), key=lambda found: (-sum(found), -len(found), found)):
         same_stages = len(replicas) == len(train.replicas)
         parallel = train.parallel.model_copy(update={
-            "replicas": replicas, "micro_batches": train.num_micro_batches, "cut": train.parallel.cut if same_stages else ()})
+            "replicas": replicas, "micro_batches": train.num_micro_batches, "cut": train.parallel.cut if same_stages else (),
+            "recompute": train.parallel.recompute_over(len(replicas))})
         changed = _changed(train, num_ranks=sum(replicas) * train.parallel.shards, parallel=parallel)
         if works(changed):
             return changed

@@ -4,6 +4,8 @@
     generation 1   3 ranks       3 slots are left         +-------- checkpoint --|  asked to stop: there are 4 slots again
     generation 2   4 ranks                                                   +------ ... end
 
+It is asked to stop, too, where an executor is about to go (decommissioned): the ranks save, and go on with what is left.
+
 All ranks of a generation end together. The run folder alone says where a run stands, so the same command goes on too, whoever died.
 """
 
@@ -11,8 +13,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,12 +25,15 @@ from sparkring.errors import (
     ConfigError,
     DatasetError,
     DeadlinePassed,
+    EnvironmentProblem,
     NotEnoughSlots,
     NotFinite,
     RankDied,
     RankFailed,
     RingError,
+    SparkringError,
     Stopped,
+    StorageError,
 )
 from sparkring.pipelines.training.job import TrainSummary
 from sparkring.spark_jobs.progress import Progress
@@ -38,10 +43,24 @@ from sparkring.spark_jobs.recovery.stop import StopRequest
 
 LOOK_S = 1.0
 """Seconds between two looks at the slots: for those that a failure took to come back, and for more to train on."""
+FEWER_LOOKS = 2
+"""Looks in a row that have to find fewer slots than ranks."""
 LISTEN_S = 0.1
 """Seconds between two looks at whether somebody has asked the run to stop."""
 FINAL = (ConfigError, DatasetError, CheckpointDamaged, CommitConflict, NotFinite)
-"""What a rank raises that only people can mend."""
+"""What a rank raises that only people can mend; their subclasses too."""
+
+
+def _names(errors: Iterable[type[Exception]]) -> Iterator[str]:
+    """Of these classes and all that are made of them: of what a rank raised, the driver hears the name alone."""
+    for error in errors:
+        yield error.__name__
+        yield from _names(error.__subclasses__())
+
+
+_FINAL_NAMES = frozenset(_names(FINAL))
+_STORAGE_NAMES = frozenset(_names([StorageError]))
+"""What a rank raises in the same words at the same step again, where storage is away for longer, and which is no bug."""
 
 
 class Ring(Protocol):
@@ -101,20 +120,23 @@ class Supervisor:
             Stopped: somebody asked for it; the run is saved.
             RingError, EnvironmentProblem, ...: what the last generation failed of, once there is no sense in another one.
         """
-        failed = False
+        failed, first = False, True
         while True:
             width = self._width(failed=failed)
+            if self._stop.asked:  # while no ranks were there that could save
+                raise Stopped(f"stopped as asked ({self._stop.reason}) before ranks were started; the same command goes on from the last "
+                              "checkpoint.")
             try:
                 with self._looking_around(width):
                     summary = self._ring.run(self._config.model_copy(update={"train": width.train}), self._hosts.left_out)
             except RingError as error:
-                self._count(error, first=not failed)
-                failed = True
+                self._count(error, first=first)
+                failed, first = True, False
                 continue
-            failed = False
+            failed = first = False
             if not summary.interrupted:
                 return summary
-            if self._stop.asked:  # else there are more slots now
+            if self._stop.asked:  # else there are other slots now than it began with
                 raise Stopped(f"stopped as asked ({self._stop.reason}) after {summary.steps} steps, which are saved; "
                               "the same command goes on from there.")
 
@@ -138,8 +160,8 @@ class Supervisor:
         summary = str(error).partition("\n")[0]
         if isinstance(error, RankFailed):
             kind = error.summary.partition(":")[0]
-            return Failure(summary, exception=error.summary, step=self._ring.steps_of(error.rank),
-                           final=kind in {final.__name__ for final in FINAL})
+            return Failure(summary, exception="" if kind in _STORAGE_NAMES else error.summary, step=self._ring.steps_of(error.rank),
+                           final=kind in _FINAL_NAMES)
         if isinstance(error, RankDied):
             return Failure(summary, step=self._ring.steps_of(error.rank), host=error.host)
         if isinstance(error, DeadlinePassed):
@@ -155,10 +177,11 @@ class Supervisor:
 
         Raises:
             NotEnoughSlots: there are fewer than the run can do with.
+            EnvironmentProblem: Spark does not answer any more.
         """
         wanted, recovery = self._config.train, self._config.train.recovery
         until = time.monotonic() + (recovery.wait_for_slots_s if failed else 0.0)
-        while (slots := self._ring.slots()) is not None and slots < wanted.num_ranks and time.monotonic() < until:
+        while (slots := self._slots()) is not None and slots < wanted.num_ranks and time.monotonic() < until:
             if self._stop.wait(LOOK_S):
                 break
         begun = failed or self._ring.committed() >= 0
@@ -170,19 +193,34 @@ class Supervisor:
         self._progress.note(f"training: {slots} slots are there for {wanted.num_ranks} ranks; going on with {train.num_ranks}")
         return _Width(train, wanted=False)
 
+    def _slots(self) -> int | None:
+        try:
+            return self._ring.slots()
+        except SparkringError:
+            raise
+        except Exception as error:  # a session whose JVM has ended answers with whatever Py4J or the socket says
+            raise EnvironmentProblem(f"Spark does not answer ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}): its JVM has "
+                                     "ended, or cannot be reached; run the same command again, which goes on from the last "
+                                     "checkpoint.") from error
+
     @contextmanager
     def _looking_around(self, width: _Width) -> Iterator[None]:
-        """While a generation runs: have it save and end where somebody asks for it, or where more ranks could train."""
+        """While a generation runs: have it save and end where somebody asks for it, or where other slots are there than it began with."""
         done = threading.Event()
 
         def look() -> None:
-            looked = time.monotonic()
+            looked, begun, fewer = time.monotonic(), False, 0
             while not done.wait(LISTEN_S):
                 due = time.monotonic() - looked >= LOOK_S
-                if self._stop.asked or (due and not width.wanted and self._could_grow(width)):
-                    self._ring.ask_to_stop()
-                    return
-                looked = time.monotonic() if due else looked
+                if due:
+                    looked, slots = time.monotonic(), self._slots_or_none()
+                    begun = begun or (slots is not None and slots >= width.train.num_ranks)  # else executors are still coming
+                    fewer = fewer + 1 if begun and self._must_shrink(width, slots) else 0
+                    due = fewer >= FEWER_LOOKS or self._could_grow(width, slots)
+                if self._stop.asked or due:
+                    with suppress(OSError):  # storage that is away for a moment hears it the next time
+                        self._ring.ask_to_stop()
+                        return
 
         thread = threading.Thread(target=look, name="sparkring-supervisor", daemon=True)
         thread.start()
@@ -192,11 +230,26 @@ class Supervisor:
             done.set()
             thread.join(2 * LOOK_S)  # Spark may be slow to tell its slots
 
-    def _could_grow(self, width: _Width) -> bool:
-        """Whether there are slots for more ranks than train now."""
+    def _slots_or_none(self) -> int | None:
         try:
-            slots = self._ring.slots()
+            return self._ring.slots()
         except Exception:  # noqa: BLE001 (a session that is ending answers with whatever it likes)
+            return None
+
+    def _could_grow(self, width: _Width, slots: int | None) -> bool:
+        """Whether there are slots for more ranks than train now."""
+        if width.wanted or slots is None:
             return False
-        larger = None if slots is None else resized(self._config.train, slots, works=self._works)
+        larger = resized(self._config.train, slots, works=self._works)
         return larger is not None and larger.num_ranks > width.train.num_ranks
+
+    def _must_shrink(self, width: _Width, slots: int | None) -> bool:
+        """Whether an executor is about to go that ranks train on, and others can go on without it.
+
+        One that is decommissioned runs on until its machine is taken away, but Spark counts its slots no more.
+        """
+        recovery = self._config.train.recovery
+        if slots is None or slots >= width.train.num_ranks or not recovery.shrink:
+            return False
+        smaller = resized(self._config.train, slots, works=self._works)
+        return smaller is not None and smaller.num_ranks >= recovery.min_ranks

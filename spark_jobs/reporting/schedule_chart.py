@@ -6,6 +6,7 @@ schedule are lighter. Transfers that take time are thin bars at the foot of a ro
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from sparkring.pipelines.parallel.schedule import COMPUTE, TRANSFERS, Kind, Schedule, Worker
-from sparkring.pipelines.parallel.simulator import Entries, Timed, busy_s
+from sparkring.pipelines.parallel.simulator import Entries, Timed, idle_shares
 from sparkring.spark_jobs.reporting.canvas import WIDE, Picture, draw
 from sparkring.spark_jobs.reporting.palette import (
     BACKWARD,
@@ -92,8 +93,7 @@ def _end_s(entries: Entries) -> float:
 
 def _idle(entries: Entries) -> float:
     """Share of the time until the last computation ends in which workers compute nothing."""
-    end_s = max((entry.end_s for worker in entries.values() for entry in worker if entry.action.kind in COMPUTE), default=0.0)
-    return 1 - sum(map(busy_s, entries.values())) / (end_s * len(entries)) if end_s else 0.0
+    return statistics.fmean(idle_shares(entries).values()) if entries else 0.0
 
 
 def _has(entries: Entries, kind: Kind) -> bool:

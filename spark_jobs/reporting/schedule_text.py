@@ -75,10 +75,15 @@ def _cells(schedule: Schedule, entries: Sequence[Timed], ticks: int, tick_s: flo
     """(ticks,) text of the computation that fills most of each; empty where it goes on, None where idleness does."""
     cells: list[str | None] = []
     shown: Timed | None = None
+    first = 0
     for tick in range(ticks):
         start_s, end_s = tick * tick_s, (tick + 1) * tick_s
-        shares = [(min(entry.end_s, end_s) - max(entry.start_s, start_s), -place) for place, entry in enumerate(entries)
-                  if entry.start_s < end_s and entry.end_s > start_s]
+        while first < len(entries) and entries[first].end_s <= start_s:  # they are in order, and do not overlap
+            first += 1
+        last = first
+        while last < len(entries) and entries[last].start_s < end_s:
+            last += 1
+        shares = [(min(entries[place].end_s, end_s) - max(entries[place].start_s, start_s), -place) for place in range(first, last)]
         share_s, place = max(shares, default=(0.0, 0))
         if share_s < tick_s * (0.5 - _ALMOST):
             cells.append(None)

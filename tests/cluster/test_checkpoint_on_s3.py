@@ -18,7 +18,7 @@ from sparkring.spark_jobs.audit import audit
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
 from tests.support.s3_server import Flaw, s3_server
-from tests.support.training import train_config
+from tests.support.training import begin_checkpoints_on_the_dot, train_config
 
 FILES = ([150, 150], [70], [301], [100])
 pytestmark = pytest.mark.timeout(180)
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.timeout(180)
 
 def _train(context: RankContext, job: dict[str, Any], environment: dict[str, str]) -> dict[str, Any] | None:
     os.environ.update(environment)
+    begin_checkpoints_on_the_dot()
     return train_rank(context, job)
 
 

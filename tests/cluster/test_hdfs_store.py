@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import requests
 
 from sparkring.errors import CommitConflict, StorageError
+from sparkring.pipelines.data import webhdfs
 from sparkring.pipelines.data.hdfs_store import HdfsStore
 from sparkring.pipelines.data.webhdfs import WebHdfsClient
 from tests.support.hadoop import Hdfs, write_conf
@@ -71,3 +75,25 @@ def test_a_folder_of_somebody_else_is_named(hadoop: Hdfs, monkeypatch: pytest.Mo
     with pytest.raises(StorageError, match="Permission denied: user=somebody"):
         HdfsStore(f"{hadoop.url}/mine").put("b", b"x")
     assert HdfsStore(f"{hadoop.url}/mine").names("") == ["a"]
+
+
+@pytest.mark.parametrize(("ahead", "few"), [
+    pytest.param(webhdfs.AHEAD_BYTES, True, id="read ahead"), pytest.param(1, False, id="without that")])
+def test_rows_of_many_columns_come_in_few_requests(hadoop: Hdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int,
+                                                   few: bool) -> None:
+    table = pa.table({f"c{number}": range(number, number + 400) for number in range(30)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=100)
+    store = HdfsStore(f"{hadoop.url}/columns")
+    store.upload(tmp_path / "a.parquet", "a.parquet")
+    monkeypatch.setattr(webhdfs, "AHEAD_BYTES", ahead)
+    asked: list[str] = []
+    call = WebHdfsClient._call
+
+    def counted(self: WebHdfsClient, op: str, *args: Any, **kwargs: Any) -> Any:
+        asked.append(op)
+        return call(self, op, *args, **kwargs)
+
+    monkeypatch.setattr(WebHdfsClient, "_call", counted)
+    file = pq.ParquetFile(store.open_input("a.parquet"))
+    assert pa.concat_tables([file.read_row_group(number, use_threads=False) for number in (2, 0, 3, 1)]).num_rows == 400
+    assert (asked.count("OPEN") <= 6) is few, asked.count("OPEN")

@@ -1,6 +1,7 @@
 """What befalls a job on a real YARN: nodes, disks and storage go away, somebody kills it; each time it comes to a proved end.
 
-And a job whose Python comes from an archive. Minutes long, so they run with the nightly tests.
+And a job whose Python comes from an archive. A minute or two each, so they run with the nightly tests. Where a job only trains, it
+does so on a dataset that all of these share.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ import pytest
 from sparkring.pipelines.data.manifest import Dataset
 from sparkring.spark_jobs.pack import pack
 from tests.support.hadoop import Hdfs
-from tests.support.training import events_of
 from tests.support.yarn import EXECUTOR, Yarn, processes_of
 from tests.support.yarn_jobs import Job
 
 pytest_plugins = ["tests.support.places", "tests.support.yarn_places"]
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]
 
+TRAIN = ("--job", "train")
 SECOND = 1
 STOPPED_S = 20.0
 LARGE_MB = 20
@@ -48,7 +49,7 @@ def second_node_without_the_master(cluster: Yarn, job: Job, *, small_disk: bool 
     """The job with its application master and one executor on the first node, and the other executor on the second."""
     cluster.stop_node(SECOND)
     try:
-        with running(job):
+        with running(job, *TRAIN):
             job.until(lambda: processes_of(job.application), "an application master")
             cluster.start_node(SECOND, small_disk=small_disk)
             yield
@@ -58,7 +59,7 @@ def second_node_without_the_master(cluster: Yarn, job: Job, *, small_disk: bool 
 
 def test_a_job_with_its_driver_here_is_ended_by_sigterm_goes_on_and_survives_the_loss_of_a_container(
         cluster: Yarn, hadoop: Hdfs, flights: str, python: Path, tmp_path: Path) -> None:
-    job = Job(cluster, hadoop, tmp_path, sources=flights, python=python)
+    job = Job(cluster, hadoop, tmp_path, sources=flights, python=python, dataset="of-a-driver-here")
     try:
         job.submit()
         job.checkpoint_of(0)
@@ -83,8 +84,8 @@ def test_a_job_with_its_driver_here_is_ended_by_sigterm_goes_on_and_survives_the
     assert {cluster.queues()[name].rpartition(".")[2] for name in (first, job.application)} == {"training"}
 
 
-def test_a_job_survives_the_loss_of_a_node_and_shrinks_meanwhile(cluster: Yarn, hadoop: Hdfs, flights: str, tmp_path: Path) -> None:
-    job = Job(cluster, hadoop, tmp_path, sources=flights, python=Path(sys.executable))
+def test_a_job_survives_the_loss_of_a_node_and_shrinks_meanwhile(cluster: Yarn, hadoop: Hdfs, prepared: str, tmp_path: Path) -> None:
+    job = Job(cluster, hadoop, tmp_path, sources=prepared, python=Path(sys.executable))
     with second_node_without_the_master(cluster, job):
         job.checkpoint_of(0)
         cluster.kill_node(SECOND)
@@ -93,8 +94,8 @@ def test_a_job_survives_the_loss_of_a_node_and_shrinks_meanwhile(cluster: Yarn, 
     job.proved()
 
 
-def test_a_job_survives_a_full_disk_on_a_node(cluster: Yarn, hadoop: Hdfs, flights: str, tmp_path: Path) -> None:
-    job = Job(cluster, hadoop, tmp_path, sources=flights, python=Path(sys.executable))
+def test_a_job_survives_a_full_disk_on_a_node(cluster: Yarn, hadoop: Hdfs, prepared: str, tmp_path: Path) -> None:
+    job = Job(cluster, hadoop, tmp_path, sources=prepared, python=Path(sys.executable))
     unhealthy = cluster.nodes_lost("UNHEALTHY")
     with second_node_without_the_master(cluster, job, small_disk=True):
         job.checkpoint_of(0)
@@ -105,14 +106,15 @@ def test_a_job_survives_a_full_disk_on_a_node(cluster: Yarn, hadoop: Hdfs, fligh
     job.proved()
 
 
-def test_a_job_waits_for_a_data_node_that_stops_for_a_while(cluster: Yarn, hadoop: Hdfs, flights: str, tmp_path: Path) -> None:
-    job = Job(cluster, hadoop, tmp_path, sources=flights, python=Path(sys.executable))
+def test_a_job_waits_for_a_data_node_that_stops_for_a_while(cluster: Yarn, hadoop: Hdfs, prepared: str, tmp_path: Path) -> None:
+    job = Job(cluster, hadoop, tmp_path, sources=prepared, python=Path(sys.executable), workspace=f"{hadoop.url}/runs/waits")
     data_node = hadoop.data_node.process
-    with running(job):
+    with running(job, *TRAIN):
         job.checkpoint_of(0)
         data_node.send_signal(signal.SIGSTOP)
         try:
             threading.Event().wait(STOPPED_S)  # the time itself is what is tested
+            assert job.running, "its checkpoints and its rows wait there"
         finally:
             data_node.send_signal(signal.SIGCONT)
         job.done()
@@ -120,31 +122,31 @@ def test_a_job_waits_for_a_data_node_that_stops_for_a_while(cluster: Yarn, hadoo
     job.proved()
 
 
-def test_a_job_that_is_killed_by_yarn_goes_on_by_the_same_command(cluster: Yarn, hadoop: Hdfs, flights: str, tmp_path: Path) -> None:
-    job = Job(cluster, hadoop, tmp_path, sources=flights, python=Path(sys.executable), conf={"spark.submit.deployMode": "cluster"})
-    with running(job):
+def test_a_job_that_is_killed_by_yarn_goes_on_by_the_same_command(cluster: Yarn, hadoop: Hdfs, prepared: str, tmp_path: Path) -> None:
+    job = Job(cluster, hadoop, tmp_path, sources=prepared, python=Path(sys.executable), conf={"spark.submit.deployMode": "cluster"})
+    with running(job, *TRAIN):
         job.checkpoint_of(0)
         killed = job.application
         cluster.kill_application(killed)
         assert job.ended() != 0
         job.nothing_left(killed)
-    with running(job):
+    with running(job, *TRAIN):
         job.done()
     assert job.application != killed
     assert len(job.generations()) >= 2
-    job.proved()
+    assert not job.proved().repeated, "its ranks saved before they ended"
 
 
 @pytest.mark.parametrize("deploy_mode", ["client", "cluster"])
-def test_a_job_runs_on_a_python_that_comes_from_an_archive(cluster: Yarn, hadoop: Hdfs, flights: str, tmp_path: Path,
+def test_a_job_runs_on_a_python_that_comes_from_an_archive(cluster: Yarn, hadoop: Hdfs, prepared: str, tmp_path: Path,
                                                            deploy_mode: str) -> None:
     archive = pack(tmp_path / "environment.tar", linked=_large())
     conf = {"spark.submit.deployMode": deploy_mode, "spark.yarn.dist.archives": f"{archive}#environment"}
     if deploy_mode == "client":
         conf["spark.pyspark.driver.python"] = sys.executable
-    job = Job(cluster, hadoop, tmp_path / "job", sources=flights, python=Path("./environment/bin/python"), conf=conf, epochs=1)
-    with running(job):
-        (pid, *_) = job.until(lambda: [record["pid"] for record in events_of(job.config, "start")], "a rank")
+    job = Job(cluster, hadoop, tmp_path / "job", sources=prepared, python=Path("environment/bin/python"), conf=conf)
+    with running(job, *TRAIN):
+        (pid, *_) = job.until(lambda: [record["pid"] for record in job.events("start")], "a rank")
         program = Path(psutil.Process(pid).exe())
         job.done()
     assert (program.parts[-2], "filecache" in program.parts) == ("bin", True), program

@@ -1,7 +1,7 @@
 """Fifty faults in stages: kill, raise, sleep and wrong shape, anywhere, at any moment. Each rank says what it met with, in time.
 
 Kind, stage, replica, moment, schedule and transport of a fault are drawn from a seed. A ring goes through several faults that its
-ranks survive, trains once without a fault (the control), and ends by a kill.
+ranks survive, trains once without a fault (the control), and ends by a kill. After that the others' processes end by themselves.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _name(ring: Sequence[Fault]) -> str:
 @pytest.mark.parametrize("ring", RINGS, ids=map(_name, RINGS))
 def test_every_rank_says_in_time_what_it_met_with(ring: list[Fault], tmp_path: Path) -> None:
     size, kill = ring[0].mesh.size, ring[-1]
-    run_on_ranks(size, suffer, ring, str(tmp_path), doomed=(kill.rank,))
+    run_on_ranks(size, suffer, ring, str(tmp_path), doomed=(kill.rank,), must_end=True)
     told = [[json.loads(line) for line in (tmp_path / f"rank-{rank}.jsonl").read_text().splitlines()] for rank in range(size)]
     whole = [len(ring) + (rank != kill.rank) for rank in range(size)]
     assert [len(lines) for lines in told] == whole

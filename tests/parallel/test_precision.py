@@ -38,11 +38,11 @@ FAR = 1e-3
 
 
 def _job(dataset: Path, folder: Path, ranks: int, parallel: dict[str, Any], *, precision: str = "bf16", kind: str = "text",
-         epochs: int = 2) -> dict[str, Any]:
+         epochs: int = 2, clip_norm: float | None = None) -> dict[str, Any]:
     model = {"kind": "text", "width": 16, "layers": 2, "heads": 4, "tied": False} if kind == "text" else {"hidden": (16, 8)}
     config = train_config(folder, model=model, train={
         "num_ranks": ranks, "epochs": epochs, "batch_rows": 48, "seed": 3, "precision": precision, "lanes": 24, "parallel": parallel,
-        "optimizer": {"name": "adamw", "lr": 0.01, "schedule": "constant"}})
+        "optimizer": {"name": "adamw", "lr": 0.01, "schedule": "constant", "clip_norm": clip_norm}})
     return TrainJob(config=config, dataset_url=Dataset(str(dataset)).url, dataset_version=1, run_url=str(folder / "run"),
                     generation=0, lanes=24).model_dump(mode="json")
 
@@ -69,6 +69,17 @@ def test_stages_train_in_bfloat16_what_one_process_does(dataset: Path, alone: Pa
     assert _train_losses(tmp_path) == pytest.approx(_train_losses(alone), rel=NEAR)
     if name in TO_THE_BIT:
         assert largest_difference(weights_of_run(tmp_path), weights_of_run(alone)) == 0
+
+
+def test_gradients_that_are_added_up_and_clipped_train_nearly_what_one_process_does(dataset: Path, alone: Path, tmp_path: Path) -> None:
+    layouts: dict[str, tuple[int, dict[str, Any]]] = {
+        "alone": (1, ALONE), "first stage twice, optimizer shared out": (
+            3, {"replicas": [2, 1], "micro_batches": 4, "schedule": "zero_bubble", "recompute": "except_last", "shard_optimizer": True}),
+        "replicas": (2, {"micro_batches": 4})}
+    for name, (ranks, parallel) in layouts.items():
+        run_on_ranks(ranks, train_rank, _job(dataset, tmp_path / name, ranks, parallel, clip_norm=0.05))
+        assert _train_losses(tmp_path / name) == pytest.approx(_train_losses(tmp_path / "alone"), rel=NEAR), name
+    assert largest_difference(weights_of_run(tmp_path / "alone"), weights_of_run(alone)) > FAR, "the control: unclipped, others"
 
 
 def _train_losses(folder: Path) -> list[float]:

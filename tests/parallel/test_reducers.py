@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
+
 import pytest
 import torch
 
+from sparkring.errors import RingError
+from sparkring.pipelines.parallel import shared_segment
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.parallel.memory_set_reducer import open_set_reducer
 from sparkring.pipelines.parallel.reducer import open_reducer
 from tests.support.ranks import run_on_ranks
 
@@ -45,3 +52,47 @@ def _sums(context: RankContext) -> tuple[str, list[bool]]:
 def test_every_layout_sums_exactly(hosts: tuple[int, ...], shared: bool, description: str) -> None:
     results = run_on_ranks(len(hosts), _sums, hosts=hosts, shared_memory=shared)
     assert results == [(description, [True] * len(SIZES) * ROUNDS)] * len(hosts)
+
+
+def _reserved(context: RankContext, alone: bool) -> int:
+    """The most bytes of shared memory that this rank reserves at once to sum a million numbers, over itself alone or over all."""
+    lengths, create = [0], shared_segment._create
+
+    def noting(path: Path, length: int) -> bool:
+        lengths.append(length)
+        return create(path, length)
+
+    group = (context.rank,) if alone else tuple(range(context.size))
+    with Communicator(context) as communicator:
+        vars(shared_segment)["_create"] = noting
+        open_set_reducer(communicator, group)
+        open_reducer(communicator, [10**6], torch.float64, device=torch.device("cpu"), group=group).close()
+        communicator.barrier("opened")
+    return max(lengths)
+
+
+@pytest.mark.parallel
+def test_a_rank_that_sums_with_nobody_of_its_host_reserves_no_shared_memory() -> None:
+    assert max(run_on_ranks(2, _reserved, True)) < 1000
+    assert min(run_on_ranks(2, _reserved, False)) > 8 * 10**6, "the control"
+
+
+def _one_dies(context: RankContext) -> str:
+    communicator = Communicator(context)
+    reducer = open_reducer(communicator, SIZES, torch.float64, device=torch.device("cpu"))
+    if context.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        for index in range(len(SIZES)):
+            reducer.ready(index)
+        reducer.finish()
+    except RingError as error:
+        return f"{reducer.description}: {type(error).__name__}: {error}"
+    return "summed"
+
+
+@pytest.mark.parallel
+def test_a_rank_that_has_died_is_told_at_once_and_not_at_the_deadline() -> None:
+    for told in run_on_ranks(3, _one_dies, doomed=(1,))[::2]:
+        assert told.startswith("shared memory: RingEnded: the sum of gradients")
+        assert "the process of rank 1 has ended" in told

@@ -19,7 +19,7 @@ from sparkring.spark_jobs.audit import audit
 from sparkring.spark_jobs.reporting.run_reader import read_run
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
-from tests.support.training import largest_difference, train_config, weights_of_run
+from tests.support.training import begin_checkpoints_on_the_dot, largest_difference, train_config, weights_of_run
 
 FILES = ([150, 150], [70], [301], [100])
 ROWS, BATCH, STEPS, EPOCHS = 771, 64, 13, 2
@@ -29,6 +29,7 @@ SPOILED = 7
 
 def _train(context: RankContext, job: dict[str, Any], times: int) -> dict[str, Any] | None:
     """Train; ``times`` times, before the step that follows so many others, all weights become huge, as of an update that went wrong."""
+    begin_checkpoints_on_the_dot()
     calls = 0
 
     def step(model: torch.nn.Module, *args: Any, **settings: Any) -> Any:

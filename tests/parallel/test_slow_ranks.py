@@ -19,7 +19,7 @@ from sparkring.pipelines.training.step import train_step
 from sparkring.spark_jobs.reporting.run_reader import read_run
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
-from tests.support.training import train_config
+from tests.support.training import begin_checkpoints_on_the_dot, train_config
 
 INTERVAL = 10
 """Steps between two checkpoints."""
@@ -32,6 +32,7 @@ pytestmark = pytest.mark.parallel
 
 def _train(context: RankContext, job: dict[str, Any], what: Literal["data", "compute", ""]) -> None:
     """Train; one rank takes its time over some steps, while it waits for rows or while it computes."""
+    begin_checkpoints_on_the_dot()
     done = 0
 
     def slow() -> bool:

@@ -27,12 +27,22 @@ ROWS = sum(GROUPS)
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "tied over two stages": (2, {"replicas": [1, 1], "micro_batches": 4}),
     "tied, first stage twice": (3, {"replicas": [2, 1], "micro_batches": 4, "schedule": "zero_bubble", "shard_optimizer": True}),
-    "tied in one stage's chunks": (2, {"replicas": [1, 1], "micro_batches": 4, "schedule": "interleaved", "chunks_per_stage": 2}),
+    "tied over three stages, by Horovod": (
+        3, {"replicas": [1, 1, 1], "micro_batches": 3, "schedule": "gpipe", "transport": "horovod", "recompute": "except_last"}),
+    "tied, a block a stage, more micro-batches than most steps have rows": (
+        4, {"replicas": [1, 1, 1, 1], "micro_batches": 24, "schedule": "zero_bubble", "recompute": "always"}),
+    "tied, two of two in chunks": (
+        4, {"replicas": [2, 2], "micro_batches": 4, "schedule": "interleaved", "chunks_per_stage": 2, "shard_optimizer": True}),
+    "tied over two stages' chunks": (2, {"replicas": [1, 1], "micro_batches": 4, "schedule": "interleaved", "chunks_per_stage": 2}),
+    "tied in one stage's chunks": (2, {"replicas": [2], "micro_batches": 4, "schedule": "interleaved", "chunks_per_stage": 2}),
     "three ranks without stages": (3, {}),
     "two shards": (2, {"shards": 2}),
     "untied, three shards": (3, {"shards": 3}),
     "two stages of two shards": (4, {"replicas": [1, 1], "shards": 2, "micro_batches": 4, "recompute": "always"}),
     "two replicas of two shards": (4, {"replicas": [2], "shards": 2, "shard_optimizer": True}),
+    "two stages, the first twice, of two shards": (6, {"replicas": [2, 1], "shards": 2, "micro_batches": 4, "shard_optimizer": True}),
+    "two stages, the last twice, of two shards": (
+        6, {"replicas": [1, 2], "shards": 2, "micro_batches": 4, "schedule": "zero_bubble", "transport": "horovod"}),
 }
 
 

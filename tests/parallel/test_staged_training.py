@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from sparkring.errors import ConfigError
+from sparkring.models.blocks import StageModule
 from sparkring.pipelines.data.manifest import Dataset
+from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoint import Checkpoints
 from sparkring.pipelines.training.events import read_events
 from sparkring.pipelines.training.job import TrainJob
@@ -33,6 +38,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "last twice": {"replicas": [1, 2], "micro_batches": 4, "cut": [1, 3], "schedule": "gpipe"},
     "three stages": {"replicas": [1, 1, 1], "micro_batches": 6, "cut": ["layers.0", "layers.4"]},
     "micro-batches alone": {"micro_batches": 6},
+    "passes done again alone": {"recompute": "always"},
+    "passes done again in some stages": {"replicas": [1, 1, 1], "micro_batches": 6, "recompute": ["always", "never", "except_last"]},
     "shared-out optimizer": {"replicas": [2, 1], "shard_optimizer": True},
     "shared-out optimizer alone": {"shard_optimizer": True},
 }
@@ -109,12 +116,33 @@ def test_a_checkpoint_of_two_stages_of_two_goes_on_in_any_layout(dataset: Path, 
         assert largest_difference(weights_of_run(folder), weights_of_run(serial)) < 1e-10, str(parallel)
 
 
+def _passes_done_again(context: RankContext, job: dict[str, Any]) -> int:
+    """How many forward passes of an epoch this rank's stage keeps nothing of."""
+    again, forward = 0, StageModule.forward
+
+    def counting(self: StageModule, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        nonlocal again
+        again += self.training and not torch.is_grad_enabled()
+        return forward(self, tensors)
+
+    StageModule.forward = counting  # type: ignore[method-assign]
+    train_rank(context, job)
+    return again
+
+
+def test_each_stage_does_as_many_passes_again_as_it_is_told(dataset: Path, tmp_path: Path) -> None:
+    steps, parallel = 8, LAYOUTS["passes done again in some stages"]
+    done = run_on_ranks(3, _passes_done_again, _job(dataset, tmp_path, parallel, ranks=3, epochs=1))
+    assert done == [6 * steps, 0, 5 * steps]
+
+
 def test_what_cannot_be_laid_out_is_refused_with_the_reason(dataset: Path, tmp_path: Path) -> None:
     for parallel, ranks, found in (
             ({"replicas": [2, 1], "micro_batches": 6}, 2, "are 3 ranks, num_ranks=2"),
             ({"replicas": [2, 1], "micro_batches": 5}, 3, "no multiple of a stage's 2 replicas"),
             ({"replicas": [1, 1], "micro_batches": 4, "chunks_per_stage": 2}, 2, "needs schedule interleaved"),
             ({"replicas": [1] * 9, "micro_batches": 9}, 9, "the model has 4 blocks"),
-            ({"replicas": [1, 1], "micro_batches": 4, "cut": ["nowhere"]}, 2, "no block is called 'nowhere'")):
+            ({"replicas": [1, 1], "micro_batches": 4, "cut": ["nowhere"]}, 2, "no block is called 'nowhere'"),
+            ({"cut": [2, 2]}, 2, "makes 2 runs of blocks")):
         with pytest.raises(ConfigError, match=found):
             TrainJob.model_validate(_job(dataset, tmp_path, parallel, ranks=ranks)).layout()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from sparkring.errors import PipelineShapeError
 from sparkring.models.blocks import BlockList, in_turn
 from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.parallel.schedules.catalogue import SCHEDULE_NAMES
 from tests.support.pipeline_jobs import ImageJob, RaggedJob, SkipJob, TextJob, TorchDropoutJob
 from tests.support.pipelines import Case, Job, furthest, train_serially, train_staged
 from tests.support.ranks import run_on_ranks
@@ -26,6 +27,7 @@ TWO = [
     Case((1, 1), "zero_bubble", recompute="except_last", transport="horovod"),
     Case((1, 1), "interleaved", chunks_per_stage=2, recompute="except_last"),
     Case((1, 1), "interleaved", chunks_per_stage=4, transport="horovod"),
+    Case((1, 1), "interleaved", chunks_per_stage=3, micro_batches=5, recompute="always", optimizer="adam"),
     Case((1, 1), "1f1b", micro_batches=1),
     Case((2,), "gpipe"),
 ]
@@ -46,6 +48,17 @@ FOUR = [
     Case((1, 1, 1, 1), "zero_bubble", micro_batches=8),
     Case((1, 1, 1, 1), "1f1b", micro_batches=8, optimizer="adam"),
     Case((1, 3), "gpipe", micro_batches=2),
+    Case((1, 1, 1, 1), "interleaved", micro_batches=5, chunks_per_stage=2, transport="horovod", recompute="always"),
+    Case((1, 1, 1, 1), "gpipe", micro_batches=4, transport="horovod", recompute="except_last"),
+    Case((2, 2), "gpipe", recompute="always", optimizer="adam"),
+    Case((2, 2), "zero_bubble", micro_batches=8, transport="horovod", recompute="except_last", optimizer="adam"),
+    Case((2, 1, 1), "1f1b", micro_batches=16, transport="horovod", recompute="always"),
+]
+SIX = [
+    Case((2, 2, 2), "1f1b", micro_batches=6, recompute="always"),
+    Case((2, 2, 2), "interleaved", micro_batches=6, chunks_per_stage=2, optimizer="adam"),
+    Case((2, 2, 2), "zero_bubble", micro_batches=8, transport="horovod"),
+    Case((1, 2, 3), "gpipe", micro_batches=6, transport="horovod", recompute="except_last"),
 ]
 
 
@@ -105,7 +118,7 @@ def test_control_torch_s_own_dropout_trains_something_else_in_stages() -> None:
 
 
 @pytest.mark.parametrize("job", [SkipJob(), TextJob(), ImageJob()], ids=["skip connection", "decoder with dropout", "batch normalisation"])
-@pytest.mark.parametrize("cases", [TWO, THREE, FOUR], ids=["2 ranks", "3 ranks", "4 ranks"])
+@pytest.mark.parametrize("cases", [TWO, THREE, FOUR, SIX], ids=["2 ranks", "3 ranks", "4 ranks", "6 ranks"])
 def test_stages_train_as_one_process_does(job: Job, cases: list[Case]) -> None:
     ranks = sum(cases[0].replicas)
     everyone = run_on_ranks(ranks, train_staged, job, cases)
@@ -117,3 +130,17 @@ def test_stages_train_as_one_process_does(job: Job, cases: list[Case]) -> None:
             assert got_losses == pytest.approx(losses, rel=1e-10), str(case)
             seen |= state.keys()
         assert seen == wanted.keys(), f"{case}: {sorted(wanted.keys() - seen)} are on no rank"
+
+
+def test_the_cases_pair_every_schedule_with_every_number_of_stages_kind_of_recomputation_and_transport() -> None:
+    cases = [*TWO, *THREE, *FOUR, *SIX]
+    for stages in (2, 3, 4):
+        assert {case.schedule for case in cases if len(case.replicas) == stages} == set(SCHEDULE_NAMES)
+    for schedule in SCHEDULE_NAMES:
+        own = [case for case in cases if case.schedule == schedule]
+        assert {case.recompute for case in own} == {"never", "always", "except_last"}, schedule
+        assert {case.transport for case in own} == {"sidecar", "horovod"}, schedule
+        assert {min(case.replicas) for case in own if len(set(case.replicas)) == 1} == {1, 2}, schedule
+        assert {case.optimizer for case in own} == {"sgd", "adam"}, schedule
+    for stages in (2, 3):
+        assert {case.replicas for case in cases} > {(1,) * stages, (2,) * stages}

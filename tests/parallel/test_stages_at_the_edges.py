@@ -70,6 +70,15 @@ class ActivationJob(SkipJob):
             return sequential_blocks(nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 2)), reads="features")
 
 
+class BareEndsJob(SkipJob):
+    """A plain sequence whose first and last modules hold no parameter."""
+
+    def blocks(self) -> BlockList:
+        """Activation, linear, activation."""
+        with torch.device("meta"):
+            return sequential_blocks(nn.Sequential(nn.Tanh(), nn.Linear(4, 2), nn.ReLU(inplace=True)), reads="features")
+
+
 def _same_as_serial(job: Job, cases: list[Case]) -> None:
     everyone = run_on_ranks(sum(cases[0].replicas), train_staged, job, cases)
     for number, case in enumerate(cases):
@@ -89,9 +98,11 @@ def test_micro_batches_without_rows_change_nothing(job: Job) -> None:
         Case((1, 2), "gpipe", micro_batches=6)])
 
 
-def test_a_stage_without_parameters_trains_with_the_others() -> None:
-    _same_as_serial(ActivationJob(), [
-        Case((1, 1, 1), "1f1b"), Case((1, 1, 1), "zero_bubble"), Case((1, 1, 1), "gpipe", recompute="always")])
+@pytest.mark.parametrize("job", [ActivationJob(), BareEndsJob()], ids=["in the middle", "at both ends"])
+def test_a_stage_without_parameters_trains_with_the_others(job: Job) -> None:
+    _same_as_serial(job, [
+        Case((1, 1, 1), "1f1b", transport="horovod"), Case((1, 1, 1), "zero_bubble", optimizer="adam"),
+        Case((1, 1, 1), "zero_bubble", recompute="except_last"), Case((1, 1, 1), "gpipe", recompute="always")])
 
 
 def _job(dataset: Path, folder: Path, parallel: dict[str, Any], *, ranks: int) -> dict[str, Any]:
@@ -137,17 +148,30 @@ def test_a_step_that_is_not_finite_leaves_running_statistics_as_they_were() -> N
     assert (other["norm.running_mean"] != wanted["norm.running_mean"]).any(), "the control: a step that is finite moves them"
 
 
-def _bytes_in_pieces(context: RankContext) -> list[bytes]:
-    vars(communicator_module)["PIECE_BYTES"] = 1000
-    mine = bytes([context.rank]) * (0, 1, 5021)[context.rank]
+def _bytes_in_pieces(context: RankContext, piece: int) -> tuple[list[bytes], int]:
+    """What ranks say to each other by Horovod in pieces of so many bytes, and the most that one of its operations got or gave."""
+    vars(communicator_module)["PIECE_BYTES"] = piece
+    mine, most = bytes([context.rank]) * (0, 1, 5021)[context.rank], 0
+    finish = Communicator._finish
+
+    def noting(self: Communicator, *args: Any, **named: Any) -> Tensor:
+        nonlocal most
+        moved = finish(self, *args, **named)
+        most = max(most, len(moved) if moved.dtype is torch.uint8 else 0)
+        return moved
+
+    Communicator._finish = noting  # type: ignore[method-assign]
     with Communicator(context) as communicator:
-        return [*communicator.gather_bytes(mine, name="parts"), communicator.broadcast_bytes(bytes(range(256)) * 11, name="whole"),
+        said = [*communicator.gather_bytes(mine, name="parts"), communicator.broadcast_bytes(bytes(range(256)) * 11, name="whole"),
                 communicator.broadcast_bytes(b"", name="nothing")]
+    return said, most
 
 
 def test_bytes_beyond_what_horovod_counts_travel_in_pieces() -> None:
     """Horovod counts elements in int32: a state of 2 GiB is more than one of its operations can move."""
-    assert run_on_ranks(3, _bytes_in_pieces) == [[b"", b"\1", b"\2" * 5021, bytes(range(256)) * 11, b""]] * 3
+    whole = [b"", b"\1", b"\2" * 5021, bytes(range(256)) * 11, b""]
+    assert run_on_ranks(3, _bytes_in_pieces, 1000, shared_memory=False) == [(whole, 1000)] * 3
+    assert run_on_ranks(3, _bytes_in_pieces, 1 << 30, shared_memory=False) == [(whole, 5022)] * 3, "the control: all at once"
 
 
 def _sums(context: RankContext, fusion: str | None) -> list[bytes]:

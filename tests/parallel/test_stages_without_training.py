@@ -116,3 +116,18 @@ def test_stages_of_a_table_s_network_are_judged_by_all_rows_together(tmp_path: P
     assert {key: figures[key] for key in summary["validation"]} == pytest.approx(summary["validation"], rel=1e-9)
     model, _ = load_model(job.run_url)
     assert next(model.parameters()).dtype == torch.float64
+
+
+def test_fewer_rows_than_replicas_are_judged_as_by_one_process(tmp_path: Path) -> None:
+    write_token_dataset(tmp_path / "dataset", (70, 30), validation_rows=1)
+    layouts: dict[str, tuple[int, dict[str, Any]]] = {
+        "alone": (1, {}), "two of two": (4, {"replicas": [2, 2], "micro_batches": 8}),
+        "last twice, by Horovod": (3, {"replicas": [1, 2], "micro_batches": 4, "transport": "horovod"})}
+    found = {}
+    for name, (ranks, parallel) in layouts.items():
+        job = _job(tmp_path / "dataset", tmp_path / name, ranks, parallel, epochs=1).model_dump(mode="json")
+        found[name] = run_on_ranks(ranks, train_rank, job)[0]["validation"]
+        if name != "alone":
+            judged = run_on_ranks(ranks, evaluate_rank, job, "validation")[0]
+            assert {key: judged[key] for key in found[name]} == pytest.approx(found[name], rel=1e-9)
+    assert all(figures == pytest.approx(found["alone"], rel=1e-9) for figures in found.values())

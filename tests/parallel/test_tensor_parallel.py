@@ -6,6 +6,8 @@ T2), and their unnamed backward pass hangs as soon as the ranks have done differ
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparkring.errors import DeadlinePassed, LayoutRefused
+from sparkring.errors import DeadlinePassed, LayoutRefused, RingError
 from sparkring.models import losses
 from sparkring.models.blocks import LOGITS, StageModule, WholeModel
 from sparkring.models.image import image_blocks
@@ -272,3 +274,23 @@ def test_a_shard_that_does_not_come_is_told_within_the_deadline() -> None:
     _, told = run_on_ranks(2, _one_shard_does_not_come)
     assert "set.0-1.shrink.forward: other ranks did not join within 5 s" in told
     assert "shrink.forward: other ranks did not join within 5 s (ranks [0])" in told
+
+
+def _one_shard_dies(context: RankContext) -> str:
+    communicator = Communicator(context)
+    reducer = open_set_reducer(communicator, (0, 1))
+    assert isinstance(reducer, MemorySetReducer)
+    if context.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        reducer.sum_(torch.zeros(2), "shrink.forward")
+    except RingError as error:
+        return f"{type(error).__name__}: {error}"
+    return "summed"
+
+
+@pytest.mark.parallel
+def test_a_shard_that_has_died_is_told_at_once_and_not_at_the_deadline() -> None:
+    told, _ = run_on_ranks(2, _one_shard_dies, doomed=(1,))
+    assert told.startswith("RingEnded: shrink.forward")
+    assert "the process of rank 1 has ended" in told

@@ -22,6 +22,7 @@ from sparkring.pipelines.parallel.communicator import Communicator, await_handle
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.transport import Edge
 from sparkring.pipelines.training.gradient_ring import GradientRing
+from sparkring.spark_jobs.launch.rank_environment import settings
 from tests.support.ranks import run_on_ranks
 from tests.support.transports import WAYS, both_ways, opened, started, transport
 
@@ -256,6 +257,7 @@ def _starved(context: RankContext, timeout_s: str) -> str:
 
 
 def test_t10_a_starved_rank_costs_its_ring_only_time_where_gloos_timeout_is_long() -> None:
+    assert settings(threads=1, deadline_s=119.5)["HOROVOD_GLOO_TIMEOUT_SECONDS"] == "120", "what every launcher sets: our deadline"
     assert run_on_ranks(2, _starved, "60", doomed=(1,))[0] == "received 10"
     assert run_on_ranks(2, _starved, "2", doomed=(1,))[0] not in ("", "received 10")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import resource
 import time
 import weakref
 from pathlib import Path
@@ -120,6 +121,16 @@ def _many(context: RankContext, way: str, count: int) -> bool:
 @every_way
 def test_thousands_of_messages_may_be_on_their_way(way: str) -> None:
     assert run_on_ranks(2, _many, way, 3000 if way.startswith("sidecar") else 500) == [True, True]
+
+
+def _many_with_few_files(context: RankContext) -> bool:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, most))  # a usual limit is 1024; this takes less time
+    return _many(context, "sidecar memory", 400)
+
+
+def test_more_messages_may_be_on_their_way_than_files_are_usually_allowed() -> None:
+    assert run_on_ranks(2, _many_with_few_files) == [True, True]
 
 
 def _shapes(context: RankContext, way: str, dynamic: bool, expecting: bool) -> list[str]:

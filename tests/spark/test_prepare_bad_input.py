@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -90,6 +91,34 @@ BAD = {
     "a feature whose name cannot be an attribute": Bad(
         ConfigError, r"prepare\.features\.numeric: 'km per h' cannot name a dataset's column; give it a name",
         settings=_yielding("km AS `km per h`") | _features("km per h")),
+    "a feature whose name is a word of Python's": Bad(
+        ConfigError, r"prepare\.features\.categorical: 'class' cannot name a dataset's column; .* no word of Python's such as class",
+        settings=_yielding("city AS class") | _features("km", categorical=("class",))),
+    "two columns of one name": Bad(
+        ConfigError, r"prepare\.features\.numeric names column km, and the query yields 2 columns of that name; leave all but one out",
+        settings=_yielding("id AS km") | _features("km")),
+    "two columns whose names differ in capitals": Bad(
+        ConfigError, r"names column km, and the query yields 2 columns of that name", settings=_yielding("id AS Km") | _features("km")),
+    "a kept column with the name of a tensor": Bad(
+        ConfigError, r"prepare\.features\.raw: a batch has a tensor numeric that is made of other columns; give that column another name",
+        settings=_yielding("km AS numeric") | {"features": {"numeric": ["km"], "raw": [{"column": "numeric", "dtype": "float64"}]}}),
+    "columns that differ in capitals alone": Bad(
+        ConfigError, r"prepare makes two columns KM_IS_NULL and km_is_null, which Spark does not tell apart, .*; give one of them another",
+        settings=_yielding("city AS KM_IS_NULL") | {"features": {"numeric": [{"column": "km", "indicator": True}],
+                                                                 "categorical": ["KM_IS_NULL"]}}),
+    "a category of bytes": Bad(
+        SourceError, r"column bytes of the query is binary, but prepare\.features\.categorical must be string; cast it in the query",
+        settings=_yielding("X'FF' AS bytes") | _features("km", categorical=("bytes",))),
+    "a pad that its type does not have": Bad(
+        ConfigError, r"prepare\.features\.raw: steps is filled up with -1, which uint16 cannot hold; give another pad or dtype",
+        settings=_yielding("array(1, 2) AS steps") | {
+            "features": {"raw": [{"column": "steps", "dtype": "uint16", "shape": [None], "pad": -1, "pad_to": 3}]}}),
+    "a number that is too large for its declared type": Bad(
+        SourceError, r"source trips: 1 of 900 values of column km are no float, e\.g\. '1e\+300'; correct its type",
+        source=_declared(km="float"), change=lambda trip: replace(trip, km=1e300 if trip.id == 10 else trip.km)),
+    "a feature whose numbers cannot be added up": Bad(
+        SourceError, r"feature km has numbers too large to have a mean and a deviation: train rows reach from .* to 1\.79769e\+308; make",
+        change=lambda trip: replace(trip, km=sys.float_info.max if trip.id % 3 == 0 else trip.km)),
     "a label that is neither 0 nor 1": Bad(
         SourceError, r"label late is neither 0 nor 1 in 433 of 891 rows, e\.g\. 2; make it 0 or 1",
         settings={"query": QUERY.replace("late,", "late * 2 AS late,")}),

@@ -230,7 +230,7 @@ def test_scoring_encodes_raw_rows_by_the_stored_definition_as_prepare_did(made: 
     stored = Preprocessing.model_validate_json(card.preprocessing.model_dump_json())
     assert stored == _manifest(made).preprocessing
     raw = _raw(spark, made)
-    encoded = {row["row_id"]: row.asDict() for row in encode_raw(raw, card, row_id="row_id").collect()}
+    encoded = {row["row_id"]: row.asDict() for row in encode_raw(raw, card, row_id="row_id", keep=["late"]).collect()}
     assert encoded == {number: row | {"late": encoded[number]["late"]} for number, row in _rows(made).items()}
     test = pq.read_table(Path(score(made, spark=spark).url.removeprefix("file://"))).to_pylist()
     brought = pq.read_table(Path(score(made, spark=spark, frame=raw.drop("late")).url.removeprefix("file://"))).to_pylist()

@@ -76,6 +76,37 @@ def test_parquet_columns_are_cast_to_the_declared_types(spark: SparkSession, tmp
         read_table(spark, locate("table", config.model_copy(update={"columns": {"a.b": "int"}})), cache=tmp_path)
 
 
+def test_a_fraction_is_no_integer(spark: SparkSession, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"whole": [1.0, 2.0, None], "half": [1.0, 1.5, None]}), tmp_path / "table.parquet")
+    config = SourceConfig(path=str(tmp_path / "table.parquet"), format="parquet", columns={"whole": "int"})
+    frame, _ = read_table(spark, locate("table", config), cache=tmp_path)
+    assert sorted(row.whole or 0 for row in frame.collect()) == [0, 1, 2]
+    with pytest.raises(SourceError, match=r"1 of 3 values of column half are no int, e\.g\. '1\.5'"):
+        read_table(spark, locate("table", config.model_copy(update={"columns": {"half": "int"}})), cache=tmp_path)
+
+
+@pytest.mark.parametrize("lines", ["1,x,2020-01-01\n", "1,x,2020-01-01,?,!\n", '1,"x\ny",2020-01-01,?\n'],
+                         ids=["short", "long", "broken in quotes"])
+def test_a_line_of_a_csv_that_has_not_the_header_s_fields_is_an_error_not_a_row_of_nulls(
+        spark: SparkSession, tmp_path: Path, lines: str) -> None:
+    (tmp_path / "table.csv").write_text(TEXT + lines)
+    config = _config(tmp_path / "table.csv", columns={"a.b": "string"})  # even where the column that is read is there
+    with pytest.raises(SourceError, match=r"source table: reading .*table\.csv fails: .*; correct the line \(too few or too many fields"):
+        read_table(spark, locate("table", config), cache=tmp_path)
+
+
+def test_a_csv_may_have_line_breaks_in_quotes_and_another_encoding_where_the_config_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text('id,name\n1,"x\ny"\n', encoding="utf-8")
+    config = SourceConfig(path=str(path), columns={"name": "string"}, multi_line=True)
+    assert [row.name for row in read_table(spark, locate("table", config), cache=tmp_path)[0].collect()] == ["x\ny"]
+    path.write_text("id,name\n1,Z\N{LATIN SMALL LETTER U WITH DIAERESIS}rich\n", encoding="latin-1")
+    with pytest.raises(SourceError, match=r"values of column name hold bytes that are no UTF-8, e\.g\. .*; correct encoding in"):
+        read_table(spark, locate("table", config), cache=tmp_path)
+    frame, _ = read_table(spark, locate("table", config.model_copy(update={"encoding": "ISO-8859-1"})), cache=tmp_path)
+    assert [row.name for row in frame.collect()] == ["Z\N{LATIN SMALL LETTER U WITH DIAERESIS}rich"]
+
+
 @pytest.mark.parametrize("kind", ["json", "orc", "parquet"])
 def test_a_folder_written_by_spark_is_read_in_each_format(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     (tmp_path / "table.csv").write_text(TEXT)
@@ -121,6 +152,18 @@ def test_a_table_of_the_session_is_read_by_name_and_known_by_its_rows(spark: Spa
         assert (rows, [row[0] for row in found.orderBy("id").collect()]) == (2, [1, 2])
     finally:
         spark.sql("DROP TABLE shop_orders")
+
+
+def test_an_array_of_a_table_that_rules_out_nulls_is_of_the_declared_type(spark: SparkSession, tmp_path: Path) -> None:
+    source = locate("table", TableSource(format="table", table="points", columns={"at": "array<double>", "id": "int"}))
+    spark.sql("SELECT 1 AS id, array(1.5D, 2.5D) AS at").createOrReplaceTempView("points")
+    try:
+        frame, rows = read_table(spark, source, cache=tmp_path)
+        assert (rows, frame.collect()[0].at) == (1, [1.5, 2.5])
+        with pytest.raises(SourceError, match="column at is array<double> and cannot become array<int>"):
+            read_table(spark, locate("table", source.config.model_copy(update={"columns": {"at": "array<int>"}})), cache=tmp_path)
+    finally:
+        spark.catalog.dropTempView("points")
 
 
 def test_a_null_and_the_column_it_is_in_are_part_of_a_digest(spark: SparkSession) -> None:

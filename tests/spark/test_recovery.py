@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ EPOCHS = 4
 STEPS = 201
 """Of an epoch."""
 DEADLINE_S = 90.0
+ORPHANS_END_S = 10.0
+"""Seconds after the driver's end in which all that it started has to be gone."""
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -208,3 +211,43 @@ def test_tasks_on_a_host_that_is_left_out_are_no_ranks_and_a_ring_needs_none_of_
 
 def _size(context: RankContext) -> int:
     return context.size
+
+
+@pytest.mark.parametrize("victim", ["the JVM", "the Python driver"])
+def test_whoever_of_the_driver_is_killed_no_rank_is_left_and_the_same_command_goes_on(
+        tmp_path: Path, undisturbed: Path, victim: str) -> None:
+    config = _config(tmp_path)
+    with _command(tmp_path, config) as process:
+        await_condition(lambda: Checkpoints(config.run).numbers(), "a checkpoint")
+        ranks = [psutil.Process(record["pid"]) for record in events_of(config, "start")]
+        driver = psutil.Process(process.pid)
+        (jvm,) = [child for child in driver.children(recursive=True) if child.name() == "java"]
+        everyone = [jvm, *jvm.children(recursive=True), *ranks]
+        (jvm if victim == "the JVM" else driver).kill()
+        assert [one for one in psutil.wait_procs(everyone, timeout=ORPHANS_END_S)[1] if _works(one)] == []
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == (2 if victim == "the JVM" else -signal.SIGKILL), output
+    if victim == "the JVM":
+        assert output.splitlines()[-1].startswith("error: "), output
+    with _command(tmp_path, config) as again:
+        output, _ = again.communicate(timeout=DEADLINE_S)
+    assert again.returncode == 0, output
+    assert {record["generation"] for record in events_of(config, "start")} == {0, 1}
+    _require_same(tmp_path, undisturbed)
+
+
+def _works(process: psutil.Process) -> bool:
+    """Whether it has not ended; one that has may wait for whoever took it over from a killed parent to hear so."""
+    with suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+@contextmanager
+def _command(folder: Path, config: Config) -> Iterator[subprocess.Popen[str]]:
+    """``sparkring train`` in a process of its own."""
+    path = folder / "config.yaml"
+    path.write_text(config.model_dump_json(), encoding="utf-8")  # JSON is YAML
+    command = [sys.executable, "-m", "sparkring", "train", str(path), "--set", "spark.master=local[2]"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ) as process:
+        yield process

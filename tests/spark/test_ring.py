@@ -8,10 +8,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support import ring_functions
-from tests.support.ring_driver import Driver, assert_no_process_left, driver, marks, wait_until
+from tests.support.ring_driver import Driver, assert_no_process_left, driver, marks, ring_processes, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -104,12 +105,36 @@ def test_ctrl_c_ends_the_ranks(local: Driver, tmp_path: Path) -> None:
 def test_a_python_worker_that_is_killed_ends_the_ring_and_the_function_is_not_run_again(local: Driver, tmp_path: Path) -> None:
     local.begin(ring_functions.sleep, str(tmp_path), num_ranks=2)
     before = marks(tmp_path, num_ranks=2)
+    servers = [psutil.Process(mark["parent"]) for mark in before]
+    assert len(ring_processes(before[0]["token"])) == 4  # two ranks, each with a child: these are to go
     os.kill(before[1]["task"], signal.SIGKILL)
     outcome = local.outcome()
     assert outcome.error.startswith("RingError")
     assert "Python worker exited unexpectedly" in outcome.message
     assert_no_process_left(before[0]["token"])
+    wait_until(lambda: not servers[1].is_running(), "the rank server of the task that was killed to end")
     assert marks(tmp_path, num_ranks=2) == before
+
+
+def test_the_next_launch_forks_its_ranks_off_the_processes_that_the_last_one_left(local: Driver, tmp_path: Path) -> None:
+    first, second = (local.ring(ring_functions.introduce, str(tmp_path), num_ranks=3).results for _ in range(2))
+    assert {told["parent"] for told in first} == {told["parent"] for told in second}
+    assert not {told["parent"] for told in first} & {told["task"] for told in first}
+    fresh = local.ring(ring_functions.introduce, str(tmp_path), num_ranks=3, fork_ranks=False).results
+    assert [told["parent"] for told in fresh] == [told["task"] for told in fresh]
+
+
+def test_a_rank_server_that_is_killed_ends_the_ring_with_its_name_and_the_next_launch_has_another(local: Driver, tmp_path: Path) -> None:
+    local.begin(ring_functions.sleep, str(tmp_path), num_ranks=2)
+    mark = marks(tmp_path, num_ranks=2)[1]
+    os.kill(mark["parent"], signal.SIGKILL)
+    outcome = local.outcome()
+    assert outcome.error.startswith("RankDied")
+    assert outcome.attributes["rank"] == 1
+    assert f"the rank server {mark['parent']}, off which this rank was forked, ended with exit code -9" in outcome.message
+    assert outcome.seconds < 30
+    assert_no_process_left(mark["token"])
+    assert local.ring(ring_functions.leave_early, num_ranks=3).results == [2.0, 2.0, -1.0]
 
 
 def test_upstream_s_launcher_gives_the_same_results(local: Driver, tmp_path: Path) -> None:

@@ -26,5 +26,5 @@ def end_jvm() -> None:
     if gateway is not None:
         gateway.shutdown()
         gateway.proc.stdin.close()
-        gateway.proc.wait(60)
+        gateway.proc.wait(300)
     SparkContext._gateway = SparkContext._jvm = None

@@ -26,7 +26,8 @@ _context.set_forkserver_preload(["torch", "horovod.torch", "pyarrow.parquet", "s
 
 
 def run_on_ranks(num_ranks: int, fn: Callable[..., Any], *args: Any, hosts: Sequence[int] = (), shared_memory: bool = True,
-                 cycle_ms: float | None = 2, doomed: Collection[int] = (), deadline_s: float = DEADLINE_S) -> list[Any]:
+                 cycle_ms: float | None = 2, doomed: Collection[int] = (), deadline_s: float = DEADLINE_S,
+                 must_end: bool = False) -> list[Any]:
     """Run ``fn(context, *args)`` on real Horovod ranks and return the results by rank.
 
     Args:
@@ -38,6 +39,7 @@ def run_on_ranks(num_ranks: int, fn: Callable[..., Any], *args: Any, hosts: Sequ
         cycle_ms: Horovod's cycle time; None leaves it to the rank.
         doomed: Ranks that are meant to raise, die or hang: nobody waits for them, and their result is None.
         deadline_s: Seconds to wait for the others.
+        must_end: Whether the processes of the others must also end by themselves; else they are ended once they have told their result.
     Raises:
         AssertionError: a rank raised (its traceback is the message), died, or did not end in time.
     """
@@ -56,6 +58,10 @@ def run_on_ranks(num_ranks: int, fn: Callable[..., Any], *args: Any, hosts: Sequ
             send.close()
             ranks.append((process, receive))
         results = _collect({rank: receive for rank, (_, receive) in enumerate(ranks) if rank not in doomed}, deadline_s)
+        for rank, (process, _) in enumerate(ranks):
+            if must_end and rank not in doomed:
+                process.join(deadline_s)
+                assert process.exitcode == 0, f"rank {rank} told its result and did not end: exit code {process.exitcode}"
         return [results.get(rank) for rank in range(num_ranks)]
     finally:
         for process, _ in ranks:

@@ -23,6 +23,8 @@ from typing import Any
 
 import psutil
 
+from sparkring.spark_jobs.launch.rank_environment import process_name
+
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 90.0
 """Seconds for anything that should be over in a few, on a machine that has other work."""
@@ -147,7 +149,7 @@ def ring_processes(token: str) -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("SPARKRING_TOKEN") == token:
+            if process.environ().get("SPARKRING_TOKEN") == token or process.name() == process_name(token):
                 found.append(" ".join(process.cmdline()))
         except psutil.Error:
             continue  # it ended meanwhile, or is not ours to look into

@@ -35,13 +35,14 @@ def introduce(context: RankContext, folder: str) -> dict[str, Any]:
     hvd.shutdown()
     hvd.init()  # again, as after a failure: nothing of the first time is in the way
     sys.stdout.write(f"hello from {context.rank}\n")
-    both = (psutil.Process(), psutil.Process().parent())
-    listening = [connection.laddr.ip for process in both if process for connection in process.net_connections("tcp")
+    both = (psutil.Process(), psutil.Process(task_process()))
+    listening = [connection.laddr.ip for process in both for connection in process.net_connections("tcp")
                  if connection.status == psutil.CONN_LISTEN]
     return {
         "rank": context.rank, "hosts": context.hosts, "device": context.device, "horovod": (hvd.rank(), hvd.size(), hvd.local_rank()),
         "sum": allreduce_sum(10.0 + context.rank), "threads": torch.get_num_threads(), "listening": listening, "stdin": sys.stdin.read(),
-        "gpu": os.environ["CUDA_VISIBLE_DEVICES"], "pid": os.getpid(), "task": os.getppid(), "token": context.token,
+        "gpu": os.environ["CUDA_VISIBLE_DEVICES"], "pid": os.getpid(), "task": task_process(), "token": context.token,
+        "parent": os.getppid(),
     }
 
 
@@ -148,9 +149,15 @@ def train_with_new_starts(context: RankContext, folder: str) -> dict[str, Any]:
             "key": os.environ.get("_HOROVOD_SECRET_KEY", "")}
 
 
+def task_process() -> int:
+    """Process id of the Spark task that this rank belongs to; a forked rank is not its child, a rank of upstream's launcher is."""
+    return int(os.environ.get("SPARKRING_TASK") or os.getppid())
+
+
 def mark(context: RankContext, folder: str) -> None:
     """Leave a file that tells of this rank's processes."""
-    told = {"token": context.token, "pid": os.getpid(), "task": os.getppid(), "address": os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]}
+    told = {"token": context.token, "pid": os.getpid(), "task": task_process(), "parent": os.getppid(),
+            "address": os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]}
     with Path(folder, f"rank-{context.rank}-{os.getpid()}.part").open("w", encoding="ascii") as file:
         json.dump(told, file)
     Path(file.name).rename(Path(folder, f"rank-{context.rank}-{os.getpid()}.json"))

@@ -16,15 +16,17 @@ from typing import Literal
 
 from tests.support.daemons import daemon
 
-Flaw = Literal["none", "no conditions", "lost answers", "refused part"]
+Flaw = Literal["none", "no conditions", "lost answers", "refused part", "away"]
 """``no conditions``: If-None-Match is not looked at, as by old servers. ``lost answers``: the first PUT of each key is done, and
-answered by an error 500 all the same. ``refused part``: each PUT of a part of the checkpoint after 8 steps is answered by an error 503."""
+answered by an error 500 all the same. ``refused part``: each PUT of a part of the checkpoint after 8 steps is answered by an error 503.
+``away``: while there is a file ``away`` in the server's folder, every request is answered by an error 503, and noted in ``refused``."""
 SERVE = """
 import sys
+from pathlib import Path
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
-moto, answered, flaw = DomainDispatcherApplication(create_backend_app), set(), sys.argv[1]
+moto, answered, flaw, folder = DomainDispatcherApplication(create_backend_app), set(), sys.argv[1], Path(sys.argv[2])
 
 def serve(environment, start):
     path, put = environment["PATH_INFO"], environment["REQUEST_METHOD"] == "PUT"
@@ -35,7 +37,11 @@ def serve(environment, start):
         list(moto(environment, lambda status, headers, *_: lambda data: None))
         start("500 Internal Server Error", [("Content-Length", "0")])
         return [b""]
-    if flaw == "refused part" and put and "/checkpoints/data/8-" in path:
+    away = flaw == "away" and (folder / "away").exists()
+    if away:
+        with (folder / "refused").open("a") as refused:
+            refused.write(environment["REQUEST_METHOD"] + " " + path + "\\n")
+    if away or flaw == "refused part" and put and "/checkpoints/data/8-" in path:
         environment["wsgi.input"].read(int(environment.get("CONTENT_LENGTH") or 0))
         start("503 Slow Down", [("Content-Length", "0")])
         return [b""]
@@ -52,6 +58,6 @@ KEYS = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "not-a-secret", 
 @contextmanager
 def s3_server(folder: Path, *, flaw: Flaw = "none") -> Iterator[dict[str, str]]:
     """Run the server for the length of the block; yields the environment that leads AWS's tools to it."""
-    with daemon([sys.executable, "-c", SERVE, flaw], log=folder / "s3.log") as server:
+    with daemon([sys.executable, "-c", SERVE, flaw, str(folder)], log=folder / "s3.log") as server:
         port = server.said(r"listening on (\d+)")
         yield {**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}

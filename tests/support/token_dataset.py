@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from sparkring.pipelines.data.manifest import DataField, DataFile, Dataset, Manifest, Split, TensorSpec, content_id
+from sparkring.pipelines.data.manifest import DataField, Dataset, Manifest, Split, TensorSpec, content_id
 from sparkring.pipelines.data.preprocessing import Preprocessing, TokensFeature
-from sparkring.pipelines.data.rowhash import rows_digest, to_hex
+from tests.support.split_file import cell, write_split
 
 LENGTH, VOCABULARY, END, PAD = 6, 13, 11, 12
 
@@ -49,22 +46,6 @@ def _write(folder: Path, name: str, groups: Sequence[int], first_id: int, genera
     starts, steps = generator.integers(0, END, (count, 1)), generator.integers(1, 3, (count, 1))
     tokens = ((starts + steps * np.arange(LENGTH)) % END).astype(np.int32)
     tokens[generator.random(count) < 0.1, LENGTH - 2:] = PAD
-    table = pa.table({"row_id": ids, "tokens": pa.array([_cell(row) for row in tokens], pa.binary())},
+    table = pa.table({"row_id": ids, "tokens": pa.array([cell(row) for row in tokens], pa.binary())},
                      schema=pa.schema([pa.field("row_id", pa.int64(), nullable=False), pa.field("tokens", pa.binary(), nullable=False)]))
-    path = folder / "data/d1" / name / "part-0.parquet"
-    path.parent.mkdir(parents=True)
-    with pq.ParquetWriter(path, table.schema) as writer:
-        for start, size in zip(np.cumsum([0, *groups[:-1]]), groups, strict=True):
-            writer.write_table(table.slice(int(start), size))
-    content, footer = path.read_bytes(), pq.ParquetFile(path).metadata
-    file = DataFile(path=str(path.relative_to(folder)), bytes=len(content), sha256=hashlib.sha256(content).hexdigest(),
-                    row_groups=tuple(groups),
-                    row_group_bytes=tuple(sum(footer.row_group(group).column(column).total_compressed_size for column in range(2))
-                                          for group in range(footer.num_row_groups)))
-    return Split(files=(file,), rows=count, rows_digest=to_hex(rows_digest(ids)))
-
-
-def _cell(row: np.ndarray) -> bytes:  # type: ignore[type-arg]
-    cell = io.BytesIO()
-    np.save(cell, row)
-    return cell.getvalue()
+    return write_split(folder, name, table, groups)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,11 @@ from torch import Tensor
 
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
+from sparkring.pipelines.training import checkpoint_pace, trainee
+from sparkring.pipelines.training.checkpoint_writer import CheckpointWriter
 from sparkring.pipelines.training.events import Record, read_events
 from sparkring.pipelines.training.model_files import load_card, load_weights
+from sparkring.pipelines.training.step import train_step
 from tests.support.configs import MINIMAL
 
 DEADLINE_S = 90.0
@@ -46,6 +49,30 @@ def await_condition(condition: Callable[[], Any], what: str) -> Any:
             return found
         time.sleep(0.05)
     raise AssertionError(f"{what} did not come about within {DEADLINE_S:g} s")
+
+
+def begin_checkpoints_on_the_dot() -> None:
+    """In this process, have each checkpoint begun when its steps are up, and waited for: so a test knows which ones there are."""
+    checkpoint_pace.lead = lambda *_: 0
+    checkpoint_pace.Pace.holds = lambda *_: True  # type: ignore[method-assign]
+
+
+def before_each_step(act: Callable[[int, Sequence[CheckpointWriter]], None]) -> None:
+    """In this process, have ``act`` done before each training step: told of the steps done so far, and of who has begun checkpoints."""
+    done, writers, begin = 0, list[CheckpointWriter](), CheckpointWriter.begin
+
+    def step(*args: Any, **settings: Any) -> Any:
+        nonlocal done
+        act(done, writers)
+        done += 1
+        return train_step(*args, **settings)
+
+    def noted(self: CheckpointWriter, *args: Any, **named: Any) -> None:
+        writers.append(self)
+        begin(self, *args, **named)
+
+    trainee.train_step = step  # type: ignore[attr-defined]
+    CheckpointWriter.begin = noted  # type: ignore[method-assign]
 
 
 def events_of(config: Config, kind: str) -> list[Record]:

@@ -1,4 +1,4 @@
-"""Fixtures for tests on YARN: a cluster, the flights of January in its HDFS, our wheel, and a Python without our code.
+"""Fixtures for tests on YARN: a cluster, the flights of January in its HDFS, also prepared, our wheel, and a Python without our code.
 
 The file system and the cluster are started for the first test that needs them and end with the session. A test module names
 this one and ``places`` in ``pytest_plugins``.
@@ -22,6 +22,7 @@ import pytest
 from sparkring.pipelines.data.store import open_store
 from tests.support.hadoop import Hdfs
 from tests.support.yarn import Yarn, yarn
+from tests.support.yarn_jobs import Job
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,6 +49,14 @@ def flights(hadoop: Hdfs) -> str:
 
 
 @pytest.fixture(scope="session")
+def prepared(cluster: Yarn, hadoop: Hdfs, flights: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same URL, for jobs that only train: the dataset that they share has been committed."""
+    Job(cluster, hadoop, tmp_path_factory.mktemp("prepared"), sources=flights, python=Path(sys.executable),
+        conf={"spark.driver.memory": "1g"}).prepare_here()
+    return flights
+
+
+@pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Our wheel, built from a copy of what the build reads."""
     copy = tmp_path_factory.mktemp("source")
@@ -69,6 +78,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{libraries}" exec {sys.executable} -S "$@"\n', encoding="ascii")
     program.chmod(0o755)
     return program
+
 
 def _january(table: io.TextIOBase) -> str:
     rows = csv.reader(table)

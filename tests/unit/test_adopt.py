@@ -159,6 +159,20 @@ def test_what_cannot_be_adopted_is_refused_and_nothing_is_written(
     assert _files(tmp_path) == before
 
 
+@pytest.mark.parametrize("label", [-1, 2])
+def test_a_held_out_label_that_no_train_row_can_have_is_refused(tmp_path: Path, label: int) -> None:
+    for name, first in (("a", 0), ("b", 1000)):
+        _plain(tmp_path / name, first=first)
+    part = tmp_path / "b/part-1.parquet"
+    table = pq.read_table(part)
+    pq.write_table(table.set_column(1, "late", pa.array([label, *table["late"].to_pylist()[1:]], pa.int8())), part)
+    with pytest.raises(DatasetError, match=f"the label late is {label} in 1 rows of the split test; train rows have 0 to 1 only"):
+        adopt(str(tmp_path), row_id="id", label="late", splits={"train": "a", "test": "b"})
+    assert not (tmp_path / "_versions").exists()
+    pq.write_table(table, part)  # the control
+    assert adopt(str(tmp_path), row_id="id", label="late", splits={"train": "a", "test": "b"}).rows == {"train": ROWS, "test": ROWS}
+
+
 def test_files_of_two_schemas_nulls_and_empty_folders_are_refused(tmp_path: Path) -> None:
     _plain(tmp_path)
     table = pq.read_table(tmp_path / "part-1.parquet")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -58,3 +59,20 @@ def test_a_micro_batch_of_no_rows_changes_nothing() -> None:
     finish_steps([ours], lambda _: None)
     assert empty.shape == (0, 3, 4, 2)
     assert int(ours.num_batches_tracked) == 0
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (1, 3, 1, 1)], ids=str)
+def test_a_micro_batch_of_one_value_a_channel_is_its_own_mean(shape: tuple[int, ...]) -> None:
+    ours, theirs = StepBatchNorm(3), nn.BatchNorm1d(3) if len(shape) == 2 else nn.BatchNorm2d(3)
+    x = torch.arange(3.0).view(shape).requires_grad_()
+    with torch.no_grad():
+        ours.bias.copy_(torch.tensor([1.0, 2.0, 3.0]))
+    made = ours(x)
+    assert made.flatten().tolist() == [1.0, 2.0, 3.0]
+    made.sum().backward()
+    gradients = [tensor.grad.flatten().tolist() for tensor in (x, ours.weight, ours.bias) if tensor.grad is not None]
+    assert gradients == [[0.0] * 3, [0.0] * 3, [1.0] * 3]
+    ours.finish_step()
+    assert ours.running_mean.tolist() == [0.0] * 3, "one value says nothing of a variance"
+    with pytest.raises(ValueError, match="Expected more than 1 value per channel"):
+        theirs(x)

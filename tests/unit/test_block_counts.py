@@ -16,7 +16,7 @@ TABLE = Shapes(num_numeric=3)
 
 
 def counted(model: dict[str, object], shapes: Shapes) -> list[BlockCount]:
-    config = Config.model_validate(MINIMAL | {"model": model})
+    config = Config.model_validate(MINIMAL | {"model": model, "train": {"parallel": {"micro_batches": 2}}})
     return count_blocks(list_blocks(config.model, shapes), lambda rows: random_inputs(config, shapes, rows, META), dtype=torch.float32)
 
 
@@ -44,6 +44,22 @@ def test_images_are_counted_too() -> None:
     counts = counted({"kind": "image", "widths": [4, 8]}, Shapes(image=(1, 8, 8), num_outputs=3))
     assert sum(count.forward_flops for count in counts) > 2 * 9 * 4 * 8 * 8
     assert all(count.border_bytes > 0 for count in counts)
+
+
+@pytest.mark.parametrize(("model", "shapes"), [
+    ({"kind": "image", "widths": [4, 8], "norm": "batch", "dropout": 0.1}, Shapes(image=(1, 8, 8), num_outputs=3)),
+    ({"kind": "text", "width": 8, "layers": 1, "heads": 2, "dropout": 0.1}, Shapes(length=5, vocabulary=11)),
+    ({"kind": "tabular", "hidden": [4], "dropout": 0.1}, TABLE),
+], ids=["images", "text", "tables"])
+def test_dropout_and_statistics_of_micro_batches_hinder_neither_counting_nor_timing(model: dict[str, object], shapes: Shapes) -> None:
+    config = Config.model_validate(MINIMAL | {"model": model, "train": {"parallel": {"micro_batches": 2}}})
+    blocks = list_blocks(config.model, shapes)
+    counts = count_blocks(blocks, lambda rows: random_inputs(config, shapes, rows, META), dtype=torch.float32)
+    plain = counted({**model, "norm": "group", "dropout": 0.0} if "norm" in model else {**model, "dropout": 0.0}, shapes)
+    assert [count.forward_flops for count in counts] == [count.forward_flops for count in plain]
+    subject = Subject(blocks=blocks, inputs=lambda rows: random_inputs(config, shapes, rows, torch.device("cpu")), row_counts=(1, 4),
+                      optimizer=OptimizerConfig(), dtype=torch.float32)
+    assert len(time_blocks(subject, torch.Tensor.sum)) == len(blocks)
 
 
 def test_every_block_is_timed_at_every_number_of_rows() -> None:

@@ -30,18 +30,18 @@ def client(board: Board) -> Iterator[BoardClient]:
 
 
 def test_the_ring_is_finished_when_all_ranks_are_done(board: Board) -> None:
-    verdicts = [board.verdict()]
+    verdicts = [board.verdict(0)]
     for rank in (1, 0):
         board.report(rank, severity=None)
-        verdicts.append(board.verdict())
+        verdicts.append(board.verdict(0))
     assert verdicts == [RUNNING, RUNNING, FINISHED]
 
 
 def test_a_failure_stops_the_ring_with_the_severity_of_the_worst_cause(board: Board) -> None:
     board.report(0, severity=2)
-    assert board.verdict() == Verdict(kind="stop", severity=2)
+    assert board.verdict(0) == Verdict(kind="stop", severity=2)
     board.report(1, severity=0)
-    assert board.verdict() == Verdict(kind="stop", severity=0)
+    assert board.verdict(0) == Verdict(kind="stop", severity=0)
 
 
 def test_reports_say_how_many_other_ranks_had_failed_before(board: Board) -> None:
@@ -51,16 +51,30 @@ def test_reports_say_how_many_other_ranks_had_failed_before(board: Board) -> Non
 def test_a_rank_that_is_not_of_the_ring_is_refused(board: Board) -> None:
     with pytest.raises(ValueError, match="rank 2 is not in a ring of 2"):
         board.report(2, severity=None)
+    with pytest.raises(ValueError, match="rank -1 is not in a ring of 2"):
+        board.verdict(-1)
 
 
 def test_a_task_that_waits_hears_of_the_end_at_once(board: Board, client: BoardClient) -> None:
     heard: list[Verdict] = []
-    waiting = threading.Thread(target=lambda: heard.append(client.wait_for_verdict()))
+    waiting = threading.Thread(target=lambda: heard.append(client.wait_for_verdict(0)))
     waiting.start()
     for rank in range(2):
         client.report(rank, severity=None)
     waiting.join(timeout=30)
     assert heard == [FINISHED]
+
+
+def test_a_task_that_asks_no_more_stops_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board_module, "SILENT_AFTER_S", 0.005)  # five rounds
+    board = Board("token", size=3, heartbeat_s=0.001)
+    for _ in range(50):  # the control: all ask
+        assert [board.verdict(rank) for rank in range(3)] == [RUNNING] * 3
+    rounds = 0
+    while board.verdict(0) == board.verdict(1) == RUNNING:
+        rounds += 1
+    assert rounds == 5
+    assert board.verdict(2) == Verdict(kind="stop", severity=0)
 
 
 def test_the_server_can_wait_until_every_task_has_left(board: Board, client: BoardClient) -> None:
@@ -79,4 +93,4 @@ def test_a_board_that_is_gone_is_an_error_that_names_it(board: Board, monkeypatc
     server.close()
     client = BoardClient(LOOPBACK, server.port, secret="token", heartbeat_s=0.01)
     with pytest.raises(RingError, match=f"lost contact with the task of rank 0 at {LOOPBACK}:{server.port}"):
-        client.wait_for_verdict()
+        client.wait_for_verdict(0)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,20 +25,10 @@ from sparkring.spark_jobs.report import ReportResult
 from tests.support.configs import MINIMAL, write
 from tests.support.datasets import write_dataset
 
-Run = Callable[..., tuple[int, str, str]]
+if TYPE_CHECKING:
+    from tests.support.command_line import Run
 
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line in this process; returns exit code, stdout and stderr."""
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["sparkring", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return call
+pytest_plugins = ["tests.support.command_line"]
 
 
 @pytest.fixture
@@ -144,6 +135,7 @@ def test_an_unknown_command_or_option_exits_with_2(run: Run) -> None:
 @pytest.mark.parametrize("arguments", [
     pytest.param(["--help"], id="help"),
     pytest.param(["train", "--set", "train.epoch=2"], id="a mistake in the config"),
+    pytest.param(["schedule", "1f1b"], id="a schedule"),
 ])
 def test_what_needs_no_heavy_library_loads_none(arguments: list[str]) -> None:
     code = (f"import sys; sys.argv = ['sparkring', *{arguments}]\n"

@@ -46,6 +46,14 @@ def test_a_set_option_leaves_its_neighbours_alone(minimal: str) -> None:
     assert after.model_dump(exclude={"train": {"ring": {"deadline_s"}}}) == before.model_dump(exclude={"train": {"ring": {"deadline_s"}}})
 
 
+@pytest.mark.parametrize(("given", "taken"), [
+    ("s3://bucket/prefix/", "s3://bucket/prefix"), ("runs/tiny//", "runs/tiny"), ("s3://bucket/", "s3://bucket"), ("hdfs:///", "hdfs:///"),
+    ("/", "/")])
+def test_a_slash_at_a_folder_s_end_makes_no_other_folder(minimal: str, given: str, taken: str) -> None:
+    config = load_config(minimal, [f"workspace={given}", f"dataset_url={given}"])
+    assert (config.workspace, config.dataset) == (taken, taken)
+
+
 def test_of_two_set_options_for_one_key_the_later_wins(minimal: str) -> None:
     assert load_config(minimal, ["train.epochs=3", "train.epochs=4"]).train.epochs == 4
 
@@ -113,6 +121,11 @@ def test_extends_is_seen_from_the_file_that_says_it_not_from_the_current_folder(
     pytest.param(["prepare.features.tokens={column: a, document: b}"], "tokens stand alone, found km beside them", id="text and numbers"),
     pytest.param(["prepare.task=next_token"], "task next_token and features.tokens go together", id="a task without its text"),
     pytest.param(["prepare.sources.more={path: more.csv}"], "prepare.sources.more: format csv needs columns", id="a table without columns"),
+    pytest.param(["prepare.sources.Trips={path: more.csv, columns: {id: int}}"],
+                 "sources trips and Trips have the same name to SQL", id="tables that differ in capitals alone"),
+    pytest.param(["workspace=~/runs"], "workspace: ~ is a shell's word for a home folder, and here would be a folder of that name; give "
+                 "the whole path (found '~/runs')", id="a home folder that no shell has looked at"),
+    pytest.param(["dataset_url=~/runs"], "dataset_url: ~ is a shell's word", id="the same of a dataset"),
     pytest.param(["prepare.sources.trips.format=idx"], "format idx has columns of its own; name none", id="columns for images"),
     pytest.param(["prepare.sources.table={format: delta, path: x, versoin: 1, columns: {id: int}}"],
                  "unknown key prepare.sources.table.versoin; did you mean 'version'?", id="a key of a kind of source"),

@@ -58,7 +58,8 @@ def test_settings_that_break_a_ring_are_told(settings: dict[str, str], overrides
 
 
 def test_a_container_must_hold_its_ranks_beside_the_heap() -> None:
-    job = needs("spark.master=yarn", "train.num_ranks=2", "train.lanes=24", "prepare.row_group_mb=1")  # 724 MB a rank
+    small = ("spark.master=yarn", "train.num_ranks=2", "train.lanes=24", "prepare.row_group_mb=1")
+    job = needs(*small, "train.ring.fork_ranks=false")  # 724 MB a rank
     default = check_settings(session(spark__master="yarn"), job)
     assert (default.status, "403 MB beside" in default.found) == ("warn", True)  # 384 MiB
     assert "spark.executor.memoryOverhead=724m" in default.advice
@@ -66,6 +67,8 @@ def test_a_container_must_hold_its_ranks_beside_the_heap() -> None:
     assert check_settings(session(spark__master="yarn", spark__executor__memory="10g"), job).status == "ok"  # a tenth of it
     two = session(spark__master="yarn", spark__executor__memoryOverhead="1g", spark__executor__cores="2")
     assert check_settings(two, job).status == "warn"
+    forked = check_settings(session(spark__master="yarn"), needs(*small))
+    assert "spark.executor.memoryOverhead=1244m" in forked.advice  # the process that the rank is forked off stays
 
 
 @pytest.mark.parametrize(("text", "unit", "expected"), [

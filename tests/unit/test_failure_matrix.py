@@ -1,10 +1,12 @@
-"""docs/failures.md names tests that there are."""
+"""docs/failures.md, and the table of traps in docs/stages.md, name tests that there are."""
 
 from __future__ import annotations
 
 import ast
 import re
 from pathlib import Path
+
+import pytest
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/failures.md"
 
@@ -26,10 +28,17 @@ def missing(text: str) -> list[tuple[str, str]]:
             if not (DOCUMENT.parent / path).is_file() or (name and name not in functions_of(DOCUMENT.parent / path))]
 
 
-def test_every_test_of_the_failure_matrix_is_there() -> None:
-    text = DOCUMENT.read_text(encoding="utf-8")
-    assert len(named_tests(text)) > 30
+@pytest.mark.parametrize(("name", "least"), [("failures.md", 30), ("stages.md", 15)])
+def test_every_test_of_the_failure_matrix_is_there(name: str, least: int) -> None:
+    text = DOCUMENT.with_name(name).read_text(encoding="utf-8")
+    assert len([test for _, test in named_tests(text) if test]) > least
     assert missing(text) == []
+
+
+def test_each_of_the_eleven_traps_stands_with_its_test() -> None:
+    rows = [line for line in DOCUMENT.with_name("stages.md").read_text(encoding="utf-8").splitlines() if re.match(r"\| T\d+: ", line)]
+    assert [row.partition(":")[0] for row in rows] == [f"| T{number}" for number in range(1, 12)]
+    assert [row for row in rows if not named_tests(row)] == [row for row in rows if row.endswith("| the first one of T1 |")]
 
 
 def test_control_a_test_that_is_not_there_is_found() -> None:

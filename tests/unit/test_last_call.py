@@ -14,29 +14,29 @@ TASK = """
 import signal, sys, threading
 from sparkring.spark_jobs.launch.last_call import last_call
 
-saved = threading.Event()
-grace_s, answers = float(sys.argv[1]), sys.argv[2] == "answers"
 before = signal.getsignal(signal.SIGHUP)  # nohup ignores it
-def ask():
-    print("asked", flush=True)
-    if answers:
-        saved.set()
-with last_call(ask, grace_s=grace_s):
+with last_call(lambda: print("asked", flush=True), grace_s=float(sys.argv[1])):
     print("works", flush=True)
-    saved.wait(60)
+    sys.stdin.readline()  # until the rank has saved
 assert signal.getsignal(signal.SIGHUP) == before
+assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer) and not thread.finished.is_set()]
 print("saved", flush=True)
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
-@pytest.mark.parametrize(("rank", "grace_s", "said", "code"), [
-    pytest.param("answers", 60, "asked\nsaved\n", 0, id="a rank that saves"),
-    pytest.param("is silent", 0.1, "asked\n", 1, id="a rank that does not")])
-def test_a_task_that_is_hung_up_on_lets_its_rank_save(number: signal.Signals, rank: str, grace_s: float, said: str, code: int) -> None:
-    with subprocess.Popen([sys.executable, "-c", TASK, str(grace_s), rank], cwd=ROOT, stdout=subprocess.PIPE, text=True) as task:
+@pytest.mark.parametrize(("grace_s", "saves", "said", "code"), [
+    pytest.param(60, True, "asked\nsaved\n", 0, id="a rank that saves"),
+    pytest.param(0.1, False, "asked\n", 1, id="a rank that does not")])
+def test_a_task_that_is_hung_up_on_lets_its_rank_save(number: signal.Signals, grace_s: float, saves: bool, said: str, code: int) -> None:
+    with subprocess.Popen([sys.executable, "-c", TASK, str(grace_s)], cwd=ROOT, text=True,
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as task:
+        assert task.stdin is not None
         assert task.stdout is not None
         assert task.stdout.readline() == "works\n"
-        task.send_signal(number)
-        task.send_signal(number)
-        assert (task.communicate(timeout=60)[0], task.returncode) == (said, code)
+        for _ in range(300):  # one interrupts the answer to another
+            task.send_signal(number)
+        if saves:
+            task.stdin.write("saved\n")
+            task.stdin.flush()
+        assert (task.wait(timeout=60), task.stdout.read()) == (code, said)

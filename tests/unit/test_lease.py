@@ -72,3 +72,15 @@ def test_a_holder_that_was_away_for_too_long_hears_that_another_took_over(tmp_pa
             assert lost.wait(DEADLINE_S)
         freed = LocalStore(tmp_path).read(".lock/1.json")
     assert LocalStore(tmp_path).read(".lock/1.json") == freed  # it leaves alone what is not its own any more
+
+
+def test_a_holder_that_was_away_while_two_others_came_hears_of_it_too(tmp_path: Path) -> None:
+    storage, lost, others = AwayStore(tmp_path), threading.Event(), LocalStore(tmp_path)
+    with lease(storage, ".lock", busy="taken", lost=lost.set, lease_s=LEASE_S, renew_s=RENEW_S):
+        storage.away = True
+        with lease(others, ".lock", busy="taken", lost=_never, lease_s=LEASE_S, renew_s=RENEW_S):
+            pass  # and was done
+        with lease(others, ".lock", busy="taken", lost=_never, lease_s=LEASE_S, renew_s=RENEW_S):
+            assert others.names(".lock") == ["2.json"]
+            storage.away = False
+            assert lost.wait(DEADLINE_S)

@@ -7,13 +7,17 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
-from sparkring.errors import DatasetError
-from sparkring.pipelines.data.loader import Batch, Loader, LoaderConfig
-from sparkring.pipelines.data.manifest import Dataset
+from sparkring.errors import ConfigError, DatasetError, StorageError
+from sparkring.pipelines.data.blocks import Block
+from sparkring.pipelines.data.loader import MB, Batch, Loader, LoaderConfig
+from sparkring.pipelines.data.manifest import DataFile, Dataset
+from sparkring.pipelines.data.read_ahead import Budget, Kept
 from sparkring.pipelines.data.reader import SplitReader
 from sparkring.pipelines.data.recycler import Recycler
 from tests.support.datasets import NUMERIC, write_dataset
@@ -99,6 +103,103 @@ def test_going_on_from_a_step_does_not_read_what_was_seen(dataset: Dataset, monk
     read.clear()
     list(_loader(dataset, lanes=3).epoch(0))
     assert sum(rows for _, rows in read) == ROWS
+
+
+@pytest.mark.parametrize("num_ranks", [2, 5, 13, 24])
+def test_a_rank_reads_the_windows_of_its_own_lanes_once_and_nothing_else(
+        dataset: Dataset, monkeypatch: pytest.MonkeyPatch, num_ranks: int) -> None:
+    read: list[tuple[int, int, int]] = []
+    original = SplitReader.read
+
+    def noted(self: SplitReader, group: int, start: int, stop: int, order: object) -> object:
+        read.append((group, start, stop))
+        return original(self, group, start, stop, order)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SplitReader, "read", noted)
+    rows = 0
+    for rank in range(num_ranks):
+        loader = _loader(dataset, rank=rank, num_ranks=num_ranks)
+        list(loader.epoch(1))
+        windows = [window for lane in range(rank, 24, num_ranks) for window in loader.order(1).windows(lane)]
+        assert sorted(read) == sorted((window.group, window.start, window.stop) for window in windows)
+        rows += sum(stop - start for _, start, stop in read)
+        read.clear()
+    assert rows == ROWS  # no row is read by two ranks
+
+
+def test_rows_that_wait_in_memory_never_exceed_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = write_dataset(tmp_path, [[4_000] * 12])
+    reader = SplitReader(dataset.store, dataset.manifest(), "train")
+    held: list[int] = []
+    original = Budget.admit
+
+    def noted(self: Budget, blocks: dict[str, Block]) -> Kept:
+        kept = original(self, blocks)
+        held.append(self._held)
+        return kept
+
+    def most_held(memory_mb: float) -> int:
+        held.clear()
+        loader = Loader(reader, LoaderConfig(batch_rows=500, seed=3, lanes=6, memory_mb=memory_mb), rank=0, num_ranks=1)
+        assert sorted(row for batch in loader.epoch(0) for row in _ids(batch)) == list(range(48_000))
+        return max(held)
+
+    monkeypatch.setattr(Budget, "admit", noted)
+    reading = reader.making_bytes()  # what a reader thread has in hands counts too
+    assert 0 < most_held(1.0) <= MB - reading
+    assert most_held(64.0) > MB - reading  # the control: what there would be to hold
+
+
+def test_a_row_group_that_is_large_once_decoded_is_read_column_by_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = write_dataset(tmp_path, [[500]])
+    asked: list[list[str]] = []
+    original = SplitReader._rows
+
+    def noted(self: SplitReader, file: DataFile, index: int, start: int, stop: int, columns: list[str]) -> pa.Table:
+        asked.append(columns)
+        return original(self, file, index, start, stop, columns)
+
+    def values() -> dict[str, list[object]]:
+        asked.clear()
+        reader = SplitReader(dataset.store, dataset.manifest(), "train")
+        blocks = reader.read(0, 100, 400, np.arange(300)[::-1].copy())
+        return {name: np.asarray(block.take(0, 300)).tolist() for name, block in blocks.items()}
+
+    monkeypatch.setattr(SplitReader, "_rows", noted)
+    at_once = values()
+    assert [len(columns) for columns in asked] == [6]
+    decoded = 500 * (3 * 4 + 8 + 1 + 8)  # three numbers, a category as the tensor has it, label, id
+    monkeypatch.setattr("sparkring.pipelines.data.reader.AT_ONCE_BYTES", decoded - 1)
+    assert values() == at_once
+    assert [len(columns) for columns in asked] == [1] * 6
+    monkeypatch.setattr("sparkring.pipelines.data.reader.AT_ONCE_BYTES", decoded)
+    assert (values() == at_once, len(asked)) == (True, 1)
+
+
+def test_a_read_that_does_not_come_back_is_told_within_the_deadline(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    free, original = threading.Event(), SplitReader.read
+
+    def hanging(self: SplitReader, group: int, start: int, stop: int, order: object) -> object:
+        if self.place(group)[0].path.endswith("part-4.parquet"):
+            free.wait(20)
+        return original(self, group, start, stop, order)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SplitReader, "read", hanging)
+    reader = SplitReader(dataset.store, dataset.manifest(), "train")
+    loader = Loader(reader, LoaderConfig(batch_rows=64, seed=3, lanes=24, deadline_s=0.3), rank=0, num_ranks=1)
+    with pytest.raises(StorageError, match=r"row group 0 of data/d1/train/part-4\.parquet did not arrive within 0\.3 s; check the storage"):
+        list(loader.epoch(0))
+    assert not free.is_set()
+    free.set()  # the control: the same reads, which now come back
+    assert sum(batch.rows for batch in loader.epoch(0)) == ROWS
+
+
+def test_worker_processes_of_a_dataloader_are_refused_since_each_would_give_all_rows(dataset: Dataset) -> None:
+    alone = DataLoader(_loader(dataset), batch_size=None)
+    assert sorted(row for batch in alone for row in _ids(batch)) == list(range(ROWS))
+    shared = DataLoader(_loader(dataset), batch_size=None, num_workers=2)
+    with pytest.raises(ConfigError, match="would give every row once a worker"):
+        list(shared)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

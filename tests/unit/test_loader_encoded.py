@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import resource
+import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparkring.errors import ConfigError, DatasetError
+from sparkring.errors import ConfigError, DatasetError, StorageError
 from sparkring.pipelines.data.blocks import DenseBlock, EncodedBlock
 from sparkring.pipelines.data.codecs import decode, uniform_arrays
 from sparkring.pipelines.data.loader import Loader, LoaderConfig
@@ -104,6 +107,23 @@ def test_what_exceeds_the_budget_is_kept_on_disk(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []  # the file has no name: nothing stays behind, however the process ends
 
 
+def test_a_disk_that_rows_cannot_wait_on_is_named(written: tuple[Dataset, Rows], tmp_path: Path) -> None:
+    dataset, _ = written
+    reader = SplitReader(dataset.store, dataset.manifest(), "train")
+    config = LoaderConfig(batch_rows=16, seed=3, lanes=6, memory_mb=0, spill_folder=tmp_path / "gone", deadline_s=20)
+    with pytest.raises(StorageError, match=rf"cannot be kept in {tmp_path}/gone: No such file or directory; make room there, name another"):
+        list(Loader(reader, config, rank=0, num_ranks=1).epoch(0))
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # as of a full disk, writes fail from then on
+    try:
+        with pytest.raises(StorageError, match=rf"cannot be kept in {tmp_path}: File too large; .* or raise train\.memory_mb"):
+            list(Loader(reader, replace(config, spill_folder=tmp_path), rank=0, num_ranks=1).epoch(0))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert sum(batch.rows for batch in Loader(reader, replace(config, spill_folder=tmp_path), rank=0, num_ranks=1).epoch(0)) == COUNT
+
+
 def test_the_position_of_a_loader_is_taken_up_by_a_ring_of_another_size(written: tuple[Dataset, Rows]) -> None:
     dataset, _ = written
     first = _loader(dataset)
@@ -132,6 +152,21 @@ def _npy(array: np.ndarray, **options: bool) -> bytes:  # type: ignore[type-arg]
     return cell.getvalue()
 
 
+def _npz(array: np.ndarray, *, flipped: int | None = None) -> bytes:  # type: ignore[type-arg]
+    """As ``numpy.savez_compressed`` writes it; with one byte inverted."""
+    cell = io.BytesIO()
+    np.savez_compressed(cell, arr=array)
+    data = bytearray(cell.getvalue())
+    if flipped is not None:
+        data[flipped] ^= 0xFF
+    return bytes(data)
+
+
+def _claiming(shape: str) -> bytes:
+    """A cell of 12 bytes whose header says another shape."""
+    return _npy(np.zeros(3, np.int32)).replace(b"(3,), }" + b" " * (len(shape) - 4), f"{shape}, }}".encode())
+
+
 def test_arrays_of_one_header_are_decoded_without_a_copy_and_others_one_by_one() -> None:
     field = DataField(name="x", dtype="int32", shape=(3,), codec="ndarray")
     same = pa.array([_npy(np.arange(3, dtype=np.int32) + row) for row in range(5)])
@@ -141,6 +176,7 @@ def test_arrays_of_one_header_are_decoded_without_a_copy_and_others_one_by_one()
     assert decoded.base is not None
     assert uniform_arrays(pa.array([_npy(np.zeros(3, np.int32)), _npy(np.zeros(3, np.int64))]), field) is None
     assert uniform_arrays(pa.array([_npy(np.zeros(3, np.int32)), _npy(np.zeros(3, np.float32))]), field) is None
+    assert uniform_arrays(pa.array([_npy(np.arange(3, dtype=np.int32)) + b"more"] * 2), field) is None  # to be read as one cell alone is
     assert uniform_arrays(pa.array([_npy(np.asfortranarray(np.zeros((2, 2))))] * 2), DataField(
         name="x", dtype="float64", shape=(2, 2), codec="ndarray")) is None
 
@@ -149,6 +185,9 @@ def test_arrays_of_one_header_are_decoded_without_a_copy_and_others_one_by_one()
     pytest.param(b"\x93NUMPY\x01", "ndarray", "a cell is not ndarray", id="cut off"),
     pytest.param(_npy(np.array([print, 1, 2]), allow_pickle=True), "ndarray", "a cell is not ndarray", id="a pickle"),
     pytest.param(b"PK\x03\x04", "compressed_ndarray", "a cell is not compressed_ndarray", id="no zip"),
+    pytest.param(_npz(np.zeros(3, np.int32), flipped=75), "compressed_ndarray", "a cell is not compressed_ndarray", id="damaged inside"),
+    pytest.param(_npy(np.zeros(3, np.int32)), "compressed_ndarray", "a cell is not compressed_ndarray", id="an array that is not packed"),
+    pytest.param(_claiming("(99999999999999,)"), "ndarray", "a cell is not ndarray", id="a shape beyond all memory"),
     pytest.param(b"\x89PNG", "png", "a cell is not png", id="no image"),
     pytest.param(_npy(np.zeros(3)), "ndarray", r"holds float64 of shape \(3,\), the manifest says int32", id="another type"),
     pytest.param(_npy(np.zeros(4, np.int32)), "ndarray", r"holds int32 of shape \(4,\)", id="another shape"),

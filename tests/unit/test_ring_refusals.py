@@ -20,7 +20,7 @@ from sparkring.spark_jobs.spark_job import explain
 
 LAUNCH = Launch(
     num_ranks=2, payload=b"", token="t", secret="s", threads=1, device="cuda", allow_cpu_fallback=False, deadline_s=1, heartbeat_s=1,
-    shared_memory=True, not_after=100.0, driver_memory="m", driver_path=(), sparkring="1.2.3", python="3.11")
+    shared_memory=True, meet_within_s=40.0, not_after=100.0, driver_memory="m", driver_path=(), sparkring="1.2.3", python="3.11")
 FACTS = TaskFacts(
     hostname="alpha", network="n", memory="m", address="10.0.0.1", interface="eth0", addresses=("10.0.0.1",), sparkring="1.2.3",
     python="3.11", gpu="0", clock=99.0)

@@ -71,10 +71,21 @@ def test_one_bad_step_makes_no_slow_rank_and_several_do() -> None:
 
 def test_what_was_told_is_not_told_again() -> None:
     seconds = StepSeconds()
-    seconds.add(1.0, 2.0, 3.0)
-    seconds.add(1.0, 2.0, 3.0)
-    assert seconds.take() == (1.0, 1.0, 2.0, 3.0)
+    for _ in range(STEPS):
+        seconds.add(1.0, 2.0, 3.0)
+    assert seconds.take() == (STEPS - 1, STEPS - 1, 2.0 * (STEPS - 1), 3.0 * (STEPS - 1))
     assert seconds.take() == (0.0, 0.0, 0.0, 0.0)
+
+
+def test_steps_too_few_to_judge_are_told_with_the_next_ones() -> None:
+    ranks, told = [StepSeconds(), StepSeconds()], []
+    watched = SlowRanks([range(2)])
+    for _ in range(2):  # intervals of 4 steps
+        for rank, seconds in enumerate(ranks):
+            for _ in range(4):
+                seconds.add(0.01, 0.5 if rank else 0.1, 0.0)
+        told.append([one.slow_rank for one in watched.judge([seconds.take() for seconds in ranks])])
+    assert told == [[], [1]]
 
 
 def test_an_event_says_it_in_words() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sparkring.conf.schema import Config, TrainConfig
-from sparkring.errors import DeadlinePassed, NotEnoughSlots, RankDied, RankFailed, RingError, Stopped
+from sparkring.errors import DeadlinePassed, EnvironmentProblem, NotEnoughSlots, RankDied, RankFailed, RingError, Stopped
 from sparkring.pipelines.training.job import TrainSummary
 from sparkring.spark_jobs.progress import SILENT
 from sparkring.spark_jobs.recovery import supervisor as supervisor_module
@@ -34,9 +35,18 @@ class PretendedRing:
         self.left_out: list[tuple[str, ...]] = []
         self.asked = threading.Event()
         self.failing_step = 7
+        self.looks = 0
 
     def slots(self) -> int | None:
+        self.looks += 1
         return self.available
+
+    def asked_within(self, looks: int) -> bool:
+        """Whether it is asked to stop before so many more looks at its slots."""
+        until = self.looks + looks
+        while self.looks < until and not self.asked.wait(0.02):
+            pass
+        return self.asked.is_set()
 
     def run(self, config: Config, left_out: tuple[str, ...]) -> TrainSummary:
         self.widths.append(config.train.num_ranks)
@@ -81,6 +91,8 @@ def test_the_budget_is_full_again_after_a_checkpoint() -> None:
     budget = RestartBudget(1)
     lost = Failure("a rank was lost")
     assert [budget.objection(lost, committed=steps) is None for steps in (-1, 10, 20, 20)] == [True, True, True, False]
+    budget = RestartBudget(1)  # the one after 600 is damaged, so the run goes on from an older one, and makes new ones of fewer steps
+    assert [budget.objection(lost, committed=steps) is None for steps in (600, 510, 520, 520)] == [True, True, True, False]
 
 
 def test_the_same_exception_at_the_same_step_is_a_bug_and_a_lost_rank_is_not() -> None:
@@ -95,11 +107,13 @@ def test_the_same_exception_at_the_same_step_is_a_bug_and_a_lost_rank_is_not() -
     assert _supervised(PretendedRing(DIED, DIED, DONE, committed=5)) is DONE
 
 
-def test_what_only_people_can_mend_is_not_tried_again() -> None:
-    ring = PretendedRing(RankFailed(0, "DatasetError: part-0 is gone", ""), DONE)
+@pytest.mark.parametrize("name", ["DatasetError", "DatasetChanged", "HostileDataset", "LayoutRefused", "CheckpointDamaged"])
+def test_what_only_people_can_mend_is_not_tried_again(name: str) -> None:
+    ring = PretendedRing(RankFailed(0, f"{name}: part-0 is gone", ""), DONE)
     with pytest.raises(RankFailed):
         _supervised(ring)
     assert len(ring.widths) == 1
+    assert _supervised(PretendedRing(RankFailed(0, "OSError: part-0 is gone", ""), DONE)) is DONE  # the control
 
 
 def test_a_run_shrinks_to_the_slots_that_are_left_but_not_below_its_least() -> None:
@@ -115,6 +129,19 @@ def test_a_run_shrinks_to_the_slots_that_are_left_but_not_below_its_least() -> N
     ring = PretendedRing(executor_lost, DONE, slots=4)
     _supervised(ring, shrink=False)
     assert ring.widths == [4, 4]  # the launcher then waits for them
+
+
+def test_where_spark_itself_is_gone_the_run_ends_in_one_line_and_says_how_to_go_on() -> None:
+    class Gone(PretendedRing):
+        def slots(self) -> int | None:
+            if self.widths:
+                raise ConnectionRefusedError(111, "Connection refused")
+            return 4
+
+    ring = Gone(RingError("the job has ended"), DONE, committed=20)
+    with pytest.raises(EnvironmentProblem, match=r"Spark does not answer .*Connection refused.*; run the same command again"):
+        _supervised(ring)
+    assert ring.widths == [4]
 
 
 def test_too_few_slots_for_a_run_that_has_not_begun_are_refused_and_not_shrunk_to() -> None:
@@ -135,6 +162,57 @@ def test_it_grows_back_when_slots_return() -> None:
     assert ring.widths == [2, 4]
 
 
+def test_slots_that_go_again_before_the_larger_ring_is_there_do_not_end_the_run() -> None:
+    def until_asked(ring: PretendedRing) -> TrainSummary:
+        ring.available = 4
+        assert ring.asked.wait(10)
+        return SAVED
+
+    def gone_again(ring: PretendedRing) -> TrainSummary:
+        ring.available = 2
+        raise NotEnoughSlots(wanted=4, slots=2, master="yarn")
+
+    ring = PretendedRing(until_asked, gone_again, DONE, slots=2, committed=20)
+    assert _supervised(ring) is DONE
+    assert ring.widths == [2, 4, 2]
+
+
+@pytest.mark.parametrize(("left", "recovery", "widths"), [
+    pytest.param(3, {}, [4, 3], id="it goes on with what is left"),
+    pytest.param(3, {"shrink": False}, [4], id="the control: it may not shrink"),
+    pytest.param(1, {"min_ranks": 2}, [4], id="the control: too few are left")])
+def test_a_run_saves_and_shrinks_when_an_executor_is_about_to_go(left: int, recovery: dict[str, Any], widths: list[int]) -> None:
+    def until_asked(ring: PretendedRing) -> TrainSummary:
+        assert not ring.asked_within(3)
+        ring.available = left  # Spark counts the slots of a decommissioned executor no more
+        return SAVED if ring.asked_within(5) else DONE
+
+    ring = PretendedRing(until_asked, DONE, slots=4, committed=20)
+    assert _supervised(ring, **recovery) is DONE
+    assert ring.widths == widths
+
+
+@pytest.mark.parametrize("slots", [pytest.param((4, 4, 3, 4, 3, 4, 3, 4), id="at one look only"),
+                                   pytest.param((4, 3, 3, 3, 3, 3, 4, 4), id="before the executors have come")])
+def test_slots_that_are_missing_for_a_moment_end_nothing(slots: tuple[int, ...]) -> None:
+    class Flickering(PretendedRing):
+        def slots(self) -> int | None:
+            super().slots()
+            return slots[min(self.looks, len(slots)) - 1]
+
+    ring = Flickering(lambda ring: SAVED if ring.asked_within(8) else DONE)
+    assert _supervised(ring) is DONE
+    assert ring.widths == [4]
+
+
+def test_storage_that_is_away_in_the_same_words_is_no_bug() -> None:
+    away = RankFailed(0, "StorageError: s3://bucket/run/checkpoints/5.json: 503 Slow Down", "")
+    assert _supervised(PretendedRing(away, away, away, DONE, committed=5)) is DONE
+    with pytest.raises(RankFailed) as caught:
+        _supervised(PretendedRing(away, away, away, away, DONE, committed=5))
+    assert "3 restarts brought no new checkpoint" in caught.value.__notes__[0]
+
+
 def test_a_run_that_is_asked_to_stop_saves_and_says_so() -> None:
     stop = StopRequest()
 
@@ -145,6 +223,45 @@ def test_a_run_that_is_asked_to_stop_saves_and_says_so() -> None:
 
     with pytest.raises(Stopped, match=r"SIGTERM\) after 50 steps"):
         _supervised(PretendedRing(until_asked), stop=stop)
+
+
+def test_a_run_that_is_asked_to_stop_while_it_waits_for_slots_starts_no_ranks() -> None:
+    stop = StopRequest()
+
+    class Waiting(PretendedRing):
+        def slots(self) -> int | None:
+            if self.widths:
+                stop.ask("SIGTERM")
+            return super().slots()
+
+    def executor_lost(ring: PretendedRing) -> TrainSummary:
+        ring.available = 3
+        raise DIED
+
+    ring = Waiting(executor_lost, DONE, slots=4, committed=20)
+    with pytest.raises(Stopped, match=r"SIGTERM\) before ranks were started; the same command goes on"):
+        _supervised(ring, stop=stop, wait_for_slots_s=30.0)
+    assert ring.widths == [4]
+
+
+def test_a_request_that_storage_does_not_take_is_made_again() -> None:
+    stop, tried = StopRequest(), []
+
+    class Away(PretendedRing):
+        def ask_to_stop(self) -> None:
+            tried.append(1)
+            if len(tried) == 1:
+                raise OSError("no route to host")
+            super().ask_to_stop()
+
+    def until_asked(ring: PretendedRing) -> TrainSummary:
+        stop.ask("SIGTERM")
+        assert ring.asked.wait(10)
+        return SAVED
+
+    with pytest.raises(Stopped):
+        _supervised(Away(until_asked), stop=stop)
+    assert len(tried) == 2
 
 
 def test_a_host_that_fails_repeatedly_is_left_out() -> None:

@@ -1,0 +1,49 @@
+"""Spark's own channel between the tasks of a barrier stage, with a deadline that is ours.
+
+Spark lets a task wait for the others as long as ``spark.barrier.sync.timeout`` says: a year, and no job can set it for itself. A task
+that never comes (its Python worker was stopped, its executor stands still) would keep the others waiting as long.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING
+
+from sparkring.errors import DeadlinePassed
+
+if TYPE_CHECKING:
+    from pyspark import BarrierTaskContext
+
+
+class SparkMeeting:
+    """Tasks that gather by way of Spark's driver; see ``LocalMeeting``."""
+
+    def __init__(self, context: BarrierTaskContext) -> None:
+        self._context = context
+
+    def gather(self, text: str, *, within_s: float) -> list[str]:
+        """Give this task's text and get everyone's, by partition.
+
+        Args:
+            text: What to tell.
+            within_s: Seconds to wait for the others.
+        Raises:
+            DeadlinePassed: not all of them came.
+        """
+        told: queue.SimpleQueue[list[str] | BaseException] = queue.SimpleQueue()
+        threading.Thread(target=self._ask, args=(text, told), name="sparkring-gather", daemon=True).start()
+        try:
+            answer = told.get(timeout=within_s)
+        except queue.Empty:
+            raise DeadlinePassed(f"some task of this ring did not come within {within_s:g} s; this one waited for it.") from None
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def _ask(self, text: str, told: queue.SimpleQueue[list[str] | BaseException]) -> None:
+        """In a thread, which is left behind where the deadline passes: Spark ends its wait with the stage."""
+        try:
+            told.put(self._context.allGather(text))
+        except BaseException as error:  # noqa: BLE001 (the waiting task gets it)
+            told.put(error)

@@ -1,0 +1,268 @@
+"""``sparkring schedule``: what every worker does in a step, drawn and exported; as planned, or of a run, plan beside what happened.
+
+    planned      by a schedule's name, or from a file of lists; passes take what the caller says
+    of a run     the step whose times its ranks kept last: the same lists, with the times that its passes took, and what happened
+
+Starts no ranks and reads no rows.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparkring.conf.schema import Config, TrainConfig
+from sparkring.errors import ConfigError, DocumentDamaged, SparkringError
+from sparkring.pipelines.parallel.schedule import COMPUTE, Kind, Schedule, check_shape
+from sparkring.pipelines.parallel.schedule_costs import Costs
+from sparkring.pipelines.parallel.schedule_files import schedule_from_csv, schedule_to_csv, trace_json
+from sparkring.pipelines.parallel.schedule_memory import peak_activations
+from sparkring.pipelines.parallel.schedules.catalogue import SCHEDULE_NAMES, build_schedule
+from sparkring.pipelines.parallel.simulator import Entries, idle_shares, simulate
+from sparkring.spark_jobs.reporting.schedule_text import draw_entries
+from sparkring.spark_jobs.reporting.words import duration, several
+
+if TYPE_CHECKING:
+    from sparkring.spark_jobs.reporting.step_facts import StepFacts
+
+PLAN, MEASURED = "plan", "measured"
+CSV = ".csv"
+FEW_TICKS = 8
+"""Ticks of the longest pass in a drawing with letters, at most: a much shorter one may then take none."""
+_MEANINGS = {Kind.F: "F forward", Kind.B: "B backward", Kind.I: "I gradients of the inputs", Kind.W: "W gradients of the weights"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassTimes:
+    """Milliseconds of a stage, a micro-batch. A chunk takes its part of its stage's; stages have work in proportion to their replicas."""
+
+    forward_ms: float = 10.0
+    backward_ms: float = 20.0
+    """Of the whole backward pass; its halves take half of it each."""
+    message_ms: float = 0.0
+    """From one stage to the next, while neither waits for it."""
+
+
+DEFAULT_TIMES = PassTimes()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step of a schedule."""
+
+    title: str
+    schedule: Schedule
+    tracks: Mapping[str, Entries]
+    """``plan`` and, of a run, ``measured``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerLoad:
+    """What one worker (a replica of a stage) is taken up with."""
+
+    worker: str
+    """Stage and replica, e.g. ``1.0``."""
+    idle: Mapping[str, float]
+    """Share of the passes' time in which it computes nothing, as planned and as measured."""
+    in_flight: int
+    """Micro-batches, of all its chunks, whose activations it holds at once, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleResult:
+    """Figures of one step."""
+
+    title: str
+    schedule: str
+    replicas: tuple[int, ...]
+    chunks_per_stage: int
+    micro_batches: int
+    seconds: Mapping[str, float]
+    """Of the step, as planned and as measured."""
+    idle: Mapping[str, float]
+    """Mean over the workers: of the plan, the bubble."""
+    workers: tuple[WorkerLoad, ...]
+    out: str | None = None
+    """File that was written."""
+
+
+def planned(name: str, *, replicas: Sequence[int], micro_batches: int | None = None, chunks_per_stage: int | None = None,
+            times: PassTimes = DEFAULT_TIMES) -> Step:
+    """A schedule by its name, played.
+
+    Args:
+        name: ``gpipe``, ``1f1b``, ``interleaved`` or ``zero_bubble``.
+        replicas: Of each stage.
+        micro_batches: Of the step, over all replicas; default: as many as training takes where the config says nothing.
+        chunks_per_stage: Of an interleaved schedule, 2 by default.
+        times: What passes take.
+    Raises:
+        ConfigError: no such schedule, or none of this shape.
+    """
+    chunks = chunks_per_stage or (2 if name == "interleaved" else 1)
+    check_shape(replicas, 1 if micro_batches is None else micro_batches)
+    if micro_batches is None:
+        micro_batches = TrainConfig.model_validate({"num_ranks": sum(replicas), "parallel": {"replicas": list(replicas)}}).num_micro_batches
+    return _played(build_schedule(name, replicas, micro_batches, chunks_per_stage=chunks), times)
+
+
+def compare(replicas: Sequence[int], *, micro_batches: int | None = None, chunks_per_stage: int | None = None,
+            times: PassTimes = DEFAULT_TIMES) -> list[ScheduleResult]:
+    """All schedules that the shape allows, side by side; arguments as of ``planned``."""
+    names = [name for name in SCHEDULE_NAMES if name != "interleaved" or len(set(replicas)) == 1]
+    return [figures(planned(name, replicas=replicas, micro_batches=micro_batches, times=times,
+                            chunks_per_stage=chunks_per_stage if name == "interleaved" else None)) for name in names]
+
+
+def from_file(path: Path, *, times: PassTimes = DEFAULT_TIMES) -> Step:
+    """Lists from a CSV file, as ``export`` writes it or as edited by hand, checked and played.
+
+    Raises:
+        ConfigError: the file cannot be read.
+        ScheduleInvalid: they are no schedule; says what is wrong where.
+        ScheduleStuck: they wait for each other; says who waits for what.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as text ({error}); write such a file with "
+                          "`sparkring schedule 1f1b --out mine.csv`.") from None
+    return _played(schedule_from_csv(text), times)
+
+
+def of_run(config: Config) -> Step:
+    """The last step of a run in stages whose times all its workers kept.
+
+    Raises:
+        ConfigError: there is none.
+        DocumentDamaged: it cannot be read.
+    """
+    try:
+        step = _last_step(config)
+    except SparkringError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise DocumentDamaged("the run's event stream", found=f"a step that cannot be read ({type(error).__name__}: {error})",
+                              expected="what each worker did in it", remedy="train on, and draw a later step") from None
+    if step is None:
+        raise ConfigError(f"the run in {config.run} has kept the times of no step in stages; train with several stages "
+                          "(train.parallel.replicas) to the second step of an epoch.")
+    return Step(title=f"step {step.number} of epoch {step.epoch}, {_shape(step.schedule)}", schedule=step.schedule,
+                tracks={PLAN: step.plan, MEASURED: step.measured})
+
+
+def _last_step(config: Config) -> StepFacts | None:
+    from sparkring.pipelines.training.events import read_events
+    from sparkring.spark_jobs.reporting.step_facts import Timelines
+
+    timelines = Timelines()
+    for record in read_events(config.run):
+        if record["event"] == "timeline":
+            timelines.add(record)
+    return timelines.last_step()
+
+
+def figures(step: Step, *, out: Path | None = None) -> ScheduleResult:
+    """How long the step takes, who idles, who holds how much."""
+    schedule = step.schedule
+    idle = {name: idle_shares(entries) for name, entries in step.tracks.items()}
+    costs = Costs.equal(schedule.num_chunks)  # only micro-batches are counted
+    loads = tuple(WorkerLoad(worker=str(worker), idle={name: shares[worker] for name, shares in idle.items()},
+                             in_flight=peak_activations(schedule, costs, worker).micro_batches) for worker in schedule.workers)
+    return ScheduleResult(
+        title=step.title, schedule=schedule.name, replicas=schedule.replicas, micro_batches=schedule.micro_batches,
+        chunks_per_stage=schedule.num_chunks // schedule.num_stages,
+        seconds={name: _end_s(entries) for name, entries in step.tracks.items()},
+        idle={name: statistics.fmean(shares.values()) for name, shares in idle.items()}, workers=loads, out=str(out) if out else None)
+
+
+def drawing(step: Step, *, width: int | None = None) -> str:
+    """The step with letters, plan above what happened, on one scale of time.
+
+    Args:
+        step: The step.
+        width: Most letters of a line; longer pictures go on below.
+    """
+    tick_s = _tick_s(step)
+    panels = []
+    for name, entries in step.tracks.items():
+        head = [f"{name}, {plainly(duration(_end_s(entries)))}:"] if len(step.tracks) > 1 else []
+        panels.append("\n".join([*head, draw_entries(step.schedule, entries, tick_s=tick_s, width=width)]))
+    kinds = {action.kind for actions in step.schedule.actions.values() for action in actions}
+    letters = ", ".join(text for kind, text in _MEANINGS.items() if kind in kinds)
+    chunks = " (micro-batch/chunk)" if step.schedule.num_chunks > step.schedule.num_stages else " (micro-batch)"
+    return "\n\n".join([*panels, f"{letters}{chunks}; .. waits, == goes on; a column is {plainly(duration(tick_s))}"])
+
+
+def export(step: Step, path: Path, *, width: int | None = None) -> None:
+    """Write a step as what the file's ending says.
+
+    Args:
+        step: The step.
+        path: ``.csv`` the lists, ``.json`` a trace for Perfetto or chrome://tracing, ``.svg`` and ``.txt`` the drawing.
+        width: As of ``drawing``.
+    Raises:
+        ConfigError: another ending.
+    """
+    writers: dict[str, Callable[[], str]] = {
+        CSV: lambda: schedule_to_csv(step.schedule), ".json": lambda: trace_json(step.tracks), ".svg": lambda: _svg(step),
+        ".txt": lambda: f"{drawing(step, width=width)}\n"}
+    if path.suffix not in writers:
+        raise ConfigError(f"--out {path} ends in {path.suffix!r}; name a file that ends in {', '.join(writers)}.")
+    text = writers[path.suffix]()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def plainly(text: str) -> str:
+    """With plain spaces, for terminals of any encoding."""
+    return text.replace("\u00a0", " ")
+
+
+def _played(schedule: Schedule, times: PassTimes) -> Step:
+    says = (f"F {times.forward_ms:g} ms, B {times.backward_ms:g} ms a stage, "
+            f"{f'messages {times.message_ms:g} ms' if times.message_ms else 'messages no time'}")
+    return Step(title=f"{_shape(schedule)}; {says}", schedule=schedule, tracks={PLAN: simulate(schedule, _costs(schedule, times)).entries})
+
+
+def _costs(schedule: Schedule, times: PassTimes) -> Costs:
+    """A stage of more replicas has more work, which is why it has them: all keep the same pace."""
+    parts = math.gcd(*schedule.replicas) * schedule.num_chunks // schedule.num_stages
+    works = [schedule.replicas[chunk % schedule.num_stages] / parts / 1000 for chunk in range(schedule.num_chunks)]
+    forward, backward = ([each * work for work in works] for each in (times.forward_ms, times.backward_ms))
+    half, hops = [each / 2 for each in backward], [times.message_ms / 1000] * (schedule.num_chunks - 1)
+    return Costs(forward_s=forward, backward_s=backward, input_s=half, weight_s=half, hop_forward_s=hops, hop_backward_s=hops)
+
+
+def _shape(schedule: Schedule) -> str:
+    replicas = "" if set(schedule.replicas) == {1} else f" of {'+'.join(map(str, schedule.replicas))} replicas"
+    chunks = schedule.num_chunks // schedule.num_stages
+    return (f"{schedule.name} over {several(schedule.num_stages, 'stage')}{replicas}{f', {chunks} chunks each' if chunks > 1 else ''}, "
+            f"{schedule.micro_batches} micro-batch{'' if schedule.micro_batches == 1 else 'es'}")
+
+
+def _tick_s(step: Step) -> float:
+    """Seconds of a column: the plan's shortest pass, or a part of its longest."""
+    passes = [entry.end_s - entry.start_s for done in step.tracks[PLAN].values() for entry in done if entry.action.kind in COMPUTE]
+    passes = [seconds for seconds in passes if seconds > 0] or [1.0]
+    return max(min(passes), max(passes) / FEW_TICKS)
+
+
+def _end_s(entries: Entries) -> float:
+    return max((entry.end_s for done in entries.values() for entry in done), default=0.0)
+
+
+def _svg(step: Step) -> str:
+    from sparkring.spark_jobs.reporting.schedule_chart import schedule_picture
+    from sparkring.spark_jobs.reporting.step_chart import MOST_ACTIONS
+    from sparkring.spark_jobs.reporting.svg import as_file
+
+    actions = sum(map(len, step.schedule.actions.values()))
+    if actions > MOST_ACTIONS:
+        raise ConfigError(f"a step of {actions:,} actions is too much to see in a picture (at most {MOST_ACTIONS:,}); take fewer "
+                          "micro-batches, or export a trace (.json).")
+    return as_file(schedule_picture(step.schedule, plan=step.tracks[PLAN], measured=step.tracks.get(MEASURED), name="step").svg)

@@ -1,0 +1,26 @@
+"""The command line in this process; a test module names this one in ``pytest_plugins`` and asks for ``run``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pytest
+
+from sparkring import __main__ as cli
+
+Run: TypeAlias = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run ``sparkring`` with these arguments; returns exit code, stdout and stderr."""
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["sparkring", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, captured.err
+
+    return call

@@ -1,0 +1,47 @@
+"""What of ``train.parallel`` asks for more than plain data parallelism: nothing that is asked for is passed over in silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkring.conf.schema import TrainConfig
+from sparkring.conf.schema.parallel import ParallelConfig
+from sparkring.spark_jobs.recovery.resize import resized
+
+
+@pytest.mark.parametrize("asked", [
+    {"replicas": [1, 1]}, {"shards": 2}, {"micro_batches": 4}, {"shard_optimizer": True}, {"recompute": "always"},
+    {"recompute": "except_last"}, {"recompute": ["always"]}, {"cut": [2, 1]}, {"cut": ["layers.2"]},
+    {"schedule": "interleaved", "chunks_per_stage": 2}], ids=str)
+def test_what_data_parallelism_alone_does_not_do_takes_the_way_of_stages(asked: dict[str, Any]) -> None:
+    assert ParallelConfig.model_validate(asked).staged
+
+
+@pytest.mark.parametrize("asked", [
+    {}, {"replicas": [4]}, {"schedule": "gpipe"}, {"transport": "horovod"}, {"auto": True, "micro_batches": 8}], ids=str)
+def test_plain_data_parallelism_does_the_rest(asked: dict[str, Any]) -> None:
+    assert not ParallelConfig.model_validate(asked).staged
+
+
+def test_activations_are_done_again_in_all_stages_or_in_each_as_it_says() -> None:
+    of_all, of_each = (ParallelConfig.model_validate({"replicas": [1, 2, 1], "recompute": recompute})
+                       for recompute in ("always", ["always", "never", "except_last"]))
+    assert [of_all.recompute_of(stage) for stage in range(3)] == ["always"] * 3
+    assert [of_each.recompute_of(stage) for stage in range(3)] == ["always", "never", "except_last"]
+    assert [each.recompute_over(3) for each in (of_all, of_each)] == [of_all.recompute, of_each.recompute]
+    assert of_all.recompute_over(2) == of_each.recompute_over(2) == ("always",), "fewer stages are larger ones"
+    assert ParallelConfig.model_validate({"replicas": [1, 1], "recompute": ["never", "never"]}).recompute_over(1) == ("never",)
+    assert ParallelConfig.model_validate(of_each.model_dump(mode="json")) == of_each
+    for wrong in (["always", "never"], [], ["often"]):
+        with pytest.raises(ValueError, match="recompute"):
+            ParallelConfig.model_validate({"replicas": [1, 1, 1], "recompute": wrong})
+
+
+def test_a_ring_that_shrinks_to_fewer_stages_keeps_less_of_activations_not_more() -> None:
+    train = TrainConfig.model_validate({"num_ranks": 3, "parallel": {
+        "replicas": [1, 1, 1], "micro_batches": 4, "recompute": ["except_last", "never", "never"]}})
+    smaller = resized(train, 2)
+    assert smaller is not None
+    assert (smaller.replicas, smaller.parallel.recompute) == ((1, 1), ("except_last",))
