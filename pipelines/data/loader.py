@@ -33,6 +33,8 @@ from sparkring.pipelines.data.read_ahead import Budget, Lane, ReadAhead, ReadAhe
 from sparkring.pipelines.data.reader import SplitReader
 
 MB = 1 << 20
+BATCHES_IN_HANDS = 2
+"""Batches beside those that wait: one that is made, and one that the step uses."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class LoaderConfig:
     """Batches that are made before a step needs them, several at once where there are several reader threads."""
     memory_mb: float = 1024.0
     """Memory for rows that are read and that wait; those that exceed it wait in files on local disk. What a reader thread has in hands
-    (``SplitReader.making_bytes``: two decoded row groups, of small or encoded ones four) is taken in any case."""
+    (``SplitReader.making_bytes``: two decoded row groups, of small or encoded ones four) and the batches are taken in any case."""
     spill_folder: Path | None = None
     """Where that file goes; None: where temporary files go (TMPDIR)."""
     deadline_s: float = 120.0
@@ -175,7 +177,9 @@ class _Making:
     def __init__(self, reader: SplitReader, config: LoaderConfig, order: EpochOrder, first_step: int, parts: Sequence[range],
                  stack: ExitStack) -> None:
         self._order, self._batch_rows = order, config.batch_rows
-        budget = Budget(config.memory_mb * MB - config.reader_threads * reader.making_bytes(), config.spill_folder)
+        step_rows = sum(order.rows_of(lanes, 0, config.batch_rows) for lanes in parts)
+        batches = (config.assemble_ahead + BATCHES_IN_HANDS) * reader.batch_bytes(step_rows)
+        budget = Budget(config.memory_mb * MB - config.reader_threads * reader.making_bytes() - batches, config.spill_folder)
         self._parts = [[Lane(order, lane, first_step, config.batch_rows, budget) for lane in lanes] for lanes in parts]
         ahead = ReadAheadConfig(batch_rows=config.batch_rows, threads=config.reader_threads, windows=config.read_ahead,
                                 deadline_s=config.deadline_s)

@@ -89,6 +89,11 @@ class SplitReader:
         largest = self.window_bytes()
         return largest * 4 if self._encoded else max(largest * 2, min(largest, AT_ONCE_BYTES) * 4)
 
+    def batch_bytes(self, rows: int) -> int:
+        """Memory that so many rows take as tensors, about; while they are made, images take it as pixels and normalised."""
+        return rows * sum(
+            math.prod(spec.row_shape) * (np.dtype(spec.dtype).itemsize + (spec.image is not None)) for spec in self.specs)
+
     def read(self, group: int, start: int, stop: int, order: Int64s) -> dict[str, Block]:
         """Read rows [start, stop) of a row group in the given order.
 
