@@ -72,12 +72,14 @@ KINDS: dict[str, Callable[[Path], None]] = {"table": write_table, "images": writ
 
 
 def files_of(folder: Path, make: Callable[[int], pa.Table], *, files: int, groups: int, rows: int) -> Iterator[DataFile]:
-    """Write files as ``prepare`` does: Snappy, no dictionary, equal row groups of which the last one of a file is short."""
+    """Write files as ``prepare`` does: no nulls, Snappy, no dictionary, equal row groups of which the last one of a file is short."""
     for number in range(files):
         path = Path("data/d1/train") / f"part-{number:05d}.parquet"
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         last = rows - int(_generator.integers(0, rows // 20)) if groups > 1 else rows
-        pq.write_table(make((groups - 1) * rows + last), folder / path, row_group_size=rows, use_dictionary=False, compression="snappy")
+        table = make((groups - 1) * rows + last)
+        table = table.cast(pa.schema([field.with_nullable(nullable=False) for field in table.schema]))
+        pq.write_table(table, folder / path, row_group_size=rows, use_dictionary=False, compression="snappy", data_page_version="2.0")
         content = (folder / path).read_bytes()
         yield DataFile(path=path.as_posix(), bytes=len(content), sha256=hashlib.sha256(content).hexdigest(),
                        row_groups=(*(rows,) * (groups - 1), last), row_group_bytes=(len(content) // groups,) * groups)

@@ -72,18 +72,17 @@ class Assembler:
     def _joined(self, pieces: Sequence[Array], spec: TensorSpec) -> Tensor:
         """One piece behind the other, in the layout of the first: rows or columns next to each other in memory.
 
-        By torch, which lets other threads run Python meanwhile; NumPy would hand over and take back at every piece.
+        Cast as ``astype`` does, e.g. class numbers that were stored as floats.
         """
-        dtype = getattr(torch, spec.dtype)
-        if not torch.can_cast(torch.from_numpy(pieces[0][:0]).dtype, dtype):
-            pieces = [piece.astype(spec.dtype) for piece in pieces]  # e.g. class numbers that were stored as floats
         first = pieces[0]
         shape = (sum(map(len, pieces)), *first.shape[1:])
         by_columns = first.ndim == 2 and first.strides[0] < first.strides[1]
-        joined = torch.from_numpy(self.memory.empty(shape[::-1] if by_columns else shape, spec.dtype))
+        joined = self.memory.empty(shape[::-1] if by_columns else shape, spec.dtype)
         if by_columns:
-            return torch.cat([torch.from_numpy(piece.T) for piece in pieces], dim=1, out=joined).T
-        return torch.cat([torch.from_numpy(piece) for piece in pieces], out=joined)
+            np.concatenate([piece.T for piece in pieces], axis=1, out=joined, casting="unsafe")
+            return torch.from_numpy(joined.T)
+        np.concatenate(pieces, out=joined, casting="unsafe")
+        return torch.from_numpy(joined)
 
     def _decoded(self, spec: TensorSpec, cells: Sequence[bytes]) -> NDArray[Any]:
         """(rows, ...) of encoded cells."""

@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -23,6 +24,7 @@ from sparkring.pipelines.data.codecs import uniform_arrays
 from sparkring.pipelines.data.manifest import ROW_ID, DataField, DataFile, Manifest, TensorSpec
 from sparkring.pipelines.data.order import Int64s, group_rows
 from sparkring.pipelines.data.patience import read_patiently
+from sparkring.pipelines.data.plain_pages import PlainPages
 from sparkring.pipelines.data.recycler import Recycler
 from sparkring.pipelines.data.store import Readable
 
@@ -122,10 +124,17 @@ class SplitReader:
         decoded = file.row_groups[index] * self._row_bytes + (file.row_group_bytes[index] if self._encoded else 0)
         at_once = decoded <= AT_ONCE_BYTES
         try:
-            table = self._rows(file, index, start, stop, self._columns) if at_once else None
+            opened = self._open(file, index)
+            plain = {name for name in self._columns
+                     if self.fields[name].codec == "scalar" and opened.plain.may_hold(index, name, self.fields[name].dtype)}
+            others = [name for name in self._columns if name not in plain]
+            table = read_rows(opened.parquet, index, start, stop, others) if others and at_once else None
 
-            def column(name: str) -> pa.Array:
-                rows = table if table is not None else self._rows(file, index, start, stop, [name])
+            def column(name: str) -> Array | pa.Array:
+                values = opened.plain.values(index, name, start=start, stop=stop) if name in plain else None
+                if values is not None:
+                    return values
+                rows = table if table is not None and name not in plain else read_rows(opened.parquet, index, start, stop, [name])
                 return _in_one_piece(rows.column(name), self.fields[name], file)
 
             return {spec.name: self._block(spec, map(column, spec.fields), order) for spec in self._read_specs}
@@ -133,24 +142,7 @@ class SplitReader:
             self._forget(file)
             raise
 
-    def _rows(self, file: DataFile, index: int, start: int, stop: int, columns: list[str]) -> pa.Table:
-        """Rows [start, stop) of a row group; pages behind ``stop`` are not decoded."""
-        parquet = self._open(file)
-        found = parquet.metadata.row_group(index).num_rows if index < parquet.num_row_groups else 0
-        if found != file.row_groups[index]:
-            raise DatasetError(f"row group {index} of {self._store.path(file.path)} has {found} rows, the manifest says "
-                               f"{file.row_groups[index]}; the file changed after the version was committed. Prepare a new version.")
-        if stop == found:
-            return parquet.read_row_group(index, columns=columns, use_threads=False).slice(start)
-        batches, rows = [], 0
-        for batch in parquet.iter_batches(batch_size=stop, row_groups=[index], columns=columns, use_threads=False):
-            batches.append(batch)
-            rows += batch.num_rows
-            if rows >= stop:
-                break
-        return pa.Table.from_batches(batches).slice(start, stop - start)
-
-    def _block(self, spec: TensorSpec, columns: Iterator[pa.Array], order: Int64s) -> Block:
+    def _block(self, spec: TensorSpec, columns: Iterator[Array | pa.Array], order: Int64s) -> Block:
         if spec.stacked:
             stacked = self.memory.empty((len(spec.fields), len(order)), spec.dtype)
             return DenseBlock(_stack(map(_values, columns), stacked, order))
@@ -162,25 +154,53 @@ class SplitReader:
             return DenseBlock(arrays.take(order, axis=0))
         return EncodedBlock(column.take(pa.array(order)))
 
-    def _open(self, file: DataFile) -> pq.ParquetFile:
-        """The open file of this thread; the least recently used one beyond ``OPEN_FILES`` is closed."""
+    def _open(self, file: DataFile, index: int) -> _OpenFile:
+        """The open file of this thread, which has such a row group; the least recently used one beyond ``OPEN_FILES`` is closed."""
         if not hasattr(self._local, "files"):
             self._local.files = OrderedDict()
-        files: OrderedDict[str, pq.ParquetFile] = self._local.files
-        if file.path in files:
-            files.move_to_end(file.path)
-            return files[file.path]
-        files[file.path] = parquet = pq.ParquetFile(self._store.open_input(file.path))
-        if len(files) > OPEN_FILES:
-            files.popitem(last=False)[1].close()
-        return parquet
+        files: OrderedDict[str, _OpenFile] = self._local.files
+        if file.path not in files:
+            source = self._store.open_input(file.path)
+            parquet = pq.ParquetFile(source)
+            files[file.path] = _OpenFile(source, parquet, PlainPages(source, parquet))
+            if len(files) > OPEN_FILES:
+                files.popitem(last=False)[1].source.close()
+        files.move_to_end(file.path)
+        opened = files[file.path]
+        found = opened.parquet.metadata.row_group(index).num_rows if index < opened.parquet.num_row_groups else 0
+        if found != file.row_groups[index]:
+            raise DatasetError(f"row group {index} of {self._store.path(file.path)} has {found} rows, the manifest says "
+                               f"{file.row_groups[index]}; the file changed after the version was committed. Prepare a new version.")
+        return opened
 
     def _forget(self, file: DataFile) -> None:
         """Close a file of this thread, if it is open."""
         opened = getattr(self._local, "files", {}).pop(file.path, None)
         if opened is not None:
             with suppress(OSError):
-                opened.close()
+                opened.source.close()
+
+
+@dataclass(frozen=True)
+class _OpenFile:
+    """A thread's open file."""
+
+    source: pa.NativeFile
+    parquet: pq.ParquetFile
+    plain: PlainPages
+
+
+def read_rows(parquet: pq.ParquetFile, index: int, start: int, stop: int, columns: list[str]) -> pa.Table:
+    """Rows [start, stop) of a row group; pages behind ``stop`` are not decoded."""
+    if stop == parquet.metadata.row_group(index).num_rows:
+        return parquet.read_row_group(index, columns=columns, use_threads=False).slice(start)
+    batches, rows = [], 0
+    for batch in parquet.iter_batches(batch_size=stop, row_groups=[index], columns=columns, use_threads=False):
+        batches.append(batch)
+        rows += batch.num_rows
+        if rows >= stop:
+            break
+    return pa.Table.from_batches(batches).slice(start, stop - start)
 
 
 def _in_one_piece(column: pa.ChunkedArray, field: DataField, file: DataFile) -> pa.Array:
@@ -191,8 +211,8 @@ def _in_one_piece(column: pa.ChunkedArray, field: DataField, file: DataFile) -> 
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
-def _values(column: pa.Array) -> Array:
-    values: Array = column.to_numpy(zero_copy_only=False)
+def _values(column: Array | pa.Array) -> Array:
+    values: Array = column if isinstance(column, np.ndarray) else column.to_numpy(zero_copy_only=False)
     return values
 
 

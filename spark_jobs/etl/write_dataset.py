@@ -191,13 +191,14 @@ def _key(row_id: Column, seed: int) -> Column:
 
 
 def _group_options(rows: int) -> dict[str, str]:
-    """Writer options that end each row group after exactly ``rows`` rows.
+    """Writer options that end each row group, and each of its pages, after exactly ``rows`` rows.
 
     parquet-java learned ``parquet.block.row.count.limit`` in 1.16 and Spark 4.0 carries 1.15. But every version looks at a
     row group's size only when as many rows have come as the size check says, at least and at most; with a limit of one
     byte it finds every group too large at the first look.
     """
     return {"parquet.block.size": "1", "parquet.page.size.row.check.min": str(rows), "parquet.page.size.row.check.max": str(rows),
+            "parquet.page.row.count.limit": str(rows),
             "maxRecordsPerFile": "0"}  # whatever the session says: how many files there are is decided here
 
 

@@ -17,15 +17,23 @@ from tests.support.encoded_datasets import Rows, write_encoded_dataset
 READ = """
 import json, sys
 import numpy, pyarrow, torch
+from sparkring.pipelines.data import plain_pages
 from sparkring.pipelines.data.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.manifest import Dataset
 from sparkring.pipelines.data.reader import SplitReader
 
+plain_pages.FEWEST_ROWS, past_arrow, original = 1, [], plain_pages.PlainPages.values
+def noted(self, group, name, **rows):
+    values = original(self, group, name, **rows)
+    past_arrow.append(name if values is not None else f"{name}: none")
+    return values
+plain_pages.PlainPages.values = noted
 dataset = Dataset(sys.argv[1])
 loader = Loader(SplitReader(dataset.store, dataset.manifest(), "train"), LoaderConfig(batch_rows=16, seed=3, lanes=6), rank=0, num_ranks=1)
 batches = list(loader.epoch(0))
 rows = {name: torch.cat([batch.tensors[name] for batch in batches]).tolist() for name in ("row_id", "tokens", "packed")}
 print(json.dumps({"numpy": numpy.__version__, "pyarrow": pyarrow.__version__, "rows": rows, "images": len(batches[0].tensors["image"]),
+                  "past_arrow": sorted(set(past_arrow)),
                   "heavy": sorted({"petastorm", "pyspark"} & set(sys.modules))}))
 """
 
@@ -47,6 +55,7 @@ def test_the_loader_gives_the_same_rows_with_the_newest_pyarrow_and_numpy(tmp_pa
     assert int(found["pyarrow"].partition(".")[0]) >= 20
     assert int(found["numpy"].partition(".")[0]) >= 2
     assert found["heavy"] == []
+    assert found["past_arrow"] == ["row_id"]
     assert found["images"] == 16
     _are_equal(found["rows"], rows)
 

@@ -58,7 +58,7 @@ def write_encoded_dataset(folder: Path, groups: Sequence[int], *, augment: Augme
         "packed": _cells("packed", np.float64, (2, 3), CompressedNdarrayCodec(), rows.packed)})
     path = folder / "data/d1/train/part-0.parquet"
     path.parent.mkdir(parents=True)
-    with pq.ParquetWriter(path, table.schema) as writer:
+    with pq.ParquetWriter(path, table.schema, use_dictionary=False) as writer:
         start = 0
         for size in groups:
             writer.write_table(table.slice(start, size))

@@ -14,9 +14,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from sparkring.errors import ConfigError, DatasetError, StorageError
+from sparkring.pipelines.data import reader as reader_module
 from sparkring.pipelines.data.blocks import Block
 from sparkring.pipelines.data.loader import MB, Batch, Loader, LoaderConfig
-from sparkring.pipelines.data.manifest import DataFile, Dataset
+from sparkring.pipelines.data.manifest import Dataset
 from sparkring.pipelines.data.read_ahead import Budget, Kept
 from sparkring.pipelines.data.reader import SplitReader
 from sparkring.pipelines.data.recycler import Recycler
@@ -153,11 +154,11 @@ def test_rows_that_wait_in_memory_never_exceed_the_budget(tmp_path: Path, monkey
 def test_a_row_group_that_is_large_once_decoded_is_read_column_by_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = write_dataset(tmp_path, [[500]])
     asked: list[list[str]] = []
-    original = SplitReader._rows
+    original = reader_module.read_rows
 
-    def noted(self: SplitReader, file: DataFile, index: int, start: int, stop: int, columns: list[str]) -> pa.Table:
+    def noted(parquet: pq.ParquetFile, index: int, start: int, stop: int, columns: list[str]) -> pa.Table:
         asked.append(columns)
-        return original(self, file, index, start, stop, columns)
+        return original(parquet, index, start, stop, columns)
 
     def values() -> dict[str, list[object]]:
         asked.clear()
@@ -165,7 +166,7 @@ def test_a_row_group_that_is_large_once_decoded_is_read_column_by_column(tmp_pat
         blocks = reader.read(0, 100, 400, np.arange(300)[::-1].copy())
         return {name: np.asarray(block.take(0, 300)).tolist() for name, block in blocks.items()}
 
-    monkeypatch.setattr(SplitReader, "_rows", noted)
+    monkeypatch.setattr(reader_module, "read_rows", noted)
     at_once = values()
     assert [len(columns) for columns in asked] == [6]
     decoded = 500 * (3 * 4 + 8 + 1 + 8)  # three numbers, a category as the tensor has it, label, id
