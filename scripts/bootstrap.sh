@@ -114,6 +114,11 @@ offer_browser() {  # a test opens the report in it; without one that test is ski
     say "no browser (chromium) here: the test that looks at the report in one will be skipped"
 }
 
+offer_images() {  # a nightly test trains on them; without them it is skipped and says so
+    [ -d /usr/share/datasets/fashion-mnist ] || apt_install dataset-fashion-mnist ||
+        say "no Fashion-MNIST here (Debian, Ubuntu: apt-get install dataset-fashion-mnist): the test on it will be skipped"
+}
+
 # ---- The Python side --------------------------------------------------------------------------------------------------
 
 install_uv() {
@@ -174,8 +179,9 @@ setup_key() {  # changes with all that the contents of .venv depend on
 
 # ---- The whole ---------------------------------------------------------------------------------------------------------
 
-browser=
+browser='' images=''
 if [ "${1:-}" = --browser ]; then browser=yes; shift; fi
+if [ "${1:-}" = --images ]; then images=yes; shift; fi
 
 export UV_PROJECT_ENVIRONMENT=.venv
 unset VIRTUAL_ENV  # of another project, perhaps; uv would warn of it
@@ -199,6 +205,7 @@ if [ -z "$ready" ]; then
     say "ready after $SECONDS s"
 fi
 [ -z "$browser" ] || offer_browser
+[ -z "$images" ] || offer_images
 compile_own
 export PATH="$PWD/.venv/bin:$PATH:$PWD/.uv/bin"
 [ $# = 0 ] || exec "$@"

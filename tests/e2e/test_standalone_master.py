@@ -1,6 +1,7 @@
 """Whole jobs on a standalone Spark master with two worker processes: executors are other processes than the driver.
 
-The main job on a month of flights, then the same network and a decoder in two stages of two, by one cluster and one session.
+The main job on a month of flights, then the same network and a decoder in two stages of two, by one cluster and one session. Nightly,
+both as the planner says.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import pytest
 
 from sparkring.pipelines.training.events import Record, read_events
 from sparkring.spark_jobs.audit import audit
+from sparkring.spark_jobs.auto_layout import PROFILE
 from tests.support.ring_driver import ROOT, bytecode
 from tests.support.small_configs import TWO_OF_TWO, january_flights, three_packages
 from tests.support.spark_cluster import standalone
+from tests.support.training import largest_difference, weights_of_run
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -30,16 +33,20 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flights, text = january_flights(folder), three_packages(folder, **TWO_OF_TWO)
     in_stages = {"workspace": folder / "staged", "dataset_url": folder / "flights" / "dataset", "train.num_ranks": TWO_OF_TWO["num_ranks"],
                  "train.parallel": json.dumps(TWO_OF_TWO["parallel"])}
-    with standalone(folder, gpus=("0", "1"), cores=2) as master:
-        here = {"spark.master": master, "spark.conf.spark.executor.memory": "900m", "spark.conf.spark.driver.host": "127.0.0.1",
-                "spark.conf.spark.driver.bindAddress": "127.0.0.1", "spark.conf.spark.sql.shuffle.partitions": 4}
-        commands = [["demo", flights, *_set(here)], ["train", flights, *_set(here | in_stages)],
-                    ["prepare", text, *_set(here)], ["train", text, *_set(here)]]
-        ended = subprocess.run(
-            [sys.executable, "-m", "tests.support.commands_main", json.dumps(commands)], cwd=folder, capture_output=True, text=True,
-            env={**os.environ, **bytecode(folder), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}, timeout=500, check=False)
-    assert ended.returncode == 0, ended.stderr[-4000:]
+    _on_a_cluster(folder, ["demo", flights], ["train", flights, *_set(in_stages)], ["prepare", text], ["train", text], within_s=500)
     return folder
+
+
+def _on_a_cluster(folder: Path, *commands: list[str], within_s: float) -> None:
+    """Run commands one after the other, in one session."""
+    with standalone(folder, gpus=("0", "1"), cores=2) as master:
+        here = _set({"spark.master": master, "spark.conf.spark.executor.memory": "900m", "spark.conf.spark.driver.host": "127.0.0.1",
+                     "spark.conf.spark.driver.bindAddress": "127.0.0.1", "spark.conf.spark.sql.shuffle.partitions": 4})
+        ended = subprocess.run(
+            [sys.executable, "-m", "tests.support.commands_main", json.dumps([[*command, *here] for command in commands])], cwd=folder,
+            env={**os.environ, **bytecode(folder), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, timeout=within_s, check=False)
+    assert ended.returncode == 0, ended.stderr[-4000:]
 
 
 def _set(values: dict[str, Any]) -> list[str]:
@@ -77,3 +84,20 @@ def test_the_same_network_on_the_same_rows_learns_the_same_in_stages_and_without
     assert staged["rows"] == plain["rows"] > 10_000
     assert staged["train_loss"] == pytest.approx(plain["train_loss"], rel=1e-4)
     assert staged["validation"] == pytest.approx(plain["validation"], rel=1e-3)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("name", ["flights", "text"])
+def test_what_the_planner_chooses_trains_as_one_rank_does_on_separate_worker_processes(tmp_path: Path, name: str) -> None:
+    config = (january_flights if name == "flights" else three_packages)(tmp_path, precision="float64", lanes=24)
+    dataset = tmp_path / name / "dataset"
+    alone = {"workspace": tmp_path / "alone", "dataset_url": dataset, "train.num_ranks": 1}
+    auto = {"workspace": tmp_path / "auto", "dataset_url": dataset, "train.num_ranks": 4, "train.parallel": '"auto"'}
+    _on_a_cluster(tmp_path, ["prepare", config], ["train", config, *_set(alone)], ["train", config, *_set(auto)], within_s=1200)
+    assert largest_difference(weights_of_run(tmp_path / "auto"), weights_of_run(tmp_path / "alone")) < 1e-10
+    document = json.loads((tmp_path / "auto" / "run" / PROFILE).read_text(encoding="utf-8"))
+    assert len(document["ranks"]) == 4, "four ranks were measured"
+    assert {record["size"] for record in _events(tmp_path / "auto", "start")} == {document["chosen"]["num_ranks"]}
+    assert all(record["predicted_s"] > 0 and record["measured_s"] > 0 for record in _events(tmp_path / "auto", "plan"))
+    assert audit(str(tmp_path / "auto" / "run"), dataset_url=str(dataset)).finished
