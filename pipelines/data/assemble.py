@@ -78,11 +78,9 @@ class Assembler:
         shape = (sum(map(len, pieces)), *first.shape[1:])
         by_columns = first.ndim == 2 and first.strides[0] < first.strides[1]
         joined = self.memory.empty(shape[::-1] if by_columns else shape, spec.dtype)
-        if by_columns:
-            np.concatenate([piece.T for piece in pieces], axis=1, out=joined, casting="unsafe")
-            return torch.from_numpy(joined.T)
-        np.concatenate(pieces, out=joined, casting="unsafe")
-        return torch.from_numpy(joined)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is beyond float32 becomes infinite without a word, as by torch
+            np.concatenate([piece.T if by_columns else piece for piece in pieces], axis=int(by_columns), out=joined, casting="unsafe")
+        return torch.from_numpy(joined.T if by_columns else joined)
 
     def _decoded(self, spec: TensorSpec, cells: Sequence[bytes]) -> NDArray[Any]:
         """(rows, ...) of encoded cells."""

@@ -16,6 +16,7 @@ compact protocol, https://github.com/apache/thrift/blob/master/doc/specs/thrift-
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,10 +30,15 @@ LARGEST_BYTES = 8 << 20
 FEWEST_ROWS = 1 << 14
 """Of a page, but the last: below, Arrow's work a page is less than Python's."""
 DTYPES: Final = {"FLOAT": "<f4", "DOUBLE": "<f8", "INT32": "<i4", "INT64": "<i8"}
+TYPES: Final = {"float32": pa.float32(), "float64": pa.float64(), "int32": pa.int32(), "int64": pa.int64()}
 ENCODINGS: Final = {"PLAIN", "RLE", "BIT_PACKED"}
 """Of values; of levels; of levels, by old writers."""
-PLAIN: Final = 0
+HEADER_BYTES = 4096
+"""In which a page's header ends, statistics and all."""
+PLAIN, RLE = 0, 3
 DATA_PAGE, DATA_PAGE_V2 = 0, 3
+MAGIC: Final = b"PAR1"
+"""With which a file begins."""
 
 
 class PlainPages:
@@ -40,20 +46,26 @@ class PlainPages:
 
     def __init__(self, source: pa.NativeFile, parquet: pq.ParquetFile) -> None:
         self._source, self._metadata, self._snappy = source, parquet.metadata, pa.Codec("snappy")
-        columns = enumerate(parquet.schema.column(place) for place in range(len(parquet.schema)))
-        self._columns = {column.path: (place, column.max_definition_level) for place, column in columns
-                         if column.max_repetition_level == 0 and column.max_definition_level <= 1
-                         and column.logical_type.type in ("NONE", "INT")}
+        leaves = [parquet.schema.column(place) for place in range(len(parquet.schema))]
+        paths, types = Counter(leaf.path for leaf in leaves), parquet.schema_arrow
+        names = Counter(types.names)
+        self._columns = {leaf.name: _Column(place, types.field(leaf.name).type, nullable=leaf.max_definition_level == 1)
+                         for place, leaf in enumerate(leaves)
+                         if leaf.name == leaf.path and paths[leaf.path] == names[leaf.name] == 1  # "a.b" may be b in a struct a, too
+                         and leaf.max_repetition_level == 0 and leaf.max_definition_level <= 1}
 
     def may_hold(self, group: int, name: str, dtype: str) -> bool:
         """Whether the footer says that this column's values of a row group are plain ones of ``dtype``."""
         rows = self._metadata.row_group(group)
         if name not in self._columns or rows.num_rows < FEWEST_ROWS:
             return False
-        chunk = rows.column(self._columns[name][0])
-        return bool(DTYPES.get(chunk.physical_type) == np.dtype(dtype).newbyteorder("<").str and set(chunk.encodings) <= ENCODINGS
+        column = self._columns[name]
+        if TYPES.get(dtype) != column.type:
+            return False
+        chunk = rows.column(column.place)
+        return bool(chunk.physical_type in DTYPES and set(chunk.encodings) <= ENCODINGS
                     and chunk.compression in ("UNCOMPRESSED", "SNAPPY") and not chunk.has_dictionary_page
-                    and 0 < chunk.total_compressed_size <= LARGEST_BYTES)
+                    and chunk.data_page_offset >= len(MAGIC) and 0 < chunk.total_compressed_size <= LARGEST_BYTES)
 
     def values(self, group: int, name: str, *, start: int, stop: int) -> NDArray[np.generic] | None:
         """Values [start, stop) of a column of which ``may_hold`` is true; None: its pages are something else.
@@ -61,9 +73,8 @@ class PlainPages:
         Raises:
             OSError: the file cannot be read.
         """
-        place, nullable = self._columns[name]
-        rows = self._metadata.row_group(group)
-        chunk = rows.column(place)
+        column, rows = self._columns[name], self._metadata.row_group(group)
+        chunk = rows.column(column.place)
         self._source.seek(chunk.data_page_offset)
         data = self._source.read_buffer(chunk.total_compressed_size)
         codec = self._snappy if chunk.compression == "SNAPPY" else None
@@ -72,15 +83,27 @@ class PlainPages:
         parts: list[NDArray[np.generic]] = []
         try:
             while first < stop:
-                page = _Page.read(view, at, levels=bool(nullable), compressed=codec is not None)
+                page = _Page.read(view, at, nullable=column.nullable, compressed=codec is not None)
                 if not min(FEWEST_ROWS, rows.num_rows - first) <= page.rows <= rows.num_rows - first:
                     return None
                 if first + page.rows > start:
                     parts.append(page.values(data, codec, dtype)[max(0, start - first):stop - first])
                 first, at = first + page.rows, page.end
-        except (LookupError, ValueError, OSError):  # OSError: Snappy's of bytes that make no sense; all are in memory
+                if first == rows.num_rows and at != len(view):  # a header that ends early would move the values
+                    return None
+        except (LookupError, TypeError, ValueError, OSError):  # TypeError: of a field that is of another kind; OSError: Snappy's
             return None
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A leaf of the schema that is a column by itself."""
+
+    place: int
+    type: pa.DataType
+    """Arrow's."""
+    nullable: bool
 
 
 @dataclass(frozen=True)
@@ -94,25 +117,32 @@ class _Page:
     """One past the page's last byte."""
     size: int
     """Bytes of that body once it is decompressed."""
-    levels: bool
-    """Whether it begins with definition levels."""
+    levels: bytes
+    """With which that body has to begin."""
     compressed: bool
 
     @classmethod
-    def read(cls, view: memoryview, at: int, *, levels: bool, compressed: bool) -> _Page:
-        """Read the header at ``at``; ValueError or LookupError where it is of another kind of page, or makes no sense."""
-        header, body = _struct(view, at)
+    def read(cls, view: memoryview, at: int, *, nullable: bool, compressed: bool) -> _Page:
+        """Read the header at ``at``; ValueError, TypeError or LookupError where it is of another kind of page, or makes no sense."""
+        header, length = _struct(view[at:at + HEADER_BYTES])
+        body = at + length
         size, end = header[2], body + header[3]
         if not body <= end <= len(view):
             raise ValueError(f"a page of {header[3]} bytes")
         if header[1] == DATA_PAGE:
             rows, encoding = header[5][1], header[5][2]
+            levels = _no_null(rows) if nullable else b""
+            if nullable:
+                if header[5][3] != RLE:
+                    raise ValueError(f"levels of encoding {header[5][3]}")
+                levels = len(levels).to_bytes(4, "little") + levels
         elif header[1] == DATA_PAGE_V2:
             stated = header[8]
             rows, encoding = stated[1], stated[4]
-            if stated[2] or stated[6] or stated[5] < 0:
+            levels = _no_null(rows) if nullable else b""
+            if stated[2] or stated[6] or stated[5] != len(levels) or view[body:body + len(levels)] != levels:
                 raise ValueError("nulls, or lists")
-            body, size, levels, compressed = body + stated[5], size - stated[5], False, compressed and stated.get(7, True)
+            body, size, levels, compressed = body + stated[5], size - stated[5], b"", compressed and stated.get(7, True)
         else:
             raise ValueError(f"a page of kind {header[1]}")
         if encoding != PLAIN or not 0 <= body <= end or not 0 <= size <= 9 * rows + 64:
@@ -126,13 +156,22 @@ class _Page:
             if _varint(memoryview(body).cast("B"), 0)[0] != self.size:  # Snappy's own word; Arrow would leave the rest as it was
                 raise ValueError("a page that decompresses to another size")
             body = codec.decompress(body, self.size)
-        skipped = 4 + int.from_bytes(memoryview(body)[:4].tobytes(), "little") if self.levels else 0
-        if len(body) - skipped != self.rows * dtype.itemsize:
-            raise ValueError(f"{len(body) - skipped} bytes for {self.rows} values")
+        skipped = len(self.levels)
+        if len(body) - skipped != self.rows * dtype.itemsize or memoryview(body)[:skipped].tobytes() != self.levels:
+            raise ValueError(f"{len(body)} bytes for {self.rows} values, or nulls")
         return np.frombuffer(body, dtype=dtype, offset=skipped)
 
 
-def _struct(view: memoryview, at: int, depth: int = 0) -> tuple[dict[int, Any], int]:
+def _no_null(rows: int) -> bytes:
+    """The definition levels of so many values that are there: one run of ones, as all writers put it."""
+    run, text = rows << 1, bytearray()
+    while run > 127:
+        text.append(run & 127 | 128)
+        run >>= 7
+    return bytes((*text, run, 1))
+
+
+def _struct(view: memoryview, at: int = 0, depth: int = 0) -> tuple[dict[int, Any], int]:
     """A Thrift struct: field number -> value, and the place behind it; ValueError on what no page header holds."""
     if depth > 3:
         raise ValueError("structs within structs")
@@ -145,7 +184,7 @@ def _struct(view: memoryview, at: int, depth: int = 0) -> tuple[dict[int, Any], 
             number += head >> 4
         else:
             number, at = _integer(view, at)
-        if kind <= 2:
+        if 1 <= kind <= 2:
             fields[number] = kind == 1
         elif kind == 12:
             fields[number], at = _struct(view, at, depth + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from benchmarks.loader_data import commit, files_of
 from sparkring.pipelines.data import plain_pages, reader
@@ -85,30 +84,63 @@ def test_a_column_of_another_type_or_none_of_that_name_is_not_held(tmp_path: Pat
     assert not plain.may_hold(0, "int32", "int64")
     assert not plain.may_hold(0, "float32", "float64")
     assert not plain.may_hold(0, "gone", "float64")
+    for kind, stored in (("uint32", "int32"), ("duration[us]", "int64"), ("time32[ms]", "int32")):
+        plain, _ = _opened(tmp_path / "f.parquet", pa.table({"x": pa.array(range(ROWS), stored).cast(kind)}))
+        assert not any(plain.may_hold(0, "x", dtype) for dtype in ("int32", "int64")), kind
+
+
+def test_a_struct_s_leaf_is_not_the_column_of_the_same_path(tmp_path: Path) -> None:
+    numbers = np.arange(ROWS)
+    inner = pa.StructArray.from_arrays([pa.array(-numbers)], names=["b"])
+    plain, _ = _opened(tmp_path / "f.parquet", pa.table({"a.b": pa.array(numbers), "a": inner, "c": pa.array(numbers)}))
+    assert plain.may_hold(0, "c", "int64")  # the control
+    assert not plain.may_hold(0, "a.b", "int64")
+    assert not plain.may_hold(0, "a", "int64")
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy"])
-@settings(max_examples=300, deadline=None)
-@given(data=st.data())
-def test_damaged_headers_give_the_right_number_of_values_or_none(tmp_path_factory: pytest.TempPathFactory, compression: str,
-                                                                 data: st.DataObject) -> None:
-    file = tmp_path_factory.mktemp("damaged", numbered=True) / "f.parquet"
-    _, parquet = _opened(file, _columns().select(["float32"]), compression=compression)
-    chunk = parquet.metadata.row_group(0).column(0)
-    content = bytearray(file.read_bytes())
-    for _ in range(data.draw(st.integers(1, 6))):
-        content[chunk.data_page_offset + data.draw(st.integers(0, 80))] = data.draw(st.integers(0, 255))
-    file.write_bytes(content)
-    source = pa.OSFile(str(file))
-    found = PlainPages(source, pq.ParquetFile(source)).values(0, "float32", start=0, stop=ROWS)
-    assert found is None or found.shape == (ROWS,)
+@pytest.mark.parametrize("page_version", ["1.0", "2.0"])
+@pytest.mark.parametrize("nullable", [False, True], ids=["required", "optional"])
+def test_a_damaged_header_gives_the_values_or_none(tmp_path: Path, compression: str, page_version: str, nullable: bool) -> None:
+    rows = plain_pages.FEWEST_ROWS
+    table = _columns(rows, nullable=nullable).select(["int32"])
+    _, parquet = _opened(tmp_path / "f.parquet", table, compression=compression, data_page_version=page_version)
+    content, begin = bytearray((tmp_path / "f.parquet").read_bytes()), parquet.metadata.row_group(0).column(0).data_page_offset
+    length = plain_pages._struct(memoryview(content)[begin:])[1]
+    none = 0
+    for place, value in product(range(begin, begin + length), (0, 1, 3, 0x10, 0x11, 0x15, 0x18, 0x1C, 0x2C, 0x51, 0x80, 0xFF)):
+        damaged = bytearray(content)
+        damaged[place] = value
+        source = pa.BufferReader(damaged)
+        found = PlainPages(source, pq.ParquetFile(source)).values(0, "int32", start=0, stop=rows)
+        none += found is None
+        if found is not None:
+            np.testing.assert_array_equal(found, table["int32"].to_numpy(), err_msg=f"{place - begin}: {value:#x}")
+    assert none > length
+
+
+def test_nulls_that_the_header_denies_are_left_to_arrow(tmp_path: Path) -> None:
+    """One null, and a filler in its place: as many bytes of values as there are rows."""
+    for page_version in ("1.0", "2.0"):
+        plain, parquet = _opened(tmp_path / "f.parquet", _columns(plain_pages.FEWEST_ROWS).select(["int64"]), compression="none",
+                                 data_page_version=page_version)
+        content = bytearray((tmp_path / "f.parquet").read_bytes())
+        levels = plain_pages._no_null(parquet.metadata.num_rows)
+        assert content.count(levels) == 1
+        place = content.index(levels)
+        content[place + len(levels) - 1] = 0  # all of them null, and the values still there
+        source = pa.BufferReader(content)
+        damaged = pq.ParquetFile(source)
+        assert damaged.read().column(0).null_count > 0  # the control: Arrow heeds the levels
+        assert PlainPages(source, damaged).values(0, "int64", start=0, stop=9) is None
+        assert plain.values(0, "int64", start=0, stop=9) is not None
 
 
 @pytest.mark.parametrize("header", [b"\x15" + b"\xff" * 100_000, b"\x1c" * 100_000, b"\x18\xff\xff\xff\xff\x0f", b""],
                          ids=["an endless integer", "structs within structs", "text beyond the end", "nothing"])
 def test_hostile_headers_end_at_once(header: bytes) -> None:
     with pytest.raises((ValueError, IndexError)):
-        plain_pages._Page.read(memoryview(header), 0, levels=False, compressed=False)
+        plain_pages._Page.read(memoryview(header), 0, nullable=False, compressed=False)
 
 
 def test_a_reader_gives_the_same_rows_past_arrow_and_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
