@@ -6,23 +6,17 @@ Each trains the weights that one rank does. On a standalone master: tests/e2e/te
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
-from sparkring.__main__ import app
-from sparkring.conf.schema import SparkConfig
 from sparkring.pipelines.training.events import Record, read_events
 from sparkring.spark_jobs.audit import audit
 from sparkring.spark_jobs.auto_layout import PROFILE
-from sparkring.spark_jobs.session import spark_session
-from tests.support.ring_driver import bytecode
+from tests.support.command_session import command_session, said
 from tests.support.small_configs import TWO_OF_TWO, january_flights, three_packages
 from tests.support.training import largest_difference, weights_of_run
 
@@ -34,17 +28,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with patch.dict(os.environ, bytecode(tmp_path_factory.mktemp("bytecode"))):
-        session = spark_session(SparkConfig(master="local[4]"), app_name="test_train_layouts")
-    yield session
-    session.stop()
-
-
-def _command(*arguments: str) -> str:
-    """What a command, in the session of this module, says on stdout."""
-    ended = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    assert ended.exit_code == 0, ended.output
-    return ended.stdout
+    with command_session(tmp_path_factory.mktemp("bytecode"), "test_train_layouts") as session:
+        yield session
 
 
 def _events(run: Path, kind: str) -> list[Record]:
@@ -55,14 +40,14 @@ def _events(run: Path, kind: str) -> list[Record]:
 def test_two_stages_of_two_and_what_the_planner_chooses_train_as_one_rank_does(spark: SparkSession, tmp_path: Path, name: str) -> None:
     make = january_flights if name == "flights" else three_packages
     config = make(tmp_path, precision="float64", lanes=24)
-    _command("prepare", config)
+    said("prepare", config)
     runs = {}
     for layout, section in LAYOUTS.items():
         workspace = tmp_path / layout.replace(" ", "-")
         settings = {"workspace": workspace, "dataset_url": tmp_path / name / "dataset",
                     **{f"train.{key}": json.dumps(value) for key, value in section.items()}}
-        said = _command("train", config, *(part for key, value in settings.items() for part in ("--set", f"{key}={value}")))
-        assert " steps, 1 epochs (trained in " in said
+        trained = said("train", config, *(part for key, value in settings.items() for part in ("--set", f"{key}={value}")))
+        assert " steps, 1 epochs (trained in " in trained
         runs[layout] = workspace / "run"
         assert audit(str(runs[layout])).finished
     for layout in ("two of two", "auto"):
@@ -74,6 +59,6 @@ def test_two_stages_of_two_and_what_the_planner_chooses_train_as_one_rank_does(s
     told = _events(runs["auto"], "plan")
     assert told
     assert all(record["predicted_s"] > 0 and record["measured_s"] > 0 for record in told)
-    drawn = _command("schedule", config, "--set", f"workspace={runs['two of two'].parent}")
+    drawn = said("schedule", config, "--set", f"workspace={runs['two of two'].parent}")
     assert "1f1b over 2 stages of 2+2 replicas, 8 micro-batches" in drawn
     assert "idle (plan)  idle (measured)" in drawn

@@ -9,23 +9,20 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import psutil
 import pytest
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
-from sparkring.__main__ import app
 from sparkring.conf.loading import load_config
-from sparkring.conf.schema import Config, SparkConfig
+from sparkring.conf.schema import Config
 from sparkring.errors import LayoutRefused, RankDied
 from sparkring.pipelines.training.events import Record, read_events
 from sparkring.spark_jobs.audit import audit
-from sparkring.spark_jobs.session import spark_session
 from sparkring.spark_jobs.train import train
+from tests.support.command_session import command_session, said
 from tests.support.datasets import write_dataset
-from tests.support.ring_driver import bytecode, wait_until
+from tests.support.ring_driver import wait_until
 from tests.support.small_configs import TWO_OF_TWO, three_packages
 from tests.support.training import largest_difference, train_config, weights_of_run
 
@@ -34,17 +31,8 @@ FILES = ([600, 600], [300], [501])
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with patch.dict(os.environ, bytecode(tmp_path_factory.mktemp("bytecode"))):  # for the ranks, which inherit it from the session
-        session = spark_session(SparkConfig(master="local[4]"), app_name="test_train_stages")
-    yield session
-    session.stop()
-
-
-def _command(*arguments: str) -> str:
-    """What a command, in the session of this module, says on stdout."""
-    ended = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    assert ended.exit_code == 0, ended.output
-    return ended.stdout
+    with command_session(tmp_path_factory.mktemp("bytecode"), "test_train_stages") as session:
+        yield session
 
 
 def _events(config: Config, kind: str) -> list[Record]:
@@ -60,18 +48,18 @@ def test_a_decoder_of_two_stages_of_two_learns_python_s_own_sources_as_one_rank_
     staged = three_packages(tmp_path / "staged", precision="float64", lanes=24, **TWO_OF_TWO)
     alone = three_packages(tmp_path / "alone", precision="float64", lanes=24, num_ranks=1)
     config = load_config(staged)
-    _command("prepare", staged)
-    trained = _command("train", staged)
+    said("prepare", staged)
+    trained = said("train", staged)
     steps = len([record for record in _events(config, "step") if record["rank"] == 0])
     assert trained.startswith(f"{steps} steps, 1 epochs (trained in ")
-    _command("train", alone, "--set", f"dataset_url={config.dataset}")
+    said("train", alone, "--set", f"dataset_url={config.dataset}")
     weights = [weights_of_run(tmp_path / folder / "text") for folder in ("staged", "alone")]
     assert largest_difference(*weights) < 1e-10
     assert audit(config.run).finished
     timelines = _events(config, "timeline")
     assert sorted(record["worker"] for record in timelines) == [[0, 0], [0, 1], [1, 0], [1, 1]]
     assert {(record["schedule"], record["epoch"], record["step"]) for record in timelines} == {("1f1b", 0, 1)}
-    _command("report", staged, "--step", str(tmp_path / "step.svg"))
+    said("report", staged, "--step", str(tmp_path / "step.svg"))
     assert re.search(r"measured [\d.]+\s(ms|s), [\d.]+\s% idle", (tmp_path / "step.svg").read_text(encoding="utf-8"))
     assert "Step 2 of epoch 1, worker by worker" in (Path(config.workspace) / "report.html").read_text(encoding="utf-8")
 
