@@ -63,7 +63,7 @@ class PlainPages:
         if TYPES.get(dtype) != column.type:
             return False
         chunk = rows.column(column.place)
-        return bool(chunk.physical_type in DTYPES and set(chunk.encodings) <= ENCODINGS
+        return bool(DTYPES.get(chunk.physical_type) == np.dtype(dtype).newbyteorder("<").str and set(chunk.encodings) <= ENCODINGS
                     and chunk.compression in ("UNCOMPRESSED", "SNAPPY") and not chunk.has_dictionary_page
                     and chunk.data_page_offset >= len(MAGIC) and 0 < chunk.total_compressed_size <= LARGEST_BYTES)
 
@@ -83,17 +83,24 @@ class PlainPages:
         parts: list[NDArray[np.generic]] = []
         try:
             while first < stop:
-                page = _Page.read(view, at, nullable=column.nullable, compressed=codec is not None)
-                if not min(FEWEST_ROWS, rows.num_rows - first) <= page.rows <= rows.num_rows - first:
-                    return None
+                page = self._page(view, at, rows_left=rows.num_rows - first, column=column, compressed=codec is not None)
                 if first + page.rows > start:
                     parts.append(page.values(data, codec, dtype)[max(0, start - first):stop - first])
                 first, at = first + page.rows, page.end
-                if first == rows.num_rows and at != len(view):  # a header that ends early would move the values
-                    return None
+            if first < rows.num_rows:  # a header that ends early would move the values, and the next one with them
+                self._page(view, at, rows_left=rows.num_rows - first, column=column, compressed=codec is not None)
+            elif at != len(view):
+                return None
         except (LookupError, TypeError, ValueError, OSError):  # TypeError: of a field that is of another kind; OSError: Snappy's
             return None
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    @staticmethod
+    def _page(view: memoryview, at: int, *, rows_left: int, column: _Column, compressed: bool) -> _Page:
+        page = _Page.read(view, at, nullable=column.nullable, compressed=compressed)
+        if not min(FEWEST_ROWS, rows_left) <= page.rows <= rows_left:
+            raise ValueError(f"a page of {page.rows} rows")
+        return page
 
 
 @dataclass(frozen=True)
@@ -130,11 +137,11 @@ class _Page:
         if not body <= end <= len(view):
             raise ValueError(f"a page of {header[3]} bytes")
         if header[1] == DATA_PAGE:
-            rows, encoding = header[5][1], header[5][2]
+            rows, encoding, of_levels, _ = (header[5][field] for field in (1, 2, 3, 4))  # all are required
             levels = _no_null(rows) if nullable else b""
             if nullable:
-                if header[5][3] != RLE:
-                    raise ValueError(f"levels of encoding {header[5][3]}")
+                if of_levels != RLE:
+                    raise ValueError(f"levels of encoding {of_levels}")
                 levels = len(levels).to_bytes(4, "little") + levels
         elif header[1] == DATA_PAGE_V2:
             stated = header[8]

@@ -152,8 +152,8 @@ class _RankTrainer:
         told = self._communicator.broadcast_bytes(json.dumps([position.model_dump(), len(state)]).encode(), name="start.position")
         values, parts = json.loads(told)
         if parts:
-            self._trainee.unpack([self._communicator.broadcast_bytes(state[number] if state else b"", name=f"start.state.{number}")
-                                  for number in range(parts)])
+            self._trainee.unpack(self._communicator.broadcast_bytes(state[number] if state else b"", name=f"start.state.{number}")
+                                 for number in range(parts))
         return Position.model_validate(values), parts > 0
 
     def _whole(self, checkpoint: Checkpoint | None, damaged: Sequence[SparkringError]) -> tuple[Position, tuple[bytes, ...]]:

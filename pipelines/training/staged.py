@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -99,7 +99,7 @@ class StagedTrainee:
         """Whether this replica alone may hold a tensor of the state."""
         return self._shares_optimizer and name.startswith(OPTIMIZER)
 
-    def unpack(self, state: Sequence[bytes]) -> None:
+    def unpack(self, state: Iterable[bytes]) -> None:
         """See Trainee."""
         unpack_state(state, list(self._chunks.values()), self._optimizer, partly=True, cut=self._shards.cut)
 

@@ -32,7 +32,7 @@ def dealt(tensors: Mapping[str, Tensor], place: int, places: int) -> dict[str, T
 
 def weights_of(state: Iterable[bytes]) -> dict[str, Tensor]:
     """The model's parameters and buffers in the parts of a state, by name."""
-    return {name.removeprefix(MODEL): tensor for name, tensor in _tensors_of(state).items() if name.startswith(MODEL)}
+    return {name.removeprefix(MODEL): tensor for part in state for name, tensor in _tensors_of(part).items() if name.startswith(MODEL)}
 
 
 def parameter_of(name: str) -> str:
@@ -45,7 +45,7 @@ def unpack_state(state: Iterable[bytes], modules: Sequence[nn.Module], optimizer
     """Put a packed state into a model, or its parts, and an optimizer of the same kind.
 
     Args:
-        state: Its parts as safetensors, in any order; what several of them hold is equal.
+        state: Its parts as safetensors, in any order; what several of them hold is equal. Of each, no more is kept than goes in.
         modules: The parts that hold the optimizer's parameters.
         optimizer: Of their parameters.
         partly: Whether the state may hold more than these modules and this optimizer have.
@@ -53,35 +53,48 @@ def unpack_state(state: Iterable[bytes], modules: Sequence[nn.Module], optimizer
     Raises:
         CheckpointDamaged: the tensors' names or shapes are not those of the modules.
     """
-    tensors = _tensors_of(state)
-    weights = {name.removeprefix(MODEL): cut(parameter_of(name), tensor) for name, tensor in tensors.items() if name.startswith(MODEL)}
     parameters = {name: parameter for module in modules for name, parameter in module.named_parameters()}
     optimized = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    own = [module.state_dict().keys() for module in modules]
+
+    def held(name: str) -> bool:
+        if name.startswith(MODEL):
+            return not partly or any(name.removeprefix(MODEL) in names for names in own)
+        return name.startswith(OPTIMIZER) and (not partly or parameters.get(parameter_of(name)) in optimized)
+
+    def taken(part: bytes) -> dict[str, Tensor]:
+        try:
+            return {name: cut(parameter_of(name), tensor) for name, tensor in _tensors_of(part).items() if held(name)}
+        except RuntimeError as error:
+            raise _does_not_fit(error) from None
+
+    tensors: dict[str, Tensor] = {}
+    for part in state:  # in turn: together they may be more than there is room for
+        tensors |= taken(part)
+    weights = {name.removeprefix(MODEL): tensor for name, tensor in tensors.items() if name.startswith(MODEL)}
     optimizer.state.clear()  # a state may be older than what is there, and lack what came since
     try:
-        for module in modules:
-            own = module.state_dict().keys()
-            module.load_state_dict({name: tensor for name, tensor in weights.items() if name in own} if partly else weights)
+        for module, names in zip(modules, own, strict=True):
+            module.load_state_dict({name: tensor for name, tensor in weights.items() if name in names} if partly else weights)
         for name, tensor in tensors.items():
             if name.startswith(OPTIMIZER):
-                owner, _, key = name.removeprefix(OPTIMIZER).rpartition("/")
-                if partly and parameters.get(owner) not in optimized:
-                    continue
-                parameter = parameters[owner]
-                optimizer.state[parameter][key] = cut(owner, tensor).to(parameter.device)  # counters too: the fused kernels want them there
+                parameter = parameters[parameter_of(name)]
+                key = name.rpartition("/")[2]
+                optimizer.state[parameter][key] = tensor.to(parameter.device)  # counters too: the fused kernels want them there
     except (RuntimeError, KeyError) as error:
-        raise CheckpointDamaged(f"the saved state does not fit the model: {' '.join(str(error).split())}; "
-                                "it was saved by another model. Use another workspace.") from None
+        raise _does_not_fit(error) from None
 
 
-def _tensors_of(state: Iterable[bytes]) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    for part in state:
-        try:
-            tensors |= load(part)
-        except SafetensorError as error:
-            raise CheckpointDamaged(f"a part of the state is no safetensors file: {error}; use the checkpoint before.") from None
-    return tensors
+def _does_not_fit(error: Exception) -> CheckpointDamaged:
+    return CheckpointDamaged(f"the saved state does not fit the model: {' '.join(str(error).split())}; it was saved by another model. Use "
+                             "another workspace.")
+
+
+def _tensors_of(part: bytes) -> dict[str, Tensor]:
+    try:
+        return load(part)
+    except SafetensorError as error:
+        raise CheckpointDamaged(f"a part of the state is no safetensors file: {error}; use the checkpoint before.") from None
 
 
 def named_tensors(modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:

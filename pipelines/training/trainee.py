@@ -8,7 +8,7 @@ State is exchanged as whole-model bytes, keyed by the model's own parameter name
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
@@ -50,7 +50,7 @@ class Trainee(Protocol):
         """This rank's part of the state: the ranks' parts together make the whole, in whole tensors by the model's own names."""
         ...
 
-    def unpack(self, state: Sequence[bytes]) -> None:
+    def unpack(self, state: Iterable[bytes]) -> None:
         """Take what this rank holds of a whole state, given in its parts."""
         ...
 
@@ -106,7 +106,7 @@ class WholeTrainee:
         """The whole state."""
         return pack_state([self._model], self._optimizer)
 
-    def unpack(self, state: Sequence[bytes]) -> None:
+    def unpack(self, state: Iterable[bytes]) -> None:
         """See Trainee."""
         unpack_state(state, [self._model], self._optimizer)
 

@@ -174,7 +174,8 @@ class _Task:
         device, note = self._agree_on_device(mine)
         process.send(self._order(place, mine, facts, device=device, note=note), self._launch.payload)
         board = BoardClient(facts[0].address, facts[0].port, secret=self._launch.secret, heartbeat_s=self._launch.heartbeat_s)
-        end = Watch(process, self._events, rank=place.rank, host=mine.hostname).until_the_end(board)
+        watch = Watch(process, self._events, rank=place.rank, host=mine.hostname, deadline_s=self._launch.deadline_s)
+        end = watch.until_the_end(board)
         if self._rendezvous is not None:
             self._rendezvous.board.wait_until_left(within_s=CAUSE_GRACE_S + ANSWER_TIMEOUT_S)
         return end

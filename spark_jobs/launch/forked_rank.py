@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from sparkring.spark_jobs.launch import rank_environment
-from sparkring.spark_jobs.launch.started_rank import RankEnds, end_group
+from sparkring.spark_jobs.launch.started_rank import RankEnds, end_group, is_stopped
 
 POSSIBLE = sys.platform == "linux"
 """Elsewhere forking a process that has loaded torch is not safe, or not possible."""
@@ -57,8 +57,8 @@ class RankServer:
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended."""
-        return self._process.poll() is None
+        """Whether it has neither ended nor been stopped (SIGSTOP)."""
+        return self._process.poll() is None and not is_stopped(self.pid)
 
     def ask(self, device: str, *, env: Mapping[str, str], ends: RankEnds) -> IO[bytes]:
         """Ask for a rank; where the answers come from.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -16,7 +16,10 @@ from sparkring.errors import DeadlinePassed, EnvironmentProblem, RankDied, RankF
 Json: TypeAlias = Any
 """What ``json.dumps`` takes. A recursive type would refuse ``dict[str, float]``, since dict is invariant."""
 
-EndKind: TypeAlias = Literal["done", "raised", "died", "refused", "waited", "lost", "stopped", "idle"]
+EndKind: TypeAlias = Literal["done", "raised", "died", "refused", "waited", "lost", "halted", "stopped", "idle"]
+
+_IN_OWN_WORDS: Mapping[EndKind, type[SparkringError]] = {"refused": EnvironmentProblem, "waited": DeadlinePassed, "lost": RingError}
+"""Ends whose summary is the whole message, and what to raise with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +31,8 @@ class RankEnd:
     kind: EndKind
     """``done``: has a result. ``raised``: an exception. ``died``: ended without a word. ``refused``: its environment does
     not serve. ``waited``: its task waited for others that did not come. ``lost``: its task lost contact with the others.
-    ``stopped``: ended by its task because of another rank. ``idle``: it was no rank of the ring, which left its host out."""
+    ``halted``: somebody stopped its process (SIGSTOP) and did not let it go on, so its task ended it. ``stopped``: ended by its
+    task because of another rank. ``idle``: it was no rank of the ring, which left its host out."""
     result: Json = None
     summary: str = ""
     """Of ``raised``: type and message. Of ``refused``, ``waited`` and ``lost``: the whole message."""
@@ -76,12 +80,13 @@ class RankEnd:
             return RankFailed(self.rank, self.summary, self.traceback)
         if self.kind == "died":
             return RankDied(self.rank, self.host, self.exit_code, stderr_tail=self.output_tail)
-        if self.kind == "refused":
-            return EnvironmentProblem(self.summary)
-        if self.kind == "waited":
-            return DeadlinePassed(self.summary)
-        if self.kind == "lost":
-            return RingError(self.summary)
+        if self.kind == "halted":
+            return DeadlinePassed(
+                f"rank {self.rank} on {self.host} was stopped (SIGSTOP) for longer than train.ring.deadline_s, and nobody let it go on; "
+                f"find out who stops processes there.\nlast lines that it wrote:\n{self.output_tail}",
+                awaited=(self.rank,), host=self.host)
+        if self.kind in _IN_OWN_WORDS:
+            return _IN_OWN_WORDS[self.kind](self.summary)
         return RingError(f"rank {self.rank} on {self.host} was ended before it had a result, and none said why; see the executors' logs.")
 
 

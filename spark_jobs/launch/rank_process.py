@@ -21,7 +21,7 @@ from typing import IO, Any, TypeAlias
 
 from sparkring.spark_jobs.launch.forked_rank import KEPT, ForkedRank, NoServer, RankServer
 from sparkring.spark_jobs.launch.framing import read_message, write_message
-from sparkring.spark_jobs.launch.started_rank import FreshRank, RankEnds, StartedRank, end_group
+from sparkring.spark_jobs.launch.started_rank import FreshRank, RankEnds, StartedRank, end_group, is_stopped
 
 TAIL_LINES = 20
 EXIT_GRACE_S = 10.0
@@ -64,6 +64,12 @@ class RankProcess:
     def tail(self) -> str:
         """The last lines that it wrote."""
         return "\n".join(self._tail)
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether somebody has stopped the rank (SIGSTOP), or the server that is to fork it, and nobody has let it go on."""
+        awaited = self._rank or self._server
+        return self._exited.is_alive() and awaited is not None and is_stopped(awaited.pid)
 
     def send(self, *messages: bytes) -> None:
         """Send messages in order, without waiting: a pipe holds 64 KiB, and a rank reads only once it has imported torch."""

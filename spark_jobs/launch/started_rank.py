@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass
 from typing import Protocol
 
+import psutil
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankEnds:
@@ -70,3 +72,11 @@ def end_group(leader: int) -> None:
     """SIGKILL to a rank and all that it started, as far as that is still there."""
     with suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped (SIGSTOP) and not let go on."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.Error:  # it has ended
+        return False

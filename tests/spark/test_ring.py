@@ -57,6 +57,18 @@ def test_a_rank_that_never_joins_ends_the_ring_at_the_deadline(local: Driver) ->
     assert "waited longer than train.ring.deadline_s for rank 1" in outcome.message
 
 
+def test_a_ring_of_which_every_rank_is_stopped_ends_with_one_of_their_names(local: Driver, tmp_path: Path) -> None:
+    local.begin(ring_functions.sleep, str(tmp_path), num_ranks=2, deadline_s=3.0)
+    told = marks(tmp_path, num_ranks=2)
+    for mark in told:
+        os.kill(mark["pid"], signal.SIGSTOP)
+    outcome = local.outcome()
+    assert outcome.error.startswith("DeadlinePassed")
+    assert "was stopped (SIGSTOP) for longer than train.ring.deadline_s" in outcome.message
+    assert outcome.attributes["host"]
+    assert_no_process_left(told[0]["token"])
+
+
 def test_a_result_that_json_cannot_hold_is_refused(local: Driver) -> None:
     outcome = local.ring(ring_functions.return_a_tensor, num_ranks=2)
     assert outcome.error.startswith("RankFailed")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save
 from torch import nn
 
 from sparkring.conf.schema import OptimizerConfig
@@ -16,6 +19,8 @@ from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoi
 from sparkring.pipelines.training.optimizer import learning_rate, make_optimizer
 from sparkring.pipelines.training.state import pack_state, unpack_state
 from sparkring.spark_jobs.checkpoints import list_checkpoints
+
+LAYERS = 12
 
 
 def _trained(seed: int, *, name: str = "adamw", steps: int = 2) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -58,6 +63,34 @@ def test_a_state_of_another_model_is_refused() -> None:
     other = nn.Linear(3, 4)
     with pytest.raises(CheckpointDamaged, match="does not fit the model"):
         unpack_state([pack_state([model], optimizer)], [other], torch.optim.AdamW(other.parameters()))
+
+
+def _peak_of_unpacking(*, in_turn: bool) -> float:
+    """Most memory that unpacking one layer of many takes, in sizes of a layer's state."""
+    layers = nn.Sequential(*(nn.Linear(256, 256) for _ in range(LAYERS)))
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+    size = len(pack_state([layers[0]], optimizer))
+
+    def parts() -> Iterator[bytes]:
+        for number, layer in enumerate(layers):
+            tensors = {f"model/{number}.{name}": tensor for name, tensor in layer.state_dict().items()}
+            yield save(tensors)
+
+    layer = nn.Linear(256, 256)
+    mine = nn.ModuleDict({"3": layer})
+    tracemalloc.start()
+    try:
+        unpack_state(parts() if in_turn else list(parts()), [mine], torch.optim.SGD(mine.parameters(), lr=0.1), partly=True)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert torch.equal(layer.weight, layers.state_dict()["3.weight"])
+    return peak / size
+
+
+def test_a_state_that_comes_in_parts_is_never_in_memory_as_a_whole() -> None:
+    in_turn, at_once = _peak_of_unpacking(in_turn=True), _peak_of_unpacking(in_turn=False)
+    assert in_turn < LAYERS / 2 < LAYERS < at_once, (in_turn, at_once)
 
 
 def test_the_latest_checkpoint_is_the_one_with_most_steps(tmp_path: Path) -> None:

@@ -119,6 +119,53 @@ def test_a_damaged_header_gives_the_values_or_none(tmp_path: Path, compression: 
     assert none > length
 
 
+@pytest.mark.parametrize("page_version", ["1.0", "2.0"])
+def test_a_header_that_lacks_a_field_is_left_to_arrow(tmp_path: Path, page_version: str) -> None:
+    """Of a page that others follow, where a struct that ends early is not seen by where its chunk ends."""
+    rows = 4 * plain_pages.FEWEST_ROWS
+    table = _columns(rows, nullable=False).select(["int32"])
+    _, parquet = _opened(tmp_path / "f.parquet", table, compression="none", data_page_version=page_version,
+                         data_page_size=4 * plain_pages.FEWEST_ROWS, write_batch_size=plain_pages.FEWEST_ROWS)
+    content, begin = bytearray((tmp_path / "f.parquet").read_bytes()), parquet.metadata.row_group(0).column(0).data_page_offset
+    length = plain_pages._struct(memoryview(content)[begin:])[1]
+    wrong = 0
+    for place in range(begin, begin + length):
+        damaged = bytearray(content)
+        damaged[place] = 0  # ends a struct
+        source = pa.BufferReader(damaged)
+        parquet = pq.ParquetFile(source)
+        found = PlainPages(source, parquet).values(0, "int32", start=0, stop=100)
+        if found is not None:
+            try:
+                as_arrow_reads_it = parquet.read()["int32"].to_numpy()[:100]
+            except OSError:
+                wrong += 1
+            else:
+                np.testing.assert_array_equal(found, as_arrow_reads_it)
+    assert wrong == 0
+
+
+def test_a_footer_that_gives_a_column_two_types_is_left_to_arrow(tmp_path: Path) -> None:
+    _, parquet = _opened(tmp_path / "f.parquet", _columns().select(["int32"]))
+    content = bytearray((tmp_path / "f.parquet").read_bytes())
+    begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    found = set()
+    for place in range(begin, len(content) - 8):
+        if content[place] == 2:  # INT32, zigzag; 8 is FLOAT
+            damaged = bytearray(content)
+            damaged[place] = 8
+            source = pa.BufferReader(damaged)
+            try:
+                parquet = pq.ParquetFile(source)
+                if parquet.metadata.row_group(0).column(0).physical_type == parquet.schema.column(0).physical_type:
+                    continue
+            except (OSError, ValueError):
+                continue
+            found.add(place)
+            assert not PlainPages(source, parquet).may_hold(0, "int32", "int32")
+    assert found
+
+
 def test_nulls_that_the_header_denies_are_left_to_arrow(tmp_path: Path) -> None:
     """One null, and a filler in its place: as many bytes of values as there are rows."""
     for page_version in ("1.0", "2.0"):

@@ -30,6 +30,10 @@ def stopped(rank: int) -> RankEnd:
     return RankEnd(rank=rank, host="a", kind="stopped")
 
 
+def halted(rank: int) -> RankEnd:
+    return RankEnd(rank=rank, host="a", kind="halted", output_tail=LOST)
+
+
 def test_results_are_in_rank_order() -> None:
     assert results_or_error([done(2), done(0), done(1)]) == [{"loss": 0.0}, {"loss": 0.5}, {"loss": 1.0}]
 
@@ -79,6 +83,12 @@ def test_a_rank_that_stands_still_is_named_with_its_host_by_those_that_waited_fo
     assert "\nit raised DeadlinePassed: rank 0 waited 5 s" in str(caught.value)
     with pytest.raises(RankFailed, match="ValueError: no"):  # who was late has a reason of its own to tell
         results_or_error([ends[0], raised(1, "ValueError: no", order=2), stopped(2)])
+
+
+def test_a_rank_that_somebody_stopped_is_named_with_its_host() -> None:
+    with pytest.raises(DeadlinePassed, match=r"^rank 1 on a was stopped \(SIGSTOP\) for longer than train.ring.deadline_s") as caught:
+        results_or_error([raised(0, LOST), halted(1), stopped(2)])
+    assert (caught.value.awaited, caught.value.host) == ((1,), "a")
 
 
 def test_what_the_environment_lacks_is_told_in_its_own_words() -> None:
