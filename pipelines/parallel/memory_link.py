@@ -22,12 +22,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from sparkring.errors import PipelineShapeError
 from sparkring.pipelines.parallel.communicator import Communicator
-from sparkring.pipelines.parallel.payload import HEADER_BYTES, Layout, pack_header, read, unpack_header, write
+from sparkring.pipelines.parallel.payload import HEADER_BYTES, Layout, copies, pack_header, unpack_header, write
 from sparkring.pipelines.parallel.shared_buffers import Pool, SharedBuffer, adopt
 from sparkring.pipelines.parallel.shared_segment import FOLDER
 from sparkring.pipelines.parallel.transport import Edge, Refused, Undrained
@@ -98,10 +97,9 @@ class MemoryLink:
         if kind == REFUSAL:
             raise Refused(edge, slot, agreed=layout, found=unpack_header(headers[length:]))
         buffer = self._theirs[number]
-        payload = torch.empty(layout.nbytes, dtype=torch.uint8)
-        payload.copy_(buffer.payload[:layout.nbytes])
+        tensors = copies(layout, buffer.payload)
         buffer.mark(full=False)
-        return layout, read(layout, payload)
+        return layout, tensors
 
     def drain(self, until: float) -> None:
         """See Link: waits only for a socket that was full."""
@@ -126,21 +124,19 @@ class MemoryLink:
     def _raise_refusal(self) -> None:
         """Where the other rank has refused a message before it ended: that is worth more than its end."""
         with suppress(Silence, Ended):
-            self._listen(time.monotonic())
+            while True:
+                self._listen(time.monotonic())
         for (edge, slot), queue in self._arrived.items():
             for kind, _, headers, length in queue:
                 if kind == REFUSAL:
                     raise Refused(self._edges[edge], slot, agreed=unpack_header(headers[:length]), found=unpack_header(headers[length:]))
 
     def _listen(self, until: float) -> None:
-        """Read all that has come; wait if nothing has."""
-        read_any = False
+        """Read the next datagram; wait for it if nothing has come."""
         while True:
             try:
                 data, extra, _, _ = self._socket.recvmsg(_RECEIVE_BYTES, _FILES)
             except BlockingIOError:
-                if read_any:
-                    return
                 self._readable.poll(max(1, int(seconds_left(until) * 1000)))
                 continue
             except ConnectionResetError:  # said once, where the other rank went with words of ours unread; its own last ones are still here
@@ -148,11 +144,9 @@ class MemoryLink:
             except OSError as error:
                 raise Ended(error.strerror or "its socket is gone") from None
             if not data:
-                if read_any:
-                    return
                 raise Ended("it closed its end")
-            read_any = True
             self._keep(data, extra)
+            return
 
     def _keep(self, data: bytes, extra: list[tuple[int, int, bytes]]) -> None:
         kind, edge, slot, number, length = _WORD.unpack_from(data)

@@ -9,6 +9,7 @@ Nothing is pickled, so nothing that arrives is run. Knows nothing of how bytes t
 
 from __future__ import annotations
 
+import ctypes
 import math
 import struct
 from collections.abc import Sequence
@@ -133,9 +134,36 @@ def pack(layout: Layout, tensors: Sequence[Tensor]) -> Tensor:
 
 
 def write(layout: Layout, tensors: Sequence[Tensor], payload: Tensor) -> None:
-    """Copy ``tensors`` to their places in ``payload``, flat uint8 of at least ``layout.nbytes``."""
+    """Copy ``tensors`` to their places in ``payload``, flat uint8 on the CPU of at least ``layout.nbytes``."""
+    start = payload.data_ptr()
     for tensor, offset, size in zip(tensors, layout.offsets, layout.sizes, strict=True):
-        payload[offset:offset + size].copy_(flat_bytes(tensor))
+        if _lies_as_sent(tensor):
+            ctypes.memmove(start + offset, tensor.data_ptr(), size)
+        else:
+            payload[offset:offset + size].copy_(flat_bytes(tensor))
+
+
+def copies(layout: Layout, payload: Tensor) -> list[Tensor]:
+    """The tensors in ``payload``, flat uint8 on the CPU, copied out of it.
+
+    Raises:
+        RingError: it is shorter than the layout says.
+    """
+    if layout.nbytes > payload.numel():
+        raise RingError(f"a message between ranks tells of {layout.nbytes} bytes and has {payload.numel()}; all ranks must run the same "
+                        "version of sparkring.")
+    start, tensors = payload.data_ptr(), []
+    for (dtype, shape), offset, size in zip(layout.parts, layout.offsets, layout.sizes, strict=True):
+        tensor = torch.empty(shape, dtype=dtype)
+        ctypes.memmove(tensor.data_ptr(), start + offset, size)
+        tensors.append(tensor)
+    return tensors
+
+
+def _lies_as_sent(tensor: Tensor) -> bool:
+    """Whether a tensor's memory is its bytes in row-major order, so that they may be copied by address: of small ones it saves half."""
+    return (tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_nested and tensor.is_contiguous()
+            and not tensor.is_conj() and not tensor.is_neg())
 
 
 def read(layout: Layout, payload: Tensor) -> list[Tensor]:
