@@ -10,7 +10,6 @@ over by name and the one before is used. How they come to be beside training: ch
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 import uuid
@@ -19,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sparkring.errors import CheckpointDamaged, CommitConflict, ConfigError, StorageError
@@ -64,7 +64,8 @@ class Part(BaseModel):
     name: str = Field(pattern=f"^{PART_NAME}$")
     """In the data folder; a document cannot lead out of it."""
     bytes: int
-    sha256: str
+    blake3: str
+    """Its hash, ten times as fast as SHA-256 on a processor without instructions for that."""
 
 
 class CheckpointDocument(BaseModel):
@@ -72,7 +73,7 @@ class CheckpointDocument(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="constants")
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     position: Position
     generation: int = -1
     """Life of the ring that made it; -1 where it does not say."""
@@ -127,9 +128,9 @@ class Checkpoints:
         pieces: Pieces = [state] if isinstance(state, bytes) else state
         name = f"{steps}-{rank}-{uuid.uuid4().hex[:8]}.safetensors"
         with ThreadPoolExecutor(1, thread_name_prefix="sparkring-hash") as pool:
-            hashing = pool.submit(_sha256, pieces)
+            hashing = pool.submit(_hash, pieces)
             self._store.put_pieces(f"{DATA}/{name}", pieces)
-            return Part(name=name, bytes=sum(map(len, pieces)), sha256=hashing.result())
+            return Part(name=name, bytes=sum(map(len, pieces)), blake3=hashing.result())
 
     def drop_part(self, part: Part) -> None:
         """Take back what was written for a checkpoint that does not come about, if the storage lets it."""
@@ -249,10 +250,10 @@ class Checkpoints:
     def _read_part(self, number: int, part: Part) -> bytes:
         where = f"checkpoint {self._store.path(f'{FOLDER}/{number}.json')}: its part {part.name}"
         state = self._read(f"{DATA}/{part.name}", where)
-        found = hashlib.sha256(state).hexdigest()
-        if found != part.sha256:
-            raise CheckpointDamaged(f"{where} has {len(state)} bytes with SHA-256 {found}, it was committed with {part.bytes} and "
-                                    f"{part.sha256}")
+        found = _hash([state])
+        if found != part.blake3:
+            raise CheckpointDamaged(f"{where} has {len(state)} bytes with BLAKE3 {found}, it was committed with {part.bytes} and "
+                                    f"{part.blake3}")
         return state
 
     def _fences(self) -> Fences:
@@ -301,8 +302,8 @@ class Checkpoints:
         return documents
 
 
-def _sha256(pieces: Pieces) -> str:
-    digest = hashlib.sha256()
+def _hash(pieces: Pieces) -> str:
+    digest = blake3()
     for piece in pieces:
         digest.update(piece)
     return digest.hexdigest()

@@ -68,7 +68,7 @@ def test_a_job_under_faults_loses_no_row_and_ends_with_the_undisturbed_weights(s
     assert (written["rows_lost"], written["struck"], len(written["losses"]["resumptions"])) == (0, 5, 5)
     warned = " ".join(record["text"] for record in read_events(result.url) if record["event"] == "warning")
     assert "No space left on device" in warned  # the disk was full for two checkpoints, and nothing ended
-    assert "SHA-256" in warned  # the damaged checkpoint was named and passed over
+    assert "BLAKE3" in warned  # the damaged checkpoint was named and passed over
     assert not (tmp_path / "run").exists()  # the user's own run is not touched
 
 

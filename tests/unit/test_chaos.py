@@ -116,7 +116,7 @@ def test_a_byte_that_was_flipped_is_found_in_the_newest_checkpoint_alone(tmp_pat
                                               batch_rows=10, code_version="0", parts=(part,)))
     checkpoints.read(20)
     assert damage_newest(store).startswith("checkpoints/data/20-0-")
-    with pytest.raises(CheckpointDamaged, match="SHA-256"):
+    with pytest.raises(CheckpointDamaged, match="BLAKE3"):
         checkpoints.read(20)
     checkpoints.read(10)
 

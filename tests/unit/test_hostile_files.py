@@ -307,7 +307,7 @@ def test_a_link_that_leads_out_of_a_dataset_is_not_followed_and_one_within_is(fo
 @pytest.mark.parametrize("name", ["../../state.safetensors", "/etc/passwd", "5-0-00000000.safetensors/../../x", "x.safetensors", ""])
 def test_a_checkpoint_cannot_name_a_part_outside_its_folder(name: str) -> None:
     with pytest.raises(ValueError, match="String should match pattern"):
-        Part(name=name, bytes=1, sha256="0")
+        Part(name=name, bytes=1, blake3="0")
 
 
 def test_a_document_that_names_a_folder_outside_deletes_nothing_there(folder: Path) -> None:
