@@ -134,10 +134,14 @@ def pack(layout: Layout, tensors: Sequence[Tensor]) -> Tensor:
 
 
 def write(layout: Layout, tensors: Sequence[Tensor], payload: Tensor) -> None:
-    """Copy ``tensors`` to their places in ``payload``, flat uint8 on the CPU of at least ``layout.nbytes``."""
-    start = payload.data_ptr()
+    """Copy ``tensors`` to their places in ``payload``, flat uint8 on the CPU.
+
+    Raises:
+        RingError: it is shorter than the layout says.
+    """
+    start = _start(layout, payload)
     for tensor, offset, size in zip(tensors, layout.offsets, layout.sizes, strict=True):
-        if _lies_as_sent(tensor):
+        if tensor.nbytes == size and _lies_as_sent(tensor):
             ctypes.memmove(start + offset, tensor.data_ptr(), size)
         else:
             payload[offset:offset + size].copy_(flat_bytes(tensor))
@@ -149,10 +153,7 @@ def copies(layout: Layout, payload: Tensor) -> list[Tensor]:
     Raises:
         RingError: it is shorter than the layout says.
     """
-    if layout.nbytes > payload.numel():
-        raise RingError(f"a message between ranks tells of {layout.nbytes} bytes and has {payload.numel()}; all ranks must run the same "
-                        "version of sparkring.")
-    start, tensors = payload.data_ptr(), []
+    start, tensors = _start(layout, payload), []
     for (dtype, shape), offset, size in zip(layout.parts, layout.offsets, layout.sizes, strict=True):
         tensor = torch.empty(shape, dtype=dtype)
         ctypes.memmove(tensor.data_ptr(), start + offset, size)
@@ -160,10 +161,21 @@ def copies(layout: Layout, payload: Tensor) -> list[Tensor]:
     return tensors
 
 
+def _start(layout: Layout, payload: Tensor) -> int:
+    """Address of a payload that holds all that its layout says, so that copying by address stays within it."""
+    if layout.nbytes > payload.numel():
+        raise RingError(f"a message between ranks tells of {layout.nbytes} bytes and has {payload.numel()}; all ranks must run the same "
+                        "version of sparkring.")
+    return payload.data_ptr()
+
+
 def _lies_as_sent(tensor: Tensor) -> bool:
-    """Whether a tensor's memory is its bytes in row-major order, so that they may be copied by address: of small ones it saves half."""
+    """Whether a tensor's memory is its bytes in row-major order, so that they may be copied by address: of small ones it saves half.
+
+    Torch's zeros without memory, which autograd may make, are at address 0.
+    """
     return (tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_nested and tensor.is_contiguous()
-            and not tensor.is_conj() and not tensor.is_neg())
+            and not tensor.is_conj() and not tensor.is_neg() and tensor.data_ptr() != 0)
 
 
 def read(layout: Layout, payload: Tensor) -> list[Tensor]:

@@ -16,6 +16,7 @@ from sparkring.pipelines.parallel.payload import (
     HEADER_BYTES,
     LEAST_BYTES,
     Layout,
+    copies,
     flat_bytes,
     header_tensor,
     pack,
@@ -25,6 +26,7 @@ from sparkring.pipelines.parallel.payload import (
     read_refusal,
     refusal,
     unpack_header,
+    write,
 )
 
 TOKEN = bytes(range(16))
@@ -59,6 +61,29 @@ def test_tensors_of_every_dtype_and_shape_come_out_as_they_went_in(parts: list[t
     arrived = journey(tensors)
     assert len(arrived) == len(tensors)
     assert all(same(one, other) for one, other in zip(tensors, arrived, strict=True))
+    copied = copies(Layout.of(tensors), pack(Layout.of(tensors), tensors))
+    assert all(same(one, other) for one, other in zip(tensors, copied, strict=True))
+
+
+def test_copying_by_address_stays_within_a_payload() -> None:
+    tensors = [torch.ones(100), torch.ones(3)]
+    layout = Layout.of(tensors)
+    short = torch.zeros(layout.nbytes - 1, dtype=torch.uint8)
+    with pytest.raises(RingError, match=f"tells of {layout.nbytes} bytes and has {layout.nbytes - 1}"):
+        write(layout, tensors, short)
+    with pytest.raises(RingError, match=f"tells of {layout.nbytes} bytes and has {layout.nbytes - 1}"):
+        copies(layout, short)
+    assert not short.any()
+    with pytest.raises(RuntimeError):  # a tensor that is smaller than its layout says
+        write(layout, [torch.ones(99), torch.ones(3)], torch.zeros(layout.nbytes, dtype=torch.uint8))
+
+
+def test_zeros_without_memory_come_out_as_zeros() -> None:
+    payload = torch.full((1024,), 7, dtype=torch.uint8)
+    zeros = torch._efficientzerotensor((3,), dtype=torch.float32)
+    layout = Layout.of([zeros])
+    write(layout, [zeros], payload)
+    assert torch.equal(copies(layout, payload)[0], torch.zeros(3))
 
 
 def test_tensors_that_are_no_plain_memory_come_out_dense() -> None:
