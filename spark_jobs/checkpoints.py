@@ -93,7 +93,7 @@ def _one_of(numbers: list[int], steps: int | None, run_url: str) -> int:
 def _facts(checkpoints: Checkpoints, number: int) -> CheckpointFacts:
     try:
         document = checkpoints.document(number)
-    except CheckpointDamaged as error:
+    except (CheckpointDamaged, ConfigError) as error:
         return CheckpointFacts(number, -1, -1, {}, 0, 0, "", damaged=str(error))
     return _facts_of(document)
 
@@ -107,6 +107,6 @@ def _facts_of(document: CheckpointDocument) -> CheckpointFacts:
 def _verified(checkpoints: Checkpoints, number: int) -> Verified:
     try:
         tensors = {name: tensor for part in checkpoints.read(number).state for name, tensor in load(part).items()}
-    except (CheckpointDamaged, SafetensorError) as error:
+    except (CheckpointDamaged, ConfigError, SafetensorError) as error:
         return Verified(number, 0, 0, problem=str(error))
     return Verified(number, len(tensors), sum(tensor.numel() for name, tensor in tensors.items() if name.startswith(MODEL)))

@@ -78,17 +78,17 @@ class PlainPages:
         self._source.seek(chunk.data_page_offset)
         data = self._source.read_buffer(chunk.total_compressed_size)
         codec = self._snappy if chunk.compression == "SNAPPY" else None
-        dtype = np.dtype(DTYPES[chunk.physical_type])
+        dtype, compressed = np.dtype(DTYPES[chunk.physical_type]), codec is not None
         view, at, first = memoryview(data).cast("B"), 0, 0
         parts: list[NDArray[np.generic]] = []
         try:
             while first < stop:
-                page = self._page(view, at, rows_left=rows.num_rows - first, column=column, compressed=codec is not None)
+                page = self._page(view, at, rows_left=rows.num_rows - first, column=column, dtype=dtype, compressed=compressed)
                 if first + page.rows > start:
                     parts.append(page.values(data, codec, dtype)[max(0, start - first):stop - first])
                 first, at = first + page.rows, page.end
             if first < rows.num_rows:  # a header that ends early would move the values, and the next one with them
-                self._page(view, at, rows_left=rows.num_rows - first, column=column, compressed=codec is not None)
+                self._page(view, at, rows_left=rows.num_rows - first, column=column, dtype=dtype, compressed=compressed)
             elif at != len(view):
                 return None
         except (LookupError, TypeError, ValueError, OSError):  # TypeError: of a field that is of another kind; OSError: Snappy's
@@ -96,8 +96,8 @@ class PlainPages:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     @staticmethod
-    def _page(view: memoryview, at: int, *, rows_left: int, column: _Column, compressed: bool) -> _Page:
-        page = _Page.read(view, at, nullable=column.nullable, compressed=compressed)
+    def _page(view: memoryview, at: int, *, rows_left: int, column: _Column, dtype: np.dtype[np.generic], compressed: bool) -> _Page:
+        page = _Page.read(view, at, itemsize=dtype.itemsize, nullable=column.nullable, compressed=compressed)
         if not min(FEWEST_ROWS, rows_left) <= page.rows <= rows_left:
             raise ValueError(f"a page of {page.rows} rows")
         return page
@@ -129,8 +129,11 @@ class _Page:
     compressed: bool
 
     @classmethod
-    def read(cls, view: memoryview, at: int, *, nullable: bool, compressed: bool) -> _Page:
-        """Read the header at ``at``; ValueError, TypeError or LookupError where it is of another kind of page, or makes no sense."""
+    def read(cls, view: memoryview, at: int, *, itemsize: int, nullable: bool, compressed: bool) -> _Page:
+        """Read the header at ``at``; ValueError, TypeError or LookupError where it is of another kind of page, or makes no sense.
+
+        All that is said of sizes must agree, also where the page is only skipped: its rows count those behind it.
+        """
         header, length = _struct(view[at:at + HEADER_BYTES])
         body = at + length
         size, end = header[2], body + header[3]
@@ -152,16 +155,17 @@ class _Page:
             body, size, levels, compressed = body + stated[5], size - stated[5], b"", compressed and stated.get(7, True)
         else:
             raise ValueError(f"a page of kind {header[1]}")
-        if encoding != PLAIN or not 0 <= body <= end or not 0 <= size <= 9 * rows + 64:
+        if encoding != PLAIN or not 0 <= body <= end or size != rows * itemsize + len(levels):
             raise ValueError(f"values of encoding {encoding}, {size} bytes for {rows}")
+        held = _varint(view, body)[0] if compressed else end - body  # Snappy's own word; Arrow would leave the rest as it was
+        if held != size:
+            raise ValueError(f"a page that holds {held} bytes, not {size}")
         return cls(rows, body, end, size, levels, bool(compressed))
 
     def values(self, data: pa.Buffer, codec: pa.Codec | None, dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
         """(rows,) without a copy if nothing is compressed; ValueError where there are more or fewer, as with nulls."""
         body = data.slice(self.begin, self.end - self.begin)
         if self.compressed and codec is not None:
-            if _varint(memoryview(body).cast("B"), 0)[0] != self.size:  # Snappy's own word; Arrow would leave the rest as it was
-                raise ValueError("a page that decompresses to another size")
             body = codec.decompress(body, self.size)
         skipped = len(self.levels)
         if len(body) - skipped != self.rows * dtype.itemsize or memoryview(body)[:skipped].tobytes() != self.levels:

@@ -141,7 +141,7 @@ def write(layout: Layout, tensors: Sequence[Tensor], payload: Tensor) -> None:
     """
     start = _start(layout, payload)
     for tensor, offset, size in zip(tensors, layout.offsets, layout.sizes, strict=True):
-        if tensor.nbytes == size and _lies_as_sent(tensor):
+        if _lies_as_sent(tensor) and tensor.nbytes == size:
             ctypes.memmove(start + offset, tensor.data_ptr(), size)
         else:
             payload[offset:offset + size].copy_(flat_bytes(tensor))

@@ -16,7 +16,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -28,6 +28,8 @@ from sparkring.pipelines.training.checkpoint_fence import Fences, fence_name, fe
 
 FOLDER = "checkpoints"
 DATA, FENCES = f"{FOLDER}/data", f"{FOLDER}/fences"
+FORMAT: Final = 3
+"""Of documents: what a version of sparkring writes, and the only one that it reads."""
 PART_NAME = r"[0-9]+-[0-9]+-[0-9a-f]{8}\.safetensors"
 
 
@@ -73,7 +75,7 @@ class CheckpointDocument(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="constants")
 
-    format: Literal[3] = 3
+    format: Literal[3] = FORMAT
     position: Position
     generation: int = -1
     """Life of the ring that made it; -1 where it does not say."""
@@ -103,6 +105,14 @@ class Checkpoint:
     document: CheckpointDocument
     state: tuple[bytes, ...]
     """Its parts."""
+
+
+class _Versioned(BaseModel):
+    """As much of a document as every version's has."""
+
+    model_config = ConfigDict(strict=True)
+
+    format: int
 
 
 class Checkpoints:
@@ -167,6 +177,7 @@ class Checkpoints:
 
         Raises:
             CheckpointDamaged: it is gone, makes no sense, or does not count.
+            ConfigError: another version of sparkring wrote it.
             StorageError: it cannot be read now.
         """
         document = self._document(number)
@@ -190,6 +201,7 @@ class Checkpoints:
         """The latest whole checkpoint, or None, and the damaged ones that were passed over.
 
         Raises:
+            ConfigError: another version of sparkring wrote one; to pass it over would begin the run anew, and void it.
             StorageError: whether one is whole cannot be known now.
         """
         damaged: list[CheckpointDamaged] = []
@@ -274,6 +286,9 @@ class Checkpoints:
         try:
             return CheckpointDocument.model_validate_json(text)
         except ValidationError as error:
+            if (found := _format_of(text)) not in (None, FORMAT):
+                raise ConfigError(f"{where} is of format {found}, this version of sparkring reads format {FORMAT}; run the version that "
+                                  "wrote it, or begin another run. If it is damaged, delete it to go on from the one before.") from None
             raise CheckpointDamaged(f"{where} cannot be read: {str(error).splitlines()[0]}") from None
 
     def _read(self, name: str, where: str) -> bytes:
@@ -300,6 +315,13 @@ class Checkpoints:
             except CheckpointDamaged:
                 continue  # `latest` names it
         return documents
+
+
+def _format_of(text: bytes) -> int | None:
+    """What a document that is not of ours says of its format; None: nothing."""
+    with suppress(ValidationError):
+        return _Versioned.model_validate_json(text).format
+    return None
 
 
 def _hash(pieces: Pieces) -> str:

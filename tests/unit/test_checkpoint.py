@@ -14,8 +14,8 @@ from safetensors.torch import save
 from torch import nn
 
 from sparkring.conf.schema import OptimizerConfig
-from sparkring.errors import CheckpointDamaged
-from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints, Position
+from sparkring.errors import CheckpointDamaged, ConfigError
+from sparkring.pipelines.training.checkpoint import FORMAT, CheckpointDocument, Checkpoints, Position
 from sparkring.pipelines.training.optimizer import learning_rate, make_optimizer
 from sparkring.pipelines.training.state import pack_state, unpack_state
 from sparkring.spark_jobs.checkpoints import list_checkpoints
@@ -187,6 +187,23 @@ def test_a_checkpoint_overtakes_damaged_ones_of_more_steps_and_leaves_no_state_b
     checkpoints.retain(1)
     assert checkpoints.numbers() == [469, 500]
     assert len(list((tmp_path / "checkpoints/data").iterdir())) == 2
+
+
+def test_a_checkpoint_of_another_version_ends_a_run_and_is_not_passed_over_or_deleted(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    _save(checkpoints, _document(3), b"earlier")
+    _save(checkpoints, _document(6), b"later")
+    file = tmp_path / "checkpoints/6.json"
+    file.write_text(file.read_text().replace(f'"format": {FORMAT}', '"format": 2').replace('"blake3"', '"sha256"'))
+    for act in (checkpoints.latest, lambda: checkpoints.retain(1), lambda: checkpoints.document(6)):
+        with pytest.raises(ConfigError, match=f"6.json is of format 2, this version of sparkring reads format {FORMAT}; run the version"):
+            act()
+    assert checkpoints.numbers() == [3, 6]
+    file.write_text("{}")  # the control: what says nothing of a format is damaged
+    found, damaged = checkpoints.latest()
+    assert found is not None
+    assert found.document.position.steps_done == 3
+    assert len(damaged) == 1
 
 
 def test_the_learning_rate_warms_up_and_falls_by_half_a_cosine() -> None:

@@ -119,6 +119,29 @@ def test_a_damaged_header_gives_the_values_or_none(tmp_path: Path, compression: 
     assert none > length
 
 
+@pytest.mark.parametrize("compression", ["none", "snappy"])
+@pytest.mark.parametrize("page_version", ["1.0", "2.0"])
+@pytest.mark.parametrize("nullable", [False, True], ids=["required", "optional"])
+def test_a_damaged_page_that_is_skipped_moves_no_row(tmp_path: Path, compression: str, page_version: str, nullable: bool) -> None:
+    """Every bit of its header turned over: a page that lies before the rows that are read counts for where they are."""
+    rows, size = 4 * plain_pages.FEWEST_ROWS, 5 * plain_pages.FEWEST_ROWS
+    table = _columns(rows, nullable=nullable).select(["int32"])
+    _, parquet = _opened(tmp_path / "f.parquet", table, compression=compression, data_page_version=page_version, data_page_size=size,
+                         row_group_size=rows)
+    content, begin = bytearray((tmp_path / "f.parquet").read_bytes()), parquet.metadata.row_group(0).column(0).data_page_offset
+    length, (start, stop) = plain_pages._struct(memoryview(content)[begin:])[1], (rows // 2, rows // 2 + 5)
+    expected, none = table["int32"].to_numpy()[start:stop], 0
+    for place, bit in product(range(begin, begin + length), range(8)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << bit
+        source = pa.BufferReader(damaged)
+        found = PlainPages(source, pq.ParquetFile(source)).values(0, "int32", start=start, stop=stop)
+        none += found is None
+        if found is not None:
+            np.testing.assert_array_equal(found, expected, err_msg=f"byte {place - begin}, bit {bit}")
+    assert none > length
+
+
 @pytest.mark.parametrize("page_version", ["1.0", "2.0"])
 def test_a_header_that_lacks_a_field_is_left_to_arrow(tmp_path: Path, page_version: str) -> None:
     """Of a page that others follow, where a struct that ends early is not seen by where its chunk ends."""
@@ -187,7 +210,7 @@ def test_nulls_that_the_header_denies_are_left_to_arrow(tmp_path: Path) -> None:
                          ids=["an endless integer", "structs within structs", "text beyond the end", "nothing"])
 def test_hostile_headers_end_at_once(header: bytes) -> None:
     with pytest.raises((ValueError, IndexError)):
-        plain_pages._Page.read(memoryview(header), 0, nullable=False, compressed=False)
+        plain_pages._Page.read(memoryview(header), 0, itemsize=4, nullable=False, compressed=False)
 
 
 def test_a_reader_gives_the_same_rows_past_arrow_and_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
