@@ -164,16 +164,15 @@ def _beside(target: Path) -> Iterator[Path]:
 
 def _write(path: Path, pieces: Pieces) -> None:
     """Write and flush; what is large is on its way to the disk while the rest is still written."""
-    written = 0
+    written = begun = 0
     with path.open("xb") as file:
         for piece in pieces:
             whole = memoryview(piece)
             for start in range(0, len(whole), BITE_BYTES):
-                bite = whole[start:start + BITE_BYTES]
-                file.write(bite)
-                if len(bite) == BITE_BYTES:
-                    begin_writeback(file.fileno(), start=written, length=len(bite))
-                written += len(bite)
+                written += file.write(whole[start:start + BITE_BYTES])
+                if written - begun >= BITE_BYTES:
+                    begin_writeback(file.fileno(), start=begun, length=written - begun)
+                    begun = written
         file.flush()
         os.fsync(file.fileno())
 

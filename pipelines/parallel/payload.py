@@ -33,6 +33,8 @@ DTYPES = (
 """A dtype's place in this list is its code in a header."""
 
 _MAGIC = 0x53484F50
+_MOST_VALUES = 1 << 58
+"""Of a tensor that memory could hold; of more, torch could not even count the bytes."""
 _CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 _HEAD = struct.Struct("<IH")
 _TENSOR = struct.Struct("<BB")
@@ -46,7 +48,10 @@ class Layout:
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor]) -> Layout:
-        """What ``tensors`` are."""
+        """What ``tensors`` are; PipelineShapeError where one is nested, and has no shape."""
+        if any(tensor.is_nested for tensor in tensors):
+            raise PipelineShapeError("a message holds a nested tensor, transports carry dense ones; call to_padded_tensor() before it "
+                                     "crosses the border.")
         return cls(tuple([(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]))
 
     @cached_property
@@ -92,6 +97,10 @@ def pack_header(layout: Layout) -> bytes:
     return header
 
 
+def _is_possible(shape: tuple[int, ...]) -> bool:
+    return min(shape, default=0) >= 0 and math.prod(size or 1 for size in shape) <= _MOST_VALUES
+
+
 @lru_cache(maxsize=256)
 def unpack_header(data: bytes) -> Layout:
     """The layout that a header tells; what follows the header is not looked at.
@@ -109,7 +118,7 @@ def unpack_header(data: bytes) -> Layout:
             place += _TENSOR.size + 8 * num_dims
     except (struct.error, IndexError):
         magic, parts = 0, []
-    if magic != _MAGIC or any(size < 0 for _, shape in parts for size in shape):
+    if magic != _MAGIC or not all(_is_possible(shape) for _, shape in parts):
         raise RingError("a message between ranks does not begin as one of ours; all ranks must run the same version of sparkring.")
     return Layout(tuple(parts))
 

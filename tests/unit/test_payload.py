@@ -117,6 +117,7 @@ def test_autograd_counts_the_versions_of_a_messages_tensors_apart() -> None:
     pytest.param(bytes(range(256)), id="other bytes"),
     pytest.param(pack_header(Layout.of([torch.ones(2, 3)]))[:-1], id="cut short"),
     pytest.param(pack_header(Layout.of([torch.ones(3)]))[:-8] + (-3).to_bytes(8, "little", signed=True), id="a negative size"),
+    pytest.param(pack_header(Layout(((torch.int8, (1 << 62, 4, 0)),))), id="an empty tensor of sizes beyond counting"),
     pytest.param(pack_header(Layout.of([torch.ones(3)])).replace(bytes([DTYPES.index(torch.float32), 1]), b"\xff\x01"), id="no such dtype"),
 ])
 def test_what_is_no_header_is_not_taken_for_one(data: bytes) -> None:
@@ -127,6 +128,9 @@ def test_what_is_no_header_is_not_taken_for_one(data: bytes) -> None:
 def test_what_cannot_be_carried_is_refused_with_what_can() -> None:
     with pytest.raises(PipelineShapeError, match=r"tensor of torch.sparse_coo on cpu, transports carry dense ones; call to_dense\(\)"):
         flat_bytes(torch.eye(3).to_sparse())
+    for layout in (torch.strided, torch.jagged):
+        with pytest.raises(PipelineShapeError, match=r"a nested tensor, transports carry dense ones; call to_padded_tensor\(\)"):
+            Layout.of([torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)])
     with pytest.raises(PipelineShapeError, match="message of 300 tensors has a header of 5406 bytes, a transport carries 4096"):
         pack_header(Layout.of([torch.ones(1, 1)] * 300))
     with pytest.raises(PipelineShapeError, match=r"a tensor of torch.quint8, which no transport carries; send one of bool, uint8"):

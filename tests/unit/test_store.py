@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparkring.errors import CommitConflict, ConfigError, DatasetError, DatasetVersionNotFound
+from sparkring.pipelines.data import local_store
 from sparkring.pipelines.data.local_store import LocalStore
 from sparkring.pipelines.data.manifest import Dataset, parse_manifest
 from sparkring.pipelines.data.store import numbered, open_store
@@ -52,6 +54,18 @@ def test_a_writer_that_dies_before_the_commit_leaves_nothing_that_is_read(tmp_pa
     with pytest.raises(OSError, match="no space"):
         store.put_if_absent("versions/1.json", b"half")
     assert numbered(store, "versions") == []
+
+
+def test_what_is_large_goes_to_the_disk_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small its pieces."""
+    begun: list[tuple[int, int]] = []
+    monkeypatch.setattr(local_store, "begin_writeback", lambda _, *, start, length: begun.append((start, length)))
+    pieces = [bytes([number]) * (local_store.BITE_BYTES // 2 + number) for number in range(7)] + [b"7" * 3 * local_store.BITE_BYTES]
+    LocalStore(tmp_path).put_pieces("large", pieces)
+    assert (tmp_path / "large").read_bytes() == b"".join(pieces)
+    assert sum(length for _, length in begun) > sum(map(len, pieces)) - local_store.BITE_BYTES
+    assert all(one[0] + one[1] == other[0] for one, other in itertools.pairwise(begun))
+    assert all(length < 2 * local_store.BITE_BYTES for _, length in begun)
 
 
 def test_names_may_not_lead_out_of_the_store(tmp_path: Path) -> None:
