@@ -21,7 +21,7 @@ from typing import IO, Any, TypeAlias
 
 from sparkring.spark_jobs.launch.forked_rank import KEPT, ForkedRank, NoServer, RankServer
 from sparkring.spark_jobs.launch.framing import read_message, write_message
-from sparkring.spark_jobs.launch.started_rank import FreshRank, RankEnds, StartedRank, end_group, is_stopped
+from sparkring.spark_jobs.launch.started_rank import FreshRank, RankEnds, StartedRank, end_group, has_ended, is_stopped
 
 TAIL_LINES = 20
 EXIT_GRACE_S = 10.0
@@ -67,9 +67,11 @@ class RankProcess:
 
     @property
     def stands_still(self) -> bool:
-        """Whether somebody has stopped the rank (SIGSTOP), or the server that is to fork it, and nobody has let it go on."""
-        awaited = self._rank or self._server
-        return self._exited.is_alive() and awaited is not None and is_stopped(awaited.pid)
+        """Whether somebody has stopped the rank (SIGSTOP), or the server that is to fork it or to tell of its end."""
+        if not self._exited.is_alive():
+            return False
+        awaited = self._server if self._rank is None or has_ended(self._rank.pid) else self._rank
+        return awaited is not None and is_stopped(awaited.pid)
 
     def send(self, *messages: bytes) -> None:
         """Send messages in order, without waiting: a pipe holds 64 KiB, and a rank reads only once it has imported torch."""

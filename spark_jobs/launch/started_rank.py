@@ -76,7 +76,17 @@ def end_group(leader: int) -> None:
 
 def is_stopped(pid: int) -> bool:
     """Whether a process was stopped (SIGSTOP) and not let go on."""
+    return _status(pid) == psutil.STATUS_STOPPED
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or waits for its parent to be told."""
+    return _status(pid) in (psutil.STATUS_ZOMBIE, None)
+
+
+def _status(pid: int) -> str | None:
+    """Of a process that there is."""
     try:
-        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
-    except psutil.Error:  # it has ended
-        return False
+        return str(psutil.Process(pid).status())
+    except psutil.Error:
+        return None

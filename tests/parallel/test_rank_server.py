@@ -146,6 +146,23 @@ def test_a_server_that_is_killed_takes_its_rank_along_and_the_next_launch_has_an
     assert Launched(ring_probes.look).result()["parent"] == kept_server().pid != server.pid
 
 
+def test_a_rank_whose_end_a_stopped_server_cannot_tell_of_is_found_to_stand_still() -> None:
+    server = kept_server()
+    rank = Launched(ring_probes.end_as_told, "never")
+    rank.at_work()
+    server.suspend()
+    try:
+        assert not rank.process.stands_still  # the control: it works on
+        server.children()[0].kill()
+        wait_until(lambda: rank.process.stands_still, "the rank to stand still")
+        rank.process.stop()
+        assert_no_process_left(rank.token)
+    finally:
+        server.resume()
+    assert rank.exit_code() == -signal.SIGKILL
+    assert not rank.process.stands_still
+
+
 def test_a_rank_that_is_ended_while_its_server_still_imports_never_comes_to_be() -> None:
     rank = Launched(ring_probes.end_as_told, "never", MAKES="another server")
     rank.process.stop()
