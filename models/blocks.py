@@ -227,3 +227,8 @@ def _place(root: nn.Module, name: str, part: nn.Module) -> None:
             root.add_module(step, nn.Module())
         root = root.get_submodule(step)
     root.add_module(leaf, part)
+
+
+def has_gradient(tensor: Tensor) -> bool:
+    """Whether a tensor's numbers can have a gradient, which then crosses a border back: real and complex ones, not whole ones."""
+    return tensor.is_floating_point() or tensor.is_complex()

@@ -17,7 +17,7 @@ import yaml
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError
 from sparkring.pipelines.data.manifest import Dataset, Manifest
-from sparkring.pipelines.parallel.planner.enumerate import rings
+from sparkring.pipelines.parallel.planner.enumerate import Fixed, rings
 from sparkring.pipelines.parallel.planner.paper import Assumptions
 from sparkring.pipelines.parallel.planner.planner import Plan, describe, one_each, plan
 from sparkring.spark_jobs.auto_layout import require_cpu
@@ -85,7 +85,7 @@ def plan_measured(config: Config, *, spark: SparkSession | None = None, progress
                          config=config.train.ring)
     model, cluster = measured(config, manifest, ranks)
     few, many = profile_rows(config)
-    plans = plan(model, cluster, world=num_ranks, batch_rows=config.train.batch_rows)
+    plans = plan(model, cluster, world=num_ranks, batch_rows=config.train.batch_rows, fixed=_fixed(config))
     return _table(plans, config, world=num_ranks, assumptions=(
         f"blocks were timed on {num_ranks} ranks at once, with {few} and {many} rows, {config.train.ring.threads_per_rank} threads a rank",
         f"a rank may take {cluster.memory_bytes / 1e9:.3g} GB, of which {cluster.process_bytes / 1e9:.3g} GB are for its process and rows"))
@@ -110,7 +110,7 @@ def plan_on_paper(config: Config, assumed: Assumptions, *, world: int, picture: 
 
     _, manifest = _dataset(config)
     model, cluster = on_paper(config, manifest, assumed), assumed.cluster()
-    plans = plan(model, cluster, world=world, batch_rows=config.train.batch_rows)
+    plans = plan(model, cluster, world=world, batch_rows=config.train.batch_rows, fixed=_fixed(config))
     path = picture or Path(PICTURE)
     path.write_text(scaling_file([Scaling(num_ranks=count, best_s=_best(plans, count), plain_s=_best(plans, count, plain=True))
                                   for count in rings(world)], title=f"{config.name} on {assumed.device.name}"), encoding="utf-8")
@@ -120,6 +120,12 @@ def plan_on_paper(config: Config, assumed: Assumptions, *, world: int, picture: 
 def _dataset(config: Config) -> tuple[Dataset, Manifest]:
     dataset = Dataset(config.dataset)
     return dataset, dataset.manifest(config.dataset_version)
+
+
+def _fixed(config: Config) -> Fixed:
+    """What ``auto`` would not choose either; a layout that the config names is there to be compared with others."""
+    train = config.train
+    return Fixed(micro_batches=train.parallel.micro_batches if train.parallel.auto else None, lanes=train.lanes)
 
 
 def _best(plans: Sequence[Plan], num_ranks: int, *, plain: bool = False) -> float:

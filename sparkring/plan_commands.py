@@ -29,7 +29,7 @@ def plan(config: ConfigName = "local/flights", overrides: Overrides = None, *,
          world: Annotated[int | None, typer.Option(help="Plan on paper, for so many ranks that need not be there.")] = None,
          link: Annotated[str | None, typer.Option(help=f"On paper: the link of a host, e.g. 25Gb or 3GB a second; default {LINK}.")] = None,
          device: Annotated[str | None, typer.Option(help=f"On paper: what a rank computes on; default {DEVICE}.")] = None,
-         ranks_per_host: Annotated[int | None, typer.Option(help=f"On paper: devices of a host; default {RANKS_PER_HOST}.")] = None,
+         ranks_per_host: Annotated[int | None, typer.Option(min=1, help=f"On paper: devices of a host; default {RANKS_PER_HOST}.")] = None,
          picture: Annotated[Path | None, typer.Option(help="On paper: file of the scaling curve; default plan.svg.")] = None,
          as_json: AsJson = False) -> None:
     """Predict every layout of stages, replicas and schedule, and say which takes the shortest step, and why.

@@ -11,6 +11,8 @@ from sparkring.conf.schema.section import Positive, Section
 Recompute = Literal["never", "always", "except_last"]
 MOST_FIRST: tuple[Recompute, ...] = ("always", "except_last", "never")
 AUTO = "auto"
+MOST_MICRO_BATCHES = 1 << 14
+"""What messages of a step can be told apart by."""
 KEPT_BY_AUTO = ("micro_batches", "dynamic_shapes")
 """What may be given beside ``auto``, and stays."""
 
@@ -31,7 +33,7 @@ class ParallelConfig(Section):
     on all ranks."""
     shards: Positive = 1
     """Ranks among which each copy of a stage is dealt, layer by layer (tensor parallelism): heads, hidden units, vocabulary. Text only."""
-    micro_batches: Positive | None = None
+    micro_batches: Annotated[Positive, Field(le=MOST_MICRO_BATCHES)] | None = None
     """Parts that a step's rows are cut into, over all replicas: a multiple of each stage's replicas. Default: one a replica; with several
     stages four times as many as there are stages, rounded up."""
     schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble"] = "1f1b"

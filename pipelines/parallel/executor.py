@@ -5,7 +5,7 @@
     REDUCE, STEP: what the caller says
 
 What crosses a border are the tensors that the blocks list there, in their order; back comes a gradient for each that is of
-floats, zeros where it was not used. Chunks that are neighbours on one worker hand over in memory. With activation
+real or complex numbers, zeros where it was not used. Chunks that are neighbours on one worker hand over in memory. With activation
 checkpointing a forward pass keeps its inputs only and is done again before the backward pass, with the same random numbers.
 Blocks may work in place, wherever they are cut.
 """
@@ -13,7 +13,7 @@ Blocks may work in place, wherever they are cut.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from sparkring.errors import RingError
-from sparkring.models.blocks import StageModule
+from sparkring.models.blocks import StageModule, has_gradient
 from sparkring.pipelines.parallel.schedule import CLOSING, TRANSFERS, Action, Kind, Schedule, Worker
 from sparkring.pipelines.parallel.schedule_memory import last_micro_batch
 from sparkring.pipelines.parallel.stage_backward import LayerOutputs, SplitBackward, WeightWork, weight_gradients
@@ -109,8 +109,11 @@ class Executor:
         self._inputs: dict[Place, Tensors] = {}
         """What a chunk's forward pass will take, received or handed over, or made for the next chunk and not yet sent."""
         self._gradients: dict[Place, list[Tensor]] = {}
-        """Of the floats that a chunk put out, received or handed over, or made for the chunk before and not yet sent."""
+        """Of what has one of a chunk's outputs, received or handed over, or made for the chunk before and not yet sent."""
         self._later: dict[Place, WeightWork] = {}
+        self._next_of = _next_receives(self._actions, lambda action: edge_of(schedule, action, rank_of))
+        self._next_of_predict = _next_receives([action for action in self._actions if action.kind in FORWARD],
+                                               lambda action: edge_of(schedule, action, rank_of))
         self._rows: Rows = _uncounted
         self._loss = 0.0
         self.records: list[tuple[Action, float, float]] = []
@@ -126,10 +129,12 @@ class Executor:
         self._rows = rows or _uncounted
         self._loss = 0.0
         self.records = []
+        self._announce(self._next_of[None])
         for action in self._actions:
             began = time.perf_counter()
             with self._told_where(action):
                 self._do(action, work)
+            self._announce(self._next_of.get(action, ()))
             self.records.append((action, began, time.perf_counter()))
         return self._loss
 
@@ -144,6 +149,7 @@ class Executor:
             (micro-batch, the model's outputs), where this worker has the last chunk. Take all of them.
         """
         self._rows = rows or _uncounted
+        self._announce(self._next_of_predict[None])
         for action in self._actions:
             place = (action.chunk, action.micro_batch)
             if action.kind is Kind.F:
@@ -159,6 +165,7 @@ class Executor:
             elif action.kind in FORWARD:
                 with self._told_where(action):
                     self._transfer(action)
+                self._announce(self._next_of_predict.get(action, ()))
         if self._transport is not None:
             self._transport.drain()
 
@@ -260,7 +267,7 @@ class Executor:
         if held.loss is not None:
             return held, [held.loss] if held.loss.requires_grad else [], [None]
         assert held.outputs is not None
-        floats = [tensor for tensor in held.outputs.values() if tensor.is_floating_point()]
+        floats = [tensor for tensor in held.outputs.values() if has_gradient(tensor)]
         paired = [(tensor, gradient) for tensor, gradient in zip(floats, self._gradients.pop(place), strict=True) if tensor.requires_grad]
         return held, [tensor for tensor, _ in paired], [gradient for _, gradient in paired]
 
@@ -291,6 +298,14 @@ class Executor:
             case _:
                 self._gradients[chunk, micro_batch] = transport.receive(edge, micro_batch, rows=rows)
 
+    def _announce(self, receives: Sequence[Action]) -> None:
+        """Let messages come while this rank computes: some wires carry none that nobody waits for."""
+        for action in receives:
+            assert self._transport is not None, f"{action.text()} without a transport"
+            edge, rows = edge_of(self._schedule, action, self._rank_of), self._rows(action.micro_batch)
+            with self._told_where(action):
+                self._transport.expect(edge, action.micro_batch, rows=rows)
+
     def _is_last(self, chunk: int) -> bool:
         return chunk + 1 == self._schedule.num_chunks
 
@@ -312,13 +327,24 @@ def edge_of(schedule: Schedule, action: Action, rank_of: Callable[[Worker], int]
     return Edge(source, target, f"{'f' if forward else 'b'}{behind}")
 
 
+def _next_receives(actions: Sequence[Action], edge: Callable[[Action], Edge]) -> dict[Action | None, list[Action]]:
+    """What to announce after each receive: the next one on its edge; after None, at the start, the first one on each."""
+    following: dict[Action | None, list[Action]] = {None: []}
+    last: dict[Edge, Action] = {}
+    for action in actions:
+        if action.kind in (Kind.RECV_F, Kind.RECV_B):
+            following.setdefault(last.get(edge(action)), []).append(action)
+            last[edge(action)] = action
+    return following
+
+
 def _uncounted(_micro_batch: int) -> int:
     return 0
 
 
 def _leaf(tensor: Tensor) -> Tensor:
     """What came over a border: a leaf of this chunk's graph."""
-    return tensor.detach().requires_grad_(tensor.is_floating_point())
+    return tensor.detach().requires_grad_(has_gradient(tensor))
 
 
 class _Arrival(Function):

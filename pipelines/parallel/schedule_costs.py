@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 Checkpointing = Literal["never", "except_last", "always"]
-"""``except_last`` keeps the activations of the last micro-batch that a worker does, whose backward pass comes soonest."""
+"""``except_last`` keeps the activations of the last micro-batch that a worker does."""
 
 
 @dataclass(frozen=True, kw_only=True)

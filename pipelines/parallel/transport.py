@@ -181,7 +181,6 @@ class LinkedTransport:
     def expect(self, edge: Edge, slot: int, *, rows: int = 0) -> None:
         """See Transport."""
         link = self._inward.get(edge) or self._foreign(edge, "receive")
-        self.journal.note("expect", _Message(edge, slot))
         try:
             link.expect(edge, slot, rows=rows)
         except Ended as ended:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sparkring.conf.schema import OptimizerConfig
-from sparkring.models.blocks import BlockList, StageModule
+from sparkring.models.blocks import BlockList, StageModule, has_gradient
 from sparkring.pipelines.parallel.stage_backward import SplitBackward, weight_gradients
 from sparkring.pipelines.training.optimizer import make_optimizer
 
@@ -119,7 +119,7 @@ class Bench:
 
     def _leaves(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         inner = self._module.first > 0
-        return {name: tensor.detach().requires_grad_(inner and tensor.is_floating_point()) for name, tensor in tensors.items()}
+        return {name: tensor.detach().requires_grad_(inner and has_gradient(tensor)) for name, tensor in tensors.items()}
 
     def _roots(self, outputs: dict[str, Tensor]) -> list[Tensor]:
         self.outputs = {name: tensor.detach() for name, tensor in outputs.items()}

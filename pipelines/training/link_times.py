@@ -1,7 +1,7 @@
 """Seconds of sums over groups of ranks and of messages between two ranks, measured in a ring that was started for it.
 
-    sums       the first 2, 3, 4, ... ranks of the first host, and one rank a host, by the reducer that training would use
-    hops       between ranks 0 and 1, and between rank 0 and the first rank of the next host, there and back, by each transport
+    sums       the first 2, 3, 4, ... ranks of the host that has most, and one rank a host, by the reducer that training would use
+    hops       between two ranks of that host, and between rank 0 and the first rank of the next host, there and back, by each transport
 
 A message's seconds are those of half a way there and back; of them the sender's own are what ``send`` takes, the receiver's own its
 processor time in ``receive``, which does not count while it waits.
@@ -73,7 +73,7 @@ def extra_sets(context: RankContext) -> list[Ranks]:
 
 
 def time_links(communicator: Communicator, wires: Wires = TRAINING) -> list[LinkSeconds]:
-    """Measure; every rank of the ring calls this, and rank 0's figures count.
+    """Measure; every rank of the ring calls this. Of ``local`` the figures of the first of ``neighbours`` count, else rank 0's.
 
     Args:
         communicator: Started with ``extra_sets`` and for hops.
@@ -91,18 +91,25 @@ def time_links(communicator: Communicator, wires: Wires = TRAINING) -> list[Link
     return found
 
 
+def neighbours(hosts: Sequence[int]) -> Ranks:
+    """The ranks of the first host that has most, given the host of each rank."""
+    crowded = max(sorted(set(hosts)), key=hosts.count)
+    return tuple(rank for rank, host in enumerate(hosts) if host == crowded)
+
+
 def _groups(context: RankContext) -> Iterable[tuple[Where, Ranks]]:
-    on_first = context.hosts.count(0)
-    for members in range(2, on_first + 1):
-        if members <= MOST_GROUPS or members == on_first or members.bit_count() == 1:
-            yield "local", tuple(range(members))
+    together = neighbours(context.hosts)
+    for members in range(2, len(together) + 1):
+        if members <= MOST_GROUPS or members == len(together) or members.bit_count() == 1:
+            yield "local", together[:members]
     if len(leaders(context.hosts)) > 1:
         yield "between", leaders(context.hosts)
 
 
 def _pairs(context: RankContext) -> Iterable[tuple[Where, tuple[int, int]]]:
-    if context.hosts.count(0) > 1:
-        yield "local", (0, 1)
+    one, *others = neighbours(context.hosts)
+    if others:
+        yield "local", (one, others[0])
     if len(leaders(context.hosts)) > 1:
         yield "between", (0, leaders(context.hosts)[1])
 

@@ -27,7 +27,7 @@ from sparkring.pipelines.parallel.planner.paper import Assumptions
 from sparkring.pipelines.parallel.tensor_parallel.sharding import shard_blocks
 from sparkring.pipelines.training.block_counts import META, BlockCount, count_blocks, precision, random_inputs
 from sparkring.pipelines.training.block_times import BlockSeconds, ByRows
-from sparkring.pipelines.training.link_times import LinkSeconds
+from sparkring.pipelines.training.link_times import LinkSeconds, neighbours
 from sparkring.pipelines.training.profile import RankProfile, described
 from sparkring.pipelines.training.shard_times import Silent
 
@@ -38,9 +38,13 @@ def measured(config: Config, manifest: Manifest, ranks: Sequence[RankProfile]) -
     Args:
         config: Of the run that is planned.
         manifest: Of its dataset version.
-        ranks: By rank; seconds are medians over all of them, links are those of rank 0.
+        ranks: By rank; seconds are medians over all of them, links are those of the ranks that measured them.
     """
     first = ranks[0]
+    hosts = tuple(first["hosts"])
+    local = neighbours(hosts)
+    links = [*(one for one in ranks[local[0]]["links"] if one["where"] == "local"),
+             *(one for one in first["links"] if one["where"] == "between")]
     model = ModelProfile(
         blocks=blocks_of(_counted(config, manifest), [rank["blocks"] for rank in ranks]),
         optimizer_copies=optimizer_copies(config.train.optimizer), executor=executor_of([rank["executor"] for rank in ranks]),
@@ -48,7 +52,7 @@ def measured(config: Config, manifest: Manifest, ranks: Sequence[RankProfile]) -
         shards={count: blocks_of(_counted(config, manifest, shards=count), [dict(rank["shards"])[count] for rank in ranks])
                 for count, _ in first["shards"]})
     return model, Cluster(
-        links=links_of(first["links"], bucket_bytes=config.train.bucket_mb * 1e6), ranks_per_host=first["hosts"].count(0),
+        links=links_of(links, bucket_bytes=config.train.bucket_mb * 1e6), ranks_per_host=len(local), placed=hosts,
         memory_bytes=min(rank["memory_bytes"] for rank in ranks),
         process_bytes=max(rank["process_bytes"] for rank in ranks) + config.train.memory_mb * 1e6)
 

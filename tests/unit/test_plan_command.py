@@ -45,6 +45,19 @@ def test_on_paper_it_ranks_layouts_and_draws_how_they_scale(run: Run, config: st
     assert "8 ranks: " in root.attrib["aria-label"]
 
 
+@pytest.mark.parametrize("train", [
+    pytest.param({"lanes": 9}, id="lanes"), pytest.param({"parallel": {"auto": True, "micro_batches": 5}}, id="micro-batches beside auto")])
+def test_what_is_suggested_fits_what_the_config_has_settled(run: Run, config: str, tmp_path: Path, train: dict[str, object]) -> None:
+    arguments = ["plan", config, "--world", "4", "--picture", str(tmp_path / "x.svg"), "--json", "--set", "train.batch_rows=90"]
+    free = json.loads(run(*arguments)[1])
+    (key, value), = train.items()
+    settled = json.loads(run(*arguments, "--set", f"train.{key}={json.dumps(value)}")[1])
+    TrainConfig.model_validate({"batch_rows": 90, **train, **yaml.safe_load(settled["suggestion"])["train"]})
+    assert settled["tried"] < free["tried"]
+    counts = {row["micro_batches"] for row in settled["rows"]}
+    assert max(counts) <= 9 if "lanes" in train else counts == {5}
+
+
 def test_for_people_it_says_what_it_took_for_granted_and_what_to_paste(run: Run, config: str, tmp_path: Path) -> None:
     code, out, _ = run("plan", config, "--world", "2", "--picture", str(tmp_path / "x.svg"))
     assert code == 0

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sparkring.conf.schema import TrainConfig
 from sparkring.errors import ConfigError, LayoutRefused
+from sparkring.pipelines.parallel.mesh import Mesh
 from sparkring.pipelines.parallel.planner.cost_model import (
     BlockProfile,
     Cluster,
@@ -26,7 +27,7 @@ from sparkring.pipelines.parallel.planner.cost_model import (
 from sparkring.pipelines.parallel.planner.enumerate import Candidate, Fixed, candidates, remedies, rings, shapes
 from sparkring.pipelines.parallel.planner.fit import fit_line, fit_sum
 from sparkring.pipelines.parallel.planner.gradient_sum import waiting_s
-from sparkring.pipelines.parallel.planner.planner import best_layout, one_each, plan
+from sparkring.pipelines.parallel.planner.planner import Plan, best_layout, one_each, plan
 from sparkring.pipelines.parallel.planner.pricing import Priced, price
 
 FREE = SumCost()
@@ -110,8 +111,8 @@ def test_a_message_takes_the_time_of_the_sender_of_nobody_and_of_the_receiver() 
     assert hop.at(100).seconds == hop.whole.at(100)
     assert Hop(send=Line(1.0)).at(100) == Handover(1.0, 0.0, 0.0), "nothing arrives before it was sent"
     links = Links(hop_local={"slow": hop, "fast": Hop(Line(0.0, 0.02))})
-    assert (links.fastest(10, between=False), links.fastest(1000, between=False)) == ("fast", "slow")
-    assert links.handover("unmeasured", 10, between=True) == Handover()
+    assert (links.fastest(10, between=0), links.fastest(1000, between=0)) == ("fast", "slow")
+    assert links.handover("unmeasured", 10, between=1) == Handover()
 
 
 def test_the_executor_takes_its_time_once_a_chunk_and_none_where_it_does_not_run() -> None:
@@ -284,3 +285,54 @@ def test_a_layout_that_horovod_cannot_start_on_these_hosts_is_refused_with_its_r
     refused = {each.candidate.replicas: each.reason for each in plans if each.priced.refused}
     assert "which Horovod cannot start" in refused[1, 3]
     assert (2, 2) not in refused
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["", "tied"])
+@pytest.mark.parametrize("hosts", [(0, 0, 0, 1, 1, 1), (0, 0, 0, 0, 1, 1, 1, 1), (0, 1, 1, 2, 2), (0, 0, 1)], ids=str)
+def test_what_is_not_refused_horovod_can_start_on_the_hosts_that_there_are(hosts: tuple[int, ...], *, tied: bool) -> None:
+    there = replace(cluster(), placed=hosts, ranks_per_host=max(map(hosts.count, hosts)))
+    usable = [each for each in plan(model(tied=tied), there, world=len(hosts), batch_rows=48) if not each.priced.refused]
+    assert len(usable) > 5
+    for each in usable:
+        chosen, stages = each.candidate, each.candidate.num_stages
+        ends = {0, (chosen.num_chunks - 1) % stages}
+        Mesh(chosen.replicas, chosen.shards).process_sets(there.hosts(chosen.num_ranks), transport="sidecar",
+                                                          wraps=chosen.chunks_per_stage > 1,
+                                                          tied=[sorted(ends)] if tied and len(ends) > 1 else [])
+
+
+def test_shards_stay_on_a_host() -> None:
+    assert cluster(ranks_per_host=4).keeps_together(2)
+    assert not cluster(ranks_per_host=3).keeps_together(2)
+    assert replace(cluster(), placed=(0, 0, 1, 1, 1, 1)).keeps_together(2)
+    assert not replace(cluster(), placed=(0, 1, 1, 2, 2)).keeps_together(2)
+
+
+def test_messages_that_leave_a_host_together_share_its_link() -> None:
+    """A row has 8 bytes at a border, a link carries one a second: 4 replicas of 4 rows send 32 bytes each, 128 in all."""
+    blocks = tuple(replace(block, border_bytes=8.0) for block in model(2).blocks)
+    alone, four = (price(replace(model(2), blocks=blocks), cluster(hop=Line(0.0, 1.0), ranks_per_host=count),
+                         Candidate(replicas=(count, count), micro_batches=count, schedule="gpipe"), batch_rows=4 * count).seconds
+                   for count in (1, 4))
+    assert four - alone == pytest.approx(2 * (128 - 32))
+    inside = price(replace(model(2), blocks=blocks), cluster(hop=Line(0.0, 1.0)),
+                   Candidate(replicas=(4, 4), micro_batches=4, schedule="gpipe"), batch_rows=16).seconds
+    assert inside == pytest.approx(alone), "on one host each has its own way"
+    sums = SumCost(step=Line(0.0, 1.0))
+    links = Links(sum_local=sums, sum_between=sums)
+    assert links.sum_s([0, 1], 100, at_once=3) == 3 * links.sum_s([0, 1], 100)
+    assert links.sum_s([0, 0], 100, at_once=3) == links.sum_s([0, 0], 100)
+
+
+def test_of_layouts_that_no_prediction_can_tell_apart_the_simplest_is_best() -> None:
+    def step(sum_s: float) -> list[Plan]:
+        return plan(model(), cluster(SumCost(step=Line(sum_s / 2, 0.0))), world=2, batch_rows=32)
+
+    fastest = min(each.seconds for each in step(1.0) if not each.candidate.is_plain)
+    plain = next(each for each in step(1.0) if each.candidate.is_plain and each.candidate.num_ranks == 2)
+    without = plain.seconds - 1.0
+    near, far = (step(factor * fastest - without) for factor in (1.01, 1.05))
+    assert near[0].candidate.is_plain
+    assert near[0].seconds > near[1].seconds
+    assert near[1].reason.startswith("as fast as the best")
+    assert not far[0].candidate.is_plain

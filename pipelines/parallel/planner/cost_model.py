@@ -10,6 +10,7 @@ Source of the last: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collec
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -161,22 +162,30 @@ class Links:
     """Of each transport, between ranks of one host."""
     hop_between: Mapping[str, Hop] = field(default_factory=dict)
 
-    def sum_s(self, hosts: Sequence[int], num_bytes: float) -> float:
-        """Seconds of a sum over ranks on these hosts, one number a rank."""
+    def sum_s(self, hosts: Sequence[int], num_bytes: float, *, at_once: int = 1) -> float:
+        """Seconds of a sum over ranks on these hosts, one number a rank; so many such sums share the hosts' links."""
         num_hosts = len(set(hosts))
         if not self.by_host:
-            return (self.sum_local if num_hosts == 1 else self.sum_between).at(len(hosts), num_bytes)
+            return self.sum_local.at(len(hosts), num_bytes) if num_hosts == 1 else self.sum_between.at(len(hosts), at_once * num_bytes)
         most = max(hosts.count(host) for host in set(hosts))
-        return self.sum_local.at(most, num_bytes) + self.sum_between.at(num_hosts, num_bytes)
+        return self.sum_local.at(most, num_bytes) + self.sum_between.at(num_hosts, at_once * num_bytes)
 
-    def fastest(self, num_bytes: float, *, between: bool) -> str:
-        """The transport that takes the least time for messages of this size."""
+    def fastest(self, num_bytes: float, *, between: int) -> str:
+        """The transport that takes the least time for messages of this size; ``between`` as of ``handover``."""
         hops = self.hop_between if between else self.hop_local
-        return min(hops, key=lambda name: hops[name].at(num_bytes).seconds, default="sidecar")
+        return min(hops, key=lambda name: self.handover(name, num_bytes, between=between).seconds, default="sidecar")
 
-    def handover(self, transport: str, num_bytes: float, *, between: bool) -> Handover:
-        """A message of this size by one transport; for nothing where it was not measured."""
-        return (self.hop_between if between else self.hop_local).get(transport, Hop()).at(num_bytes)
+    def handover(self, transport: str, num_bytes: float, *, between: int) -> Handover:
+        """A message of this size by one transport; for nothing where it was not measured.
+
+        Args:
+            transport: Its name.
+            num_bytes: Of the message.
+            between: How many such messages share a link between hosts; 0: it stays on its host.
+        """
+        hop = (self.hop_between if between else self.hop_local).get(transport, Hop())
+        alone = hop.at(num_bytes)
+        return alone if between < 2 else alone._replace(flight_s=max(alone.flight_s, hop.at(between * num_bytes).flight_s))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +194,9 @@ class Cluster:
 
     links: Links = Links()
     ranks_per_host: int = 1
+    """At most."""
+    placed: tuple[int, ...] = ()
+    """Host of each rank that there is; empty: host after host filled up."""
     memory_bytes: float = math.inf
     """That one rank may take."""
     process_bytes: float = 0.0
@@ -193,8 +205,13 @@ class Cluster:
     """Ranks of a host that compute at full speed; more of them share it."""
 
     def hosts(self, num_ranks: int) -> tuple[int, ...]:
-        """Host of each rank, host after host filled up."""
-        return tuple(rank // self.ranks_per_host for rank in range(num_ranks))
+        """Host of each of the first ``num_ranks`` ranks."""
+        return self.placed[:num_ranks] if self.placed else tuple(rank // self.ranks_per_host for rank in range(num_ranks))
+
+    def keeps_together(self, count: int) -> bool:
+        """Whether every ``count`` ranks in a row share a host."""
+        counts = Counter(self.placed).values() if self.placed else [self.ranks_per_host]
+        return all(ranks % count == 0 for ranks in counts)
 
     def slowdown(self, num_ranks: int) -> float:
         """How much longer ranks compute because they share cores."""

@@ -65,12 +65,12 @@ def plan(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows: int, 
         batch_rows: Of a step over all ranks.
         fixed: What is not to be chosen.
     Returns:
-        The fastest first; of equally fast ones the simpler first.
+        The fastest first; of equally fast ones the simpler first, and before all the simplest of those that are as good as the fastest.
     """
-    shards = (1, *(count for count in model.shards if cluster.ranks_per_host % count == 0))  # between hosts they were not measured
+    shards = (1, *(count for count in model.shards if cluster.keeps_together(count)))  # between hosts they were not measured
     tried = [_smallest_that_fits(model, cluster, candidate, batch_rows) for candidate in candidates(
         world, num_blocks=len(model.blocks), batch_rows=batch_rows, shards=shards, fixed=fixed)]
-    ranked = sorted(tried, key=_rank)
+    ranked = _best_first(sorted(tried, key=_rank))
     return [Plan(priced=priced, reason=_reason(priced, ranked)) for priced in ranked]
 
 
@@ -124,10 +124,19 @@ def _smallest_that_fits(model: ModelProfile, cluster: Cluster, candidate: Candid
 
 def _rank(priced: Priced) -> tuple[float, ...]:
     """By seconds to six digits, since the same sum in another order is no difference; then the simpler first."""
+    return (float(f"{priced.seconds:.6g}"), *_simplicity(priced))
+
+
+def _simplicity(priced: Priced) -> tuple[float, ...]:
     chosen = priced.candidate
-    seconds = float(f"{priced.seconds:.6g}")
-    return (seconds, chosen.num_ranks, chosen.shards, chosen.num_stages, chosen.micro_batches, chosen.schedule != "1f1b",
-            chosen.chunks_per_stage)
+    return (chosen.num_ranks, chosen.shards, chosen.num_stages, chosen.micro_batches, chosen.schedule != "1f1b", chosen.chunks_per_stage)
+
+
+def _best_first(ranked: Sequence[Priced]) -> list[Priced]:
+    """Before all, of those that no prediction can tell from the fastest, the simplest."""
+    alike = [each for each in ranked if each.seconds <= (1 + NEGLIGIBLE) * ranked[0].seconds < math.inf]
+    best = min(alike, key=_simplicity, default=None)
+    return list(ranked) if best is None else [best, *(each for each in ranked if each is not best)]
 
 
 def _reason(priced: Priced, ranked: Sequence[Priced]) -> str:

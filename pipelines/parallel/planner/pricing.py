@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -75,7 +76,7 @@ def price(model: ModelProfile, cluster: Cluster, candidate: Candidate, *, batch_
             pass  # the cut by time alone has said already which stage is too large
     transport = pipeline.transport(bounds)
     refused = refused or _not_started(Mesh(candidate.replicas, candidate.shards), cluster.hosts(candidate.num_ranks), transport,
-                                      candidate.chunks_per_stage > 1)
+                                      candidate.chunks_per_stage > 1, tuple(sorted(set(pipeline.tied(bounds).values()))))
     if refused:
         return Priced(candidate=candidate, bounds=bounds, transport=transport, memory=memory, seconds=math.inf, refused=refused)
     costs = pipeline.costs(bounds, transport)
@@ -130,14 +131,14 @@ class _Pipeline:
     def transport(self, bounds: Bounds) -> str:
         """The faster one for the largest message; between hosts wherever some message goes there."""
         sizes = [self._rows.mean * self._model.blocks[bound - 1].border_bytes for bound in bounds[1:-1]]
-        between = any(self._crosses_hosts(chunk) for chunk in range(len(bounds) - 2))
+        between = max((self._at_once(chunk) for chunk in range(len(bounds) - 2)), default=0)
         return self._cluster.links.fastest(max(sizes), between=between) if sizes else "sidecar"
 
     def costs(self, bounds: Bounds, transport: str = "sidecar") -> Costs:
         """Seconds and bytes of one micro-batch, by chunk."""
         chunks, most = chunk_blocks(self._model, bounds), self._rows.most
         passes = [self._passes(chunk) for chunk in chunks]
-        hops = [self._cluster.links.handover(transport, self._rows.mean * blocks[-1].border_bytes, between=self._crosses_hosts(chunk))
+        hops = [self._cluster.links.handover(transport, self._rows.mean * blocks[-1].border_bytes, between=self._at_once(chunk))
                 for chunk, blocks in enumerate(chunks[:-1])]
         flights = [hop.flight_s for hop in hops]
         inputs = [most * self._model.blocks[bound - 1].border_bytes if bound else 0.0 for bound in bounds[:-1]]
@@ -170,16 +171,16 @@ class _Pipeline:
     def _reduce_s(self, stage: int, bounds: Bounds) -> float:
         """Waiting for this stage's gradients after its last backward pass, and for those of parts that other stages hold too."""
         own = [block for chunk in chunk_blocks(self._model, bounds)[stage::self._candidate.num_stages] for block in chunk]
-        tied = self._tied(bounds)
-        links = self._cluster.links
-        sum_s = partial(links.sum_s, [self._hosts[rank] for rank in self._mesh.replica_set(stage, 0)])
+        tied = self.tied(bounds)
+        links, shards = self._cluster.links, self._candidate.shards
+        sum_s = partial(links.sum_s, [self._hosts[rank] for rank in self._mesh.replica_set(stage, 0)], at_once=shards)
         sizes = [block.parameter_bytes + sum(size for part, size in block.shared_bytes.items() if part not in tied) for block in own]
         waited = waiting_s(sizes, [self._slowdown * block.backward.at(self._rows.mean) for block in own], bucket_bytes=links.bucket_bytes,
                            sum_s=sum_s, overlaps=links.overlaps)
         for part, stages in tied.items():
             if stage in stages:
                 size = next(block.shared_bytes[part] for block in own if part in block.shared_bytes)
-                waited += links.sum_s([self._hosts[rank] for rank in self._mesh.tied_set(stages, 0)], size)
+                waited += links.sum_s([self._hosts[rank] for rank in self._mesh.tied_set(stages, 0)], size, at_once=shards)
         return waited
 
     def _update_s(self, stage: int, bounds: Bounds) -> float:
@@ -189,10 +190,10 @@ class _Pipeline:
         if self._candidate.shard_optimizer:
             hosts = [self._hosts[rank] for rank in self._mesh.replica_set(stage, 0)]
             size = sum(self._model.bytes_of(first, last) for first, last in own)
-            seconds = seconds / len(hosts) + self._cluster.links.sum_s(hosts, size)
+            seconds = seconds / len(hosts) + self._cluster.links.sum_s(hosts, size, at_once=self._candidate.shards)
         return seconds + self._model.step_s
 
-    def _tied(self, bounds: Bounds) -> dict[str, tuple[int, ...]]:
+    def tied(self, bounds: Bounds) -> dict[str, tuple[int, ...]]:
         """Parts that several stages hold, and which."""
         holders: dict[str, set[int]] = {}
         for chunk, blocks in enumerate(chunk_blocks(self._model, bounds)):
@@ -200,12 +201,16 @@ class _Pipeline:
                 holders.setdefault(part, set()).add(chunk % self._candidate.num_stages)
         return {part: tuple(sorted(stages)) for part, stages in holders.items() if len(stages) > 1}
 
-    def _crosses_hosts(self, chunk: int) -> bool:
-        """Whether some replica of a chunk's stage hands on to another host."""
+    def _at_once(self, chunk: int) -> int:
+        """Messages to another host that share a host's link, of replicas and shards of a chunk's stage that hand on together; 0: none."""
         one, other = (each % self._candidate.num_stages for each in (chunk, chunk + 1))
         mesh, hosts = self._mesh, self._hosts
-        return any(hosts[mesh.rank(one, mesh.worker(one, number))] != hosts[mesh.rank(other, mesh.worker(other, number))]
-                   for number in range(math.lcm(mesh.replicas[one], mesh.replicas[other])))
+        steps = {(mesh.rank(one, mesh.worker(one, number)), mesh.rank(other, mesh.worker(other, number)))
+                 for number in range(math.lcm(mesh.replicas[one], mesh.replicas[other]))}
+        leaving = [(hosts[source], hosts[target]) for source, target in steps if hosts[source] != hosts[target]]
+        busiest = max((count for side in zip(*leaving, strict=True) for count in Counter(side).values()), default=0)
+        # Of unequal replicas the many hand to the few in turn: no more messages are on their way than the fewer have ranks.
+        return min(busiest, mesh.replicas[one], mesh.replicas[other]) * mesh.shards
 
 
 def _too_large(memory: Sequence[StageMemory], limit: float) -> str:
@@ -235,10 +240,11 @@ def _even_cut(seconds: tuple[float, ...], copies: tuple[int, ...]) -> Bounds:
 
 
 @lru_cache(maxsize=1024)
-def _not_started(mesh: Mesh, hosts: tuple[int, ...], transport: str, wraps: bool) -> str:  # noqa: FBT001 - keys of a cache
+def _not_started(mesh: Mesh, hosts: tuple[int, ...], transport: str, wraps: bool,  # noqa: FBT001 - keys of a cache
+                 tied: tuple[tuple[int, ...], ...]) -> str:
     """Why Horovod cannot start such process sets on these hosts; empty where it can."""
     try:
-        mesh.process_sets(hosts, transport=TRANSPORTS[transport], wraps=wraps)
+        mesh.process_sets(hosts, transport=TRANSPORTS[transport], wraps=wraps, tied=tied)
     except LayoutRefused as refused:
         return str(refused)
     return ""
