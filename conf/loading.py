@@ -20,6 +20,9 @@ from pydantic_core import ErrorDetails
 from sparkring.conf.schema import SECRET, Config, kind_of_source
 from sparkring.errors import ConfigError, nearest
 
+LONGEST_SHOWN = 200
+"""Characters of a value that does not fit."""
+
 
 def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
     """Load, merge and check a config.
@@ -86,7 +89,17 @@ def _parse_yaml(text: str, *, origin: str) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, but for keys given twice: YAML's own habit is that the last one wins without a word."""
+    """The safe loader, but for keys given twice: YAML's own habit is that the last one wins without a word.
+
+    And without aliases: nine of nine of nine are a small file that fills memory once it is looked at.
+    """
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, f"alias *{event.anchor} is not taken; write it out, or use extends",
+                                              event.start_mark)
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - yaml's
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -101,7 +114,7 @@ def _parse_override(text: str) -> dict[str, Any]:
     if not equals or not key.strip():
         raise ConfigError(f"--set {text!r} is not of the form key.path=value, e.g. --set train.epochs=2")
     try:
-        parsed: Any = yaml.safe_load(value)
+        parsed: Any = yaml.load(value, Loader=_Loader)  # noqa: S506 - _Loader is the safe loader
     except (yaml.YAMLError, ValueError):
         parsed = value
     for part in reversed(_key_path(key.strip())):
@@ -156,7 +169,8 @@ def _complaint(error: ErrorDetails) -> str:
     if error["type"] == "missing":
         return f"{where} is required and has no value; add it to the file or give --set {where}=..."
     unsaid = isinstance(error["input"], Mapping | BaseModel) or error["type"] == SECRET
-    found = "" if unsaid else f" (found {error['input']!r})"
+    text = repr(error["input"])
+    found = "" if unsaid else f" (found {text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + ' ...'})"
     return f"{where or 'value'}: {error['msg'].removeprefix('Value error, ')}{found}"
 
 

@@ -158,6 +158,19 @@ class RingError(SparkringError, RuntimeError):
         return self
 
 
+class SparkEnded(EnvironmentProblem):
+    """The session's JVM has ended, or cannot be reached: nothing can be started in it any more."""
+
+
+class HostsLeftOut(RingError):
+    """Without the hosts that a ring is to do without, there are fewer slots than ranks: ``slots`` elsewhere, ``spared`` on those hosts."""
+
+    def __init__(self, *, wanted: int, slots: int, spared: int) -> None:
+        self.slots, self.spared = slots, spared
+        super().__init__(f"{wanted} ranks were to do without {spared} slots of hosts that fail repeatedly, which leaves {slots}; set "
+                         f"train.num_ranks to at most {slots}, or have more executors.")
+
+
 class NotEnoughSlots(RingError):
     """Spark cannot run that many ranks at once."""
 
@@ -170,10 +183,10 @@ class NotEnoughSlots(RingError):
 
 
 class RankFailed(RingError):
-    """User or framework code raised on a rank; ``rank_traceback`` is that rank's own."""
+    """User or framework code raised on a rank; ``rank_traceback`` is that rank's own, ``host`` where it ran, if that is known."""
 
-    def __init__(self, rank: int, summary: str, rank_traceback: str) -> None:
-        self.rank, self.summary, self.rank_traceback = rank, summary, rank_traceback
+    def __init__(self, rank: int, summary: str, rank_traceback: str, *, host: str = "") -> None:
+        self.rank, self.summary, self.rank_traceback, self.host = rank, summary, rank_traceback, host
         super().__init__(f"rank {rank} raised {summary}; its traceback:\n{rank_traceback.rstrip()}")
 
 

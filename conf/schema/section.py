@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,6 +11,8 @@ Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 SECRET = "secret"  # noqa: S105 - the type of an error about a value that must not be shown
+LOGIN = re.compile(r"//[^/@\s]*:[^/@\s]*@")
+"""A user and a password, or two keys, in an address."""
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 

@@ -8,11 +8,14 @@ from typing import Literal
 from pydantic import field_validator
 from pydantic_core import PydanticCustomError
 
-from sparkring.conf.schema.section import SECRET, Positive, Section
+from sparkring.conf.schema.section import LOGIN, SECRET, Positive, Section
 
-_SECRET_PROPERTY = re.compile(r"(secret|passw|token|(access|account|private|shared)[.]?key)"
-                              r"(?!.*(file|path|provider|length|bits|class|enabled)$)", re.IGNORECASE)
+_NAME = r"(secret|passw|passphrase|token|(access|account|private|shared)[.]?key)"
+_WHERE = "(file|path|provider|length|bits|class|enabled)"
+_SECRET_PROPERTY = re.compile(rf"({_NAME}|(pass|pwd)$)(?!.*{_WHERE}$)", re.IGNORECASE)
 """Spark and Hadoop properties whose value is a secret, not where to find one."""
+_SECRET_VALUE = re.compile(rf"({_NAME}|pwd)(?![\w.-]*{_WHERE}\s*=)[\w.-]*\s*=\s*[^\s;&]", re.IGNORECASE)
+"""Values with a secret in them, such as a JVM's -Dtrust.storePassword=... or an address of a database."""
 
 
 class ScoreConfig(Section):
@@ -40,13 +43,15 @@ class SparkConfig(Section):
         """Spark takes texts; YAML may say ``true`` or ``4``."""
         if not isinstance(conf, dict):
             return conf
-        return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in conf.items()}
+        return {key: str(value).lower() if isinstance(value, bool) else str(value) if isinstance(value, int | float) else value
+                for key, value in conf.items()}
 
     @field_validator("conf")
     @classmethod
     def _no_secret_inside(cls, conf: dict[str, str]) -> dict[str, str]:
         """Spark starts its JVM with these on the command line, which every user of the machine can read."""
-        secret = next(filter(_SECRET_PROPERTY.search, conf), None)
+        secret = next((key for key, value in conf.items()
+                       if _SECRET_PROPERTY.search(key) or _SECRET_VALUE.search(value) or LOGIN.search(value)), None)
         if secret is not None:
             raise PydanticCustomError(SECRET, "a config holds no secret, and {key} would stand in the process list of this machine; "
                                       "put it into spark-defaults.conf (SPARK_CONF_DIR) or a credential provider of Hadoop "

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Self
 
 from pydantic import field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, TabularModelConfig
 from sparkring.conf.schema.prepare import PrepareConfig
-from sparkring.conf.schema.section import Positive, Section
+from sparkring.conf.schema.section import LOGIN, SECRET, Positive, Section
 from sparkring.conf.schema.spark import ScoreConfig, SparkConfig
 from sparkring.conf.schema.train import TrainConfig
 
@@ -40,6 +41,9 @@ class Config(Section):
             return None
         if place.startswith("~"):
             raise ValueError("~ is a shell's word for a home folder, and here would be a folder of that name; give the whole path")
+        if LOGIN.search(place):
+            raise PydanticCustomError(SECRET, "a config holds no password and no key; leave them out of the address and give them as the "
+                                      "store's own library takes them, from its environment or files (the address is not shown)")
         shorter = place.rstrip("/")  # s3://bucket/prefix//dataset is not s3://bucket/prefix/dataset
         return place if not shorter or shorter.endswith(":") else shorter
 

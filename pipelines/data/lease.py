@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sparkring.errors import CommitConflict
+from sparkring.errors import CommitConflict, SparkringError
 from sparkring.pipelines.data.store import Store, numbered
 
 LEASE_S = 15.0
@@ -75,7 +75,7 @@ class _Held:
         renewals = 0
         while not self._over.wait(self._renew_s):
             renewals += 1
-            with suppress(OSError):  # the storage is away for a while: so it is for others
+            with suppress(OSError, SparkringError):  # the storage is away for a while: so it is for others
                 if self._taken_over():
                     self._lost()
                     return

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Self
 
+from sparkring.errors import SparkringError
 from sparkring.pipelines.data.local_store import LocalStore
 from sparkring.pipelines.data.store import Store, open_store
 
@@ -93,5 +94,5 @@ class SignalSource:
             try:
                 if self._store.size(self._name) is not None:
                     self._asked.set()
-            except OSError:
+            except (OSError, SparkringError):
                 continue  # the storage is away for a while: the next look may find it

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from sparkring import __version__
 from sparkring.conf.schema import RingConfig
+from sparkring.errors import HostsLeftOut
 from sparkring.spark_jobs.launch.barrier_task import SCHEMA, Launch, run_task
 from sparkring.spark_jobs.launch.encryption import require_plaintext_allowed
 from sparkring.spark_jobs.launch.hosts import memory_identity, python_version
@@ -33,6 +34,9 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     """Run ``fn`` on the tasks of a barrier stage; see ``run_ring``.
 
     Spark cannot be told which hosts to take. To leave some out, all slots are asked for, and only tasks elsewhere become ranks.
+
+    Raises:
+        HostsLeftOut: there are hosts elsewhere, and too few slots on them.
     """
     from pyspark import cloudpickle
 
@@ -50,4 +54,8 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     stage = spark.range(0, num_tasks, 1, num_tasks).mapInArrow(partial(run_task, launch), SCHEMA, barrier=True)
     rows = collect_when_started(stage, spark, tag=f"sparkring-{launch.token}", num_tasks=num_tasks, within_s=config.start_timeout_s,
                                 may_end_early=num_tasks - num_ranks)
-    return results_or_error(RankEnd.from_json(row["end"]) for row in rows)
+    ends = [RankEnd.from_json(row["end"]) for row in rows]
+    if all(end.kind == "idle" for end in ends):
+        spared = sum(end.host in left_out for end in ends)
+        raise HostsLeftOut(wanted=num_ranks, slots=len(ends) - spared, spared=spared)
+    return results_or_error(ends)

@@ -62,7 +62,7 @@ class Launch:
 
     num_ranks: int
     left_out: tuple[str, ...] = ()
-    """Hosts that are to get no rank, if enough others are there."""
+    """Hosts that are to get no rank, if there are others; where these are too few, nobody gets one."""
     payload: bytes
     """The function and its arguments, by cloudpickle."""
     token: str
@@ -159,12 +159,13 @@ class _Task:
     def _run(self, process: RankProcess) -> RankEnd:
         everyone = self._meet()
         chosen = chosen_tasks(everyone, self._launch.num_ranks, left_out=self._launch.left_out)
-        if self._rendezvous is not None and self._partition != chosen[0]:
+        if self._rendezvous is not None and self._partition not in chosen[:1]:
             self._rendezvous.close()
             self._rendezvous = None
         mine = everyone[self._partition]
         if self._partition not in chosen:
-            self._stand_by()
+            if chosen:
+                self._stand_by()
             return RankEnd(rank=-1, host=mine.hostname, kind="idle")
         facts = [everyone[partition] for partition in chosen]
         place = places([fact.memory for fact in facts])[chosen.index(self._partition)]

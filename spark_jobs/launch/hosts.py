@@ -95,10 +95,13 @@ def chosen_tasks(facts: Sequence[TaskFacts], num_ranks: int, *, left_out: Collec
     Args:
         facts: Of all tasks, by partition.
         num_ranks: As many are chosen.
-        left_out: Names of hosts that get ranks only if there are too few others.
+        left_out: Names of hosts that get ranks only if there is no other.
     Returns:
-        Partitions, ascending.
+        Partitions, ascending; none where other hosts are there, and too few tasks on them.
     """
+    elsewhere = sum(fact.hostname not in left_out for fact in facts)
+    if 0 < elsewhere < num_ranks:
+        return []
     by_liking = sorted(range(len(facts)), key=lambda partition: (facts[partition].hostname in left_out, partition))
     return sorted(by_liking[:num_ranks])
 

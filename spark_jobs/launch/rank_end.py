@@ -77,7 +77,7 @@ class RankEnd:
     def error(self) -> SparkringError:
         """The error to raise on the driver for this end."""
         if self.kind == "raised":
-            return RankFailed(self.rank, self.summary, self.traceback)
+            return RankFailed(self.rank, self.summary, self.traceback, host=self.host)
         if self.kind == "died":
             return RankDied(self.rank, self.host, self.exit_code, stderr_tail=self.output_tail)
         if self.kind == "halted":

@@ -48,7 +48,7 @@ class RestartBudget:
         if failure.final:
             return "starting again would not help"
         bug = (failure.exception, failure.step)
-        if failure.exception and bug in self._raised:
+        if failure.exception and failure.step >= 0 and bug in self._raised:  # what goes wrong at every start may be the network
             return (f"the same exception came at the same step ({failure.step}) before, so the cause is in the code or the data, "
                     "not in a machine")
         self._raised.add(bug)
@@ -76,6 +76,10 @@ class HostRecord:
             return False
         self._left_out.add(host)
         return True
+
+    def forgive(self) -> None:
+        """Leave out none of them any more."""
+        self._left_out.clear()
 
     @property
     def left_out(self) -> tuple[str, ...]:

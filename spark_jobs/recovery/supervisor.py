@@ -26,11 +26,13 @@ from sparkring.errors import (
     DatasetError,
     DeadlinePassed,
     EnvironmentProblem,
+    HostsLeftOut,
     NotEnoughSlots,
     NotFinite,
     RankDied,
     RankFailed,
     RingError,
+    SparkEnded,
     SparkringError,
     Stopped,
     StorageError,
@@ -112,6 +114,9 @@ class Supervisor:
         recovery = config.train.recovery
         self._budget = RestartBudget(recovery.restarts)
         self._hosts = HostRecord(recovery.leave_out_after)
+        self._elsewhere: HostsLeftOut | None = None
+        """What the last launch found that was to do without some hosts, and could not."""
+        self._last_committed = -1
 
     def run(self) -> TrainSummary:
         """Run generations until one is done.
@@ -122,14 +127,18 @@ class Supervisor:
         """
         failed, first = False, True
         while True:
-            width = self._width(failed=failed)
-            if self._stop.asked:  # while no ranks were there that could save
-                raise Stopped(f"stopped as asked ({self._stop.reason}) before ranks were started; the same command goes on from the last "
-                              "checkpoint.")
             try:
+                width = self._width(failed=failed, first=first)
+                if self._stop.asked:  # while no ranks were there that could save
+                    raise Stopped(f"stopped as asked ({self._stop.reason}) before ranks were started; the same command goes on from the "
+                                  "last checkpoint.")
                 with self._looking_around(width):
                     summary = self._ring.run(self._config.model_copy(update={"train": width.train}), self._hosts.left_out)
-            except RingError as error:
+            except HostsLeftOut as found:
+                self._do_without(found)
+                failed = first = False
+                continue
+            except (RingError, StorageError, EnvironmentProblem) as error:
                 self._count(error, first=first)
                 failed, first = True, False
                 continue
@@ -140,13 +149,13 @@ class Supervisor:
                 raise Stopped(f"stopped as asked ({self._stop.reason}) after {summary.steps} steps, which are saved; "
                               "the same command goes on from there.")
 
-    def _count(self, error: RingError, *, first: bool) -> None:
+    def _count(self, error: RingError | StorageError | EnvironmentProblem, *, first: bool) -> None:
         """Note a failure; raises it where the run is not to be started again."""
-        refused = first and isinstance(error, NotEnoughSlots)  # nothing broke: more was asked for than there is
-        if refused or self._stop.asked or not self._config.train.recovery.restarts:
+        refused = first and isinstance(error, NotEnoughSlots | StorageError | EnvironmentProblem)  # nothing broke: it was never there
+        if refused or isinstance(error, SparkEnded) or self._stop.asked or not self._config.train.recovery.restarts:
             raise error
         failure = self._describe(error)
-        objection = self._budget.objection(failure, committed=self._ring.committed())
+        objection = self._budget.objection(failure, committed=self._committed())
         if objection:
             error.add_note(f"Not started again: {objection}.")
             raise error
@@ -156,50 +165,87 @@ class Supervisor:
             self._progress.note(f"training: {failure.host} failed {self._config.train.recovery.leave_out_after} times in a row; "
                                 "going on without it")
 
-    def _describe(self, error: RingError) -> Failure:
+    def _do_without(self, found: HostsLeftOut) -> None:
+        """Go on with fewer ranks on the other hosts or, where that is not worth it, on those that were left out, too."""
+        recovery = self._config.train.recovery
+        train = resized(self._config.train, found.slots, works=self._works) if recovery.shrink else None
+        if train is None or train.num_ranks < recovery.min_ranks:
+            self._hosts.forgive()
+            self._elsewhere = None
+            self._progress.note(f"training: hosts that did not fail have {found.slots} slots, too few to go on; all get ranks again")
+        else:
+            self._elsewhere = found
+
+    def _committed(self) -> int:
+        """As far as storage tells now; else as little as if there were none, which counts as no progress where there was none."""
+        with suppress(StorageError):
+            self._last_committed = self._ring.committed()
+        return self._last_committed
+
+    def _steps_of(self, rank: int) -> int:
+        with suppress(OSError):
+            return self._ring.steps_of(rank)
+        return -1
+
+    def _describe(self, error: Exception) -> Failure:
         summary = str(error).partition("\n")[0]
         if isinstance(error, RankFailed):
             kind = error.summary.partition(":")[0]
-            return Failure(summary, exception="" if kind in _STORAGE_NAMES else error.summary, step=self._ring.steps_of(error.rank),
-                           final=kind in _FINAL_NAMES)
+            is_storage = kind in _STORAGE_NAMES
+            return Failure(summary, exception="" if is_storage else error.summary, step=self._steps_of(error.rank),
+                           final=kind in _FINAL_NAMES, host="" if is_storage else error.host)
         if isinstance(error, RankDied):
-            return Failure(summary, step=self._ring.steps_of(error.rank), host=error.host)
+            return Failure(summary, step=self._steps_of(error.rank), host=error.host)
         if isinstance(error, DeadlinePassed):
             return Failure(summary, host=error.host)
         return Failure(summary)
 
     # -- width ----------------------------------------------------------------------------------------------------------
 
-    def _width(self, *, failed: bool) -> _Width:
+    def _width(self, *, failed: bool, first: bool) -> _Width:
         """With how many ranks to go on: as many as are wanted, or, where a run has begun already, as there are.
 
-        After a failure, slots get a while to come back.
+        After a failure, slots get a while to come back; the least that it takes as long as slots are waited for at the start.
 
         Raises:
             NotEnoughSlots: there are fewer than the run can do with.
-            EnvironmentProblem: Spark does not answer any more.
+            SparkEnded: Spark does not answer any more.
         """
         wanted, recovery = self._config.train, self._config.train.recovery
-        until = time.monotonic() + (recovery.wait_for_slots_s if failed else 0.0)
-        while (slots := self._slots()) is not None and slots < wanted.num_ranks and time.monotonic() < until:
-            if self._stop.wait(LOOK_S):
+        began = time.monotonic()
+        while (slots := self._slots()) is not None and slots < wanted.num_ranks and failed:
+            hopeless = recovery.shrink and self._shrunk_to(slots) is None
+            patience_s = max(recovery.wait_for_slots_s, wanted.ring.start_timeout_s) if hopeless else recovery.wait_for_slots_s
+            if time.monotonic() - began >= patience_s or self._stop.wait(LOOK_S):
                 break
-        begun = failed or self._ring.committed() >= 0
+        begun = not first or self._committed() >= 0
         if slots is None or slots >= wanted.num_ranks or not (begun and recovery.shrink):
             return _Width(wanted, wanted=True)  # if there are too few all the same, the launcher says so
-        train = resized(wanted, slots, works=self._works)
-        if train is None or train.num_ranks < recovery.min_ranks:
+        train = self._shrunk_to(slots)
+        if train is None:
             raise NotEnoughSlots(wanted=recovery.min_ranks, slots=slots, master="what is left of the cluster")
         self._progress.note(f"training: {slots} slots are there for {wanted.num_ranks} ranks; going on with {train.num_ranks}")
         return _Width(train, wanted=False)
 
+    def _shrunk_to(self, slots: int) -> TrainConfig | None:
+        """The layout for so many slots, if it is worth going on with."""
+        train = resized(self._config.train, slots, works=self._works)
+        return None if train is None or train.num_ranks < self._config.train.recovery.min_ranks else train
+
+    def _usable(self, slots: int | None) -> int | None:
+        """Of so many slots those that are not on hosts that are left out, as far as the last launch found out."""
+        found = self._elsewhere
+        if found is None or not self._hosts.left_out:
+            return slots
+        return found.slots if slots is None else max(min(slots, found.slots), slots - found.spared)
+
     def _slots(self) -> int | None:
         try:
-            return self._ring.slots()
+            return self._usable(self._ring.slots())
         except SparkringError:
             raise
         except Exception as error:  # a session whose JVM has ended answers with whatever Py4J or the socket says
-            raise EnvironmentProblem(f"Spark does not answer ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}): its JVM has "
+            raise SparkEnded(f"Spark does not answer ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}): its JVM has "
                                      "ended, or cannot be reached; run the same command again, which goes on from the last "
                                      "checkpoint.") from error
 
@@ -218,7 +264,7 @@ class Supervisor:
                     fewer = fewer + 1 if begun and self._must_shrink(width, slots) else 0
                     due = fewer >= FEWER_LOOKS or self._could_grow(width, slots)
                 if self._stop.asked or due:
-                    with suppress(OSError):  # storage that is away for a moment hears it the next time
+                    with suppress(OSError, SparkringError):  # storage that is away for a moment hears it the next time
                         self._ring.ask_to_stop()
                         return
 
@@ -232,7 +278,7 @@ class Supervisor:
 
     def _slots_or_none(self) -> int | None:
         try:
-            return self._ring.slots()
+            return self._usable(self._ring.slots())
         except Exception:  # noqa: BLE001 (a session that is ending answers with whatever it likes)
             return None
 
@@ -251,5 +297,4 @@ class Supervisor:
         recovery = self._config.train.recovery
         if slots is None or slots >= width.train.num_ranks or not recovery.shrink:
             return False
-        smaller = resized(self._config.train, slots, works=self._works)
-        return smaller is not None and smaller.num_ranks >= recovery.min_ranks
+        return self._shrunk_to(slots) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,48 @@ def test_an_address_without_a_password_is_taken(minimal: str) -> None:
                 "jdbc:postgresql://host/monkeys?ApplicationName=tokens%20of%20keys&sslmode=require"):
         config = load_config(minimal, [f"prepare.sources.trips={{format: jdbc, url: '{url}', query: SELECT 1, columns: {{id: int}}}}"])
         assert config.prepare.sources["trips"].model_dump()["url"] == url
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("spark.driver.extraJavaOptions", "-Xmx1g -Djavax.net.ssl.trustStorePassword=hunter2"),
+    ("spark.hadoop.javax.jdo.option.ConnectionURL", "jdbc:mysql://host/hive?user=hive&password=hunter2"),
+    ("spark.hadoop.fs.x.address", "https://me:hunter2@host/x"), ("spark.executorEnv.PGPASS", "hunter2"),
+    ("spark.executorEnv.DB_PWD", "hunter2")])
+def test_a_secret_in_a_property_of_spark_is_refused_and_not_repeated(minimal: str, key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=rf"a config holds no secret, and {key} would stand in the process list") as raised:
+        load_config(minimal, [f"spark.conf.{key}={json.dumps(value)}"])
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("key", ["workspace", "dataset_url"])
+def test_a_secret_in_the_address_of_a_store_is_refused_and_not_repeated(minimal: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{key}: a config holds no password and no key") as raised:
+        load_config(minimal, [f"{key}=s3://AKIA:hunter2@bucket/x"])
+    assert "hunter2" not in str(raised.value)
+    assert load_config(minimal, [f"{key}=hdfs://me@host:8020/x"]).model_dump()[key] == "hdfs://me@host:8020/x"  # the control
+
+
+def test_properties_that_only_say_where_a_secret_is_are_taken(minimal: str) -> None:
+    taken = {"spark.hadoop.hadoop.security.credential.provider.path": "jceks://hdfs/me/keys.jceks", "spark.kerberos.keytab": "/k.keytab",
+             "spark.driver.extraJavaOptions": "-Djavax.net.ssl.trustStore=/etc/trust.jks -Dtoken.file=/x -XX:+UseG1GC",
+             "spark.executor.memory": "4g", "spark.hadoop.fs.s3a.aws.credentials.provider": "com.amazonaws.auth.Provider"}
+    loaded = load_config(minimal, [f"spark.conf.{key}={json.dumps(value)}" for key, value in taken.items()])
+    assert taken.items() <= loaded.spark.conf.items()
+
+
+def test_a_config_of_aliases_is_refused_before_it_fills_memory(tmp_path: Path) -> None:
+    levels = "".join(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 9))
+    bomb = tmp_path / "bomb.yaml"
+    bomb.write_text(f"a0: &a0 [x]\n{levels}name: *a8\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"alias \*a0 is not taken; write it out, or use extends") as raised:
+        load_config(str(bomb))
+    assert len(str(raised.value)) < 1000
+
+
+def test_of_a_long_value_that_does_not_fit_the_beginning_is_shown(minimal: str) -> None:
+    with pytest.raises(ConfigError, match=r"train.epochs: .* \.\.\.\)") as raised:
+        load_config(minimal, [f"train.epochs={'x' * 100_000}"])
+    assert len(str(raised.value)) < 1000
 
 
 def test_a_missing_key_says_how_to_give_it(tmp_path: Path) -> None:

@@ -90,9 +90,10 @@ def test_two_looks_at_one_machine_agree_on_who_it_is() -> None:
     assert LOOPBACK in one.addresses
 
 
-def test_hosts_that_are_left_out_get_ranks_only_where_others_are_too_few() -> None:
+def test_hosts_that_are_left_out_get_ranks_only_where_there_is_no_other() -> None:
     here = describe_task("127.0.0.1", on_one_host=True, gpu=None)
     facts = [TaskFacts(**{**asdict(here), "hostname": name}) for name in "ABABC"]
     assert chosen_tasks(facts, 3, left_out=("A",)) == [1, 3, 4]
     assert chosen_tasks(facts, 3, left_out=()) == [0, 1, 2]
-    assert chosen_tasks(facts, 4, left_out=("A",)) == [0, 1, 3, 4]
+    assert chosen_tasks(facts, 4, left_out=("A",)) == [], "the ring is to be started with three"
+    assert chosen_tasks(facts, 4, left_out=("A", "B", "C")) == [0, 1, 2, 3]

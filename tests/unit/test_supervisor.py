@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 
 from sparkring.conf.schema import Config, TrainConfig
-from sparkring.errors import DeadlinePassed, EnvironmentProblem, NotEnoughSlots, RankDied, RankFailed, RingError, Stopped
+from sparkring.errors import (
+    DeadlinePassed,
+    EnvironmentProblem,
+    HostsLeftOut,
+    NotEnoughSlots,
+    RankDied,
+    RankFailed,
+    RingError,
+    SparkringError,
+    Stopped,
+    StorageError,
+)
 from sparkring.pipelines.training.job import TrainSummary
 from sparkring.spark_jobs.progress import SILENT
 from sparkring.spark_jobs.recovery import supervisor as supervisor_module
@@ -22,13 +33,14 @@ from tests.support.training import train_config
 
 DONE = TrainSummary(steps=100, resumed_at=0)
 SAVED = TrainSummary(steps=50, resumed_at=0, interrupted=True)
+START_S = 1.0
 DIED = RankDied(1, "host-b", -9)
 
 
 class PretendedRing:
     """A cluster whose generations end as written down; each entry: an error, a summary, or what to do until asked to stop."""
 
-    def __init__(self, *ends: RingError | TrainSummary | Callable[[PretendedRing], TrainSummary], slots: int | None = None,
+    def __init__(self, *ends: SparkringError | TrainSummary | Callable[[PretendedRing], TrainSummary], slots: int | None = None,
                  committed: int = -1) -> None:
         self.ends, self.available, self.steps = list(ends), slots, committed
         self.widths: list[int] = []
@@ -52,7 +64,7 @@ class PretendedRing:
         self.widths.append(config.train.num_ranks)
         self.left_out.append(left_out)
         end = self.ends.pop(0)
-        if isinstance(end, RingError):
+        if isinstance(end, SparkringError):
             raise end
         return end if isinstance(end, TrainSummary) else end(self)
 
@@ -72,7 +84,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _supervised(ring: PretendedRing, *, stop: StopRequest | None = None, num_ranks: int = 4, **recovery: object) -> TrainSummary:
-    config = train_config(Path("/nowhere"), train={"num_ranks": num_ranks, "recovery": {"wait_for_slots_s": 0.0, **recovery}})
+    config = train_config(Path("/nowhere"), train={
+        "num_ranks": num_ranks, "recovery": {"wait_for_slots_s": 0.0, **recovery}, "ring": {"start_timeout_s": START_S}})
     return Supervisor(config, ring, works=lambda _: True, stop=stop or StopRequest(), progress=SILENT).run()
 
 
@@ -275,6 +288,87 @@ def test_a_host_that_fails_repeatedly_is_left_out() -> None:
     record = HostRecord(2)
     assert [record.failed(host) for host in ("a", "b", "a", "", "", "a", "a")] == [False] * 6 + [True]
     assert record.left_out == ("a",)
+
+
+def test_a_run_does_without_a_host_though_fewer_ranks_are_left_then() -> None:
+    found = HostsLeftOut(wanted=4, slots=3, spared=1)
+
+    def asked_by_nobody(ring: PretendedRing) -> TrainSummary:
+        assert not ring.asked_within(5), "the slots of the host that is left out are none to grow to"
+        ring.available = 5
+        return SAVED if ring.asked_within(20) else DONE
+
+    ring = PretendedRing(DIED, DIED, found, asked_by_nobody, DONE, slots=4, committed=20)
+    assert _supervised(ring) is DONE
+    assert ring.widths == [4, 4, 4, 3, 4]
+    assert ring.left_out == [(), (), *[("host-b",)] * 3]
+
+
+@pytest.mark.parametrize("recovery", [{"shrink": False}, {"min_ranks": 4}], ids=str)
+def test_a_run_that_cannot_do_without_a_host_takes_it_back(recovery: dict[str, Any]) -> None:
+    ring = PretendedRing(DIED, DIED, HostsLeftOut(wanted=4, slots=3, spared=1), DONE, slots=4, committed=20)
+    assert _supervised(ring, **recovery) is DONE
+    assert (ring.widths, ring.left_out) == ([4] * 4, [(), (), ("host-b",), ()])
+
+
+def test_a_rank_s_own_exceptions_count_for_its_host_but_storage_s_do_not() -> None:
+    def broken(number: int) -> RankFailed:
+        return RankFailed(1, f"RuntimeError: CUDA error {number}", "", host="host-b")
+
+    ring = PretendedRing(broken(1), broken(2), DONE)
+    _supervised(ring)
+    assert ring.left_out == [(), (), ("host-b",)]
+    away = RankFailed(0, "StorageError: s3://bucket/run/checkpoints/5.json: 503 Slow Down", "", host="host-b")
+    ring = PretendedRing(away, away, DONE)
+    _supervised(ring)
+    assert ring.left_out == [()] * 3
+
+
+def test_slots_that_take_longer_to_come_back_than_the_run_would_wait_to_shrink_are_waited_for() -> None:
+    class Returning(PretendedRing):
+        def slots(self) -> int | None:
+            super().slots()
+            return 4 if not self.widths or self.looks > 20 else 0
+
+    ring = Returning(DIED, DONE, committed=20)
+    assert _supervised(ring) is DONE
+    assert ring.widths == [4, 4]
+    never = PretendedRing(lambda ring: setattr(ring, "available", 0) or SAVED, slots=4, committed=20)  # type: ignore[func-returns-value]
+    with pytest.raises(NotEnoughSlots):
+        _supervised(never, restarts=0)
+
+
+@pytest.mark.parametrize("problem", [StorageError("503 Slow Down"), EnvironmentProblem("a task left the meeting")], ids=repr)
+def test_what_was_there_when_the_run_began_may_come_back(problem: SparkringError) -> None:
+    ring = PretendedRing(DIED, problem, problem, DONE, committed=20)
+    assert _supervised(ring) is DONE
+    with pytest.raises(type(problem)) as caught:
+        _supervised(PretendedRing(DIED, *[problem] * 4, DONE, committed=20))
+    assert "3 restarts brought no new checkpoint" in caught.value.__notes__[0]
+    with pytest.raises(type(problem)):  # the control: it was never there
+        _supervised(PretendedRing(problem, DONE))
+
+
+def test_storage_that_does_not_say_how_far_a_run_is_ends_nothing() -> None:
+    class Away(PretendedRing):
+        def committed(self) -> int:
+            if len(self.widths) == 1:
+                raise StorageError("503 Slow Down")
+            return super().committed()
+
+    ring = Away(DIED, DIED, DONE, committed=20)
+    assert _supervised(ring) is DONE
+    assert ring.widths == [4] * 3
+
+
+def test_what_goes_wrong_in_the_same_words_before_a_rank_has_begun_is_no_bug() -> None:
+    budget = RestartBudget(3)
+    refused = Failure("rank 1 raised", exception="RuntimeError: Gloo connect timed out", step=-1)
+    assert [budget.objection(refused, committed=100) is None for _ in range(4)] == [True, True, True, False]
+    at_step = Failure("rank 1 raised", exception="ValueError: a", step=0)
+    assert [RestartBudget(3).objection(at_step, committed=-1)] == [None]
+    budget = RestartBudget(3)
+    assert [budget.objection(at_step, committed=-1) is None for _ in range(2)] == [True, False]
 
 
 @pytest.mark.parametrize(("wanted", "ranks", "expected"), [
