@@ -36,7 +36,7 @@ pytest_plugins = ["tests.support.places"]
 pytestmark = pytest.mark.timeout(300)
 
 FILES = ([600, 600], [300], [501])
-ROWS, EPOCHS = 2001, 2
+ROWS, EPOCHS = 2001, 3
 DEADLINE_S = 120.0
 
 
@@ -91,11 +91,11 @@ def _train_and_kill(config: Config, spark: SparkSession) -> BaseException | None
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    checkpoints = Checkpoints(config.run)
-    await_condition(checkpoints.numbers, "a checkpoint")
+    (pid,) = await_condition(lambda: [one["pid"] for one in events_of(config, "start") if one["rank"] == 1], "rank 1's start")
+    await_condition(Checkpoints(config.run).numbers, "a checkpoint")
+    os.kill(pid, signal.SIGSTOP)  # else the run may be over before it is killed, where other work holds this process up
     with pytest.raises(CommitConflict, match="is being trained by another process"):
         train(config, spark=spark)
-    (pid,) = await_condition(lambda: [one["pid"] for one in events_of(config, "start") if one["rank"] == 1], "rank 1's start")
     os.kill(pid, signal.SIGKILL)
     thread.join(DEADLINE_S)
     assert not thread.is_alive()
