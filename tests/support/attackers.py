@@ -89,9 +89,13 @@ def listening(pid: int) -> dict[tuple[str, int], psutil.Process]:
 
 def command_lines(pid: int) -> str:
     """Of a process and its descendants."""
-    process = psutil.Process(pid)
     lines = []
-    for member in [process, *process.children(recursive=True)]:
+    try:
+        process = psutil.Process(pid)
+        members = [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return ""  # it has ended
+    for member in members:
         try:
             lines.append(" ".join(member.cmdline()))
         except psutil.Error:
