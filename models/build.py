@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from sparkring.conf.schema import ImageModelConfig, ModelConfig, TabularModelConfig
 from sparkring.errors import ConfigError
 from sparkring.models.blocks import BlockList, WholeModel
-from sparkring.models.image import image_blocks
-from sparkring.models.tabular import tabular_blocks
-from sparkring.models.text import text_blocks
+from sparkring.models.dropout import ROW_SEEDS
+from sparkring.models.image import IMAGE, image_blocks
+from sparkring.models.own import own_blocks
+from sparkring.models.tabular import CATEGORICAL, NUMERIC, tabular_blocks
+from sparkring.models.text import TOKENS, text_blocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +53,12 @@ def without_dropout(config: ModelConfig) -> ModelConfig:
 
 
 def list_blocks(config: ModelConfig, shapes: Shapes) -> BlockList:
-    """The blocks of the network that ``build_model`` builds, none of them built; same arguments, same refusals."""
+    """The blocks of the network that ``build_model`` builds; same arguments, same refusals. Of a shipped one none is built."""
     _require_features(config, shapes)
+    if config.network is not None:
+        options = config.options | ({"dropout": config.dropout} if config.dropout else {})
+        return own_blocks(config.network, shapes, inputs=(*_inputs(shapes), *([ROW_SEEDS] if config.dropout else [])), options=options,
+                          per_row=shapes.num_outputs == 1)
     if isinstance(config, TabularModelConfig):
         return tabular_blocks(shapes.num_numeric, shapes.cardinalities, hidden=config.hidden, max_embedding=config.max_embedding,
                               num_outputs=shapes.num_outputs, dropout=config.dropout)
@@ -61,6 +67,15 @@ def list_blocks(config: ModelConfig, shapes: Shapes) -> BlockList:
         return image_blocks(shapes.image[0], shapes.num_outputs, widths=config.widths, norm=config.norm, dropout=config.dropout)
     return text_blocks(shapes.vocabulary, shapes.length, width=config.width, layers=config.layers, heads=config.heads, tied=config.tied,
                        dropout=config.dropout)
+
+
+def _inputs(shapes: Shapes) -> tuple[str, ...]:
+    """The tensors of a batch of such rows."""
+    if shapes.image is not None:
+        return (IMAGE,)
+    if shapes.length:
+        return (TOKENS,)
+    return (*([NUMERIC] if shapes.num_numeric else []), *([CATEGORICAL] if shapes.cardinalities else []))
 
 
 def _require_features(config: ModelConfig, shapes: Shapes) -> None:

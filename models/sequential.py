@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sparkring.errors import ConfigError
-from sparkring.models.blocks import LOGITS, Block, BlockList, BlockRun, X
+from sparkring.models.blocks import LOGITS, Block, BlockList, BlockRun, X, in_turn
 
 
 def blocks_of(model: nn.Module) -> BlockList:
@@ -32,13 +33,17 @@ def blocks_of(model: nn.Module) -> BlockList:
                       "from sparkring.models.blocks.BlockRun.")
 
 
-def sequential_blocks(model: nn.Sequential, *, reads: str = X, writes: str = LOGITS) -> BlockList:
+def sequential_blocks(model: nn.Sequential, *, reads: str = X, writes: str = LOGITS, anew: Callable[[], nn.Module] | None = None,
+                      finish: Callable[[Tensor], Tensor] | None = None) -> BlockList:
     """A block a module, named as in ``state_dict``.
 
     Args:
         model: Its modules take one tensor and return one; on the meta device or built.
         reads: Name of the input tensor.
         writes: Name of what the last module returns.
+        anew: Makes such a model once more: each block's module is taken from one of its own, drawn by the block's generator. Default:
+            the modules of ``model`` themselves.
+        finish: What the last block does with what its module returns.
     """
     children = list(zip((str(name) for name in model._modules), model, strict=True))  # noqa: SLF001 - named_children() drops repeats
     owners = Counter(chain.from_iterable({id(parameter) for parameter in child.parameters()} for _, child in children))
@@ -48,8 +53,18 @@ def sequential_blocks(model: nn.Sequential, *, reads: str = X, writes: str = LOG
                           "(sparkring.models.blocks), so that a cut between them keeps it one.")
     last = len(children) - 1
     return BlockList(tuple(
-        Block(name, {name: partial(_made, name, child)}, reads=(X if place else reads,), writes=(X if place < last else writes,))
+        Block(name, {name: partial(_made, name, child) if anew is None else partial(_made_anew, name, anew)},
+              run=partial(_finished, finish) if finish and place == last else in_turn,
+              reads=(X if place else reads,), writes=(X if place < last else writes,))
         for place, (name, child) in enumerate(children)), inputs=(reads,))
+
+
+def _made_anew(name: str, anew: Callable[[], nn.Module]) -> nn.Module:
+    return _made(name, anew().get_submodule(name))
+
+
+def _finished(finish: Callable[[Tensor], Tensor], parts: Sequence[nn.Module], x: Tensor) -> Tensor:
+    return finish(in_turn(parts, x))
 
 
 def _made(name: str, child: nn.Module) -> nn.Module:

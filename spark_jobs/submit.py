@@ -22,7 +22,7 @@ import signal
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -93,7 +93,8 @@ def default_folder() -> Path:
     return Path.home() / ".cache" / "sparkring" / "submit"
 
 
-def make_submission(config: Config, job: Job, *, folder: Path, package: Path | None = None) -> Submission:
+def make_submission(config: Config, job: Job, *, folder: Path, package: Path | None = None,
+                    networks: Sequence[Path] = ()) -> Submission:
     """Stage what an application needs, and compose its line.
 
     Args:
@@ -101,6 +102,7 @@ def make_submission(config: Config, job: Job, *, folder: Path, package: Path | N
         job: What to run.
         folder: Where to stage.
         package: A wheel of sparkring to run instead of the code that runs now.
+        networks: Files that register networks of the user's own; they go along.
     Raises:
         ConfigError: no master, a secret among the Spark properties, a path that means nothing elsewhere, or no such wheel.
         EnvironmentProblem: there is no spark-submit.
@@ -116,15 +118,20 @@ def make_submission(config: Config, job: Job, *, folder: Path, package: Path | N
     in_cluster = spark.conf.get(DEPLOY_MODE, "client") == "cluster"
     if not spark.master.startswith("local"):
         _require_paths(config, in_cluster=in_cluster)
-    staged = _stage(folder, {f"sparkring-{__version__}.zip": _archive(package), MAIN_NAME: MAIN.encode(), "job.yaml": _document(config)})
-    document = "job.yaml" if in_cluster else str(staged / "job.yaml")  # in a container, --files lie in the working directory
+    documents = {"job.yaml": _document(config)} | {path.name: path.read_bytes() for path in networks}
+    if len(documents) <= len(networks):
+        raise ConfigError(f"--networks {', '.join(map(str, networks))}: staged side by side, two would have the same name; rename one.")
+    staged = _stage(folder, {f"sparkring-{__version__}.zip": _archive(package), MAIN_NAME: MAIN.encode(), **documents})
+    # In a container, --files lie in the working directory.
+    document, *own = [name if in_cluster else str(staged / name) for name in documents]
     properties = {key: value for key, value in spark.conf.items() if key != DEPLOY_MODE}
     return Submission(folder=staged, command=(
         spark_submit(), "--master", spark.master, "--deploy-mode", "cluster" if in_cluster else "client",
         "--name", f"sparkring {config.name}",
         *(part for key, value in sorted(properties.items()) for part in ("--conf", f"{key}={value}")),
-        "--py-files", str(staged / f"sparkring-{__version__}.zip"), *(("--files", str(staged / "job.yaml")) if in_cluster else ()),
-        str(staged / MAIN_NAME), job.value, document))
+        "--py-files", str(staged / f"sparkring-{__version__}.zip"),
+        *(("--files", ",".join(str(staged / name) for name in documents)) if in_cluster else ()),
+        str(staged / MAIN_NAME), *(part for name in own for part in ("--networks", name)), job.value, document))
 
 
 def spark_submit() -> str:

@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from sparkring.conf.loading import load_config
+    from sparkring.models.networks import network
     from sparkring.spark_jobs.evaluate import evaluate
     from sparkring.spark_jobs.generate import generate
     from sparkring.spark_jobs.prepare import prepare
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.score import score
     from sparkring.spark_jobs.train import train
 
-__all__ = ["__version__", "evaluate", "generate", "load_config", "prepare", "report", "run_ring", "score", "train"]
+__all__ = ["__version__", "evaluate", "generate", "load_config", "network", "prepare", "report", "run_ring", "score", "train"]
 
 _HOME = {
     "load_config": "sparkring.conf.loading",
+    "network": "sparkring.models.networks",
     "prepare": "sparkring.spark_jobs.prepare",
     "train": "sparkring.spark_jobs.train",
     "evaluate": "sparkring.spark_jobs.evaluate",

@@ -42,6 +42,10 @@ Append = Annotated[bool, typer.Option("--append", help="Add to the latest versio
 StepFile = Annotated[Path | None, typer.Option(
     "--step", metavar="FILE", help="Also write the picture of a step in stages to this SVG file: the schedule's plan above what happened.")]
 
+Networks = Annotated[list[Path] | None, typer.Option(
+    "--networks", metavar="FILE.py",
+    help="A file that registers networks of your own (@sparkring.network). Stands before the command; may be repeated.")]
+
 app = typer.Typer(
     name="sparkring", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -70,7 +74,8 @@ def main() -> None:
 
 
 @app.callback(invoke_without_command=True)
-def sparkring(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+def sparkring(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+              networks: Networks = None) -> None:
     """Train PyTorch models with Horovod where Spark keeps the data.
 
     CONFIG is a shipped name or your own YAML file; any value in it can be changed with --set.
@@ -78,6 +83,10 @@ def sparkring(version: Annotated[bool, typer.Option("--version", help="Print the
     if version:
         typer.echo(f"sparkring {__version__}")
         raise typer.Exit
+    for file in networks or ():
+        from sparkring.spark_jobs.network_files import register_file
+
+        register_file(file)
 
 
 @app.command(epilog=examples("sparkring demo", "sparkring demo local/flights --set workspace=runs/short --set train.epochs=2"))

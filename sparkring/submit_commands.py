@@ -9,6 +9,7 @@ import typer
 
 from sparkring.answers import examples
 from sparkring.conf.loading import load_config, shipped_configs
+from sparkring.spark_jobs.network_files import registered_files
 from sparkring.spark_jobs.pack import pack as pack_python
 from sparkring.spark_jobs.submit import Job, default_folder, make_submission
 
@@ -30,7 +31,8 @@ def submit(
     spark.master and spark.conf of the config become its options; spark.submit.deployMode says where the driver runs. The code goes along as
     an archive, and torch, Horovod and the other libraries must be where spark.pyspark.python points, on every node.
     """
-    submission = make_submission(load_config(config, overrides or []), job, folder=default_folder(), package=package)
+    submission = make_submission(load_config(config, overrides or []), job, folder=default_folder(), package=package,
+                                 networks=registered_files())
     if only_print:
         typer.echo(submission.line)
         return

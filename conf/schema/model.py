@@ -4,14 +4,34 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, JsonValue, Tag, model_validator
 
 from sparkring.conf.schema.section import Positive, Section
 
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 
 
-class TabularModelConfig(Section):
+class _NetworkConfig(Section):
+    """What all kinds have: a network of one's own in the place of the shipped one."""
+
+    network: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    """A network of your own for such rows, by the name of its function (docs/networks.md); null: the shipped one, described here."""
+    options: dict[str, JsonValue] = {}
+    """What that function takes beside the shapes of the rows, e.g. ``{width: 256}``."""
+    dropout: Dropout = 0.0
+
+    @model_validator(mode="after")
+    def _one_network_is_described(self) -> Self:
+        if self.network is None and self.options:
+            raise ValueError(f"options={self.options} are for a network of your own; name it: network=...")
+        shipped = [name for name, field in type(self).model_fields.items()
+                   if name not in ("kind", "network", "options", "dropout") and getattr(self, name) != field.default]
+        if self.network is not None and shipped:
+            raise ValueError(f"{', '.join(shipped)} describes the shipped network, not {self.network}; give what yours takes as options")
+        return self
+
+
+class TabularModelConfig(_NetworkConfig):
     """The network for tables: an embedding for each category column, then a multilayer perceptron."""
 
     kind: Literal["tabular"] = "tabular"
@@ -23,7 +43,7 @@ class TabularModelConfig(Section):
     """Share of each hidden layer's outputs that is dropped in training: the same ones of a row on any ring, in any layout."""
 
 
-class ImageModelConfig(Section):
+class ImageModelConfig(_NetworkConfig):
     """The network for images: a small residual convnet."""
 
     kind: Literal["image"]
@@ -35,7 +55,7 @@ class ImageModelConfig(Section):
     """Share dropped in training between the two convolutions of a residual block: the same of a row on any ring, in any layout."""
 
 
-class TextModelConfig(Section):
+class TextModelConfig(_NetworkConfig):
     """The network for tokens: a causal transformer decoder."""
 
     kind: Literal["text"]

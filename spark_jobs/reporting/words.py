@@ -66,6 +66,8 @@ def moment(timestamp: float) -> str:
 
 def layers(model: ModelConfig) -> str:
     """What a network is made of, e.g. ``hidden layers 256, 128, 64``."""
+    if model.network is not None:
+        return model.network + (f" of {', '.join(f'{name} {value}' for name, value in model.options.items())}" if model.options else "")
     if isinstance(model, TabularModelConfig):
         return f"hidden layers {', '.join(map(str, model.hidden))}"
     if isinstance(model, ImageModelConfig):
