@@ -117,7 +117,7 @@ def test_what_would_not_do_is_told(made: object, config: dict[str, object], shap
 
 def test_a_name_that_nobody_registered_runs_nothing() -> None:
     networks.network(wide)
-    with pytest.raises(ConfigError, match=r"model.network=wild: no network of that name is known here; did you mean 'wide'\?.*--networks FILE"):
+    with pytest.raises(ConfigError, match=r"=wild: no network of that name is known here; did you mean 'wide'\?.*--networks FILE"):
         list_blocks(ImageModelConfig(kind="image", network="wild"), Shapes(image=(1, 8, 8)))
     for name in ("os.system", "__import__('os')", ""):
         with pytest.raises(ValidationError, match="network"):
@@ -125,7 +125,8 @@ def test_a_name_that_nobody_registered_runs_nothing() -> None:
 
 
 @pytest.mark.parametrize(("config", "message"), [
-    ({"options": {"width": 3}}, "are for a network of your own; name it"), ({"network": "wide", "hidden": [3]}, "hidden describes the shipped")])
+    ({"options": {"width": 3}}, "are for a network of your own; name it"),
+    ({"network": "wide", "hidden": [3]}, "hidden describes the shipped")])
 def test_a_config_describes_one_network(config: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         TabularModelConfig.model_validate(config)
