@@ -1,11 +1,12 @@
 """Checkpoints of a run: a state in parts and its exact position, made visible by one commit.
 
-    <run>/checkpoints/data/<steps>-<rank>-<mark>.safetensors   each rank's part of the state, written first
-    <run>/checkpoints/<steps>.json                             the document that names all parts by hash: the commit
-    <run>/checkpoints/fences/...                               where each life of the ring began (checkpoint_fence.py)
+    <run>/checkpoints/data/<steps>-<rank>-<life>-<mark>.safetensors   each rank's part of the state, written first
+    <run>/checkpoints/<steps>-<life>.json                             the document that names all parts by hash: the commit
+    <run>/checkpoints/fences/...                                      where each life of the ring began (checkpoint_fence.py)
 
-``<steps>`` counts optimizer steps since the run began, ``<mark>`` tells apart what is written twice. A damaged checkpoint is passed
-over by name and the one before is used. How they come to be beside training: checkpoint_writer.py.
+``<steps>`` counts optimizer steps since the run began, ``<life>`` is the generation of the ring that wrote it, ``<mark>`` tells apart what
+is written twice. So no life ever writes over another one's files, and a late one deletes none but its own and older ones. A damaged
+checkpoint is passed over by name and the one before is used. How they come to be beside training: checkpoint_writer.py.
 """
 
 from __future__ import annotations
@@ -13,24 +14,40 @@ from __future__ import annotations
 import math
 import re
 import uuid
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sparkring.errors import CheckpointDamaged, CommitConflict, ConfigError, StorageError
 from sparkring.pipelines.data.pieces import Pieces
-from sparkring.pipelines.data.store import numbered, open_store
+from sparkring.pipelines.data.store import open_store
 from sparkring.pipelines.training.checkpoint_fence import Fences, fence_name, fences_of, later, void_by
 
 FOLDER = "checkpoints"
 DATA, FENCES = f"{FOLDER}/data", f"{FOLDER}/fences"
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Of documents: what a version of sparkring writes, and the only one that it reads."""
-PART_NAME = r"[0-9]+-[0-9]+-[0-9a-f]{8}\.safetensors"
+PART_NAME = r"[0-9]+-[0-9]+(-[0-9]+)?-[0-9a-f]{8}\.safetensors"
+_DOCUMENT_NAME = re.compile(r"(0|[1-9][0-9]{0,17})(?:-(0|[1-9][0-9]{0,17}))?\.json")
+UNSAID = -1
+"""Generation of what does not say it."""
+
+
+class Commit(NamedTuple):
+    """A document by what its name says."""
+
+    steps: int
+    generation: int
+
+    @property
+    def name(self) -> str:
+        """Below the run."""
+        return f"{FOLDER}/{self.steps}{_life(self.generation)}.json"
 
 
 class Position(BaseModel):
@@ -75,7 +92,7 @@ class CheckpointDocument(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="constants")
 
-    format: Literal[3] = FORMAT
+    format: Literal[4] = FORMAT
     position: Position
     generation: int = -1
     """Life of the ring that made it; -1 where it does not say."""
@@ -123,7 +140,7 @@ class Checkpoints:
 
     def numbers(self) -> list[int]:
         """Committed checkpoints by optimizer steps, oldest first."""
-        return numbered(self._store, FOLDER)
+        return sorted({commit.steps for commit in self._commits()})
 
     def generations(self) -> list[int]:
         """Lives of the ring that have said where they went on from."""
@@ -133,10 +150,10 @@ class Checkpoints:
         """Say that a life of the ring goes on after so many steps: what an earlier one commits beyond them does not count from now on."""
         self._store.put(f"{FENCES}/{fence_name(generation, steps)}", b"{}\n")
 
-    def put_part(self, state: bytes | Pieces, *, steps: int, rank: int) -> Part:
+    def put_part(self, state: bytes | Pieces, *, steps: int, rank: int, generation: int = UNSAID) -> Part:
         """Write one rank's part of a state; nobody sees it before ``commit``. It is hashed while it is written."""
         pieces: Pieces = [state] if isinstance(state, bytes) else state
-        name = f"{steps}-{rank}-{uuid.uuid4().hex[:8]}.safetensors"
+        name = f"{steps}-{rank}{_life(generation)}-{uuid.uuid4().hex[:8]}.safetensors"
         with ThreadPoolExecutor(1, thread_name_prefix="sparkring-hash") as pool:
             hashing = pool.submit(_hash, pieces)
             self._store.put_pieces(f"{DATA}/{name}", pieces)
@@ -147,9 +164,9 @@ class Checkpoints:
         with suppress(OSError, ConfigError):
             self._store.delete(f"{DATA}/{part.name}")
 
-    def is_committed(self, number: int) -> bool:
-        """Whether there is a document of that number."""
-        return self._store.size(f"{FOLDER}/{number}.json") is not None
+    def is_committed(self, document: CheckpointDocument) -> bool:
+        """Whether that document of that life is there."""
+        return self._store.size(_commit_of(document).name) is not None
 
     def commit(self, document: CheckpointDocument) -> str:
         """Make a checkpoint visible whose parts are all written; returns its name.
@@ -157,20 +174,14 @@ class Checkpoints:
         Raises:
             CommitConflict: a later life of the ring has begun; nothing was changed.
         """
-        steps, generation = document.position.steps_done, document.generation
-        overtaken_by = later(self._fences(), generation)
+        commit = _commit_of(document)
+        overtaken_by = later(self._fences(), commit.generation)
         if overtaken_by is not None:
-            raise self._is_over(document, overtaken_by)
-        name, text = f"{FOLDER}/{steps}.json", document.model_dump_json(indent=1).encode()
-        try:
-            self._store.put_if_absent(name, text)
-        except CommitConflict:  # of the same step: before a restart, or, where this one hung since it looked, of a later life
-            there = self._generation_of(steps)
-            if there > generation:
-                raise self._is_over(document, there) from None
-            self._store.put(name, text)
-        self._forget_overtaken(steps, generation)
-        return name
+            raise CommitConflict(f"generation {commit.generation} is over: generation {overtaken_by} of the run has begun, and its "
+                                 f"checkpoints count; {self._store.path(commit.name)} was not committed. End what is left of the older.")
+        self._store.put(commit.name, document.model_dump_json(indent=1).encode())  # one process of a life does this
+        self._forget_overtaken(commit)
+        return commit.name
 
     def document(self, number: int) -> CheckpointDocument:
         """Read what a checkpoint says of itself.
@@ -180,11 +191,13 @@ class Checkpoints:
             ConfigError: another version of sparkring wrote it.
             StorageError: it cannot be read now.
         """
-        document = self._document(number)
-        fence = _void_by(self._fences(), document)
+        fences = self._fences()
+        commit = _best_known(self._commits(), fences).get(number, Commit(number, UNSAID))
+        document = self._document(commit)
+        fence = void_by(fences, generation=commit.generation, steps=number)
         if fence is not None:
-            raise CheckpointDamaged(f"checkpoint {self._store.path(f'{FOLDER}/{number}.json')} does not count: generation "
-                                    f"{document.generation} committed it late, generation {fence[0]} had gone on after {fence[1]} steps")
+            raise CheckpointDamaged(f"checkpoint {self._store.path(commit.name)} does not count: generation {commit.generation} committed "
+                                    f"it late, generation {fence[0]} had gone on after {fence[1]} steps")
         return document
 
     def read(self, number: int) -> Checkpoint:
@@ -195,7 +208,7 @@ class Checkpoints:
             StorageError: it cannot be read now.
         """
         document = self.document(number)
-        return Checkpoint(document, tuple(self._read_part(number, part) for part in document.parts))
+        return Checkpoint(document, tuple(self._read_part(_commit_of(document), part) for part in document.parts))
 
     def latest(self) -> tuple[Checkpoint | None, list[CheckpointDamaged]]:
         """The latest whole checkpoint, or None, and the damaged ones that were passed over.
@@ -214,8 +227,7 @@ class Checkpoints:
 
     def best(self) -> Checkpoint | None:
         """The whole checkpoint with the lowest held-out loss, or None; StorageError where that cannot be known now."""
-        fences = self._fences()
-        counting = {number: document for number, document in self._documents().items() if _void_by(fences, document) is None}
+        counting = {commit.steps: document for commit, document in self._documents().items()}
         for _, number in _judged(counting):
             try:
                 return self.read(number)
@@ -223,44 +235,60 @@ class Checkpoints:
                 continue
         return None
 
-    def retain(self, keep: int) -> None:
+    def retain(self, keep: int, *, generation: int | None = None) -> None:
         """Delete all but the latest ``keep`` and the best of those that count: first documents, then the parts that no document names.
 
         Parts of more steps than the latest checkpoint has stay: some rank may just be writing them.
+
+        Args:
+            keep: How many.
+            generation: Who asks: what later lives have written stays, and all does where one of them has begun. Default: somebody from
+                outside, while no ring runs.
         """
-        documents, fences = self._documents(), self._fences()
-        counting = {number: document for number, document in documents.items() if _void_by(fences, document) is None}
+        if self._is_over(generation):
+            return
+        parts = [name for name in self._store.names(DATA) if re.fullmatch(PART_NAME, name)]  # before the documents that name them
+        documents, everything, fences = self._documents(), self._commits(), self._fences()
+        counting = {commit.steps: document for commit, document in documents.items()}
         kept = set(sorted(counting)[-keep:]) | {number for _, number in _judged(counting)[:1]}
-        for number in documents.keys() - kept:
-            self._store.delete(f"{FOLDER}/{number}.json")
-        needed = {part.name for number in kept for part in documents[number].parts}
-        for file in self._store.names(DATA):
-            if file not in needed and re.fullmatch(PART_NAME, file) and int(file.partition("-")[0]) <= max(kept, default=-1):
-                self._store.delete(f"{DATA}/{file}")
+        stay = {commit for commit in documents if commit.steps in kept}
+        void = {commit for commit in everything if void_by(fences, generation=commit.generation, steps=commit.steps) is not None}
+        doomed = [commit for commit in sorted((documents.keys() | void) - stay) if not _is_later(commit.generation, generation)]
+        if self._is_over(generation):  # it may have hung meanwhile
+            return
+        for commit in doomed:
+            self._store.delete(commit.name)
+        if self._is_over(generation):
+            return
+        needed = {part.name for commit in stay for part in documents[commit].parts}
+        for name in parts:
+            steps, life = _of_part(name)
+            if name not in needed and steps <= max(kept, default=-1) and not _is_later(life, generation):
+                self._store.delete(f"{DATA}/{name}")
 
-    def _is_over(self, document: CheckpointDocument, later_one: int) -> CommitConflict:
-        name = self._store.path(f"{FOLDER}/{document.position.steps_done}.json")
-        return CommitConflict(f"generation {document.generation} is over: generation {later_one} of the run has begun, and its checkpoints "
-                              f"count; {name} was not committed. End what is left of the older one.")
+    def _is_over(self, generation: int | None) -> bool:
+        """Whether a later life of the ring has begun than this one."""
+        return generation is not None and later(self._fences(), generation) is not None
 
-    def _forget_overtaken(self, steps: int, generation: int) -> None:
+    def _forget_overtaken(self, newest: Commit) -> None:
         """Delete what lives up to this one have of more steps, now that one of fewer counts; where storage is away, they stay a while."""
         with suppress(OSError):
-            for number in self.numbers():
-                if number > steps and self._generation_of(number) <= generation:
-                    self._forget(number)
+            for commit in self._commits():
+                if commit.generation <= newest.generation and (commit.steps > newest.steps or (
+                        commit.steps == newest.steps and commit != newest)):
+                    self._forget(commit)
 
-    def _forget(self, number: int) -> None:
+    def _forget(self, commit: Commit) -> None:
         """Delete a checkpoint, and the parts that it names if that can be read."""
         parts: tuple[Part, ...] = ()
         with suppress(CheckpointDamaged):
-            parts = self._document(number).parts
-        self._store.delete(f"{FOLDER}/{number}.json")
+            parts = self._document(commit).parts
+        self._store.delete(commit.name)
         for part in parts:
             self._store.delete(f"{DATA}/{part.name}")
 
-    def _read_part(self, number: int, part: Part) -> bytes:
-        where = f"checkpoint {self._store.path(f'{FOLDER}/{number}.json')}: its part {part.name}"
+    def _read_part(self, commit: Commit, part: Part) -> bytes:
+        where = f"checkpoint {self._store.path(commit.name)}: its part {part.name}"
         state = self._read(f"{DATA}/{part.name}", where)
         found = _hash([state])
         if found != part.blake3:
@@ -271,18 +299,15 @@ class Checkpoints:
     def _fences(self) -> Fences:
         return fences_of(self._store.names(FENCES))
 
-    def _generation_of(self, number: int) -> int:
-        """The life of the ring that made a checkpoint; -1 where its document is damaged."""
-        try:
-            return self._document(number).generation
-        except CheckpointDamaged:
-            return -1
+    def _commits(self) -> list[Commit]:
+        """All documents, by what their names say; ascending."""
+        matches = map(_DOCUMENT_NAME.fullmatch, self._store.names(FOLDER))
+        return sorted(Commit(int(match[1]), int(match[2] or UNSAID)) for match in matches if match)
 
-    def _document(self, number: int) -> CheckpointDocument:
+    def _document(self, commit: Commit) -> CheckpointDocument:
         """Whether it counts or not."""
-        name = f"{FOLDER}/{number}.json"
-        where = f"checkpoint {self._store.path(name)}"
-        text = self._read(name, where)
+        where = f"checkpoint {self._store.path(commit.name)}"
+        text = self._read(commit.name, where)
         try:
             return CheckpointDocument.model_validate_json(text)
         except ValidationError as error:
@@ -307,14 +332,41 @@ class Checkpoints:
             raise StorageError(f"{where} cannot be read now ({said}), which does not make it a damaged one; mend the storage and run the "
                                "same command again, or delete that checkpoint to go on from the one before.") from error
 
-    def _documents(self) -> dict[int, CheckpointDocument]:
-        documents = {}
-        for number in self.numbers():
-            try:
-                documents[number] = self._document(number)
-            except CheckpointDamaged:
-                continue  # `latest` names it
+    def _documents(self) -> dict[Commit, CheckpointDocument]:
+        """Those that count and can be read."""
+        documents, fences = {}, self._fences()
+        for commit in _best_known(self._commits(), fences).values():
+            if void_by(fences, generation=commit.generation, steps=commit.steps) is None:
+                with suppress(CheckpointDamaged):  # `latest` names it
+                    documents[commit] = self._document(commit)
         return documents
+
+
+def _life(generation: int) -> str:
+    """As names have it."""
+    return "" if generation < 0 else f"-{generation}"
+
+
+def _commit_of(document: CheckpointDocument) -> Commit:
+    return Commit(document.position.steps_done, document.generation)
+
+
+def _of_part(name: str) -> tuple[int, int]:
+    """Steps and generation of a part by its name."""
+    steps, _, *life, _ = name.split("-")
+    return int(steps), int(life[0]) if life else UNSAID
+
+
+def _is_later(generation: int, than: int | None) -> bool:
+    return than is not None and generation > than
+
+
+def _best_known(commits: Iterable[Commit], fences: Fences) -> dict[int, Commit]:
+    """For each number of steps the commit that counts, of the latest life; where none does, the latest all the same."""
+    def worth(commit: Commit) -> tuple[bool, int]:
+        return void_by(fences, generation=commit.generation, steps=commit.steps) is None, commit.generation
+
+    return {commit.steps: commit for commit in sorted(commits, key=worth)}
 
 
 def _format_of(text: bytes) -> int | None:
@@ -329,10 +381,6 @@ def _hash(pieces: Pieces) -> str:
     for piece in pieces:
         digest.update(piece)
     return digest.hexdigest()
-
-
-def _void_by(fences: Fences, document: CheckpointDocument) -> tuple[int, int] | None:
-    return void_by(fences, generation=document.generation, steps=document.position.steps_done)
 
 
 def _judged(documents: dict[int, CheckpointDocument]) -> list[tuple[float, int]]:

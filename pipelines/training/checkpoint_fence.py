@@ -6,8 +6,8 @@
     generation 4              goes on from 100, which its fence says .... 130 committed
 
 Before it commits, rank 0 looks for the fence of a later generation, and gives up where there is one. It may hang between the look and
-the commit; therefore it commits where no document is yet, so that a later one of as many steps stays, and readers look too: what
-generation 3 has beyond 100 steps does not count, whenever it came.
+the commit; therefore documents are named by their generation, so that a later one of as many steps stays, and readers look too: what
+generation 3 has beyond 100 steps does not count, whenever it came. Nor does it delete what later ones wrote.
 
 Names alone say everything, so a look is one listing. Pure but for those who list and put.
 """

@@ -141,7 +141,7 @@ class CheckpointWriter:
             if self._communicator.context.rank == 0:
                 name = self._commit(document.model_copy(update={"parts": parts}))
                 steps = max(0, self._steps_done() - document.position.steps_done)
-                untidy = self._tidy()
+                untidy = self._tidy(document.generation)
         except Exception as error:  # noqa: BLE001 (whatever storage or network say: a checkpoint is no reason to end the run)
             failure = f"{type(error).__name__}: {error}"
         return Saved(document, name, held_up_s, time.perf_counter() - began, steps, sum(part.bytes for part in parts), failure, untidy)
@@ -151,15 +151,15 @@ class CheckpointWriter:
             return self._checkpoints.commit(document)
         except Exception:
             with suppress(OSError):  # where nobody answers, it may have been done: then its parts have to stay
-                if not self._checkpoints.is_committed(document.position.steps_done):
+                if not self._checkpoints.is_committed(document):
                     for part in document.parts:
                         self._checkpoints.drop_part(part)
             raise
 
-    def _tidy(self) -> str:
+    def _tidy(self, generation: int) -> str:
         """Delete old checkpoints; why not, if that failed."""
         try:
-            self._checkpoints.retain(self._keep)
+            self._checkpoints.retain(self._keep, generation=generation)
         except Exception as error:  # noqa: BLE001 (they can stay)
             return f"{type(error).__name__}: {error}"
         return ""
@@ -169,7 +169,8 @@ class CheckpointWriter:
         part, rank = None, self._communicator.context.rank
         try:
             if tensors:
-                part = self._checkpoints.put_part(safetensors_pieces(tensors), steps=document.position.steps_done, rank=rank)
+                part = self._checkpoints.put_part(safetensors_pieces(tensors), steps=document.position.steps_done, rank=rank,
+                                                  generation=document.generation)
             self._settle()
         except Exception as error:  # noqa: BLE001 (the others are to hear it, whatever it is)
             if part is not None:

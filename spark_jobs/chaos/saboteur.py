@@ -9,7 +9,6 @@ from outside. What has struck is noted in the run folder first, so it strikes on
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
 import signal
@@ -138,9 +137,10 @@ def pause(process: int, seconds: float) -> None:
 
 def damage_newest(store: Store) -> str:
     """Flip one bit of the newest checkpoint's first part; returns the part's name, empty where there is no checkpoint yet."""
-    for number in Checkpoints(store.url).numbers()[-1:]:
-        for part in json.loads(store.read(f"checkpoints/{number}.json"))["parts"][:1]:
-            name = f"{DATA}/{part['name']}"
+    checkpoints = Checkpoints(store.url)
+    for number in checkpoints.numbers()[-1:]:
+        for part in checkpoints.document(number).parts[:1]:
+            name = f"{DATA}/{part.name}"
             data = bytearray(store.read(name))
             data[random.randrange(len(data))] ^= 1 << random.randrange(8)  # noqa: S311 (nothing is secret here)
             store.put(name, bytes(data))

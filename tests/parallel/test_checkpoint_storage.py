@@ -91,7 +91,7 @@ def test_a_disk_that_is_full_for_a_while_costs_checkpoints_and_nothing_else(
     assert summary["failed_checkpoints"] == len(warned) == 4
     assert all("was not written, the one before stays" in record["text"] and "File too large" in record["text"] for record in warned)
     written = [record["name"] for record in read_events(run) if record["event"] == "checkpoint"]
-    assert written == [f"checkpoints/{steps}.json" for steps in (4, 21, 25, 26)]
+    assert written == [f"checkpoints/{steps}-0.json" for steps in (4, 21, 25, 26)]
     facts = read_run(read_events(run))
     assert facts is not None
     assert any(text.startswith("4 checkpoints could not be written") for text in facts.warnings)

@@ -156,7 +156,7 @@ def test_what_was_written_of_a_checkpoint_that_did_not_come_about_is_taken_back(
     assert len(list((tmp_path / "checkpoints/data").iterdir())) == 2
     checkpoints.drop_part(part)
     checkpoints.drop_part(part)
-    assert [checkpoints.is_committed(number) for number in (1, 2)] == [True, False]
+    assert [checkpoints.is_committed(_document(number)) for number in (1, 2)] == [True, False]
     assert len(list((tmp_path / "checkpoints/data").iterdir())) == 1
 
 

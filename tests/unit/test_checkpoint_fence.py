@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkring.errors import CheckpointDamaged, CommitConflict
-from sparkring.pipelines.training.checkpoint import FENCES, CheckpointDocument, Checkpoints, Position
+from sparkring.pipelines.training.checkpoint import DATA, FENCES, CheckpointDocument, Checkpoints, Position
 from sparkring.pipelines.training.checkpoint_fence import fence_name, fences_of, later, void_by
 from sparkring.spark_jobs.audit import _latest_position
 from sparkring.spark_jobs.checkpoints import list_checkpoints
@@ -15,7 +15,7 @@ from sparkring.spark_jobs.train import _next_generation
 
 
 def _document(checkpoints: Checkpoints, steps: int, *, generation: int, loss: float | None = None) -> CheckpointDocument:
-    part = checkpoints.put_part(f"{steps} of {generation}".encode(), steps=steps, rank=0)
+    part = checkpoints.put_part(f"{steps} of {generation}".encode(), steps=steps, rank=0, generation=generation)
     return CheckpointDocument(position=Position(step=steps, steps_done=steps), generation=generation, content_id="c", dataset_version=1,
                               seed=1, lanes=24, batch_rows=8, code_version="test", parts=(part,),
                               validation=None if loss is None else {"loss": loss})
@@ -60,7 +60,7 @@ def test_one_that_was_not_refused_in_time_does_not_count_and_deletes_nothing(gon
     assert gone_on.numbers() == sorted([100, 130, steps])
     assert _latest(gone_on) == b"130 of 4"
     assert gone_on.best() is None
-    with pytest.raises(CheckpointDamaged, match=f"{steps}.json does not count: generation 3 committed it late, generation 4 had gone on"):
+    with pytest.raises(CheckpointDamaged, match=f"{steps}-3.json does not count: generation 3 committed it late, generation 4 had gone on"):
         gone_on.read(steps)
     assert [bool(each.damaged) for each in list_checkpoints(str(tmp_path)) if each.steps == steps] == [True]
     assert _latest_position(gone_on) == Position(step=130, steps_done=130)  # for the audit, too
@@ -73,12 +73,41 @@ def test_one_that_was_not_refused_in_time_does_not_count_and_deletes_nothing(gon
 
 def test_one_that_was_not_refused_in_time_does_not_take_the_place_of_a_later_life_s(gone_on: Checkpoints, tmp_path: Path) -> None:
     hanging = Hanging(str(tmp_path))
-    with pytest.raises(CommitConflict, match="generation 3 is over: generation 4 of the run has begun"):
-        hanging.commit(_document(hanging, 130, generation=3))
+    hanging.commit(_document(hanging, 130, generation=3))
     assert (gone_on.numbers(), _latest(gone_on)) == ([100, 130], b"130 of 4")
     gone_on.fence(5, steps=100)  # the control: what an earlier life left there, and counts no more, gives way
     gone_on.commit(_document(gone_on, 130, generation=5))
     assert (gone_on.numbers(), _latest(gone_on)) == ([100, 130], b"130 of 5")
+
+
+def test_a_life_that_is_over_and_hung_while_it_tidied_deletes_nothing_of_a_later_one(tmp_path: Path) -> None:
+    """Generation 1 lists files; generation 2 goes on from 200, where 300 was damaged, and writes 300 again; generation 1 wakes."""
+    checkpoints = Checkpoints(str(tmp_path))
+    checkpoints.fence(1, steps=0)
+    for steps in (200, 300):
+        checkpoints.commit(_document(checkpoints, steps, generation=1))
+
+    class Woken(Checkpoints):
+        """Hangs between its look for fences and its listing of documents."""
+
+        hung = False
+
+        def _fences(self) -> frozenset[tuple[int, int]]:
+            fences = super()._fences()
+            if not Woken.hung:
+                Woken.hung = True
+                checkpoints.fence(2, steps=200)
+                checkpoints.commit(_document(checkpoints, 300, generation=2))
+            return fences
+
+    Woken(str(tmp_path)).retain(1, generation=1)
+    assert _latest(checkpoints) == b"300 of 2"
+    assert checkpoints.numbers() == [200, 300]
+    checkpoints.retain(1, generation=1)  # awake, it knows
+    assert checkpoints.numbers() == [200, 300]
+    checkpoints.retain(1, generation=2)
+    assert (checkpoints.numbers(), _latest(checkpoints)) == ([300], b"300 of 2")
+    assert len(list((tmp_path / DATA).iterdir())) == 1
 
 
 def test_control_what_a_life_overtakes_is_deleted_where_it_is_of_an_earlier_one(tmp_path: Path) -> None:
