@@ -19,6 +19,7 @@ from sparkring.pipelines.training.checkpoint import Checkpoints
 from sparkring.pipelines.training.events import read_events
 from sparkring.pipelines.training.job import TrainJob
 from sparkring.pipelines.training.loop import train_rank
+from sparkring.pipelines.training.staged import StagedTrainee
 from sparkring.spark_jobs.audit import audit
 from sparkring.spark_jobs.reporting.step_facts import Timelines
 from tests.support.datasets import write_dataset
@@ -114,6 +115,36 @@ def test_a_checkpoint_of_two_stages_of_two_goes_on_in_any_layout(dataset: Path, 
         assert Checkpoints(str(folder / "run")).numbers() == [8]
         run_on_ranks(ranks, train_rank, _job(dataset, folder, parallel, ranks=ranks, generation=1))
         assert largest_difference(weights_of_run(folder), weights_of_run(serial)) < 1e-10, str(parallel)
+
+
+def _optimizer_state(context: RankContext, job: dict[str, Any]) -> dict[str, int]:
+    """Elements that the optimizer of this rank keeps for each parameter, at the end of the run."""
+    kept: dict[str, int] = {}
+    close = StagedTrainee.close
+
+    def counting(self: StagedTrainee) -> None:
+        names = {parameter: name for chunk in self._chunks.values() for name, parameter in chunk.named_parameters()}
+        kept.update({names[parameter]: sum(tensor.numel() for tensor in state.values() if tensor.dim())
+                     for parameter, state in self._optimizer.state.items()})
+        close(self)
+
+    StagedTrainee.close = counting  # type: ignore[method-assign]
+    train_rank(context, job)
+    return kept
+
+
+@pytest.mark.parametrize("shared", [True, pytest.param(False, id="the control: every replica keeps all")])
+def test_a_shared_out_optimizer_keeps_the_state_of_each_parameter_on_one_replica(dataset: Path, tmp_path: Path, *, shared: bool) -> None:
+    parallel = {"replicas": [2, 1], "cut": [3, 1], "shard_optimizer": shared}
+    first, second, last = run_on_ranks(3, _optimizer_state, _job(dataset, tmp_path, parallel, ranks=3, epochs=1))
+    weights = weights_of_run(tmp_path)
+    assert {name: 2 * tensor.numel() for name, tensor in weights.items()} == first | second | last, "Adam's two moments of all"
+    assert not last.keys() & (first | second).keys()
+    if not shared:
+        assert first == second
+        return
+    assert not first.keys() & second.keys()
+    assert max(sum(first.values()), sum(second.values())) < 0.8 * sum((first | second).values())
 
 
 def _passes_done_again(context: RankContext, job: dict[str, Any]) -> int:
