@@ -123,7 +123,7 @@ def _optimizer_state(context: RankContext, job: dict[str, Any]) -> dict[str, int
     close = StagedTrainee.close
 
     def counting(self: StagedTrainee) -> None:
-        names = {parameter: name for chunk in self._chunks.values() for name, parameter in chunk.named_parameters()}
+        names: dict[Tensor, str] = {one: name for chunk in self._chunks.values() for name, one in chunk.named_parameters()}
         kept.update({names[parameter]: sum(tensor.numel() for tensor in state.values() if tensor.dim())
                      for parameter, state in self._optimizer.state.items()})
         close(self)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,12 +25,21 @@ from tests.support.training import largest_difference, train_config, weights_of_
 
 FILE = """
 import sparkring
+import torch
 from torch import nn
 
+class Both(nn.Module):
+    def __init__(self, shapes, width):
+        super().__init__()
+        self.table = nn.Embedding(shapes.cardinalities[0], 2)
+        self.layers = nn.Sequential(nn.Linear(shapes.num_numeric + 2, width), nn.Tanh(), nn.Linear(width, 1))
+
+    def forward(self, numeric, categorical):
+        return self.layers(torch.cat([numeric, self.table(categorical[:, 0])], 1))
+
 @sparkring.network
-def flat(shapes, *, width=8):
-    channels, rows, columns = shapes.image
-    return nn.Sequential(nn.Flatten(), nn.Linear(channels * rows * columns, width), nn.ReLU(), nn.Linear(width, shapes.num_outputs))
+def both(shapes, *, width=8):
+    return Both(shapes, width)
 """
 
 
@@ -53,36 +64,48 @@ def skipping(shapes: Shapes, *, width: int) -> BlockList:
               writes=(LOGITS,))), inputs=("numeric", "categorical"))
 
 
-def test_a_network_from_a_file_trains_in_stages_as_on_one_rank_and_is_judged_and_scores(spark: SparkSession, tmp_path: Path) -> None:
+@sparkring.network
+def flat(shapes: Shapes, *, width: int = 8) -> nn.Sequential:
+    assert shapes.image is not None
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shapes.image), width), nn.ReLU(), nn.Linear(width, shapes.num_outputs))
+
+
+def _trained(folder: Path, *arguments: str, **sections: Any) -> Config:
+    """A run of the command ``train`` on the rows that the model is for."""
+    config = train_config(folder, **sections)
+    if config.model.kind == "image":
+        write_image_dataset(Path(config.dataset), [60, 61])
+    else:
+        write_dataset(Path(config.dataset), ([200], [101]))
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
+    assert "2 epochs (trained in " in said(*arguments, "train", str(path))
+    return config
+
+
+def _train(**layout: Any) -> dict[str, Any]:
+    return {"epochs": 2, "batch_rows": 20, "precision": "float64", "lanes": 24, "optimizer": {"schedule": "constant"}, **layout}
+
+
+def test_a_network_from_a_file_trains_on_two_ranks_as_on_one_and_scores(spark: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(FILE, encoding="utf-8")
-    model = {"kind": "image", "network": "flat", "options": {"width": 6}}
-    layouts = {"alone": {"num_ranks": 1}, "staged": {"num_ranks": 2, "parallel": {"replicas": [1, 1], "micro_batches": 4}}}
-    configs = {}
+    model = {"network": "both", "options": {"width": 6}}
+    for ranks in (1, 2):
+        _trained(tmp_path / str(ranks), "--networks", str(file), model=model, train=_train(num_ranks=ranks))
+    assert largest_difference(*(weights_of_run(tmp_path / name) for name in ("2", "1"))) < 1e-10
+    assert "network.layers.0.weight" in weights_of_run(tmp_path / "2")
+    said("--networks", str(file), "score", str(tmp_path / "2/config.yaml"), "--set", "score.split=validation")
+    scored = spark.read.parquet(f"{tmp_path}/2/scores/*")
+    assert (scored.count(), scored.where("probability between 0 and 1").count()) == (257, 257)
+
+
+@pytest.mark.parametrize(("model", "parallel"), [
+    ({"kind": "tabular", "network": "skipping", "options": {"width": 5}}, {"replicas": [1, 1], "cut": [2, 1]}),
+    ({"kind": "image", "network": "flat"}, {"replicas": [1, 1], "micro_batches": 4})], ids=["blocks that skip one", "a sequence"])
+def test_a_network_of_the_program_trains_in_stages_to_the_same_weights(
+        spark: SparkSession, tmp_path: Path, model: dict[str, Any], parallel: dict[str, Any]) -> None:
+    layouts: dict[str, dict[str, Any]] = {"alone": {"num_ranks": 1}, "staged": {"num_ranks": 2, "parallel": parallel}}
     for name, layout in layouts.items():
-        config = train_config(tmp_path / name, model=model, train={
-            "epochs": 2, "batch_rows": 20, "precision": "float64", "lanes": 24, "optimizer": {"schedule": "constant"}, **layout})
-        write_image_dataset(Path(config.dataset), [60, 61])
-        configs[name] = tmp_path / f"{name}.yaml"
-        configs[name].write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
-        trained = said("--networks", str(file), "train", str(configs[name]))
-        assert "2 epochs (trained in " in trained
-    assert largest_difference(*(weights_of_run(tmp_path / name) for name in ("staged", "alone"))) < 1e-10
-    assert {name.partition(".")[0] for name in weights_of_run(tmp_path / "staged")} == {"1", "3"}
-    assert "accuracy" in said("--networks", str(file), "evaluate", str(configs["staged"]), "--json")
-    said("--networks", str(file), "score", str(configs["staged"]), "--set", "score.split=validation")
-    assert spark.read.parquet(f"{tmp_path}/staged/scores/*").count() == 29
-
-
-def test_a_network_of_the_program_trains_on_any_layout_to_the_same_weights(spark: SparkSession, tmp_path: Path) -> None:
-    def config(name: str, **layout: object) -> Config:
-        made = train_config(tmp_path / name, model={"network": "skipping", "options": {"width": 5}}, train={
-            "epochs": 1, "batch_rows": 50, "precision": "float64", "lanes": 24, **layout})
-        write_dataset(Path(made.dataset), ([200], [101]))
-        return made
-
-    alone, staged = config("alone", num_ranks=1), config("staged", num_ranks=2, parallel={"replicas": [1, 1], "cut": [2, 1]})
-    for each in (alone, staged):
-        sparkring.train(each, spark=spark)
-        assert audit(each.run).finished
+        assert audit(_trained(tmp_path / name, model=model, train=_train(**layout)).run).finished
     assert largest_difference(*(weights_of_run(tmp_path / name) for name in ("staged", "alone"))) < 1e-10

@@ -150,7 +150,7 @@ def test_a_file_registers_what_it_decorates_or_says_why_not(tmp_path: Path) -> N
     file = tmp_path / "mine.py"
     file.write_text("import sparkring\n\n@sparkring.network\ndef mine(shapes):\n    return shapes\n", encoding="utf-8")
     register_file(file)
-    assert networks.known()["mine"]("x") == "x"  # type: ignore[comparison-overlap]
+    assert networks.known()["mine"]("x") == "x"
     assert registered_files()[-1] == file
     for text, message in (("x = 1", "registers no network"), ("1 / 0", "ZeroDivisionError: division by zero"), (None, "no Python file")):
         other = tmp_path / f"other{len(message)}.py"
