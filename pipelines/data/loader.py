@@ -15,7 +15,7 @@ Works in a loop of one's own, and where a torch ``IterableDataset`` is expected:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -102,7 +102,7 @@ class Loader(IterableDataset[Batch]):
         """The row order of ``epoch``."""
         return EpochOrder(self._group_rows, self._config.seed, epoch, self._config.lanes)
 
-    def epoch(self, epoch: int, *, first_step: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, *, first_step: int = 0) -> Generator[Batch]:
         """Yield this rank's batches from ``first_step`` to the epoch's end; one a step, also where it has no rows.
 
         A reader of no tensors reads nothing and makes batches of no rows.

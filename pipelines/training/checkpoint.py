@@ -71,6 +71,8 @@ class Position(BaseModel):
     """Hash over all ranks' events since the run began (``data/receipts.py``); empty at its beginning."""
     seconds: float = 0.0
     """Seconds of the epoch so far."""
+    to_judge: bool = False
+    """Whether the epoch before has still to be judged: ``loss_sum``, ``rows``, ``rows_digest`` and ``seconds`` are its own then."""
     rows_left_out: int = 0
     """Of ``rows``, those of steps that were not finite: read, but nothing was learned from them."""
 

@@ -38,6 +38,7 @@ from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.together import do_together
 from sparkring.pipelines.training.checkpoint import Checkpoint, CheckpointDocument, Checkpoints, Position
 from sparkring.pipelines.training.events import EventWriter
+from sparkring.pipelines.training.heeding import Heeding, Interrupted
 from sparkring.pipelines.training.held_out import judge
 from sparkring.pipelines.training.job import TrainJob, TrainSummary
 from sparkring.pipelines.training.layout import Layout
@@ -122,6 +123,8 @@ class _RankTrainer:
         began = time.perf_counter()
         position = start = self._start()
         self._write_start(position)
+        if position.to_judge:
+            position = self._judged(position)
         while position.epoch < self._config.train.epochs and not self._stopping:
             position = self._epoch(position)
         self._saver.finish()
@@ -198,10 +201,25 @@ class _RankTrainer:
         position = self._shared(position)
         self._require_exact(position)
         self._plan.epoch_ends()
-        validation = judge(self._trainee.predict(self._loaders["validation"]), self._communicator, self._manifest)
-        following = Position(epoch=position.epoch + 1, steps_done=position.steps_done, receipts=position.receipts)
+        return self._judged(position.model_copy(update={
+            "epoch": position.epoch + 1, "step": 0, "seconds": earlier + time.perf_counter() - began, "to_judge": True}))
+
+    def _judged(self, position: Position) -> Position:
+        """Judge the epoch before ``position``, checkpoint; returns where to go on.
+
+        Where ranks are asked to stop meanwhile, that is where they stand: who goes on judges first.
+        """
+        began = time.perf_counter()
+        heeding = Heeding(self._loaders["validation"], self._communicator, lambda: self._signals.now().stop > 0)
+        try:
+            validation = judge(self._trainee.predict(heeding), self._communicator, self._manifest)
+        except Interrupted:
+            self._stopping = True
+            self._save(position)
+            return position
+        following = Position(epoch=position.epoch, steps_done=position.steps_done, receipts=position.receipts)
         if self._context.rank == 0:
-            self._events.write("epoch", epoch=position.epoch, seconds=round(earlier + time.perf_counter() - began, 3),
+            self._events.write("epoch", epoch=position.epoch - 1, seconds=round(position.seconds + time.perf_counter() - began, 3),
                                rows=position.rows, train_loss=_mean_loss(position), exact=True,
                                digest=position.rows_digest, validation=validation)
         self._save(following, validation)
@@ -336,7 +354,7 @@ class _RankTrainer:
 
     def _finish(self, position: Position, *, resumed_at: int) -> TrainSummary:
         """Make the best epoch's weights the run's model, if the run is done."""
-        if position.epoch < self._config.train.epochs:
+        if position.epoch < self._config.train.epochs or position.to_judge:
             return TrainSummary(steps=position.steps_done, resumed_at=resumed_at, receipts=position.receipts, interrupted=True,
                                 failed_checkpoints=self._saver.failures)
         best = patiently(self._checkpoints.best)

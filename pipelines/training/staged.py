@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import RingError
 from sparkring.models.blocks import BlockList
-from sparkring.pipelines.data.loader import Batch, Loader
+from sparkring.pipelines.data.loader import Batch
 from sparkring.pipelines.data.manifest import Manifest
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.memory_set_reducer import open_set_reducer
@@ -27,6 +27,7 @@ from sparkring.pipelines.parallel.schedule import Worker
 from sparkring.pipelines.parallel.schedule_records import step_record
 from sparkring.pipelines.parallel.simulator import Timed
 from sparkring.pipelines.training.gradient_ring import GradientRing
+from sparkring.pipelines.training.heeding import Epochs
 from sparkring.pipelines.training.held_out import Predictions
 from sparkring.pipelines.training.layout import Layout
 from sparkring.pipelines.training.optimizer import clip_before_step, make_optimizer, set_learning_rate
@@ -83,7 +84,7 @@ class StagedTrainee:
         worker, done = Worker(self._place.stage, self._place.replica), self._stages.executor.records
         return step_record(self._layout.schedule, worker, [Timed(*entry) for entry in done], clock_s=time.time() - time.perf_counter())
 
-    def predict(self, loader: Loader) -> Predictions:
+    def predict(self, loader: Epochs) -> Predictions:
         """See Trainee."""
         return self._stages.predict(loader)
 

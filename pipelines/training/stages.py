@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sparkring.conf.schema import TrainConfig
 from sparkring.models.blocks import BlockList, StageModule, draw_seed
-from sparkring.pipelines.data.loader import Batch, Loader
+from sparkring.pipelines.data.loader import Batch
 from sparkring.pipelines.data.manifest import Manifest
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.parallel.executor import Executor
@@ -26,6 +26,7 @@ from sparkring.pipelines.parallel.schedule import Worker
 from sparkring.pipelines.parallel.sidecar_transport import SidecarTransport
 from sparkring.pipelines.parallel.tensor_parallel.sharding import shard_blocks
 from sparkring.pipelines.parallel.transport import Edge
+from sparkring.pipelines.training.heeding import Epochs
 from sparkring.pipelines.training.layout import Layout
 from sparkring.pipelines.training.micro_batches import MicroBatches
 from sparkring.pipelines.training.shards import Shards
@@ -66,7 +67,7 @@ class Stages:
         """This rank's part of a batch."""
         return MicroBatches(batch, self._inputs, replica=self.place.replica, replicas=self.layout.mesh.replicas[self.place.stage])
 
-    def predict(self, loader: Loader) -> Iterator[tuple[Tensor, Tensor]]:
+    def predict(self, loader: Epochs) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (logits, labels) of a split's rows, each row on one rank, in evaluation mode and without gradients."""
         with evaluating(self.chunks.values()):
             for batch in loader.epoch(0):

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from sparkring.conf.schema import Config
 from sparkring.models.build import build_model
-from sparkring.pipelines.data.loader import Batch, Loader
+from sparkring.pipelines.data.loader import Batch
 from sparkring.pipelines.data.manifest import Manifest
 from sparkring.pipelines.parallel.communicator import Communicator
 from sparkring.pipelines.training.gradient_ring import GradientRing
+from sparkring.pipelines.training.heeding import Epochs
 from sparkring.pipelines.training.held_out import Predictions
 from sparkring.pipelines.training.optimizer import clip_before_step, make_optimizer, set_learning_rate
 from sparkring.pipelines.training.signals import Signals
@@ -42,7 +43,7 @@ class Trainee(Protocol):
         """What this rank did in the last step and when (``schedule_records.py``); None where it has no schedule, or another tells it."""
         ...
 
-    def predict(self, loader: Loader) -> Predictions:
+    def predict(self, loader: Epochs) -> Predictions:
         """Yield predictions for a split's rows, each row on one rank, in evaluation mode and without gradients."""
         ...
 
@@ -87,7 +88,7 @@ class WholeTrainee:
     def step_record(self) -> None:
         """See Trainee."""
 
-    def predict(self, loader: Loader) -> Predictions:
+    def predict(self, loader: Epochs) -> Predictions:
         """See Trainee."""
         self._model.eval()
         try:

@@ -1,0 +1,77 @@
+"""SIGTERM while an epoch is judged, which may take longer than anybody waits: saved at once, and judged by who goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkring.pipelines.data.loader import Batch
+from sparkring.pipelines.data.manifest import Dataset
+from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.training.checkpoint import Checkpoints
+from sparkring.pipelines.training.events import read_events
+from sparkring.pipelines.training.heeding import Heeding
+from sparkring.pipelines.training.job import TrainJob
+from sparkring.pipelines.training.loop import train_rank
+from sparkring.spark_jobs.audit import audit
+from tests.support.datasets import write_dataset
+from tests.support.ranks import run_on_ranks
+from tests.support.training import largest_difference, train_config, weights_of_run
+
+STEPS = 8
+"""Of an epoch."""
+
+
+def _job(dataset: Path, folder: Path, parallel: dict[str, Any], *, epochs: int, generation: int = 0) -> dict[str, Any]:
+    config = train_config(folder, model={"hidden": (16, 8)}, train={
+        "num_ranks": 2, "epochs": epochs, "batch_rows": 100, "precision": "float64", "lanes": 24, "parallel": parallel,
+        "optimizer": {"name": "adam", "schedule": "constant"}})
+    return TrainJob(config=config, dataset_url=Dataset(str(dataset)).url, dataset_version=1, run_url=str(folder / "run"),
+                    generation=generation, lanes=24).model_dump(mode="json")
+
+
+def _asked_while_judged(context: RankContext, job: dict[str, Any]) -> Any:
+    as_it_was = Heeding.epoch
+
+    def asked(self: Heeding, epoch: int) -> Generator[Batch]:
+        if context.rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        yield from as_it_was(self, epoch)
+
+    Heeding.epoch = asked  # type: ignore[method-assign]
+    return train_rank(context, job)
+
+
+def _epochs(folder: Path) -> list[dict[str, Any]]:
+    return [record for record in read_events(str(folder / "run")) if record["event"] == "epoch"]
+
+
+@pytest.mark.parametrize("epochs", [1, 2], ids=["the last epoch", "an epoch that others follow"])
+@pytest.mark.parametrize("parallel", [{}, {"replicas": [1, 1], "micro_batches": 4}], ids=["whole", "stages"])
+def test_ranks_that_are_asked_to_stop_while_they_judge_save_and_the_next_ones_judge(
+        tmp_path: Path, parallel: dict[str, Any], epochs: int) -> None:
+    dataset, undisturbed, stopped = tmp_path / "dataset", tmp_path / "undisturbed", tmp_path / "stopped"
+    write_dataset(dataset, ([400], [351]))
+    run_on_ranks(2, train_rank, _job(dataset, undisturbed, parallel, epochs=epochs))
+    summary = run_on_ranks(2, _asked_while_judged, _job(dataset, stopped, parallel, epochs=epochs))[0]
+    assert (summary["interrupted"], summary["steps"], _epochs(stopped)) == (True, STEPS, [])
+    checkpoints = Checkpoints(str(stopped / "run"))
+    assert checkpoints.numbers() == [STEPS]
+    position = checkpoints.document(STEPS).position
+    assert (position.epoch, position.step, position.to_judge) == (1, 0, True)
+    summary = run_on_ranks(2, train_rank, _job(dataset, stopped, parallel, epochs=epochs, generation=1))[0]
+    assert (summary["interrupted"], summary["steps"]) == (False, epochs * STEPS)
+    assert largest_difference(weights_of_run(stopped), weights_of_run(undisturbed)) < 1e-10
+    for found, expected in zip(_epochs(stopped), _epochs(undisturbed), strict=True):
+        assert found["validation"] == pytest.approx(expected["validation"], rel=1e-9)
+        assert found["train_loss"] == pytest.approx(expected["train_loss"], rel=1e-9)
+        assert [found[key] for key in ("epoch", "rows", "digest")] == [expected[key] for key in ("epoch", "rows", "digest")]
+    (stopped / "run/result.json").write_text(json.dumps(summary))
+    proved = audit(str(stopped / "run"), dataset_url=str(dataset))
+    assert (proved.finished, proved.rows, proved.repeated) == (True, 751, 0)
