@@ -296,7 +296,7 @@ def test_what_is_not_refused_horovod_can_start_on_the_hosts_that_there_are(hosts
     for each in usable:
         chosen, stages = each.candidate, each.candidate.num_stages
         ends = {0, (chosen.num_chunks - 1) % stages}
-        Mesh(chosen.replicas, chosen.shards).process_sets(there.hosts(chosen.num_ranks), transport="sidecar",
+        Mesh(chosen.replicas, chosen.shards).process_sets(hosts[:chosen.num_ranks], transport="sidecar",
                                                           wraps=chosen.chunks_per_stage > 1,
                                                           tied=[sorted(ends)] if tied and len(ends) > 1 else [])
 
