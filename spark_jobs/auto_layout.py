@@ -64,13 +64,20 @@ class LayoutChooser:
         ranks = self._profile(config, spark, subject)
         model, cluster = measured(config, self._manifest, ranks)
         best = best_layout(model, cluster, world=config.train.num_ranks, batch_rows=config.train.batch_rows,
-                           fixed=Fixed(micro_batches=config.train.parallel.micro_batches, lanes=self._lanes))
+                           fixed=settled(config.train, lanes=self._lanes))
+        self._tell_of_too_few(config.train)
         self._progress.note(f"training: planned {describe(best.candidate)} of {best.candidate.micro_batches} micro-batches, "
                             f"{1e3 * best.seconds:.3g} ms a step: {best.reason}")
         train = with_layout(config.train, best)
         chosen = train.model_dump(mode="json", include={"num_ranks", "parallel"})
         self._store.put(PROFILE, json.dumps({"of": subject, "ranks": ranks, "chosen": chosen}).encode())
         return Choice(config.model_copy(update={"train": train}), best.seconds)
+
+    def _tell_of_too_few(self, train: TrainConfig) -> None:
+        wanted = settled(train).num_ranks
+        if wanted > train.num_ranks:
+            self._progress.note(f"training: parallel.replicas={list(train.parallel.replicas)} take {wanted} ranks, and there are "
+                                f"{train.num_ranks}; planned without them")
 
     def _profile(self, config: Config, spark: SparkSession, subject: dict[str, Any]) -> Sequence[RankProfile]:
         """What the ranks measure, or measured before."""
@@ -83,6 +90,12 @@ class LayoutChooser:
             ranks: list[Any] = run_ring(profile_rank, config.model_dump(mode="json"), self._dataset_url, self._manifest.version, machines,
                                         num_ranks=config.train.num_ranks, spark=spark, config=config.train.ring)
         return known if known and ranks[0] is None else ranks
+
+
+def settled(train: TrainConfig, *, lanes: int | None = None) -> Fixed:
+    """What ``auto`` does not choose."""
+    asked = train.parallel
+    return Fixed(micro_batches=asked.micro_batches, lanes=lanes, replicas=asked.replicas, shards=asked.shards)
 
 
 def as_planned(config: Config, store: Store) -> Config:

@@ -20,7 +20,7 @@ from sparkring.pipelines.data.manifest import Dataset, Manifest
 from sparkring.pipelines.parallel.planner.enumerate import Fixed, rings
 from sparkring.pipelines.parallel.planner.paper import Assumptions
 from sparkring.pipelines.parallel.planner.planner import Plan, describe, one_each, plan
-from sparkring.spark_jobs.auto_layout import require_cpu
+from sparkring.spark_jobs.auto_layout import require_cpu, settled
 from sparkring.spark_jobs.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _dataset(config: Config) -> tuple[Dataset, Manifest]:
 def _fixed(config: Config) -> Fixed:
     """What ``auto`` would not choose either; a layout that the config names is there to be compared with others."""
     train = config.train
-    return Fixed(micro_batches=train.parallel.micro_batches if train.parallel.auto else None, lanes=train.lanes)
+    return settled(train, lanes=train.lanes) if train.parallel.auto else Fixed(lanes=train.lanes)
 
 
 def _best(plans: Sequence[Plan], num_ranks: int, *, plain: bool = False) -> float:

@@ -27,7 +27,8 @@ class ParallelConfig(Section):
 
     auto: bool = False
     """Let the planner choose all below, for up to num_ranks ranks and by what it measures on them. ``parallel: auto`` says the same;
-    micro_batches and dynamic_shapes may be given beside it."""
+    micro_batches and dynamic_shapes may be given beside it, and replicas (with shards): then it chooses how to cut the model, by time and
+    so that it fits, the schedule and the rest."""
     replicas: tuple[Positive, ...] = ()
     """Copies of each stage, e.g. ``[2, 1]``: two stages, the first one twice. Times shards, they add up to num_ranks. Empty: one stage
     on all ranks."""
@@ -77,7 +78,8 @@ class ParallelConfig(Section):
     @model_validator(mode="after")
     def _auto_chooses(self) -> Self:
         fields = type(self).model_fields
-        chosen = [name for name in fields if name not in ("auto", *KEPT_BY_AUTO) and getattr(self, name) != fields[name].default]
+        kept = ("auto", *KEPT_BY_AUTO, "replicas", *(["shards"] if self.replicas else []))
+        chosen = [name for name in fields if name not in kept and getattr(self, name) != fields[name].default]
         if self.auto and chosen:
             raise ValueError(f"auto chooses {', '.join(chosen)} by itself; leave that out, or auto")
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from sparkring.pipelines.data.store import open_store
 from sparkring.pipelines.parallel.planner.cost_model import BlockProfile, Cluster, Hop, Line, Links, ModelProfile, SumCost
 from sparkring.pipelines.parallel.planner.enumerate import Fixed
 from sparkring.pipelines.parallel.planner.planner import best_layout
-from sparkring.spark_jobs.auto_layout import PROFILE, as_planned, known_profile, profiled, require_cpu, with_layout
+from sparkring.spark_jobs.auto_layout import PROFILE, as_planned, known_profile, profiled, require_cpu, settled, with_layout
 from tests.support.configs import MINIMAL, write
 from tests.support.datasets import write_dataset
 
@@ -33,7 +34,8 @@ def test_one_word_asks_for_it(tmp_path: Path, override: str) -> None:
 
 
 @pytest.mark.parametrize(("given", "complaint"), [
-    pytest.param("{auto: true, replicas: [2, 2], schedule: gpipe}", "auto chooses replicas, schedule by itself", id="what it chooses"),
+    pytest.param("{auto: true, replicas: [2, 2], schedule: gpipe}", "auto chooses schedule by itself", id="what it chooses"),
+    pytest.param("{auto: true, shards: 2}", "auto chooses shards by itself", id="shards of no replicas"),
     pytest.param("automatic", "train.parallel: ", id="another word"),
 ])
 def test_what_contradicts_it_is_refused(tmp_path: Path, given: str, complaint: str) -> None:
@@ -58,6 +60,21 @@ def test_what_was_given_beside_it_stays_even_where_one_rank_does_all_of_it() -> 
     plan = best_layout(BLOCKS, DEAR_SUMS, world=1, batch_rows=64, fixed=Fixed(micro_batches=6))
     found = with_layout(train, plan).parallel
     assert (found.micro_batches, found.dynamic_shapes) == (6, True)
+
+
+def test_stages_that_were_given_are_cut_by_time_and_so_that_they_fit() -> None:
+    train = TrainConfig.model_validate({"num_ranks": 3, "parallel": {"auto": True, "replicas": [2, 1]}})
+    slow_first = replace(BLOCKS, blocks=(replace(BLOCKS.blocks[0], forward=Line(0.0, 5.0), backward=Line(0.0, 10.0)), *BLOCKS.blocks[1:]))
+    large_last = replace(BLOCKS, blocks=(*BLOCKS.blocks[:3], replace(BLOCKS.blocks[3], parameter_bytes=1e9)))
+    tight = replace(DEAR_SUMS, memory_bytes=2.001e9)
+    cuts = {}
+    for name, model, cluster in (("even", BLOCKS, DEAR_SUMS), ("slow", slow_first, DEAR_SUMS), ("tight", large_last, tight)):
+        plan = best_layout(model, cluster, world=3, batch_rows=64, fixed=settled(train))
+        assert plan.candidate.replicas == (2, 1)
+        cuts[name] = with_layout(train, plan).parallel.cut
+    assert cuts == {"even": (3, 1), "slow": (2, 2), "tight": (3, 1)}
+    fewer = best_layout(BLOCKS, DEAR_SUMS, world=2, batch_rows=64, fixed=settled(train))
+    assert fewer.candidate.num_ranks <= 2, "where they take more ranks than there are, any layout may be chosen"
 
 
 def test_a_profile_holds_for_the_same_model_batch_and_ranks_alone(tmp_path: Path) -> None:

@@ -73,6 +73,15 @@ class Fixed:
     """Of a step: no other number is tried."""
     lanes: int | None = None
     """Streams to which the rows were dealt at its first start; micro-batches take whole ones."""
+    replicas: tuple[int, ...] = ()
+    """Of each stage: no other numbers are tried where there are ranks for these, so that the cut alone is chosen, and the schedule."""
+    shards: int = 1
+    """With ``replicas``."""
+
+    @property
+    def num_ranks(self) -> int:
+        """That ``replicas`` take; 0: any number."""
+        return sum(self.replicas) * self.shards
 
     def allows(self, micro_batches: int) -> bool:
         """Whether so many micro-batches get equally many lanes, or nearly."""
@@ -81,7 +90,8 @@ class Fixed:
     def describe(self) -> str:
         """In words."""
         count = "micro-batches" if self.micro_batches is None else f"{self.micro_batches} micro-batches"
-        return count if self.lanes is None else f"{count} that share {self.lanes} lanes evenly"
+        even = count if self.lanes is None else f"{count} that share {self.lanes} lanes evenly"
+        return f"replicas {list(self.replicas)} of {self.shards} shards and {even}" if self.replicas else even
 
 
 FREE = Fixed()
@@ -97,13 +107,23 @@ def candidates(world: int, *, num_blocks: int, batch_rows: int, shards: Iterable
         shards: Numbers of shards that the blocks can be dealt to.
         fixed: What is not to be chosen.
     """
+    for replicas, count in _shapes(world, num_blocks, shards, fixed):
+        for micro_batches in filter(fixed.allows, _micro_batches(replicas, batch_rows, fixed.micro_batches)):
+            for schedule, chunks in _schedules(replicas, num_blocks):
+                if micro_batches // min(replicas) * chunks * len(replicas) <= MOST_PASSES:
+                    yield Candidate(replicas=replicas, micro_batches=micro_batches, shards=count, schedule=schedule,
+                                    chunks_per_stage=chunks)
+
+
+def _shapes(world: int, num_blocks: int, shards: Iterable[int], fixed: Fixed) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Replicas of each stage, and shards."""
+    if 0 < fixed.num_ranks <= world:
+        if fixed.shards in shards and len(fixed.replicas) <= num_blocks:
+            yield fixed.replicas, fixed.shards
+        return
     for num_ranks, count in product(rings(world), sorted(shards)):
         for replicas in shapes(num_ranks // count, most_stages=min(num_blocks, MOST_STAGES)) if num_ranks % count == 0 else ():
-            for micro_batches in filter(fixed.allows, _micro_batches(replicas, batch_rows, fixed.micro_batches)):
-                for schedule, chunks in _schedules(replicas, num_blocks):
-                    if micro_batches // min(replicas) * chunks * len(replicas) <= MOST_PASSES:
-                        yield Candidate(replicas=replicas, micro_batches=micro_batches, shards=count, schedule=schedule,
-                                        chunks_per_stage=chunks)
+            yield replicas, count
 
 
 def rings(world: int) -> tuple[int, ...]:
