@@ -10,6 +10,8 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
+import stat
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -25,6 +27,8 @@ from sparkring.pipelines.data.store import Readable
 MB = 1 << 20
 ABANDONED_S = 3600.0
 """Age of an unfinished copy that nobody works on any more."""
+_COPY, _PARTIAL = re.compile(r"[0-9a-f]{64}"), re.compile(r"\.[0-9a-f]{64}\.[0-9a-f]{32}\.part")
+"""Names of what is ours to remove."""
 _ATTEMPTS = 2
 """Other ranks make room too, and may remove a copy before the rank that made it has opened it."""
 
@@ -41,16 +45,17 @@ class DiskCache:
             files: Those to copy, as the manifest has them; others are read where they lie.
             limit_mb: Of all copies in the folder.
         Raises:
-            ConfigError: the folder is another user's, or others may write to it: they could change what is trained on.
+            ConfigError: the folder is another user's or a link, or others may write to it: they could change what is trained on, or
+                have files elsewhere removed to make room.
         """
         self._store, self._folder, self._limit = store, folder, limit_mb * MB
         self._files = {file.path: file for file in files}
         self.url = store.url
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        facts = folder.stat()
-        if facts.st_uid != os.getuid() or facts.st_mode & 0o022:
-            raise ConfigError(f"{folder} belongs to another user or may be written to by others, so copies in it could be changed; "
-                              "set train.cache_folder to a folder of your own.")
+        facts = folder.lstat()
+        if facts.st_uid != os.getuid() or not stat.S_ISDIR(facts.st_mode) or facts.st_mode & 0o022:
+            raise ConfigError(f"{folder} belongs to another user, is a link, or may be written to by others, so copies in it could be "
+                              "changed; set train.cache_folder to a folder of your own.")
 
     def path(self, name: str) -> str:
         """The address of ``name`` in the store."""
@@ -109,9 +114,9 @@ class DiskCache:
                     facts = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:  # another rank has finished a copy, which had another name until then
                     continue
-                if entry.name.endswith(".part") and facts.st_mtime < oldest:
+                if _PARTIAL.fullmatch(entry.name) and facts.st_mtime < oldest:
                     Path(entry.path).unlink(missing_ok=True)
-                elif not entry.name.startswith("."):
+                elif _COPY.fullmatch(entry.name):
                     copies.append((facts.st_mtime, facts.st_size, entry.path))
             held = sum(size for _, size, _ in copies)
             for _, size, path in sorted(copies):

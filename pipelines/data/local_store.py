@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 
@@ -45,9 +46,18 @@ class LocalStore:
     def _without_way_out(self, name: str) -> str:
         """Path of ``name``; refused where a link leads out of the folder, which whoever wrote the folder may have laid."""
         path = self.path(name)
-        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.root)):
-            raise ConfigError(f"{path} is a link that leads out of {self.url}; put the file itself there.")
+        self._require_inside(path)
         return path
+
+    def _place_of(self, name: str) -> Path:
+        """Path of ``name``, which is made, replaced or removed itself, also if it is a link; refused where a link on the way leads out."""
+        path = Path(self.path(name))
+        self._require_inside(path.parent if name else path)
+        return path
+
+    def _require_inside(self, path: str | Path) -> None:
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.root)):
+            raise ConfigError(f"{path} is a link that leads out of {self.url}, or lies behind one; put the file itself there.")
 
     def open_input(self, name: str) -> pa.NativeFile:
         """Open the file. It is not mapped: a mapped file that is cut off while it is read kills the process."""
@@ -59,19 +69,19 @@ class LocalStore:
 
     def size(self, name: str) -> int | None:
         """Bytes of the file ``name``; None if there is no such file."""
-        path = Path(self.path(name))
+        path = Path(self._without_way_out(name))
         return path.stat().st_size if path.is_file() else None
 
     def names(self, folder: str) -> list[str]:
         """Names of the files directly inside ``folder``, sorted."""
         try:
-            return sorted(entry.name for entry in os.scandir(self.path(folder)) if entry.is_file())
+            return sorted(entry.name for entry in os.scandir(self._without_way_out(folder)) if entry.is_file())
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def tree(self, folder: str) -> Iterator[Entry]:
         """Everything below ``folder``; what goes away meanwhile is left out."""
-        for place, folders, files in os.walk(self.path(folder)):
+        for place, folders, files in os.walk(self._without_way_out(folder)):
             for name in (*folders, *files):
                 path = Path(place) / name
                 with suppress(FileNotFoundError):
@@ -84,7 +94,7 @@ class LocalStore:
 
     def put_if_absent(self, name: str, data: bytes) -> None:
         """Write beside, then link: the link fails if the name is taken, whoever took it."""
-        target = Path(self.path(name))
+        target = self._place_of(name)
         with _beside(target) as partial:
             _write(partial, [data])
             try:
@@ -100,7 +110,7 @@ class LocalStore:
 
     def put_pieces(self, name: str, pieces: Pieces) -> None:
         """Write beside, then rename over."""
-        target = Path(self.path(name))
+        target = self._place_of(name)
         with _beside(target) as partial:
             _write(partial, pieces)
             partial.replace(target)
@@ -108,7 +118,7 @@ class LocalStore:
 
     def upload(self, source: Path, name: str) -> None:
         """Copy beside, then rename over."""
-        target = Path(self.path(name))
+        target = self._place_of(name)
         with _beside(target) as partial:
             shutil.copyfile(source, partial)
             _sync(partial)
@@ -117,7 +127,7 @@ class LocalStore:
 
     def move(self, source: str, target: str) -> None:
         """Flush the file to the disk, then rename it."""
-        old, new = Path(self.path(source)), Path(self.path(target))
+        old, new = self._place_of(source), self._place_of(target)
         _make_folder(new.parent)
         _sync(old)
         old.replace(new)
@@ -125,8 +135,8 @@ class LocalStore:
 
     def delete(self, name: str) -> None:
         """Remove a file or folder inside this one."""
-        path = Path(self.path(require_not_all(name, self.url)))
-        if path.is_dir():
+        path = self._place_of(require_not_all(name, self.url))
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
@@ -141,14 +151,24 @@ class LocalStore:
     @contextmanager
     def lock(self, name: str, *, busy: str, lost: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Hold a lock on the file ``name``; the kernel frees it however this process ends."""
-        path = Path(self.path(name))
+        path = self._place_of(name)
         _make_folder(path.parent)
-        with path.open("w") as file:
+        with _opened_itself(path) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise CommitConflict(busy) from None
             yield
+
+
+def _opened_itself(path: Path) -> IO[bytes]:
+    """A file to lock, made if it is not there and left as it is otherwise; ConfigError where a link stands for another one."""
+    try:
+        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "rb+")
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise ConfigError(f"{path} is a link; remove it, since what it leads to is not ours to lock.") from None
 
 
 @contextmanager
@@ -164,16 +184,15 @@ def _beside(target: Path) -> Iterator[Path]:
 
 def _write(path: Path, pieces: Pieces) -> None:
     """Write and flush; what is large is on its way to the disk while the rest is still written."""
-    written = 0
+    written = begun = 0
     with path.open("xb") as file:
         for piece in pieces:
             whole = memoryview(piece)
             for start in range(0, len(whole), BITE_BYTES):
-                bite = whole[start:start + BITE_BYTES]
-                file.write(bite)
-                if len(bite) == BITE_BYTES:
-                    begin_writeback(file.fileno(), start=written, length=len(bite))
-                written += len(bite)
+                written += file.write(whole[start:start + BITE_BYTES])
+                if written - begun >= BITE_BYTES:
+                    begin_writeback(file.fileno(), start=begun, length=written - begun)
+                    begun = written
         file.flush()
         os.fsync(file.fileno())
 

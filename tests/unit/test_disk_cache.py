@@ -101,10 +101,26 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
         _cache(_files(tmp_path / "store", 1, size=1), tmp_path / "cache", limit_mb=1)
 
 
+def test_a_folder_that_is_a_link_is_refused_and_what_is_no_copy_stays(tmp_path: Path) -> None:
+    store, home = _files(tmp_path / "store", 3, size=MB), tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "thesis.txt").write_text("years of work")
+    (home / "notes.part").write_text("more")
+    os.utime(home / "notes.part", (0, 0))
+    (tmp_path / "planted").symlink_to(home)
+    with pytest.raises(ConfigError, match="is a link"):
+        _cache(store, tmp_path / "planted", limit_mb=1)
+    cache = _cache(store, home, limit_mb=1)
+    for number in range(3):
+        cache.open_input(f"file-{number}").close()
+    assert len([path for path in _copies(home) if len(path.name) == 64]) == 1, "room was made"
+    assert {"thesis.txt", "notes.part"} <= {path.name for path in home.iterdir()}
+
+
 def test_a_copy_that_was_never_finished_is_not_read_and_goes(tmp_path: Path) -> None:
     store = _files(tmp_path / "store", 1, size=10)
     cache = _cache(store, tmp_path / "cache", limit_mb=1)
-    left = tmp_path / "cache/.abc.part"
+    left = tmp_path / f"cache/.{'a' * 64}.{'b' * 32}.part"
     left.write_bytes(b"half")
     os.utime(left, (0, 0))
     assert cache.open_input("file-0").read() == bytes(10)

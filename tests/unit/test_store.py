@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sparkring.errors import CommitConflict, ConfigError, DatasetError, DatasetVersionNotFound
+from sparkring.pipelines.data import local_store
 from sparkring.pipelines.data.local_store import LocalStore
 from sparkring.pipelines.data.manifest import Dataset, parse_manifest
 from sparkring.pipelines.data.store import numbered, open_store
@@ -54,11 +57,62 @@ def test_a_writer_that_dies_before_the_commit_leaves_nothing_that_is_read(tmp_pa
     assert numbered(store, "versions") == []
 
 
+def test_what_is_large_goes_to_the_disk_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small its pieces."""
+    begun: list[tuple[int, int]] = []
+    monkeypatch.setattr(local_store, "begin_writeback", lambda _, *, start, length: begun.append((start, length)))
+    pieces = [bytes([number]) * (local_store.BITE_BYTES // 2 + number) for number in range(7)] + [b"7" * 3 * local_store.BITE_BYTES]
+    LocalStore(tmp_path).put_pieces("large", pieces)
+    assert (tmp_path / "large").read_bytes() == b"".join(pieces)
+    assert sum(length for _, length in begun) > sum(map(len, pieces)) - local_store.BITE_BYTES
+    assert all(one[0] + one[1] == other[0] for one, other in itertools.pairwise(begun))
+    assert all(length < 2 * local_store.BITE_BYTES for _, length in begun)
+
+
 def test_names_may_not_lead_out_of_the_store(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "inside")
     for name in ("../outside", "/etc/passwd", "data/../../outside"):
         with pytest.raises(ConfigError, match="leads out of"):
             store.path(name)
+
+
+@pytest.mark.parametrize("act", [
+    lambda store: store.put("data/new", b""), lambda store: store.put_if_absent("data/new", b""),
+    lambda store: store.move("own", "data/new"), lambda store: store.move("data/kept", "own"),
+    lambda store: store.upload(Path(__file__), "data/new"), lambda store: store.delete("data/kept"), lambda store: list(store.tree("data")),
+    lambda store: store.names("data"), lambda store: store.size("data/kept"),
+    lambda store: store.read("data/kept"), lambda store: store.lock("data/lock", busy="").__enter__(),
+], ids=["put", "put if absent", "move in", "move out", "upload", "delete", "tree", "names", "size", "read", "lock"])
+def test_nothing_is_done_behind_a_link_that_leads_out(tmp_path: Path, act: Callable[[LocalStore], object]) -> None:
+    store, elsewhere = LocalStore(tmp_path / "store"), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").write_bytes(b"precious")
+    store.put("own", b"")
+    (tmp_path / "store/data").symlink_to(elsewhere)
+    with pytest.raises(ConfigError, match=r"is a link that leads out of .*, or lies behind one"):
+        act(store)
+    assert [path.name for path in elsewhere.iterdir()] == ["kept"]
+    assert (elsewhere / "kept").read_bytes() == b"precious"
+    (tmp_path / "store/data").unlink()  # the control: so it does where the link stays inside
+    (tmp_path / "store/really").mkdir()
+    (tmp_path / "store/really/kept").write_bytes(b"")
+    (tmp_path / "store/data").symlink_to(tmp_path / "store/really")
+    act(store)
+
+
+def test_a_link_is_removed_or_replaced_itself_and_is_no_lock(tmp_path: Path) -> None:
+    store, elsewhere = LocalStore(tmp_path / "store"), tmp_path / "elsewhere"
+    store.put("own", b"")
+    elsewhere.mkdir()
+    (elsewhere / "kept").write_bytes(b"precious")
+    for name, target in (("folder", elsewhere), ("file", elsewhere / "kept"), ("lock", elsewhere / "kept")):
+        (tmp_path / "store" / name).symlink_to(target)
+    with pytest.raises(ConfigError, match="lock is a link; remove it"), store.lock("lock", busy=""):
+        pass
+    store.delete("folder")
+    store.put("file", b"new")
+    assert store.read("file") == b"new"
+    assert (elsewhere / "kept").read_bytes() == b"precious"
 
 
 def test_numbered_documents_are_sorted_as_numbers(tmp_path: Path) -> None:
