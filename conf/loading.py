@@ -168,7 +168,7 @@ def _complaint(error: ErrorDetails) -> str:
         return f"unknown key {where}{hint} (known here: {', '.join(known)})"
     if error["type"] == "missing":
         return f"{where} is required and has no value; add it to the file or give --set {where}=..."
-    unsaid = isinstance(error["input"], Mapping | BaseModel) or error["type"] == SECRET
+    unsaid = isinstance(error["input"], Mapping | BaseModel) or error["type"] == SECRET or error["loc"][:2] == ("spark", "conf")
     text = repr(error["input"])
     found = "" if unsaid else f" (found {text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + ' ...'})"
     return f"{where or 'value'}: {error['msg'].removeprefix('Value error, ')}{found}"

@@ -31,7 +31,8 @@ def run_ring(fn: Callable[..., Json], *args: Any, num_ranks: int, spark: SparkSe
         num_ranks: Horovod ranks: one process in one Spark slot each, all at once.
         spark: A classic session, or one over Spark Connect.
         config: How to start, join and watch the ranks.
-        left_out: Names of hosts that get no rank if enough others are there; launcher ``horovod.spark`` cannot choose.
+        left_out: Names of hosts that get no rank as long as there are others (``HostsLeftOut`` where those have too few slots);
+            launcher ``horovod.spark`` cannot choose.
     Returns:
         What ``fn`` returned, by rank, as JSON holds it (a tuple comes back as a list). JSON, because nothing that comes over
         a network is unpickled.

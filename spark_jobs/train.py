@@ -171,6 +171,8 @@ class _Run:
         self.store, self.manifest, self.lanes, self.progress = store, manifest, lanes, progress
         self._dataset_url, self._spark, self._work = dataset_url, spark, work
         self._generation = -1
+        self._hears = False
+        """Whether ranks run, or are just being started, that listen to what is said to this generation."""
         self.failed_checkpoints = 0
         """Those that could not be written, of all generations so far."""
 
@@ -198,17 +200,23 @@ class _Run:
         done = self.committed()
         if done >= 0:
             self.progress.note(f"training: going on from the checkpoint after {done} steps")
-        with self.progress.stage("train") as bar, _following(job, bar, self.progress, self._count_failed):
-            results = run_ring(self._work or train_rank, job.model_dump(mode="json"), num_ranks=config.train.num_ranks, spark=self._spark,
-                               config=config.train.ring, left_out=left_out)
+        self._hears = True
+        try:
+            with self.progress.stage("train") as bar, _following(job, bar, self.progress, self._count_failed):
+                results = run_ring(self._work or train_rank, job.model_dump(mode="json"), num_ranks=config.train.num_ranks,
+                                   spark=self._spark, config=config.train.ring, left_out=left_out)
+        finally:
+            self._hears = False
         return TrainSummary.model_validate(results[0])
 
     def _count_failed(self) -> None:
         self.failed_checkpoints += 1
 
-    def ask_to_stop(self) -> None:
+    def ask_to_stop(self) -> bool:
         """See Ring."""
-        ask_to_stop(self.store, self._generation)
+        if self._hears:
+            ask_to_stop(self.store, self._generation)
+        return self._hears
 
     def committed(self) -> int:
         """See Ring."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import date
 from typing import Literal
 
 from pydantic import field_validator
@@ -10,11 +11,12 @@ from pydantic_core import PydanticCustomError
 
 from sparkring.conf.schema.section import LOGIN, SECRET, Positive, Section
 
-_NAME = r"(secret|passw|passphrase|token|(access|account|private|shared)[.]?key)"
+_NAME = r"(secret|passw|passphrase|token(?!iz)|(access|account|private|shared|api)[._-]?key)"
 _WHERE = "(file|path|provider|length|bits|class|enabled)"
 _SECRET_PROPERTY = re.compile(rf"({_NAME}|(pass|pwd)$)(?!.*{_WHERE}$)", re.IGNORECASE)
 """Spark and Hadoop properties whose value is a secret, not where to find one."""
-_SECRET_VALUE = re.compile(rf"({_NAME}|pwd)(?![\w.-]*{_WHERE}\s*=)[\w.-]*\s*=\s*[^\s;&]", re.IGNORECASE)
+_SECRET_VALUE = re.compile(rf"({_NAME}|pwd|\bpass(?=\s*=))(?![\w.-]*{_WHERE}\s*=)[\w.-]*\s*=\s*[^\s;&]|jdbc:\S*:[^/:@\s]+/[^/@\s]+@",
+                           re.IGNORECASE)
 """Values with a secret in them, such as a JVM's -Dtrust.storePassword=... or an address of a database."""
 
 
@@ -40,10 +42,10 @@ class SparkConfig(Section):
     @field_validator("conf", mode="before")
     @classmethod
     def _texts(cls, conf: object) -> object:
-        """Spark takes texts; YAML may say ``true`` or ``4``."""
+        """Spark takes texts; YAML may say ``true``, ``4`` or ``2024-01-01``."""
         if not isinstance(conf, dict):
             return conf
-        return {key: str(value).lower() if isinstance(value, bool) else str(value) if isinstance(value, int | float) else value
+        return {key: str(value).lower() if isinstance(value, bool) else str(value) if isinstance(value, int | float | date) else value
                 for key, value in conf.items()}
 
     @field_validator("conf")

@@ -123,10 +123,8 @@ class _RankTrainer:
         began = time.perf_counter()
         position = start = self._start()
         self._write_start(position)
-        if position.to_judge:
-            position = self._judged(position)
-        while position.epoch < self._config.train.epochs and not self._stopping:
-            position = self._epoch(position)
+        while not self._stopping and (position.to_judge or position.epoch < self._config.train.epochs):
+            position = self._judged(position) if position.to_judge else self._epoch(position)  # one that it went back to, too
         self._saver.finish()
         self._trainee.close()
         finish = partial(self._finish, position, resumed_at=start.steps_done) if self._context.rank == 0 else None

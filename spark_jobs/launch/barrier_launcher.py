@@ -33,7 +33,8 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
                    left_out: Collection[str] = ()) -> list[Json]:
     """Run ``fn`` on the tasks of a barrier stage; see ``run_ring``.
 
-    Spark cannot be told which hosts to take. To leave some out, all slots are asked for, and only tasks elsewhere become ranks.
+    Spark cannot be told which hosts to take. To leave some out, all slots are asked for, and only tasks elsewhere become ranks; where
+    nobody knows how many there are (Spark Connect), none is left out.
 
     Raises:
         HostsLeftOut: there are hosts elsewhere, and too few slots on them.
@@ -42,7 +43,9 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
 
     require_plaintext_allowed(spark, config)
     require_slots(spark, num_ranks=num_ranks, within_s=config.start_timeout_s)
-    num_tasks = max(num_ranks, slots_of(spark) or 0) if left_out else num_ranks
+    slots = slots_of(spark) if left_out else None
+    left_out = left_out if slots is not None else ()
+    num_tasks = max(num_ranks, slots or 0)
     meet_within_s = config.start_timeout_s + LATE_START_S
     launch = Launch(
         num_ranks=num_ranks, left_out=tuple(left_out), payload=cloudpickle.dumps((fn, tuple(args))), token=uuid4().hex,

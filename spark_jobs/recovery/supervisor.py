@@ -76,8 +76,8 @@ class Ring(Protocol):
         """One generation with this config, on no host of ``left_out``."""
         ...
 
-    def ask_to_stop(self) -> None:
-        """Have the generation that runs save and end after the step that it is in."""
+    def ask_to_stop(self) -> bool:
+        """Have the generation that runs save and end after the step that it is in; whether there is one that will hear it."""
         ...
 
     def committed(self) -> int:
@@ -138,7 +138,7 @@ class Supervisor:
                 self._do_without(found)
                 failed = first = False
                 continue
-            except (RingError, StorageError, EnvironmentProblem) as error:
+            except (RingError, EnvironmentProblem, OSError) as error:  # of storage, too
                 self._count(error, first=first)
                 failed, first = True, False
                 continue
@@ -149,9 +149,9 @@ class Supervisor:
                 raise Stopped(f"stopped as asked ({self._stop.reason}) after {summary.steps} steps, which are saved; "
                               "the same command goes on from there.")
 
-    def _count(self, error: RingError | StorageError | EnvironmentProblem, *, first: bool) -> None:
+    def _count(self, error: RingError | EnvironmentProblem | OSError, *, first: bool) -> None:
         """Note a failure; raises it where the run is not to be started again."""
-        refused = first and isinstance(error, NotEnoughSlots | StorageError | EnvironmentProblem)  # nothing broke: it was never there
+        refused = first and (isinstance(error, NotEnoughSlots) or not isinstance(error, RingError))  # nothing broke: it was never there
         if refused or isinstance(error, SparkEnded) or self._stop.asked or not self._config.train.recovery.restarts:
             raise error
         failure = self._describe(error)
@@ -168,17 +168,18 @@ class Supervisor:
     def _do_without(self, found: HostsLeftOut) -> None:
         """Go on with fewer ranks on the other hosts or, where that is not worth it, on those that were left out, too."""
         recovery = self._config.train.recovery
-        train = resized(self._config.train, found.slots, works=self._works) if recovery.shrink else None
-        if train is None or train.num_ranks < recovery.min_ranks:
+        before = self._elsewhere
+        again = before is not None and (before.slots, before.spared) == (found.slots, found.spared)  # knowing that did not help
+        if again or not recovery.shrink or self._shrunk_to(found.slots) is None:
             self._hosts.forgive()
             self._elsewhere = None
-            self._progress.note(f"training: hosts that did not fail have {found.slots} slots, too few to go on; all get ranks again")
+            self._progress.note(f"training: hosts that did not fail have {found.slots} slots, too few to go on; all may get ranks again")
         else:
             self._elsewhere = found
 
     def _committed(self) -> int:
         """As far as storage tells now; else as little as if there were none, which counts as no progress where there was none."""
-        with suppress(StorageError):
+        with suppress(OSError):
             self._last_committed = self._ring.committed()
         return self._last_committed
 
@@ -218,6 +219,8 @@ class Supervisor:
             patience_s = max(recovery.wait_for_slots_s, wanted.ring.start_timeout_s) if hopeless else recovery.wait_for_slots_s
             if time.monotonic() - began >= patience_s or self._stop.wait(LOOK_S):
                 break
+        if self._stop.asked:  # and is to hear that, not of slots
+            return _Width(wanted, wanted=True)
         begun = not first or self._committed() >= 0
         if slots is None or slots >= wanted.num_ranks or not (begun and recovery.shrink):
             return _Width(wanted, wanted=True)  # if there are too few all the same, the launcher says so
@@ -235,9 +238,12 @@ class Supervisor:
     def _usable(self, slots: int | None) -> int | None:
         """Of so many slots those that are not on hosts that are left out, as far as the last launch found out."""
         found = self._elsewhere
-        if found is None or not self._hosts.left_out:
+        if found is None or slots is None:
             return slots
-        return found.slots if slots is None else max(min(slots, found.slots), slots - found.spared)
+        if slots <= found.slots:  # the hosts that were left out may have gone, and what comes may be on others: the next launch finds out
+            self._elsewhere = None
+            return slots
+        return max(found.slots, slots - found.spared)
 
     def _slots(self) -> int | None:
         try:
@@ -264,9 +270,9 @@ class Supervisor:
                     fewer = fewer + 1 if begun and self._must_shrink(width, slots) else 0
                     due = fewer >= FEWER_LOOKS or self._could_grow(width, slots)
                 if self._stop.asked or due:
-                    with suppress(OSError, SparkringError):  # storage that is away for a moment hears it the next time
-                        self._ring.ask_to_stop()
-                        return
+                    with suppress(OSError, SparkringError):  # storage that is away for a moment, or ranks to come, hear it the next time
+                        if self._ring.ask_to_stop():
+                            return
 
         thread = threading.Thread(target=look, name="sparkring-supervisor", daemon=True)
         thread.start()

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from sparkring.pipelines.data.loader import Batch
 from sparkring.pipelines.data.manifest import Dataset
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.checkpoint import Checkpoints
+from sparkring.pipelines.training import trainee
+from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints
 from sparkring.pipelines.training.events import read_events
 from sparkring.pipelines.training.heeding import Heeding
 from sparkring.pipelines.training.job import TrainJob
 from sparkring.pipelines.training.loop import train_rank
+from sparkring.pipelines.training.step import train_step
 from sparkring.spark_jobs.audit import audit
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
-from tests.support.training import largest_difference, train_config, weights_of_run
+from tests.support.training import begin_checkpoints_on_the_dot, largest_difference, train_config, weights_of_run
 
 STEPS = 8
 """Of an epoch."""
 
 
-def _job(dataset: Path, folder: Path, parallel: dict[str, Any], *, epochs: int, generation: int = 0) -> dict[str, Any]:
+def _job(dataset: Path, folder: Path, parallel: dict[str, Any], *, epochs: int, generation: int = 0,
+         **train: Any) -> dict[str, Any]:
     config = train_config(folder, model={"hidden": (16, 8)}, train={
         "num_ranks": 2, "epochs": epochs, "batch_rows": 100, "precision": "float64", "lanes": 24, "parallel": parallel,
-        "optimizer": {"name": "adam", "schedule": "constant"}})
+        "optimizer": {"name": "adam", "schedule": "constant"}, **train})
     return TrainJob(config=config, dataset_url=Dataset(str(dataset)).url, dataset_version=1, run_url=str(folder / "run"),
                     generation=generation, lanes=24).model_dump(mode="json")
 
@@ -45,6 +51,32 @@ def _asked_while_judged(context: RankContext, job: dict[str, Any]) -> Any:
         yield from as_it_was(self, epoch)
 
     Heeding.epoch = asked  # type: ignore[method-assign]
+    return train_rank(context, job)
+
+
+def _goes_back_to_it(context: RankContext, job: dict[str, Any]) -> Any:
+    """Train; what follows the judging is not saved the first time, and the weights become huge before the second step after it."""
+    begin_checkpoints_on_the_dot()
+    commit = Checkpoints.commit
+    calls: list[torch.nn.Module] = []
+    refused: list[CheckpointDocument] = []
+
+    def fails_once(self: Checkpoints, document: CheckpointDocument) -> str:
+        if not refused:
+            refused.append(document)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return commit(self, document)
+
+    def spoils_once(model: torch.nn.Module, *args: Any, **settings: Any) -> Any:
+        calls.append(model)
+        if len(calls) == 2:
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.fill_(1e200)
+        return train_step(model, *args, **settings)
+
+    Checkpoints.commit = fails_once  # type: ignore[method-assign]
+    trainee.train_step = spoils_once  # type: ignore[attr-defined]
     return train_rank(context, job)
 
 
@@ -75,3 +107,18 @@ def test_ranks_that_are_asked_to_stop_while_they_judge_save_and_the_next_ones_ju
     (stopped / "run/result.json").write_text(json.dumps(summary))
     proved = audit(str(stopped / "run"), dataset_url=str(dataset))
     assert (proved.finished, proved.rows, proved.repeated) == (True, 751, 0)
+
+
+def test_a_run_that_goes_back_to_where_it_was_to_judge_judges_again(tmp_path: Path) -> None:
+    dataset, folder = tmp_path / "dataset", tmp_path / "back"
+    write_dataset(dataset, ([400], [351]))
+    job = partial(_job, dataset, folder, {}, epochs=2, on_nonfinite="rollback")
+    run_on_ranks(2, _asked_while_judged, job())
+    summary = run_on_ranks(2, _goes_back_to_it, job(generation=1))[0]
+    assert (summary["interrupted"], summary["steps"]) == (False, 2 * STEPS)
+    back = [record for record in read_events(str(folder / "run")) if record["event"] == "rollback" and record["rank"] == 0]
+    assert [record["steps_done"] for record in back] == [STEPS]  # the control: it did go back there
+    assert [epoch["epoch"] for epoch in _epochs(folder)] == [0, 0, 1]
+    (folder / "run/result.json").write_text(json.dumps(summary))
+    proved = audit(str(folder / "run"), dataset_url=str(dataset))
+    assert (proved.finished, proved.epochs, proved.rows) == (True, 2, 751)

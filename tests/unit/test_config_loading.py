@@ -176,7 +176,8 @@ def test_an_address_without_a_password_is_taken(minimal: str) -> None:
     ("spark.driver.extraJavaOptions", "-Xmx1g -Djavax.net.ssl.trustStorePassword=hunter2"),
     ("spark.hadoop.javax.jdo.option.ConnectionURL", "jdbc:mysql://host/hive?user=hive&password=hunter2"),
     ("spark.hadoop.fs.x.address", "https://me:hunter2@host/x"), ("spark.executorEnv.PGPASS", "hunter2"),
-    ("spark.executorEnv.DB_PWD", "hunter2")])
+    ("spark.executorEnv.DB_PWD", "hunter2"), ("spark.driver.extraJavaOptions", "-Dkeystore.pass=hunter2"),
+    ("spark.driver.extraJavaOptions", "-Dapi_key=hunter2"), ("spark.hadoop.my.url", "jdbc:oracle:thin:me/hunter2@//host/db")])
 def test_a_secret_in_a_property_of_spark_is_refused_and_not_repeated(minimal: str, key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=rf"a config holds no secret, and {key} would stand in the process list") as raised:
         load_config(minimal, [f"spark.conf.{key}={json.dumps(value)}"])
@@ -193,10 +194,19 @@ def test_a_secret_in_the_address_of_a_store_is_refused_and_not_repeated(minimal:
 
 def test_properties_that_only_say_where_a_secret_is_are_taken(minimal: str) -> None:
     taken = {"spark.hadoop.hadoop.security.credential.provider.path": "jceks://hdfs/me/keys.jceks", "spark.kerberos.keytab": "/k.keytab",
-             "spark.driver.extraJavaOptions": "-Djavax.net.ssl.trustStore=/etc/trust.jks -Dtoken.file=/x -XX:+UseG1GC",
+             "spark.driver.extraJavaOptions": "-Djavax.net.ssl.trustStore=/etc/trust.jks -Dtoken.file=/x -Dtokenizer.dir=/m -XX:+UseG1GC",
+             "spark.executorEnv.TOKENIZERS_PARALLELISM": "false",
              "spark.executor.memory": "4g", "spark.hadoop.fs.s3a.aws.credentials.provider": "com.amazonaws.auth.Provider"}
     loaded = load_config(minimal, [f"spark.conf.{key}={json.dumps(value)}" for key, value in taken.items()])
     assert taken.items() <= loaded.spark.conf.items()
+
+
+@pytest.mark.parametrize("key", ["spark.hadoop.fs.s3a.secret.key", "spark.executor.memory"])
+def test_a_property_of_spark_that_is_no_text_is_refused_and_not_repeated(minimal: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"spark.conf.{key}: Input should be a valid string") as raised:
+        load_config(minimal, [f"spark.conf.{key}=[hunter2]"])
+    assert "hunter2" not in str(raised.value)
+    assert load_config(minimal, ["spark.conf.spark.sql.x=2024-01-01"]).spark.conf["spark.sql.x"] == "2024-01-01"  # the control
 
 
 def test_a_config_of_aliases_is_refused_before_it_fills_memory(tmp_path: Path) -> None:

@@ -165,6 +165,13 @@ def test_the_driver_waits_to_hear_how_far_a_run_is(two: Path, monkeypatch: pytes
     assert (run.committed(), answers) == (2, [])
 
 
+def test_nobody_is_asked_to_stop_before_there_are_ranks(two: Path) -> None:
+    run = _Run(open_store(str(two)), "", write_dataset(two / "dataset", ([20],)).manifest(), 24, None, SILENT, None)
+    files = sorted(two.rglob("*"))
+    assert not run.ask_to_stop()
+    assert sorted(two.rglob("*")) == files
+
+
 # -- rows -----------------------------------------------------------------------------------------------------------------
 
 

@@ -68,8 +68,9 @@ class PretendedRing:
             raise end
         return end if isinstance(end, TrainSummary) else end(self)
 
-    def ask_to_stop(self) -> None:
+    def ask_to_stop(self) -> bool:
         self.asked.set()
+        return True
 
     def committed(self) -> int:
         return self.steps
@@ -261,11 +262,11 @@ def test_a_request_that_storage_does_not_take_is_made_again() -> None:
     stop, tried = StopRequest(), []
 
     class Away(PretendedRing):
-        def ask_to_stop(self) -> None:
+        def ask_to_stop(self) -> bool:
             tried.append(1)
             if len(tried) == 1:
                 raise OSError("no route to host")
-            super().ask_to_stop()
+            return super().ask_to_stop()
 
     def until_asked(ring: PretendedRing) -> TrainSummary:
         stop.ask("SIGTERM")
@@ -275,6 +276,40 @@ def test_a_request_that_storage_does_not_take_is_made_again() -> None:
     with pytest.raises(Stopped):
         _supervised(Away(until_asked), stop=stop)
     assert len(tried) == 2
+
+
+def test_a_request_that_comes_before_there_are_ranks_is_made_again_until_they_hear_it() -> None:
+    stop, tried = StopRequest(), []
+
+    class Choosing(PretendedRing):
+        def ask_to_stop(self) -> bool:
+            tried.append(1)
+            return len(tried) > 3 and super().ask_to_stop()
+
+    def until_asked(ring: PretendedRing) -> TrainSummary:
+        stop.ask("SIGTERM")
+        assert ring.asked.wait(10)
+        return SAVED
+
+    with pytest.raises(Stopped):
+        _supervised(Choosing(until_asked), stop=stop)
+    assert len(tried) == 4
+
+
+def test_a_run_that_is_asked_to_stop_while_too_few_slots_are_left_says_that_it_stopped() -> None:
+    stop = StopRequest()
+
+    class Waiting(PretendedRing):
+        def slots(self) -> int | None:
+            if self.widths:
+                stop.ask("SIGTERM")
+                self.available = 0
+            return super().slots()
+
+    ring = Waiting(DIED, DONE, slots=4, committed=20)
+    with pytest.raises(Stopped, match=r"SIGTERM\) before ranks were started"):
+        _supervised(ring, stop=stop, min_ranks=2)
+    assert ring.widths == [4]
 
 
 def test_a_host_that_fails_repeatedly_is_left_out() -> None:
@@ -302,6 +337,28 @@ def test_a_run_does_without_a_host_though_fewer_ranks_are_left_then() -> None:
     assert _supervised(ring) is DONE
     assert ring.widths == [4, 4, 4, 3, 4]
     assert ring.left_out == [(), (), *[("host-b",)] * 3]
+
+
+def test_a_run_grows_again_once_a_host_that_it_did_without_is_replaced() -> None:
+    found = HostsLeftOut(wanted=4, slots=2, spared=2)
+
+    def replaced(ring: PretendedRing) -> TrainSummary:
+        assert not ring.asked_within(5), "the slots of the host that is left out are none to grow to"
+        ring.available = 2
+        assert not ring.asked_within(5), "the host has gone, and no other come"
+        ring.available = 4
+        return SAVED if ring.asked_within(20) else DONE
+
+    ring = PretendedRing(DIED, DIED, found, replaced, DONE, slots=4, committed=20)
+    assert _supervised(ring) is DONE
+    assert ring.widths == [4, 4, 4, 2, 4]
+
+
+def test_a_host_is_taken_back_where_leaving_it_out_ends_one_launch_after_another() -> None:
+    found = HostsLeftOut(wanted=8, slots=3, spared=1)  # says the launcher, and that there are more, who counts slots
+    ring = PretendedRing(DIED, DIED, found, found, DONE, slots=8, committed=20)
+    assert _supervised(ring, num_ranks=8) is DONE
+    assert (ring.widths, ring.left_out[-1]) == ([8, 8, 8, 7, 8], ())
 
 
 @pytest.mark.parametrize("recovery", [{"shrink": False}, {"min_ranks": 4}], ids=str)
@@ -349,16 +406,23 @@ def test_what_was_there_when_the_run_began_may_come_back(problem: SparkringError
         _supervised(PretendedRing(problem, DONE))
 
 
-def test_storage_that_does_not_say_how_far_a_run_is_ends_nothing() -> None:
+@pytest.mark.parametrize("problem", [StorageError("503 Slow Down"), OSError(116, "Stale file handle")], ids=repr)
+def test_storage_that_does_not_say_how_far_a_run_is_ends_nothing(problem: OSError) -> None:
     class Away(PretendedRing):
         def committed(self) -> int:
             if len(self.widths) == 1:
-                raise StorageError("503 Slow Down")
+                raise problem
             return super().committed()
+
+        def run(self, config: Config, left_out: tuple[str, ...]) -> TrainSummary:
+            if len(self.widths) == 1:
+                self.widths.append(config.train.num_ranks)
+                raise problem
+            return super().run(config, left_out)
 
     ring = Away(DIED, DIED, DONE, committed=20)
     assert _supervised(ring) is DONE
-    assert ring.widths == [4] * 3
+    assert ring.widths == [4] * 4
 
 
 def test_what_goes_wrong_in_the_same_words_before_a_rank_has_begun_is_no_bug() -> None:
