@@ -390,9 +390,13 @@ def test_slots_that_take_longer_to_come_back_than_the_run_would_wait_to_shrink_a
     ring = Returning(DIED, DONE, committed=20)
     assert _supervised(ring) is DONE
     assert ring.widths == [4, 4]
-    never = PretendedRing(lambda ring: setattr(ring, "available", 0) or SAVED, slots=4, committed=20)  # type: ignore[func-returns-value]
+
+    def for_good(ring: PretendedRing) -> TrainSummary:
+        ring.available = 0
+        return SAVED
+
     with pytest.raises(NotEnoughSlots):
-        _supervised(never, restarts=0)
+        _supervised(PretendedRing(for_good, slots=4, committed=20))  # the control: they do not come
 
 
 @pytest.mark.parametrize("problem", [StorageError("503 Slow Down"), EnvironmentProblem("a task left the meeting")], ids=repr)
