@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from sparkring.conf.schema import ImageModelConfig, ModelConfig, TabularModelConfig
 from sparkring.errors import ConfigError
 from sparkring.models.blocks import BlockList, WholeModel
-from sparkring.models.dropout import ROW_SEEDS
 from sparkring.models.image import IMAGE, image_blocks
 from sparkring.models.own import own_blocks
 from sparkring.models.tabular import CATEGORICAL, NUMERIC, tabular_blocks
@@ -56,8 +55,7 @@ def list_blocks(config: ModelConfig, shapes: Shapes) -> BlockList:
     """The blocks of the network that ``build_model`` builds; same arguments, same refusals. Of a shipped one none is built."""
     _require_features(config, shapes)
     if config.network is not None:
-        options = config.options | ({"dropout": config.dropout} if config.dropout else {})
-        return own_blocks(config.network, shapes, inputs=(*_inputs(shapes), *([ROW_SEEDS] if config.dropout else [])), options=options,
+        return own_blocks(config.network, shapes, inputs=_inputs(shapes), options=config.options, dropout=config.dropout,
                           per_row=shapes.num_outputs == 1)
     if isinstance(config, TabularModelConfig):
         return tabular_blocks(shapes.num_numeric, shapes.cardinalities, hidden=config.hidden, max_embedding=config.max_embedding,

@@ -2,13 +2,14 @@
 
     torch.nn.Sequential          each of its modules is a block, so that it can be cut between any two
     BlockList, or a BlockRun     as it says
-    any other torch.nn.Module    one block, whose ``forward`` takes the rows' tensors by name
+    any other torch.nn.Module    one block, whose ``forward`` takes the rows' tensors by name; a sequence with a ``forward`` of its own, too
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,52 +17,45 @@ import torch
 from torch import Tensor, nn
 
 from sparkring.errors import ConfigError, nearest
-from sparkring.models.blocks import LOGITS, Block, BlockList, BlockRun
+from sparkring.models.blocks import LOGITS, Block, BlockList, BlockRun, Factory, Result
+from sparkring.models.dropout import ROW_SEEDS
 from sparkring.models.networks import known
-from sparkring.models.sequential import sequential_blocks
+from sparkring.models.sequential import is_chain, materialised, sequential_blocks
 
 NETWORK = "network"
 """The one part of a module that is not cut."""
+_RANDOM = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
+"""Layers that draw while they train, and cannot be told not to."""
 
 
-def own_blocks(name: str, shapes: object, *, inputs: Sequence[str], options: Mapping[str, Any], per_row: bool) -> BlockList:
+def own_blocks(name: str, shapes: object, *, inputs: Sequence[str], options: Mapping[str, Any], dropout: float, per_row: bool) -> BlockList:
     """The blocks of a registered network.
 
     Args:
         name: Under which it is registered.
         shapes: Of the rows.
-        inputs: Names of the tensors that it is to take.
+        inputs: Names of the rows' tensors.
         options: Its own arguments.
+        dropout: Its argument of that name, if it has one; above 0 the network takes ``row_seeds``, too.
         per_row: Whether a row has one answer, which the network may give as a column of one.
     Raises:
         ConfigError: nobody registered it, it takes other arguments or returns something else, or it has layers of which every rank would
             make something else.
     """
-    networks = known()
-    build = networks.get(name)
-    if build is None:
-        raise ConfigError(f"model.network={name}: no network of that name is known here{nearest(name, networks)}; register its function "
-                          "with @sparkring.network before, or name its file: sparkring --networks FILE.py ...")
-    try:
-        inspect.signature(build).bind(shapes, **options)
-    except TypeError as error:
-        raise ConfigError(f"model.network={name}: {error}; its function is {name}{inspect.signature(build)}, called with the shapes of the "
-                          "rows and model.options.") from None
-    make = partial(build, shapes, **options)
+    make = _function(name, shapes, options, dropout)
+    inputs = (*inputs, *([ROW_SEEDS] if dropout else []))
     with torch.random.fork_rng(devices=()):
         made = make()
-    if isinstance(made, BlockRun):
-        return made.block_list
-    if isinstance(made, BlockList):
-        return made
+    finish = _flat if per_row else _as_it_is
+    if isinstance(made, BlockRun | BlockList):
+        return _listed(name, made.block_list if isinstance(made, BlockRun) else made, finish)
     if not isinstance(made, nn.Module):
         raise ConfigError(f"model.network={name} returned a {type(made).__name__}; return a torch.nn.Module or a BlockList.")
     _require_alike_everywhere(name, made)
-    finish = _flat if per_row else _as_it_is
-    anew: Callable[[], nn.Module] = make  # type: ignore[assignment]  # it is called with the same arguments
-    if not isinstance(made, nn.Sequential):
-        return BlockList((Block(NETWORK, {NETWORK: anew}, run=partial(_by_name, tuple(inputs), finish), reads=tuple(inputs),
-                                writes=(LOGITS,)),), inputs=tuple(inputs))
+    anew: Factory = make  # type: ignore[assignment]  # it is called with the same arguments
+    if not is_chain(made):
+        return BlockList((Block(NETWORK, {NETWORK: partial(_anew, anew)}, run=partial(_by_name, _named(name, made, inputs), finish),
+                                reads=inputs, writes=(LOGITS,)),), inputs=inputs)
     if len(inputs) != 1:
         names = ", ".join(inputs)
         raise ConfigError(f"model.network={name} is a torch.nn.Sequential, which takes one tensor, and these rows have {names}; return a "
@@ -69,20 +63,86 @@ def own_blocks(name: str, shapes: object, *, inputs: Sequence[str], options: Map
     return sequential_blocks(made, reads=inputs[0], anew=anew, finish=finish)
 
 
-def _require_alike_everywhere(name: str, made: nn.Module) -> None:
-    for path, module in made.named_modules():
+def _function(name: str, shapes: object, options: Mapping[str, Any], dropout: float) -> Callable[[], object]:
+    """The registered function with all its arguments."""
+    networks = known()
+    build = networks.get(name)
+    if build is None:
+        raise ConfigError(f"model.network={name}: no network of that name is known here{nearest(name, networks)}; register its function "
+                          "with @sparkring.network before, or name its file: sparkring --networks FILE.py ...")
+    if dropout or "dropout" in inspect.signature(build).parameters:  # without dropout, too: as a model that was trained with it predicts
+        options = {**options, "dropout": dropout}
+    try:
+        inspect.signature(build).bind(shapes, **options)
+    except TypeError as error:
+        raise ConfigError(f"model.network={name}: {error}; its function is {name}{inspect.signature(build)}, called with the shapes of the "
+                          "rows and model.options.") from None
+    return partial(build, shapes, **options)
+
+
+def _listed(name: str, blocks: BlockList, finish: Callable[[Tensor], Tensor]) -> BlockList:
+    """Blocks as they were given, but that the last one to write the logits may give them as a column."""
+    with torch.device("meta"), torch.random.fork_rng(devices=()):
+        for part, factory in {part: factory for block in blocks for part, factory in block.parts.items()}.items():
+            _require_alike_everywhere(name, factory(), prefix=part)
+    output = blocks.outputs[0]
+    last = max((place for place, block in enumerate(blocks) if output in block.writes), default=-1)
+    return replace(blocks, blocks=tuple(
+        replace(block, run=partial(_finishing, finish, block.writes.index(output), block.run, output)) if place == last else block
+        for place, block in enumerate(blocks)))
+
+
+def _require_alike_everywhere(name: str, made: nn.Module, prefix: str = "") -> None:
+    for path, module in made.named_modules(prefix=prefix):
         where = f"model.network={name} holds a {type(module).__name__} ({path or 'itself'})"
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001 - torch has no public name for all of them
+        tracks = isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats  # noqa: SLF001 - no public name
+        if tracks or isinstance(module, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001 - the same
             raise ConfigError(f"{where}, whose statistics would be those of one rank's rows; take LayerNorm, GroupNorm or "
                               "sparkring.models.batch_norm.StepBatchNorm.")
-        p = getattr(module, "p", 0.0) if isinstance(module, nn.modules.dropout._DropoutNd) else getattr(module, "dropout", 0.0)  # noqa: SLF001
-        if isinstance(p, float) and p > 0:
+        p = _share_dropped(module)
+        if p > 0:
             raise ConfigError(f"{where} with dropout {p:g}, of which every rank would drop something else; take "
                               "sparkring.models.dropout.RowDropout, or set it to 0.")
+        if isinstance(module, _RANDOM):
+            raise ConfigError(f"{where}, which every rank would draw otherwise; take a layer that draws nothing.")
+
+
+def _share_dropped(module: nn.Module) -> float:
+    """By torch's own layers, from a generator of the process."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):  # noqa: SLF001 - torch has no public name for all of them
+        return module.p
+    return float(module.dropout) if isinstance(module, nn.MultiheadAttention | nn.RNNBase) else 0.0
+
+
+def _named(name: str, made: nn.Module, inputs: Sequence[str]) -> tuple[str, ...]:
+    """By what names ``forward`` takes the tensors; seeds that it wants and that are not there stand last, for None."""
+    takes = inspect.signature(made.forward)
+    names = (*inputs, *([ROW_SEEDS] if ROW_SEEDS in takes.parameters and ROW_SEEDS not in inputs else []))
+    try:
+        takes.bind(**dict.fromkeys(names))
+    except TypeError as error:
+        raise ConfigError(f"model.network={name}: {error}; its forward{takes} is called with {', '.join(inputs)} by name"
+                          f"{', as model.dropout is above 0' if ROW_SEEDS in inputs else ''}.") from None
+    return names
+
+
+def _anew(anew: Factory) -> nn.Module:
+    return materialised(NETWORK, anew())
 
 
 def _by_name(names: Sequence[str], finish: Callable[[Tensor], Tensor], parts: Sequence[nn.Module], *tensors: Tensor) -> Tensor:
-    return finish(parts[0](**dict(zip(names, tensors, strict=True))))
+    return finish(parts[0](**(dict.fromkeys(names) | dict(zip(names, tensors, strict=False)))))
+
+
+def _finishing(finish: Callable[[Tensor], Tensor], place: int, run: Callable[..., Result], output: str,
+               parts: Sequence[nn.Module], *tensors: Tensor) -> Result:
+    """Run a block, and do so with that one of what it returns."""
+    result = run(parts, *tensors)
+    if isinstance(result, Tensor):
+        return finish(result)
+    if isinstance(result, Mapping):
+        return {**result, output: finish(result[output])} if output in result else result
+    return [finish(tensor) if number == place else tensor for number, tensor in enumerate(result)]
 
 
 def _flat(logits: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -27,10 +28,16 @@ def blocks_of(model: nn.Module) -> BlockList:
     """
     if isinstance(model, BlockRun):
         return model.block_list
-    if isinstance(model, nn.Sequential):
+    if is_chain(model):
         return sequential_blocks(model)
     raise ConfigError(f"{type(model).__name__} cannot be cut into stages: it lists no blocks. Make it a torch.nn.Sequential, or derive it "
                       "from sparkring.models.blocks.BlockRun.")
+
+
+def is_chain(model: nn.Module) -> TypeGuard[nn.Sequential]:
+    """Whether a model is its modules in turn and nothing beside: a class of the user's may have a ``forward`` or weights of its own."""
+    return (isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward
+            and not model._parameters and not model._buffers)  # noqa: SLF001 - its own, not those of its modules
 
 
 def sequential_blocks(model: nn.Sequential, *, reads: str = X, writes: str = LOGITS, anew: Callable[[], nn.Module] | None = None,
@@ -53,25 +60,30 @@ def sequential_blocks(model: nn.Sequential, *, reads: str = X, writes: str = LOG
                           "(sparkring.models.blocks), so that a cut between them keeps it one.")
     last = len(children) - 1
     return BlockList(tuple(
-        Block(name, {name: partial(_made, name, child) if anew is None else partial(_made_anew, name, anew)},
+        Block(name, {name: partial(materialised, name, child) if anew is None else partial(_made_anew, name, anew)},
               run=partial(_finished, finish) if finish and place == last else in_turn,
               reads=(X if place else reads,), writes=(X if place < last else writes,))
         for place, (name, child) in enumerate(children)), inputs=(reads,))
 
 
 def _made_anew(name: str, anew: Callable[[], nn.Module]) -> nn.Module:
-    return _made(name, anew().get_submodule(name))
+    return materialised(name, anew().get_submodule(name))
 
 
 def _finished(finish: Callable[[Tensor], Tensor], parts: Sequence[nn.Module], x: Tensor) -> Tensor:
     return finish(in_turn(parts, x))
 
 
-def _made(name: str, child: nn.Module) -> nn.Module:
-    """The module itself, or one with memory and fresh weights if it is a sketch on the meta device."""
+def materialised(name: str, child: nn.Module) -> nn.Module:
+    """The module itself, or one with memory and fresh weights if it is a sketch on the meta device.
+
+    Raises:
+        ConfigError: it is a sketch that does not say how its weights are drawn.
+    """
     if not any(tensor.is_meta for tensor in chain(child.parameters(), child.buffers())):
         return child
     made = copy.deepcopy(child).to_empty(device=torch.get_default_device())
+    _tie(made, child)
     for path, module in made.named_modules(prefix=name):
         if any(True for _ in chain(module.parameters(recurse=False), module.buffers(recurse=False))):
             reset = getattr(module, "reset_parameters", None)
@@ -80,3 +92,11 @@ def _made(name: str, child: nn.Module) -> nn.Module:
                                   "draws its initial weights.")
             reset()
     return made
+
+
+def _tie(made: nn.Module, sketch: nn.Module) -> None:
+    """Make one parameter again of those that are one in the sketch, each of which got memory of its own."""
+    first: dict[int, nn.Parameter] = {}
+    for path, parameter in sketch.named_parameters(remove_duplicate=False):
+        owner, _, leaf = path.rpartition(".")
+        setattr(made.get_submodule(owner), leaf, first.setdefault(id(parameter), made.get_parameter(path)))

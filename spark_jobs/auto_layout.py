@@ -1,7 +1,7 @@
 """``train.parallel: auto``: the planner chooses the layout, by what it measures on the ranks that are to train.
 
     measure     a short ring, before the one that trains; what it found is kept beside the run
-    reuse       the next start asks its ranks only whether they are on machines of the same kinds
+    reuse       the next start asks its ranks only whether they are on machines of the same kinds, and together on them as before
     choose      the fastest layout that fits memory, and whose micro-batches take whole lanes; kept there, too, for who
                 evaluates and generates by stages later
 """
@@ -65,7 +65,7 @@ class LayoutChooser:
         model, cluster = measured(config, self._manifest, ranks)
         best = best_layout(model, cluster, world=config.train.num_ranks, batch_rows=config.train.batch_rows,
                            fixed=settled(config.train, lanes=self._lanes))
-        self._tell_of_too_few(config.train)
+        self._tell_of_ranks(config.train)
         self._progress.note(f"training: planned {describe(best.candidate)} of {best.candidate.micro_batches} micro-batches, "
                             f"{1e3 * best.seconds:.3g} ms a step: {best.reason}")
         train = with_layout(config.train, best)
@@ -73,11 +73,12 @@ class LayoutChooser:
         self._store.put(PROFILE, json.dumps({"of": subject, "ranks": ranks, "chosen": chosen}).encode())
         return Choice(config.model_copy(update={"train": train}), best.seconds)
 
-    def _tell_of_too_few(self, train: TrainConfig) -> None:
+    def _tell_of_ranks(self, train: TrainConfig) -> None:
         wanted = settled(train).num_ranks
-        if wanted > train.num_ranks:
+        if wanted and wanted != train.num_ranks:
+            but = "planned without them" if wanted > train.num_ranks else "the others get nothing to do"
             self._progress.note(f"training: parallel.replicas={list(train.parallel.replicas)} take {wanted} ranks, and there are "
-                                f"{train.num_ranks}; planned without them")
+                                f"{train.num_ranks}; {but}")
 
     def _profile(self, config: Config, spark: SparkSession, subject: dict[str, Any]) -> Sequence[RankProfile]:
         """What the ranks measure, or measured before."""
@@ -85,9 +86,9 @@ class LayoutChooser:
         from sparkring.spark_jobs.ring import run_ring
 
         known = known_profile(self._store, subject)
-        machines = [rank["machine"] for rank in known] if known else None
+        places = [(rank["machine"], rank["hosts"][number]) for number, rank in enumerate(known)] if known else None
         with self._progress.stage("measure"):
-            ranks: list[Any] = run_ring(profile_rank, config.model_dump(mode="json"), self._dataset_url, self._manifest.version, machines,
+            ranks: list[Any] = run_ring(profile_rank, config.model_dump(mode="json"), self._dataset_url, self._manifest.version, places,
                                         num_ranks=config.train.num_ranks, spark=spark, config=config.train.ring)
         return known if known and ranks[0] is None else ranks
 
@@ -127,8 +128,11 @@ def known_profile(store: Store, subject: dict[str, Any]) -> Sequence[RankProfile
 
 def profiled(config: Config, manifest: Manifest) -> dict[str, Any]:
     """All that a profile depends on, but for the machines."""
-    train = config.train
+    from sparkring.pipelines.training.profile import described, sketch
+
+    train, (blocks, _) = config.train, described(config, manifest)
     return {"code_version": __version__, "content_id": manifest.content_id, "model": config.model.model_dump(mode="json"),
+            "blocks": sketch(blocks),
             "train": train.model_dump(mode="json", include={"num_ranks", "batch_rows", "precision", "optimizer"}),
             "ring": train.ring.model_dump(mode="json", include={"threads_per_rank", "shared_memory", "device"})}
 

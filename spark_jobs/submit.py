@@ -118,9 +118,9 @@ def make_submission(config: Config, job: Job, *, folder: Path, package: Path | N
     in_cluster = spark.conf.get(DEPLOY_MODE, "client") == "cluster"
     if not spark.master.startswith("local"):
         _require_paths(config, in_cluster=in_cluster)
-    documents = {"job.yaml": _document(config)} | {path.name: path.read_bytes() for path in networks}
-    if len(documents) <= len(networks):
-        raise ConfigError(f"--networks {', '.join(map(str, networks))}: staged side by side, two would have the same name; rename one.")
+    # Named so that none is another's, or what an import finds.
+    files = {f"networks-{number}-{path.name}": path.read_bytes() for number, path in enumerate(networks)}
+    documents = {"job.yaml": _document(config), **files}
     staged = _stage(folder, {f"sparkring-{__version__}.zip": _archive(package), MAIN_NAME: MAIN.encode(), **documents})
     # In a container, --files lie in the working directory.
     document, *own = [name if in_cluster else str(staged / name) for name in documents]

@@ -7,6 +7,7 @@ What the planner makes of it is in ``profile_fit.py``.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +65,7 @@ def profile_rows(config: Config) -> tuple[int, int]:
 
 
 def profile_rank(context: RankContext, document: Mapping[str, object], dataset_url: str, version: int,
-                 machines: Sequence[str] | None = None) -> RankProfile | None:
+                 places: Sequence[tuple[str, int]] | None = None) -> RankProfile | None:
     """Measure blocks and links on one rank; what the ring launcher starts.
 
     Args:
@@ -72,9 +73,9 @@ def profile_rank(context: RankContext, document: Mapping[str, object], dataset_u
         document: The config.
         dataset_url: Whose rows' shapes are taken; no row is read.
         version: Of the dataset.
-        machines: By rank, on what kinds of hosts this was measured before.
+        places: By rank, on what kind of host this was measured before, and the host's number.
     Returns:
-        What was measured; None on all ranks where all of them are on such hosts again.
+        What was measured; None on all ranks where all of them are on such hosts again, and as many on each.
     """
     config = Config.model_validate(document)
     manifest = Dataset(dataset_url).manifest(version)
@@ -87,7 +88,8 @@ def profile_rank(context: RankContext, document: Mapping[str, object], dataset_u
                       optimizer=config.train.optimizer, dtype=precision(config))
     against = _answers(manifest, shapes)
     with Communicator(context, extra_sets=[*extra_sets(context), *shard_groups(context, blocks)], hops=True) as communicator:
-        if communicator.agree(mine=machines is not None and machines[context.rank] == machine(), name="profile.machines"):
+        as_before = places is not None and tuple(places[context.rank]) == (machine(), context.hosts[context.rank])
+        if communicator.agree(mine=as_before, name="profile.places"):
             return None
         seconds = time_blocks(subject, against(loss_of(manifest.task, manifest.preprocessing)))
         shards = time_shards(communicator, subject, lambda reducer: against(Shards(reducer, (), manifest).loss_sum))
@@ -102,6 +104,18 @@ def described(config: Config, manifest: Manifest) -> tuple[BlockList, Shapes]:
     """The model's blocks, none of them built, and the shapes of its rows."""
     shapes = shapes_of(manifest.task, manifest.preprocessing)
     return list_blocks(config.model, shapes), shapes
+
+
+def sketch(blocks: BlockList) -> str:
+    """A digest of what blocks are made of, none of it built: layers, sizes and names, though not what they compute with them."""
+    digest = hashlib.blake2b(digest_size=16)
+    with torch.device("meta"), torch.random.fork_rng(devices=()):
+        for block in blocks:
+            for name, factory in block.parts.items():
+                part = factory()
+                sizes = [(path, tuple(parameter.shape)) for path, parameter in part.named_parameters()]
+                digest.update(f"{block.name} {block.reads} {block.writes} {name} {part!r} {sizes}\n".encode())
+    return digest.hexdigest()
 
 
 def machine() -> str:

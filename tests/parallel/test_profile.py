@@ -16,10 +16,10 @@ from tests.support.ranks import run_on_ranks
 from tests.support.token_dataset import write_token_dataset
 
 
-def profiled(context: RankContext, document: dict[str, Any], url: str, machines: list[str] | None = None) -> Any:
+def profiled(context: RankContext, document: dict[str, Any], url: str, places: list[tuple[str, int]] | None = None) -> Any:
     from sparkring.pipelines.training.profile import profile_rank
 
-    return profile_rank(context, document, url, 1, machines)
+    return profile_rank(context, document, url, 1, places)
 
 
 @pytest.mark.parallel
@@ -57,11 +57,14 @@ def test_a_decoder_is_measured_in_shards_too_and_known_machines_are_not_measured
     config = Config.model_validate(MINIMAL | {"model": {"kind": "text", "width": 8, "layers": 1, "heads": 2},
                                               "train": {"num_ranks": 2, "batch_rows": 64, "memory_mb": 10}})
     document = config.model_dump(mode="json")
-    ranks = run_on_ranks(2, profiled, document, dataset.url, ["another machine", machine()])
+    ranks = run_on_ranks(2, profiled, document, dataset.url, [("another machine", 0), (machine(), 0)])
     model, cluster = measured(config, dataset.manifest(1), ranks)
     assert list(model.shards) == [2]
     whole, half = model.blocks[1], model.shards[2][1]
     assert whole.parameter_bytes / 2 < half.parameter_bytes < 0.6 * whole.parameter_bytes, "norms are on both"
     assert half.forward.at(32) > 0
     assert {each.candidate.shards for each in plan(model, cluster, world=2, batch_rows=64)} == {1, 2}
-    assert run_on_ranks(2, profiled, document, dataset.url, [rank["machine"] for rank in ranks]) == [None, None]
+    before = [(rank["machine"], 0) for rank in ranks]
+    assert run_on_ranks(2, profiled, document, dataset.url, before) == [None, None]
+    apart = run_on_ranks(2, profiled, document, dataset.url, before, hosts=(0, 1))
+    assert [rank["hosts"] for rank in apart] == [[0, 1]] * 2, "of machines that are known, but one a rank now"

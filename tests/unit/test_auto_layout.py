@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from sparkring.conf.loading import load_config
 from sparkring.conf.schema import TrainConfig
-from sparkring.errors import ConfigError
+from sparkring.errors import ConfigError, LayoutRefused
+from sparkring.models import networks
 from sparkring.pipelines.data.store import open_store
 from sparkring.pipelines.parallel.planner.cost_model import BlockProfile, Cluster, Hop, Line, Links, ModelProfile, SumCost
 from sparkring.pipelines.parallel.planner.enumerate import Fixed
@@ -74,10 +78,30 @@ def test_stages_that_were_given_are_cut_by_time_and_so_that_they_fit() -> None:
         cuts[name] = with_layout(train, plan).parallel.cut
     assert cuts == {"even": (3, 1), "slow": (2, 2), "tight": (3, 1)}
     fewer = best_layout(BLOCKS, DEAR_SUMS, world=2, batch_rows=64, fixed=settled(train))
+    with pytest.raises(LayoutRefused, match=r"shards can be none here, on one host, and the model has 4 blocks; give other"):
+        best_layout(BLOCKS, DEAR_SUMS, world=4, batch_rows=64, fixed=Fixed(replicas=(1, 1), shards=2))
     assert fewer.candidate.num_ranks <= 2, "where they take more ranks than there are, any layout may be chosen"
 
 
-def test_a_profile_holds_for_the_same_model_batch_and_ranks_alone(tmp_path: Path) -> None:
+def _own(*layers: nn.Module) -> Callable[..., nn.Module]:
+    def own(_shapes: object) -> nn.Module:
+        return Whole(*layers)
+
+    return own
+
+
+class Whole(nn.Module):
+    """Of numbers and categories."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, numeric: torch.Tensor, categorical: torch.Tensor) -> torch.Tensor:
+        return numeric.sum(1) + categorical.sum(1)
+
+
+def test_a_profile_holds_for_the_same_model_batch_and_ranks_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = write_dataset(tmp_path / "dataset", [[64]])
     path, store = write(tmp_path, "tiny.yaml", MINIMAL | {"train": {"num_ranks": 4}}), open_store(str(tmp_path / "run"))
 
@@ -90,6 +114,15 @@ def test_a_profile_holds_for_the_same_model_batch_and_ranks_alone(tmp_path: Path
     for other in ("train.num_ranks=3", "train.batch_rows=99", "model.hidden=[8]", "train.optimizer.name=sgd",
                   "train.ring.threads_per_rank=2"):
         assert known(other) is None, other
+    monkeypatch.setattr(networks, "_KNOWN", {})
+    own = ("model={kind: tabular, network: own}",)
+    networks.network(_own(nn.ReLU()))
+    store.put(PROFILE, json.dumps({"of": profiled(load_config(path, own), dataset.manifest(1)), "ranks": ["figures"]}).encode())
+    networks.network(_own(nn.ReLU()))
+    assert known(*own) == ["figures"]
+    for layers in ([nn.Tanh()], [nn.ReLU(), nn.Linear(4, 4)]):
+        networks.network(_own(*layers))
+        assert known(*own) is None, "a function of that name that makes something else"
     store.put(PROFILE, b"half of a docum")
     assert known() is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from sparkring.conf.schema.model import ImageModelConfig, TabularModelConfig
 from sparkring.errors import ConfigError
 from sparkring.models import networks
 from sparkring.models.blocks import LOGITS, Block, BlockList, StageModule, X
-from sparkring.models.build import Shapes, build_model, list_blocks
+from sparkring.models.build import Shapes, build_model, list_blocks, without_dropout
 from sparkring.models.dropout import ROW_SEEDS, RowDropout
+from sparkring.models.sequential import blocks_of
+from sparkring.spark_jobs import network_files
 from sparkring.spark_jobs.network_files import register_file, registered_files
 
 NUMBERS = Shapes(num_numeric=3)
@@ -24,6 +27,7 @@ BOTH = Shapes(num_numeric=3, cardinalities=(5,))
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(networks, "_KNOWN", {})
+    monkeypatch.setattr(network_files, "_FILES", [])
 
 
 def wide(shapes: Shapes, *, width: int = 4) -> nn.Sequential:
@@ -48,6 +52,50 @@ def dropping(shapes: Shapes, *, dropout: float = 0.0) -> BlockList:
                       Block("1", {"1": lambda: RowDropout(dropout, place="1")}, reads=(X, *seeds)),
                       Block("2", {"2": lambda: nn.Linear(4, 1)}, run=lambda parts, x: parts[0](x)[:, 0], writes=(LOGITS,))),
                      inputs=("numeric", *seeds))
+
+
+def listed(first: nn.Module) -> BlockList:
+    """Answers with a column."""
+    return BlockList((Block("a", {"a": lambda: first}, reads=("numeric",)),
+                      Block("b", {"b": lambda: nn.Linear(3, 1)}, writes=(LOGITS,))), inputs=("numeric",))
+
+
+class Scaled(nn.Sequential):
+    """A sequence that computes something else than its modules in turn."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(3, 3), nn.Linear(3, 1))
+        self.scale = nn.Parameter(torch.full((1,), 2.0))
+
+    def forward(self, numeric: Tensor) -> Tensor:
+        logits: Tensor = self[1](numeric + self[0](numeric)) * self.scale
+        return logits
+
+
+class Tied(nn.Module):
+    """Two layers of one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+
+    def forward(self, numeric: Tensor) -> Tensor:
+        logits: Tensor = self.second(self.first(numeric)).sum(1)
+        return logits
+
+
+class Dropping(nn.Module):
+    """Drops by row."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout  # not torch's own layer: what it does with that is its own
+        self.drop, self.head = RowDropout(dropout, place="network.drop"), nn.Linear(3, 1)
+
+    def forward(self, numeric: Tensor, row_seeds: Tensor | None) -> Tensor:
+        logits: Tensor = self.head(self.drop(numeric, row_seeds))
+        return logits
 
 
 def test_a_sequence_is_cut_between_its_modules_and_drawn_alike_wherever() -> None:
@@ -104,6 +152,15 @@ def test_blocks_are_taken_as_they_are_and_dropout_goes_by_row() -> None:
     pytest.param(lambda _: nn.Sequential(nn.Linear(3, 1)), {}, BOTH,
                  r"takes one tensor, and these rows have numeric, categorical; return a module whose forward\(numeric, categorical\)",
                  id="a sequence for two tensors"),
+    pytest.param(lambda _: nn.Sequential(nn.Linear(3, 4), nn.RReLU()), {}, NUMBERS, r"holds a RReLU \(1\), which every rank would draw",
+                 id="slopes that are drawn"),
+    pytest.param(lambda _: nn.Sequential(nn.InstanceNorm1d(3, track_running_stats=True)), {}, NUMBERS,
+                 r"holds a InstanceNorm1d \(0\), whose statistics", id="instance norm that keeps statistics"),
+    pytest.param(lambda _: listed(nn.Dropout(0.1)), {}, NUMBERS, r"holds a Dropout \(a\) with dropout 0.1", id="dropout in a list"),
+    pytest.param(lambda _: listed(nn.BatchNorm1d(3)), {}, NUMBERS, r"holds a BatchNorm1d \(a\), whose", id="batch norm in a list"),
+    pytest.param(lambda _, dropout: Both(BOTH) if dropout else None, {"dropout": 0.5}, BOTH,
+                 r"its forward\(.*\).* is called with numeric, categorical, row_seeds by name, as model.dropout is above 0",
+                 id="no seeds for dropout"),
     pytest.param(lambda _: 5, {}, NUMBERS, r"returned a int; return a torch.nn.Module or a BlockList", id="no module"),
     pytest.param(lambda _shapes, _width: None, {"options": {"depth": 3}}, NUMBERS, r"its function is made\(_shapes, _width\), called with",
                  id="other options"),
@@ -158,3 +215,59 @@ def test_a_file_registers_what_it_decorates_or_says_why_not(tmp_path: Path) -> N
             other.write_text(text, encoding="utf-8")
         with pytest.raises(ConfigError, match=message):
             register_file(other)
+
+
+def _scaled(_shapes: Shapes) -> nn.Module:
+    return Scaled()
+
+
+def _dropping(_shapes: Shapes, *, dropout: float) -> nn.Module:
+    return Dropping(dropout)
+
+
+def _listed(_shapes: Shapes) -> BlockList:
+    return listed(nn.Identity())
+
+
+def test_a_sequence_with_a_forward_of_its_own_is_not_taken_apart() -> None:
+    networks.network(_scaled)
+    model = build_model(TabularModelConfig(network="_scaled"), NUMBERS)
+    rows = torch.randn(5, 3)
+    inner = model.get_submodule("network")
+    assert isinstance(inner, Scaled)
+    torch.testing.assert_close(model(numeric=rows), inner(rows)[:, 0])
+    with pytest.raises(ConfigError, match="Scaled cannot be cut into stages: it lists no blocks"):
+        blocks_of(Scaled())
+    assert len(blocks_of(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1)))) == 2  # the control
+
+
+def test_a_network_with_dropout_predicts_without_it() -> None:
+    networks.network(_dropping)
+    config = TabularModelConfig(network="_dropping", dropout=0.5)
+    trained = build_model(config, NUMBERS)
+    rows, seeds = torch.randn(64, 3), torch.arange(64)
+    predicts = build_model(without_dropout(config), NUMBERS)
+    predicts.load_state_dict(trained.state_dict())
+    expected = predicts(numeric=rows)
+    torch.testing.assert_close(expected, predicts.get_submodule("network.head")(rows)[:, 0])
+    assert not torch.allclose(trained(numeric=rows, row_seeds=seeds), expected)  # the control: while it trains, it drops
+
+
+def test_blocks_may_answer_with_a_column() -> None:
+    networks.network(_listed)
+    assert build_model(TabularModelConfig(network="_listed"), NUMBERS)(numeric=torch.randn(5, 3)).shape == (5,)
+
+
+@pytest.mark.parametrize("made", [pytest.param(Tied, id="one block"), pytest.param(lambda: nn.Sequential(Tied()), id="in a sequence")])
+def test_a_sketch_gets_memory_and_its_tied_weights_stay_one(made: Callable[[], nn.Module]) -> None:
+    def sketched(_shapes: Shapes) -> nn.Module:
+        with torch.device("meta"):
+            return made()
+
+    networks.network(sketched)
+    model = build_model(TabularModelConfig(network="sketched"), NUMBERS)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 9 + 3 + 3
+    assert model(numeric=torch.randn(5, 3)).shape == (5,)
+    state = model.state_dict()
+    first, second = (next(state[name] for name in state if name.endswith(f"{layer}.weight")) for layer in ("first", "second"))
+    assert first.data_ptr() == second.data_ptr()

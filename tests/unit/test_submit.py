@@ -67,6 +67,19 @@ def test_with_the_driver_here_the_config_is_named_by_its_path(tmp_path: Path) ->
     assert made.command[-1] == str(made.folder / "job.yaml")
 
 
+def test_networks_go_along_under_names_that_are_nobody_else_s(tmp_path: Path) -> None:
+    files = [tmp_path / "a/job.py", tmp_path / "b/job.py", tmp_path / "torch.py"]
+    for number, file in enumerate(files):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"x = {number}", encoding="utf-8")
+    made = make_submission(load_config("yarn/flights", [CLUSTER]), Job.TRAIN, folder=tmp_path / "staged", networks=files)
+    names = options(made)["--networks"]
+    assert [(made.folder / name).read_text(encoding="utf-8") for name in names] == ["x = 0", "x = 1", "x = 2"]
+    assert options(made)["--files"] == [",".join(str(made.folder / name) for name in ("job.yaml", *names))]
+    assert "main()" in (made.folder / "job.py").read_text(encoding="utf-8")
+    assert not any(Path(name).stem.isidentifier() for name in names), "an import could find it"
+
+
 def test_what_is_staged_is_the_config_and_the_code_that_run_here(tmp_path: Path) -> None:
     config = load_config("yarn/flights", ["train.epochs=7"])
     made = make_submission(config, Job.TRAIN, folder=tmp_path / "staged")

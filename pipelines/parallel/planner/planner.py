@@ -82,8 +82,10 @@ def best_layout(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows
     """
     plans = plan(model, cluster, world=world, batch_rows=batch_rows, fixed=fixed)
     if not plans:
-        raise LayoutRefused(f"no layout on up to {world} ranks has {fixed.describe()} for {batch_rows} rows a step; "
-                            "give another train.parallel.micro_batches, or leave it out.")
+        remedy = (f"shards can be {', '.join(map(str, sorted(model.shards))) or 'none'} here, on one host, and the model has "
+                  f"{len(model.blocks)} blocks; give other train.parallel.replicas, shards or micro_batches, or leave them out."
+                  if fixed.replicas else "give another train.parallel.micro_batches, or leave it out.")
+        raise LayoutRefused(f"no layout on up to {world} ranks has {fixed.describe()} for {batch_rows} rows a step; {remedy}")
     if plans[0].priced.refused:
         nearest = min(plans, key=lambda each: max(memory.total for memory in each.priced.memory))
         raise LayoutRefused(f"no layout on up to {world} ranks can be used: the smallest, {describe(nearest.candidate)}, "
