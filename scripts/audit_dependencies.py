@@ -4,7 +4,8 @@
 
 Exit code 0: nothing known, or every finding has an exception that has not expired; 1: a finding without one; 2: the lock or the
 exceptions cannot be read. Where the service cannot be reached nothing was audited: that is said, and is no failure, since a
-build without the network is none either. Uses Python's standard library alone, so that it also runs before anything is installed.
+build without the network is none either; with --require it is one (3). Uses Python's standard library alone, so that it also runs
+before anything is installed.
 """
 
 from __future__ import annotations
@@ -121,6 +122,7 @@ def main() -> int:
     parser.add_argument("--lock", type=Path, default=ROOT / "uv.lock")
     parser.add_argument("--exceptions", type=Path, default=ROOT / "scripts" / "audit_exceptions.toml")
     parser.add_argument("--service", default=SERVICE)
+    parser.add_argument("--require", action="store_true", help="fail (3) where the service cannot be asked, e.g. before a release")
     asked = parser.parse_args()
     try:
         packages, excuses, without_hash = locked_packages(asked.lock), read_excuses(asked.exceptions), unhashed(asked.lock)
@@ -134,7 +136,7 @@ def main() -> int:
         findings = findings_of(packages, service=asked.service)
     except Unreachable as unreachable:
         print(f"audit: {len(packages)} locked packages were NOT audited, the service cannot be asked ({unreachable}).")
-        return 0
+        return 3 if asked.require else 0
     today = dt.datetime.now(dt.UTC).date()
     open_ones = 0
     for finding in findings:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import CommitConflict, ConfigError, DatasetError, RunFolderMismatch, SparkringError, StorageError
 from sparkring.pipelines.data.documents import read_document, read_model
+from sparkring.pipelines.data.integrity import require_sealed
 from sparkring.pipelines.data.manifest import Dataset, Manifest
 from sparkring.pipelines.data.order import default_lanes
 from sparkring.pipelines.data.patience import patiently
@@ -83,6 +84,7 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
         What the run left.
     Raises:
         DatasetVersionNotFound: there is no such version; nothing was written.
+        DatasetChanged: its manifest was edited after it was committed; nothing was written.
         LayoutRefused: the model cannot be laid out as ``train.parallel`` says; nothing was written.
         RunFolderMismatch: the folder belongs to a run with another config; nothing was written.
         DocumentDamaged: what the folder says of its run cannot be read; nothing was written.
@@ -95,6 +97,7 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
     began = time.perf_counter()
     dataset = Dataset(config.dataset)
     manifest = dataset.manifest(config.dataset_version)
+    require_sealed(dataset, manifest)
     _require_rows(manifest, dataset.url)
     layout_of(config, manifest)  # refuses what cannot be laid out, before anything is written
     store, stop = open_store(config.run), stop or StopRequest()

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkring.errors import DatasetError, StorageError
+from sparkring.errors import DatasetChanged, DatasetError, StorageError
 from sparkring.pipelines.data.manifest import DataField, DataFile, Dataset, Manifest, content_id, seal_holds
 from sparkring.pipelines.data.patience import read_patiently
 from sparkring.pipelines.data.store import Store
@@ -89,6 +89,17 @@ def verify_files(store: Store, manifest: Manifest, *, threads: int = THREADS,
     return [*_check_manifest(manifest), *findings, *_extra_files(store, files)]
 
 
+def require_sealed(dataset: Dataset, manifest: Manifest) -> None:
+    """See that a version's manifest is as it was committed, by its own seal; one of an earlier release has none.
+
+    Raises:
+        DatasetChanged: it was edited.
+    """
+    findings = _check_seal(dataset, manifest)
+    if findings:
+        raise DatasetChanged(dataset.url, version=manifest.version, findings=list(map(str, findings)))
+
+
 def verify_document(dataset: Dataset, version: int) -> list[Finding]:
     """See whether a version's manifest is the document that was committed.
 
@@ -99,15 +110,19 @@ def verify_document(dataset: Dataset, version: int) -> list[Finding]:
         A finding for it where it was edited, or is not the one that a version made after it followed, and one for its parent where
         that is not the one that it followed. Of versions of earlier releases, which have no seal, the latter are all that tells.
     """
-    manifest, name = dataset.manifest(version), f"{version}.json"
-    findings = []
-    if manifest.seal is not None and not seal_holds(dataset.document(version), manifest.seal):
-        findings.append(Finding(name, "was edited after it was committed: its content does not give the seal in it"))
+    findings = _check_seal(dataset, dataset.manifest(version))
     for child in (version, *(number for number in dataset.versions() if number > version)):
         followed = _followed(dataset, child)
         if followed is not None and version in (child, followed[0]) and dataset.manifest_sha256(followed[0]) != followed[1]:
             findings.append(Finding(f"{followed[0]}.json", f"is not the manifest that version {child} followed"))
     return findings
+
+
+def _check_seal(dataset: Dataset, manifest: Manifest) -> list[Finding]:
+    version = manifest.version
+    if manifest.seal is None or seal_holds(dataset.document(version), manifest.seal):
+        return []
+    return [Finding(f"{version}.json", "was edited after it was committed: its content does not give the seal in it")]
 
 
 def _followed(dataset: Dataset, version: int) -> tuple[int, str] | None:

@@ -51,7 +51,7 @@ def test_what_a_decommissioned_executor_s_ranks_have_done_is_not_done_again(mast
     command += [part for key, value in sizes.items() for part in ("--set", f"spark.conf.{key}={value}")]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment) as process:
-        await_condition(lambda: [one for one in events_of(config, "step") if one["rank"] == 1], "a step of rank 1")
+        await_condition(lambda: [one for one in events_of(config, "step") if one["rank"] == 1], "a step of rank 1", within_s=180)
         rank = next(one["pid"] for one in events_of(config, "start") if one["rank"] == 1)
         executor = next(parent for parent in psutil.Process(rank).parents() if parent.name() == "java")
         executor.send_signal(signal.SIGPWR)  # which Spark takes for that request

@@ -40,15 +40,15 @@ def largest_difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> floa
     return max(float(norm(one[name] - other[name]) / norm(other[name])) for name in other)
 
 
-def await_condition(condition: Callable[[], Any], what: str) -> Any:
+def await_condition(condition: Callable[[], Any], what: str, *, within_s: float = DEADLINE_S) -> Any:
     """Wait until ``condition`` gives something, and return that."""
-    until = time.monotonic() + DEADLINE_S
+    until = time.monotonic() + within_s
     while time.monotonic() < until:
         found = condition()
         if found:
             return found
         time.sleep(0.05)
-    raise AssertionError(f"{what} did not come about within {DEADLINE_S:g} s")
+    raise AssertionError(f"{what} did not come about within {within_s:g} s")
 
 
 def begin_checkpoints_on_the_dot() -> None:

@@ -70,12 +70,12 @@ def service() -> Iterator[str]:
 
 @pytest.fixture
 def audit(tmp_path: Path, service: str) -> Callable[..., tuple[int, str]]:
-    def run(*, lock: str = LOCK, exceptions: str = "", at: str = service) -> tuple[int, str]:
+    def run(*options: str, lock: str = LOCK, exceptions: str = "", at: str = service) -> tuple[int, str]:
         (tmp_path / "uv.lock").write_text(lock, encoding="utf-8")
         (tmp_path / "exceptions.toml").write_text(exceptions, encoding="utf-8")
         done = subprocess.run(
             [sys.executable, str(ROOT / "scripts/audit_dependencies.py"), "--lock", str(tmp_path / "uv.lock"), "--service", at,
-             "--exceptions", str(tmp_path / "exceptions.toml")], capture_output=True, text=True, timeout=60, check=False)
+             "--exceptions", str(tmp_path / "exceptions.toml"), *options], capture_output=True, text=True, timeout=60, check=False)
         return done.returncode, done.stdout + done.stderr
     return run
 
@@ -102,6 +102,7 @@ def test_a_service_that_cannot_be_reached_is_said_and_stops_nothing(audit: Calla
     code, said = audit(at="http://127.0.0.1:9")
     assert code == 0
     assert "2 locked packages were NOT audited, the service cannot be asked" in said
+    assert audit("--require", at="http://127.0.0.1:9")[0] == 3
 
 
 def test_a_locked_file_without_a_hash_stops_the_build(audit: Callable[..., tuple[int, str]]) -> None:

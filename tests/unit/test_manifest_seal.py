@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sparkring.errors import DatasetChanged, DatasetError
-from sparkring.pipelines.data.integrity import verify_files
+from sparkring.pipelines.data.integrity import require_sealed, verify_files
 from sparkring.pipelines.data.manifest import Dataset, Manifest, parse_manifest, seal_holds
 from sparkring.spark_jobs.datasets import verify_version
 from tests.support.datasets import write_dataset
@@ -87,6 +87,16 @@ def test_bytes_that_mean_the_same_are_no_longer_the_document(document: Path) -> 
     document.write_bytes(document.read_bytes().replace(b"\n", b"\n ", 1))
     with pytest.raises(DatasetChanged, match=r"version 1 of .* is not what was committed: 1\.json was edited after it was committed"):
         verify_version(str(document.parent.parent))
+
+
+def test_nobody_trains_on_a_manifest_that_was_edited(document: Path) -> None:
+    dataset = Dataset(str(document.parent.parent))
+    require_sealed(dataset, dataset.manifest())  # the control
+    document.write_bytes(document.read_bytes().replace(b"\n", b"\n ", 1))
+    with pytest.raises(DatasetChanged, match=r"version 1 of .* is not what was committed: 1\.json was edited"):
+        require_sealed(dataset, dataset.manifest())
+    _of_an_earlier_release(document)
+    require_sealed(dataset, dataset.manifest())
 
 
 def test_the_seal_is_of_the_bytes_and_survives_the_way_through_them(document: Path) -> None:
