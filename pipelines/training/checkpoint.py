@@ -14,11 +14,12 @@ from __future__ import annotations
 import math
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple, overload
 
 from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -34,6 +35,8 @@ FORMAT: Final = 4
 """Of documents: what a version of sparkring writes, and the only one that it reads."""
 PART_NAME = r"[0-9]+-[0-9]+(-[0-9]+)?-[0-9a-f]{8}\.safetensors"
 _DOCUMENT_NAME = re.compile(r"(0|[1-9][0-9]{0,17})(?:-(0|[1-9][0-9]{0,17}))?\.json")
+AT_HAND_BYTES = 256 << 20
+"""Of a state that was read, what is kept until it is taken."""
 UNSAID = -1
 """Generation of what does not say it."""
 
@@ -122,8 +125,36 @@ class Checkpoint:
     """A checkpoint that was read and whose hashes are right."""
 
     document: CheckpointDocument
-    state: tuple[bytes, ...]
+    state: Sequence[bytes]
     """Its parts."""
+
+
+class _State(Sequence[bytes]):
+    """Parts of a state. All are looked at once; what is more than a little is read again when it is taken: who reads has memory for a part
+    of a large model, not for all of it.
+    """
+
+    def __init__(self, read: Callable[[Part], bytes], parts: Sequence[Part]) -> None:
+        self._read, self._parts, self._at_hand = read, parts, dict[int, bytes]()
+        room = AT_HAND_BYTES
+        for number, part in enumerate(parts):
+            state = read(part)
+            room -= len(state)
+            if room >= 0:
+                self._at_hand[number] = state
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        number = range(len(self))[index]
+        return self._at_hand[number] if number in self._at_hand else self._read(self._parts[number])
 
 
 class _Versioned(BaseModel):
@@ -210,7 +241,7 @@ class Checkpoints:
             StorageError: it cannot be read now.
         """
         document = self.document(number)
-        return Checkpoint(document, tuple(self._read_part(_commit_of(document), part) for part in document.parts))
+        return Checkpoint(document, _State(partial(self._read_part, _commit_of(document)), document.parts))
 
     def latest(self) -> tuple[Checkpoint | None, list[CheckpointDamaged]]:
         """The latest whole checkpoint, or None, and the damaged ones that were passed over.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import os
 import socket
 import time
@@ -153,11 +154,11 @@ class _RankTrainer:
         told = self._communicator.broadcast_bytes(json.dumps([position.model_dump(), len(state)]).encode(), name="start.position")
         values, parts = json.loads(told)
         if parts:
-            self._trainee.unpack(self._communicator.broadcast_bytes(state[number] if state else b"", name=f"start.state.{number}")
-                                 for number in range(parts))
+            self._trainee.unpack(self._communicator.broadcast_bytes(patiently(partial(operator.getitem, state, number)) if state else b"",
+                                                                    name=f"start.state.{number}") for number in range(parts))
         return Position.model_validate(values), parts > 0
 
-    def _whole(self, checkpoint: Checkpoint | None, damaged: Sequence[SparkringError]) -> tuple[Position, tuple[bytes, ...]]:
+    def _whole(self, checkpoint: Checkpoint | None, damaged: Sequence[SparkringError]) -> tuple[Position, Sequence[bytes]]:
         """Of rank 0's latest whole checkpoint, or no state; damaged ones are named in the events."""
         for error in damaged:
             self._events.write("warning", text=str(error))

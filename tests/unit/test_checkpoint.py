@@ -15,6 +15,7 @@ from torch import nn
 
 from sparkring.conf.schema import OptimizerConfig
 from sparkring.errors import CheckpointDamaged, ConfigError
+from sparkring.pipelines.training import checkpoint as checkpoint_module
 from sparkring.pipelines.training.checkpoint import FORMAT, CheckpointDocument, Checkpoints, Position
 from sparkring.pipelines.training.optimizer import learning_rate, make_optimizer
 from sparkring.pipelines.training.state import pack_state, unpack_state
@@ -100,7 +101,32 @@ def test_the_latest_checkpoint_is_the_one_with_most_steps(tmp_path: Path) -> Non
         _save(checkpoints, _document(steps), f"state {steps}".encode())
     latest, damaged = checkpoints.latest()
     assert latest is not None
-    assert (latest.document.position.steps_done, latest.state, damaged) == (10, (b"state 10",), [])
+    assert (latest.document.position.steps_done, tuple(latest.state), damaged) == (10, (b"state 10",), [])
+
+
+def _peak_of_reading(checkpoints: Checkpoints) -> int:
+    """Most bytes that a checkpoint takes while one looks at its parts in turn."""
+    tracemalloc.start()
+    try:
+        assert [part[:1] for part in checkpoints.read(1).state] == [bytes([number]) for number in range(LAYERS)]
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_who_reads_a_large_checkpoint_has_not_all_of_it_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints, size = Checkpoints(str(tmp_path)), 1 << 20
+    parts = tuple(checkpoints.put_part(bytes([number]) * size, steps=1, rank=number) for number in range(LAYERS))
+    checkpoints.commit(_document(1).model_copy(update={"parts": parts}))
+    as_a_whole = _peak_of_reading(checkpoints)
+    monkeypatch.setattr(checkpoint_module, "AT_HAND_BYTES", 2 * size)
+    in_parts, state = _peak_of_reading(checkpoints), checkpoints.read(1).state
+    assert in_parts < LAYERS / 2 * size < LAYERS * size <= as_a_whole
+    for path in (tmp_path / "checkpoints/data").iterdir():
+        path.write_bytes(b"other")
+    assert state[0][:1] == b"\0", "one of those that are at hand"
+    with pytest.raises(CheckpointDamaged, match="has 5 bytes"):
+        state[-1]
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "delete", "document"])
@@ -134,7 +160,7 @@ def test_the_latest_few_and_the_best_are_kept(tmp_path: Path) -> None:
     assert len(list((tmp_path / "checkpoints/data").iterdir())) == 3
     best = checkpoints.best()
     assert best is not None
-    assert best.state == (b"state 2",)
+    assert tuple(best.state) == (b"state 2",)
 
 
 def test_the_list_names_the_latest_and_the_best(tmp_path: Path) -> None:
@@ -166,17 +192,17 @@ def test_a_held_out_loss_that_is_not_a_number_is_kept_and_is_never_the_best(tmp_
     _save(checkpoints, _document(2, loss=math.nan), b"spoiled")
     latest, damaged = checkpoints.latest()
     assert latest is not None
-    assert (latest.state, damaged) == ((b"spoiled",), [])
+    assert (tuple(latest.state), damaged) == ((b"spoiled",), [])
     best = checkpoints.best()
     assert best is not None
-    assert best.state == (b"good",)
+    assert tuple(best.state) == (b"good",)
 
 
 def test_the_same_step_may_be_saved_again_after_a_restart(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path))
     _save(checkpoints, _document(3), b"first")
     _save(checkpoints, _document(3), b"again")
-    assert checkpoints.read(3).state == (b"again",)
+    assert tuple(checkpoints.read(3).state) == (b"again",)
 
 
 def test_a_checkpoint_overtakes_damaged_ones_of_more_steps_and_leaves_no_state_behind(tmp_path: Path) -> None:
