@@ -30,7 +30,7 @@ from sparkring.pipelines.training.checkpoint import DATA, Checkpoints
 from sparkring.pipelines.training.events import FOLDER as EVENTS
 from sparkring.pipelines.training.events import EventTail, Record, event_files
 from sparkring.pipelines.training.job import TrainJob, TrainSummary, layout_of
-from sparkring.pipelines.training.signals import ask_to_stop
+from sparkring.pipelines.training.signals import ask_to_stop, claim_name
 from sparkring.pipelines.training.slow_ranks import Slow
 from sparkring.spark_jobs.auto_layout import LayoutChooser
 from sparkring.spark_jobs.progress import SILENT, Bar, Progress
@@ -197,7 +197,7 @@ class _Run:
             chooser = LayoutChooser(self.store, dataset_url=self._dataset_url, manifest=self.manifest, lanes=self.lanes,
                                     progress=self.progress)
             config, predicted_s = chooser.choose(config, self._spark)
-        self._generation = max(self._generation + 1, patiently(partial(_next_generation, self.store.url)))
+        self._generation = patiently(partial(_claim_generation, self.store, at_least=self._generation + 1))
         job = TrainJob(config=config, dataset_url=self._dataset_url, dataset_version=self.manifest.version, run_url=self.store.url,
                        generation=self._generation, lanes=self.lanes, predicted_s=predicted_s)
         done = self.committed()
@@ -373,6 +373,17 @@ def _finished(store: Store) -> TrainSummary | None:
                           remedy="delete it and train again, which goes on from the last checkpoint")
     except FileNotFoundError:
         return None
+
+
+def _claim_generation(store: Store, *, at_least: int = 0) -> int:
+    """A number that no other driver has, not even one that has lost its lock and does not know yet."""
+    generation = max(at_least, _next_generation(store.url))
+    while True:
+        try:
+            store.put_if_absent(claim_name(generation), b"{}\n")
+            return generation
+        except CommitConflict:
+            generation += 1
 
 
 def _next_generation(run_url: str) -> int:

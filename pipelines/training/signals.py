@@ -40,6 +40,11 @@ def stop_name(generation: int) -> str:
     return f"{FOLDER}/stop-{generation}.json"
 
 
+def claim_name(generation: int) -> str:
+    """The document by which one driver, and no other, has that number for a generation."""
+    return f"{FOLDER}/begun-{generation}.json"
+
+
 def ask_to_stop(store: Store, generation: int) -> None:
     """Have a generation save and end after the step that it is in."""
     store.put(stop_name(generation), b"{}\n")

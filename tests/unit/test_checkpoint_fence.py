@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from sparkring.errors import CheckpointDamaged, CommitConflict
+from sparkring.pipelines.data.store import open_store
 from sparkring.pipelines.training.checkpoint import DATA, FENCES, CheckpointDocument, Checkpoints, Position
 from sparkring.pipelines.training.checkpoint_fence import fence_name, fences_of, later, void_by
 from sparkring.spark_jobs.audit import _latest_position
 from sparkring.spark_jobs.checkpoints import list_checkpoints
-from sparkring.spark_jobs.train import _next_generation
+from sparkring.spark_jobs.train import _claim_generation, _next_generation
 
 
 def _document(checkpoints: Checkpoints, steps: int, *, generation: int, loss: float | None = None) -> CheckpointDocument:
@@ -142,3 +144,12 @@ def test_no_two_lives_have_one_number_though_the_first_left_no_event(tmp_path: P
     assert _next_generation(url) == 2
     Checkpoints(url).fence(2, steps=5)  # and then it died, before its events were in storage
     assert _next_generation(url) == 3
+
+
+def test_two_drivers_that_begin_a_generation_at_once_do_not_have_the_same(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    with ThreadPoolExecutor(8) as pool:
+        claimed = list(pool.map(lambda _: _claim_generation(store), range(8)))
+    assert sorted(claimed) == list(range(8))
+    assert _next_generation(store.url) == 0  # the control: by what ranks leave behind, all would have been the first
+    assert _claim_generation(store, at_least=20) == 20
