@@ -17,6 +17,7 @@ import sparkring
 from sparkring.conf.schema import Config
 from sparkring.models.blocks import LOGITS, Block, BlockList, X
 from sparkring.models.build import Shapes
+from sparkring.spark_jobs import network_files
 from sparkring.spark_jobs.audit import audit
 from tests.support.command_session import command_session, said
 from tests.support.datasets import write_dataset
@@ -87,7 +88,9 @@ def _train(**layout: Any) -> dict[str, Any]:
     return {"epochs": 2, "batch_rows": 20, "precision": "float64", "lanes": 24, "optimizer": {"schedule": "constant"}, **layout}
 
 
-def test_a_network_from_a_file_trains_on_two_ranks_as_on_one_and_scores(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_network_from_a_file_trains_on_two_ranks_as_on_one_and_scores(
+        spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_files, "_FILES", [])  # commands of other tests in this process have none
     file = tmp_path / "mine.py"
     file.write_text(FILE, encoding="utf-8")
     model = {"network": "both", "options": {"width": 6}}

@@ -17,6 +17,7 @@ from sparkring import __main__ as cli
 from sparkring import __version__
 from sparkring.conf.loading import load_config, parse_config
 from sparkring.errors import ConfigError
+from sparkring.spark_jobs import network_files
 from sparkring.spark_jobs import submit as submit_module
 from sparkring.spark_jobs.submit import Job, Submission, make_submission
 from tests.support.configs import MINIMAL
@@ -43,6 +44,7 @@ def _a_spark_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program.write_text("#!/bin/sh\nexit 7\n", encoding="ascii")
     program.chmod(0o755)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    monkeypatch.setattr(network_files, "_FILES", [])
 
 
 def test_the_shipped_yarn_config_is_a_line_that_says_all(tmp_path: Path) -> None:
