@@ -31,6 +31,8 @@ LOOK_AT_ENDS_S = 2.0
 """Seconds between two looks at which tasks have ended, of a job that runs for as long as it trains."""
 GIVE_UP_S = 10.0
 """Seconds to cancel a job again and again."""
+OWN_WORDS_S = 5.0
+"""Seconds for tasks to end by themselves, and to say why, once it is known that nothing can come of them."""
 MAX_TASKS = 10_000
 """Of a stage that are asked for."""
 LAST_TASK_S = 30.0
@@ -39,19 +41,21 @@ stands still, with its Python worker or its executor, and Spark would wait for i
 
 
 def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num_tasks: int, within_s: float,
-                         may_end_early: int | None = None) -> list[Row]:
+                         may_end_early: int | None = None, broken: Callable[[], SparkringError | None] = lambda: None) -> list[Row]:
     """Collect ``frame``, whose tasks must start within ``within_s`` seconds.
 
     Args:
-        frame: The work, one barrier stage.
+        frame: The work, one stage.
         spark: Its session.
         tag: A name of its own for the job, by which it is found and cancelled.
         num_tasks: Tasks that the job needs at once; for the error.
         within_s: Seconds for Spark to start them.
         may_end_early: How many of the tasks may end long before the others; None: as they like.
+        broken: Asked now and then while they run: why nothing can come of them any more.
     Raises:
         NotEnoughSlots: they did not start.
         DeadlinePassed: some ended and the others did not.
+        SparkringError: what ``broken`` said.
         SparkringError: Spark ended the job.
     """
     from pyspark import InheritableThread
@@ -66,8 +70,9 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
 
     def watch() -> None:
         if _started_in_time(job, ended, time.monotonic() + within_s):
-            if may_end_early is not None and not _end_together(job, ended, num_tasks, may_end_early):
-                outcomes.put(_stands_still(job))
+            error = None if may_end_early is None else _why_not_ended(job, ended, num_tasks, may_end_early, broken)
+            if error is not None:
+                outcomes.put(error)
         elif not ended.is_set():
             outcomes.put(too_late)
 
@@ -82,7 +87,7 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
     finally:
         ended.set()
         job.close()
-    if isinstance(outcome, NotEnoughSlots | DeadlinePassed):  # ours: Spark still runs it
+    if isinstance(outcome, SparkringError):  # ours: Spark still runs it
         _give_up(job, collecting)
         raise outcome
     if isinstance(outcome, BaseException):
@@ -225,15 +230,19 @@ def _started_in_time(job: _Job, ended: threading.Event, deadline: float) -> bool
     return False
 
 
-def _end_together(job: _Job, ended: threading.Event, num_tasks: int, may_end_early: int) -> bool:
-    """Wait until the job has ended; False where some of its tasks have, and the others have not for ``LAST_TASK_S``."""
+def _why_not_ended(job: _Job, ended: threading.Event, num_tasks: int, may_end_early: int,
+                   broken: Callable[[], SparkringError | None]) -> SparkringError | None:
+    """Wait until the job has ended, or until there is a reason to end it: what is broken, or tasks that do not end with the others."""
     first = math.inf
     while not ended.wait(min(LOOK_AT_ENDS_S, LAST_TASK_S)):
+        error = broken()
+        if error is not None:
+            return None if ended.wait(OWN_WORDS_S) else error
         if may_end_early < _told(job.num_ended, otherwise=0) < num_tasks:
             first = min(first, time.monotonic())
         if time.monotonic() - first > LAST_TASK_S:
-            return False
-    return True
+            return _stands_still(job)
+    return None
 
 
 def _stands_still(job: _Job) -> DeadlinePassed:

@@ -185,6 +185,12 @@ class _Run:
 
         return None if self._spark is None else slots_of(self._spark)
 
+    def brings_more(self) -> bool:
+        """See Ring."""
+        from sparkring.spark_jobs.slots import brings_executors
+
+        return self._spark is not None and brings_executors(self._spark)
+
     def run(self, config: Config, left_out: tuple[str, ...]) -> TrainSummary:
         """See Ring."""
         from sparkring.pipelines.training.loop import train_rank  # brings torch, which a reused run does not need

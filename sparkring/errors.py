@@ -172,9 +172,10 @@ class HostsLeftOut(RingError):
 
 
 class NotEnoughSlots(RingError):
-    """Spark cannot run that many ranks at once."""
+    """Spark cannot run ``wanted`` ranks at once; ``slots`` says how many it can, if that is known."""
 
     def __init__(self, *, wanted: int, slots: int | None, master: str) -> None:
+        self.wanted, self.slots = wanted, slots
         have = "fewer" if slots is None else str(slots)
         lower = "" if slots is None else f"set train.num_ranks to at most {slots}, or "
         super().__init__(

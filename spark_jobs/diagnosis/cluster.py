@@ -16,6 +16,7 @@ from sparkring.spark_jobs.diagnosis.check import Check, Status, verdict
 from sparkring.spark_jobs.diagnosis.needs import MB, Needs
 from sparkring.spark_jobs.diagnosis.packages import describe_horovod, release
 from sparkring.spark_jobs.diagnosis.survey import Machine, TaskReport
+from sparkring.spark_jobs.slots import brings_executors, require_on_demand, require_slots
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,10 +31,14 @@ FEWEST_PORTS = 1000
 def check_settings(spark: SparkSession, needs: Needs) -> Check:
     """Spark properties that keep a ring from starting, or from running well."""
     problems: Problems = []
-    if is_on(spark, "spark.dynamicAllocation.enabled"):
-        problems.append(("fail", "spark.dynamicAllocation.enabled is true, and Spark runs no barrier stage with it",
-                         "Start the session with spark.dynamicAllocation.enabled=false and spark.executor.instances set."))
-    if is_on(spark, "spark.speculation"):
+    on_demand = brings_executors(spark)
+    if on_demand:
+        try:
+            require_on_demand(spark, num_ranks=needs.train.num_ranks)
+        except SparkringError as refused:
+            found, _, advice = str(refused).partition("; ")
+            problems.append(("fail", found, f"{advice[:1].upper()}{advice[1:]}"))
+    elif is_on(spark, "spark.speculation"):
         problems.append(("warn", "spark.speculation is true: tasks of prepare and score may run twice (those of the ring never do)",
                          "Set spark.speculation=false."))
     cpus, threads = int(setting(spark, "spark.task.cpus") or 1), needs.train.ring.threads_per_rank
@@ -41,15 +46,16 @@ def check_settings(spark: SparkSession, needs: Needs) -> Check:
         problems.append(("warn", f"spark.task.cpus={cpus}, but a rank has {threads} threads: ranks would share cores",
                          f"Set spark.task.cpus={threads}, or train.ring.threads_per_rank={cpus}."))
     problems += _container_problems(spark, needs)
-    return verdict("Spark settings", problems, fine="no dynamic allocation, no speculation, "
-                                                    f"spark.task.cpus={cpus} for {threads} thread(s) a rank")
+    allocation = "executors come on demand (spark.dynamicAllocation.enabled)" if on_demand else "no dynamic allocation"
+    return verdict("Spark settings", problems, fine=f"{allocation}, no speculation, spark.task.cpus={cpus} for {threads} thread(s) a rank")
 
 
 def check_slots(spark: SparkSession, needs: Needs) -> Check:
     """Whether Spark can run all ranks at once."""
-    from sparkring.spark_jobs.slots import require_slots
-
     require_slots(spark, num_ranks=needs.train.num_ranks, within_s=needs.train.ring.start_timeout_s)
+    if brings_executors(spark):
+        return Check("slots", "ok", f"not known before ranks wait for them; {needs.train.num_ranks} have to come within "
+                                    f"train.ring.start_timeout_s, {needs.train.ring.start_timeout_s:g} s")
     return Check("slots", "ok", f"{needs.train.num_ranks} ranks fit at once on {setting(spark, 'spark.master') or 'the Spark server'}")
 
 
@@ -123,7 +129,7 @@ def check_network(reports: Sequence[TaskReport], *, port_range: Path = Path("/pr
     if last - first < FEWEST_PORTS:
         problems.append(("warn", f"only the ports {first} to {last} are free to use", "Widen net.ipv4.ip_local_port_range."))
     if any(report.address is None for report in reports) and not problems:
-        problems.append(("warn", "not tried, since the tasks could not run at once", "See the checks `slots` and `Spark settings`."))
+        problems.append(("warn", "not tried, since the tasks did not run all at once", "See the checks `slots` and `Spark settings`."))
     places = sorted({f"{report.address} ({report.interface})" for report in reports})
     return verdict("network", problems, fine=f"{len(reports)} task(s) reach each other at {', '.join(places)}, ports {first} to {last}")
 

@@ -1,4 +1,4 @@
-"""One task of the barrier stage: start a rank process, meet the other tasks, watch, and return how the rank ended.
+"""One task of the stage: start a rank process, meet the other tasks, watch, and return how the rank ended.
 
     task 0                              task 1                                  (one Spark slot each)
       start the rank process              start the rank process
@@ -11,7 +11,8 @@
 Spark's allGather looks only once a second whether it is done, so tasks gather once, and use the board from then on; on one machine
 they meet without Spark (``local_meeting.py``). A task raises nothing that it can report: Spark would show the driver a Java stack
 instead of the rank's own words. Where a task is lost all the same, Spark ends the whole stage, and never runs a failed barrier *result*
-stage again ("Could not recover from a failed barrier ResultStage"): a function runs once at most, and a test holds Spark to it.
+stage again ("Could not recover from a failed barrier ResultStage"): a function runs once at most, and a test holds Spark to it. Where Spark
+has no barrier stages, the tasks meet at the driver (``driver_meeting.py``), which sees to the same.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from sparkring.errors import DeadlinePassed, EnvironmentProblem
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.spark_jobs.launch import rank_environment
 from sparkring.spark_jobs.launch.board import ANSWER_TIMEOUT_S, Board, BoardClient
+from sparkring.spark_jobs.launch.driver_meeting import DriverMeetingGuest, LostTask
 from sparkring.spark_jobs.launch.gpu import common_device
 from sparkring.spark_jobs.launch.hosts import (
     Place,
@@ -50,7 +52,7 @@ from sparkring.spark_jobs.launch.watch import CAUSE_GRACE_S, Event, Watch
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark import BarrierTaskContext
+    from pyspark import TaskContext
 
 SCHEMA = "end string"
 """Of the rows that tasks return: ``RankEnd`` as JSON."""
@@ -78,6 +80,8 @@ class Launch:
     fork_ranks: bool = True
     meet_within_s: float
     """Seconds that a task waits for the others to come."""
+    meeting: tuple[str, int] | None = None
+    """Where the driver has them meet; None: they are of a barrier stage, and meet without it."""
     not_after: float
     """When the driver has given up, in seconds since the epoch. Spark may hold a stage that does not fit for ten minutes and start
     it then, cancelled or not (SPARK-24819)."""
@@ -94,11 +98,13 @@ class Launch:
 def run_task(launch: Launch, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Be one task; this is the function that Spark maps over the partitions."""
     import pyarrow as pa
-    from pyspark import BarrierTaskContext
+    from pyspark import BarrierTaskContext, TaskContext
 
     for _ in rows:
         pass  # Spark keeps the Python worker for the next task only if it has read its input to the end
-    end = _Task(launch, BarrierTaskContext.get()).run()
+    context = TaskContext.get() if launch.meeting else BarrierTaskContext.get()
+    assert context is not None
+    end = _Task(launch, context).run()
     yield pa.RecordBatch.from_pydict({"end": [end.to_json()]})
 
 
@@ -126,12 +132,21 @@ def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) 
     return None
 
 
+def _meeting_of_all(launch: Launch, context: TaskContext) -> SparkMeeting | DriverMeetingGuest:
+    """Where the tasks meet that do not share a machine."""
+    if launch.meeting is not None:
+        return DriverMeetingGuest(context, launch.meeting, secret=launch.secret)
+    from pyspark import BarrierTaskContext
+
+    assert isinstance(context, BarrierTaskContext)
+    return SparkMeeting(context)
+
+
 class _Task:
-    def __init__(self, launch: Launch, context: BarrierTaskContext) -> None:
-        self._launch, self._context, self._partition = launch, context, context.partitionId()
-        executors = [info.address.rpartition(":")[0] for info in context.getTaskInfos()]
-        self._num_tasks = len(executors)
-        self._spark_host, self._on_one_host = executors[self._partition], len(set(executors)) == 1
+    def __init__(self, launch: Launch, context: TaskContext) -> None:
+        self._launch, self._partition = launch, context.partitionId()
+        self._everywhere = _meeting_of_all(launch, context)
+        self._spark_host, self._on_one_host = self._everywhere.host, False
         gpus = context.resources().get("gpu") if launch.device == "cuda" else None
         self._gpu = gpus.addresses[0] if gpus else None
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -148,6 +163,8 @@ class _Task:
             return RankEnd(rank=self._partition, host=self._spark_host, kind="refused", summary=str(problem))
         except DeadlinePassed as late:
             return RankEnd(rank=self._partition, host=self._spark_host, kind="waited", summary=str(late))
+        except LostTask as lost:
+            return RankEnd(rank=self._partition, host=self._spark_host, kind="lost", summary=str(lost))
         finally:
             process.stop()
             remove_left_memory(self._launch.token)
@@ -187,11 +204,14 @@ class _Task:
         Raises:
             EnvironmentProblem: no ring can come of these tasks; the same in each of them.
             DeadlinePassed: some task did not come.
+            LostTask: this one is lost.
         """
-        introduction, within_s = self._introduction(), self._launch.meet_within_s
-        until = time.monotonic() + within_s
+        within_s = self._launch.meet_within_s
+        hosts = self._everywhere.hosts(within_s=within_s)
+        self._on_one_host = len(set(hosts)) == 1
+        introduction, until = self._introduction(), time.monotonic() + within_s
         if self._on_one_host:
-            self._meeting = meet(self._partition, num_tasks=self._num_tasks, secret=self._launch.secret,
+            self._meeting = meet(self._partition, num_tasks=len(hosts), secret=self._launch.secret,
                                  deadline_s=self._launch.deadline_s + ANSWER_TIMEOUT_S, within_s=min(MEET_S, within_s))
         told = self._gather(introduction, within_s=max(0.0, until - time.monotonic()))
         problems = [entry["problem"] for entry in told if "problem" in entry]
@@ -206,7 +226,7 @@ class _Task:
     def _gather(self, mine: Any, *, within_s: float) -> list[Any]:
         """What all tasks tell each other, by partition; where they have met on one machine, the meeting has a deadline of its own."""
         text = json.dumps(mine)
-        told = self._meeting.gather(text) if self._meeting else SparkMeeting(self._context).gather(text, within_s=within_s)
+        told = self._meeting.gather(text) if self._meeting else self._everywhere.gather(text, within_s=within_s)
         return [json.loads(each) for each in told]
 
     def _introduction(self) -> dict[str, Any]:

@@ -18,7 +18,6 @@ import math
 import os
 import re
 import secrets
-import socket
 import sys
 import threading
 import time
@@ -33,14 +32,15 @@ from sparkring.conf.schema import RingConfig
 from sparkring.errors import DeadlinePassed, EnvironmentProblem, RingError
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.spark_jobs.launch import rank_environment
+from sparkring.spark_jobs.launch.driver_address import driver_address
 from sparkring.spark_jobs.launch.encryption import require_plaintext_allowed
 from sparkring.spark_jobs.launch.gpu import common_device, cuda_problem
 from sparkring.spark_jobs.launch.horovod_doors import locked_doors
 from sparkring.spark_jobs.launch.horovod_ranks import RanksOfHorovod
-from sparkring.spark_jobs.launch.hosts import memory_identity, ring_address
+from sparkring.spark_jobs.launch.hosts import memory_identity
 from sparkring.spark_jobs.launch.rank_end import Json, RankEnd, result_to_json, results_or_error
 from sparkring.spark_jobs.launch.rank_process import TAIL_LINES
-from sparkring.spark_jobs.slots import master_of, require_slots, spark_context
+from sparkring.spark_jobs.slots import require_slots, spark_context
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +73,7 @@ def run_by_horovod(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     told = Told(token=uuid4().hex, device=config.device, allow_cpu_fallback=config.allow_cpu_fallback,
                 deadline_s=config.deadline_s, shared_memory=config.shared_memory)
     said = _StandardError()
-    address, interface = _ring_address(spark)
+    address, interface = driver_address(spark)
     ranks = RanksOfHorovod(secret=secrets.token_hex(16), address=address, cause_told=said.tells_a_cause)
     # Upstream counts all that happens before the ranks run, not only Spark's part of it.
     start_timeout_s = config.start_timeout_s + config.deadline_s
@@ -91,21 +91,6 @@ def run_by_horovod(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
         results_or_error(said.with_ends_of(ranks))
         raise RingError(f"horovod.spark ended the ring: {' '.join(str(error).split())[:600]} -- see the executors' logs.") from error
     return [json.loads(text) for text in texts]
-
-
-def _ring_address(spark: SparkSession) -> tuple[str, str]:
-    """The driver's address in the ring, and the interface that owns it: loopback where all of the ring is on this machine."""
-    context = spark_context(spark)
-    assert context is not None
-    host = context.getConf().get("spark.driver.host") or "localhost"
-    return ring_address(host, on_one_host=master_of(spark).partition("[")[0] == "local" or _is_loopback(host))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return socket.gethostbyname(host).startswith("127.")
-    except OSError:
-        return False
 
 
 def run_rank(fn: Callable[..., Json], args: Sequence[Any], told: Told) -> str:

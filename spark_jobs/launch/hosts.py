@@ -211,10 +211,15 @@ def _resolve(host: str) -> list[str]:
 
 
 def _default_route() -> list[str]:
-    """This machine's address on its default route. Connecting a datagram socket sends nothing."""
+    """This machine's address on its default route."""
+    try:
+        return [address_towards("192.0.2.1")]  # TEST-NET-1: an address that is nobody's
+    except OSError:
+        return []
+
+
+def address_towards(host: str) -> str:
+    """The IPv4 address by which this machine would speak to ``host``. Connecting a datagram socket sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # TEST-NET-1: an address that is nobody's
-        except OSError:
-            return []
-        return [probe.getsockname()[0]]
+        probe.connect((host, 9))
+        return str(probe.getsockname()[0])

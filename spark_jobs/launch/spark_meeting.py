@@ -17,10 +17,19 @@ if TYPE_CHECKING:
 
 
 class SparkMeeting:
-    """Tasks that gather by way of Spark's driver; see ``LocalMeeting``."""
+    """Tasks of a barrier stage that gather by way of Spark's driver; see ``LocalMeeting``."""
 
     def __init__(self, context: BarrierTaskContext) -> None:
         self._context = context
+
+    @property
+    def host(self) -> str:
+        """The name or address under which Spark knows this task's executor."""
+        return self.hosts(within_s=0)[self._context.partitionId()]
+
+    def hosts(self, *, within_s: float) -> list[str]:
+        """By which name or address each task's executor is known, by partition."""
+        return [info.address.rpartition(":")[0] for info in self._context.getTaskInfos()]
 
     def gather(self, text: str, *, within_s: float) -> list[str]:
         """Give this task's text and get everyone's, by partition.

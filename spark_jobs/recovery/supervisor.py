@@ -72,6 +72,10 @@ class Ring(Protocol):
         """Ranks that could run at once now; None where that cannot be known."""
         ...
 
+    def brings_more(self) -> bool:
+        """Whether slots come once ranks wait for them, so that none need be there before."""
+        ...
+
     def run(self, config: Config, left_out: tuple[str, ...]) -> TrainSummary:
         """One generation with this config, on no host of ``left_out``."""
         ...
@@ -116,6 +120,8 @@ class Supervisor:
         self._hosts = HostRecord(recovery.leave_out_after)
         self._elsewhere: HostsLeftOut | None = None
         """What the last launch found that was to do without some hosts, and could not."""
+        self._came: int | None = None
+        """Where slots come once ranks wait for them: how many the last launch waited for in vain."""
         self._last_committed = -1
 
     def run(self) -> TrainSummary:
@@ -129,6 +135,7 @@ class Supervisor:
         while True:
             try:
                 width = self._width(failed=failed, first=first)
+                self._came = None
                 if self._stop.asked:  # while no ranks were there that could save
                     raise Stopped(f"stopped as asked ({self._stop.reason}) before ranks were started; the same command goes on from the "
                                   "last checkpoint.")
@@ -139,8 +146,10 @@ class Supervisor:
                 failed = first = False
                 continue
             except (RingError, EnvironmentProblem, OSError) as error:  # of storage, too
-                self._count(error, first=first)
-                failed, first = True, False
+                failed = not self._makes_do_with(error, first=first)
+                if failed:
+                    self._count(error, first=first)
+                first = False
                 continue
             failed = first = False
             if not summary.interrupted:
@@ -176,6 +185,17 @@ class Supervisor:
             self._progress.note(f"training: hosts that did not fail have {found.slots} slots, too few to go on; all may get ranks again")
         else:
             self._elsewhere = found
+            self._came = found.slots
+
+    def _makes_do_with(self, error: Exception, *, first: bool) -> bool:
+        """Whether the next launch asks for fewer ranks, as no more slots came for this one."""
+        if not isinstance(error, NotEnoughSlots) or error.slots is None or error.slots >= error.wanted or not self._ring.brings_more():
+            return False
+        begun = not first or self._committed() >= 0
+        if not (begun and self._config.train.recovery.shrink) or self._shrunk_to(error.slots) is None:
+            return False
+        self._came = error.slots
+        return True
 
     def _committed(self) -> int:
         """As far as storage tells now; else as little as if there were none, which counts as no progress where there was none."""
@@ -247,7 +267,7 @@ class Supervisor:
 
     def _slots(self) -> int | None:
         try:
-            return self._usable(self._ring.slots())
+            return self._came if self._ring.brings_more() else self._usable(self._ring.slots())
         except SparkringError:
             raise
         except Exception as error:  # a session whose JVM has ended answers with whatever Py4J or the socket says

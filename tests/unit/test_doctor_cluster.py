@@ -22,6 +22,7 @@ from sparkring.spark_jobs.diagnosis.cluster import (
 from sparkring.spark_jobs.diagnosis.survey import Machine, TaskReport
 from tests.support.doctor_samples import PACKAGES, machine, needs, session, task
 
+ON_DEMAND = {"spark__master": "spark://here:7077", "spark__dynamicAllocation__enabled": "true"}
 CUDA = "train.ring.device=cuda"
 GPUS = {"spark__task__resource__gpu__amount": "1"}
 TORCH_WITH_GPU = {"torch": PACKAGES["torch"] | {"cuda_devices": 1}}
@@ -47,7 +48,10 @@ def test_the_worst_of_several_findings_counts_and_equal_advice_is_given_once() -
 
 @pytest.mark.parametrize(("settings", "overrides", "status", "said"), [
     pytest.param({}, [], "ok", "no dynamic allocation", id="nothing set"),
-    pytest.param({"spark__dynamicAllocation__enabled": "true"}, [], "fail", "dynamicAllocation", id="dynamic allocation"),
+    pytest.param(ON_DEMAND, [], "ok", "executors come on demand", id="dynamic allocation"),
+    pytest.param(ON_DEMAND | {"spark__speculation": "true"}, [], "fail", "a second task for a rank", id="and two tasks for a rank"),
+    pytest.param(ON_DEMAND | {"spark__dynamicAllocation__maxExecutors": "1", "spark__executor__cores": "1"}, ["train.num_ranks=2"],
+                 "fail", "maxExecutors=1 has 1", id="and too few executors"),
     pytest.param({"spark__speculation": "true"}, [], "warn", "speculation", id="speculation"),
     pytest.param({}, ["train.ring.threads_per_rank=4", "spark.master=yarn"], "warn", "spark.task.cpus=1", id="more threads than task.cpus"),
     pytest.param({"spark__task__cpus": "4"}, ["train.ring.threads_per_rank=4", "spark.master=yarn"], "ok", "task.cpus=4", id="as many")])

@@ -41,8 +41,8 @@ class PretendedRing:
     """A cluster whose generations end as written down; each entry: an error, a summary, or what to do until asked to stop."""
 
     def __init__(self, *ends: SparkringError | TrainSummary | Callable[[PretendedRing], TrainSummary], slots: int | None = None,
-                 committed: int = -1) -> None:
-        self.ends, self.available, self.steps = list(ends), slots, committed
+                 committed: int = -1, brings_more: bool = False) -> None:
+        self.ends, self.available, self.steps, self.on_demand = list(ends), slots, committed, brings_more
         self.widths: list[int] = []
         self.left_out: list[tuple[str, ...]] = []
         self.asked = threading.Event()
@@ -52,6 +52,9 @@ class PretendedRing:
     def slots(self) -> int | None:
         self.looks += 1
         return self.available
+
+    def brings_more(self) -> bool:
+        return self.on_demand
 
     def asked_within(self, looks: int) -> bool:
         """Whether it is asked to stop before so many more looks at its slots."""
@@ -163,6 +166,34 @@ def test_too_few_slots_for_a_run_that_has_not_begun_are_refused_and_not_shrunk_t
     with pytest.raises(NotEnoughSlots):
         _supervised(ring)
     assert ring.widths == [4]
+
+
+FEW = NotEnoughSlots(wanted=4, slots=2, master="yarn")
+
+
+def test_where_slots_come_on_demand_as_many_ranks_as_wanted_wait_for_them_and_then_as_many_as_have_come() -> None:
+    ring = PretendedRing(FEW, DIED, FEW, DONE, slots=0, committed=20, brings_more=True)
+    assert _supervised(ring, restarts=1) is DONE  # what did not come was no failure
+    assert ring.widths == [4, 2, 4, 2]
+
+
+@pytest.mark.parametrize(("few", "committed", "recovery"), [
+    pytest.param(FEW, -1, {}, id="it has not begun"),
+    pytest.param(FEW, 20, {"shrink": False}, id="it may not shrink"),
+    pytest.param(FEW, 20, {"min_ranks": 3}, id="it needs more"),
+    pytest.param(NotEnoughSlots(wanted=4, slots=None, master="yarn"), 20, {}, id="none came")])
+def test_slots_that_do_not_come_on_demand_end_a_run_that_cannot_do_without(
+        few: NotEnoughSlots, committed: int, recovery: dict[str, Any]) -> None:
+    ring = PretendedRing(few, DONE, slots=0, committed=committed, brings_more=True)
+    with pytest.raises(NotEnoughSlots):
+        _supervised(ring, **recovery)
+    assert ring.widths == [4]
+
+
+def test_a_host_is_done_without_where_slots_come_on_demand_too() -> None:
+    ring = PretendedRing(DIED, DIED, HostsLeftOut(wanted=4, slots=3, spared=1), DONE, slots=0, committed=20, brings_more=True)
+    assert _supervised(ring) is DONE
+    assert ring.widths == [4, 4, 4, 3]
 
 
 def test_it_grows_back_when_slots_return() -> None:
