@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 import os
 import socket
 import time
@@ -154,7 +153,7 @@ class _RankTrainer:
         told = self._communicator.broadcast_bytes(json.dumps([position.model_dump(), len(state)]).encode(), name="start.position")
         values, parts = json.loads(told)
         if parts:
-            self._trainee.unpack(self._communicator.broadcast_bytes(patiently(partial(operator.getitem, state, number)) if state else b"",
+            self._trainee.unpack(self._communicator.broadcast_bytes(patiently(partial(_part, state, number)) if state else b"",
                                                                     name=f"start.state.{number}") for number in range(parts))
         return Position.model_validate(values), parts > 0
 
@@ -367,6 +366,10 @@ class _RankTrainer:
         save_model(self._job.run_url, weights_of(best.state), card)
         return TrainSummary(steps=position.steps_done, resumed_at=resumed_at, best_epoch=card.epoch, validation=card.validation,
                             receipts=position.receipts, failed_checkpoints=self._saver.failures)
+
+
+def _part(state: Sequence[bytes], number: int) -> bytes:
+    return state[number]
 
 
 def _mean_loss(position: Position) -> float:

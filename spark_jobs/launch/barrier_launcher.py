@@ -68,7 +68,7 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
             driver_path=tuple(str(Path(entry).absolute()) for entry in sys.path), sparkring=__version__, python=python_version())
         tasks = spark.range(0, num_tasks, 1, num_tasks).mapInArrow(partial(run_task, launch), SCHEMA, barrier=meeting is None)
         rows = collect_when_started(tasks, spark, tag=f"sparkring-{launch.token}", num_tasks=num_tasks, within_s=config.start_timeout_s,
-                                    may_end_early=num_tasks - num_ranks, broken=lambda: meeting and meeting.lost)
+                                    may_end_early=num_tasks - num_ranks, broken=lambda: None if meeting is None else meeting.lost)
     if meeting is not None and meeting.num_come < num_tasks:
         raise NotEnoughSlots(wanted=num_ranks, slots=meeting.num_come, master=master_of(spark))
     ends = [RankEnd.from_json(row["end"]) for row in rows]
