@@ -13,9 +13,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from sparkring.errors import DeadlinePassed, EnvironmentProblem, NotEnoughSlots, RingError, SparkringError
+from sparkring.errors import DeadlinePassed, EnvironmentProblem, ExecutorLost, NotEnoughSlots, RingError, SparkringError
 from sparkring.spark_jobs.slots import master_of, spark_context
 
 if TYPE_CHECKING:
@@ -91,12 +92,12 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
         _give_up(job, collecting)
         raise outcome
     if isinstance(outcome, BaseException):
-        raise explain(outcome, num_tasks=num_tasks) from outcome
+        raise explain(outcome, num_tasks=num_tasks, host_of=job.host_of) from outcome
     return outcome
 
 
-def explain(error: BaseException, *, num_tasks: int) -> SparkringError:
-    """Put what Spark said about a failed job into one line."""
+def explain(error: BaseException, *, num_tasks: int, host_of: Callable[[str], str]) -> SparkringError:
+    """Put what Spark said about a failed job into one line; ``host_of`` knows where an executor ran."""
     text = str(error)
     if "SPARK-24819" in text or "requires more slots" in text:
         return NotEnoughSlots(wanted=num_tasks, slots=None, master="Spark")
@@ -106,7 +107,9 @@ def explain(error: BaseException, *, num_tasks: int) -> SparkringError:
         return EnvironmentProblem(
             f"the executors' Python does not serve ({wrong_python.group()}); install sparkring and its dependencies there, or point "
             f"PYSPARK_PYTHON at a Python that has them, such as {sys.executable} on this machine.")
-    return RingError(f"Spark ended the ring: {' '.join(_said(text))[:600]} -- see the executors' logs.")
+    words = f"Spark ended the ring: {' '.join(_said(text))[:600]} -- see the executors' logs."
+    lost = re.search(r"ExecutorLostFailure \(executor (\S+)", text)
+    return ExecutorLost(words, host=_told(partial(host_of, lost.group(1)), otherwise="")) if lost else RingError(words)
 
 
 def _said(text: str) -> list[str]:
@@ -130,6 +133,10 @@ class _Job(Protocol):
 
     def running(self) -> list[str]:
         """What is known of the tasks that have not, for people: number and host."""
+        ...
+
+    def host_of(self, executor: str) -> str:
+        """Where an executor runs or ran, as Spark names it; empty where that is not known."""
         ...
 
     def cancel(self) -> None: ...
@@ -156,6 +163,12 @@ class _ClassicJob:
         tasks = [tasks.apply(place) for tasks in lists for place in range(tasks.size())]
         return [f"task {number} on {host}" for number, host in sorted((task.index(), task.host()) for task in tasks
                                                                       if task.status() == "RUNNING")]
+
+    def host_of(self, executor: str) -> str:
+        store = self._sc._jsc.sc().statusStore()  # noqa: SLF001 (PySpark shows no executors)
+        every = store.executorList(False)  # noqa: FBT003 (Java has no keywords; lost ones, too)
+        summaries = [every.apply(place) for place in range(every.size())]
+        return next((str(one.hostPort()).rpartition(":")[0] for one in summaries if one.id() == executor), "")
 
     def _stages(self) -> list[SparkStageInfo]:
         tracker = self._sc.statusTracker()
@@ -190,6 +203,10 @@ class _ConnectJob:
 
     def running(self) -> list[str]:
         return []  # all that Connect tells is how many
+
+    def host_of(self, executor: str) -> str:
+        """Connect does not tell."""
+        return ""
 
     def cancel(self) -> None:
         self._spark.interruptTag(self._tag)

@@ -183,6 +183,14 @@ class NotEnoughSlots(RingError):
             f"{lower}give Spark more cores (spark.master=local[{wanted}], or more executors).")
 
 
+class ExecutorLost(RingError):
+    """Spark lost an executor with ranks on it; ``host`` is Spark's name for its machine, empty where that is not known."""
+
+    def __init__(self, message: str, *, host: str = "") -> None:
+        self.host = host
+        super().__init__(message)
+
+
 class RankFailed(RingError):
     """User or framework code raised on a rank; ``rank_traceback`` is that rank's own, ``host`` where it ran, if that is known."""
 

@@ -71,6 +71,8 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
                                     may_end_early=num_tasks - num_ranks, broken=lambda: None if meeting is None else meeting.lost)
     if meeting is not None and meeting.num_come < num_tasks:
         raise NotEnoughSlots(wanted=num_ranks, slots=meeting.num_come, master=master_of(spark))
+    if meeting is not None and meeting.lost is not None:
+        raise meeting.lost
     ends = [RankEnd.from_json(row["end"]) for row in rows]
     if all(end.kind == "idle" for end in ends):
         spared = sum(end.host in left_out for end in ends)

@@ -26,11 +26,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from sparkring.errors import DeadlinePassed, EnvironmentProblem
+from sparkring.errors import DeadlinePassed, EnvironmentProblem, ExecutorLost
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.spark_jobs.launch import rank_environment
 from sparkring.spark_jobs.launch.board import ANSWER_TIMEOUT_S, Board, BoardClient
-from sparkring.spark_jobs.launch.driver_meeting import DriverMeetingGuest, LostTask
+from sparkring.spark_jobs.launch.driver_meeting import DriverMeetingGuest
 from sparkring.spark_jobs.launch.gpu import common_device
 from sparkring.spark_jobs.launch.hosts import (
     Place,
@@ -163,7 +163,7 @@ class _Task:
             return RankEnd(rank=self._partition, host=self._spark_host, kind="refused", summary=str(problem))
         except DeadlinePassed as late:
             return RankEnd(rank=self._partition, host=self._spark_host, kind="waited", summary=str(late))
-        except LostTask as lost:
+        except ExecutorLost as lost:
             return RankEnd(rank=self._partition, host=self._spark_host, kind="lost", summary=str(lost))
         finally:
             process.stop()
@@ -183,7 +183,7 @@ class _Task:
         if self._partition not in chosen:
             if chosen:
                 self._stand_by()
-            return RankEnd(rank=-1, host=mine.hostname, kind="idle")
+            return RankEnd(rank=-1, host=mine.name_in(self._launch.left_out) or mine.hostname, kind="idle")
         facts = [everyone[partition] for partition in chosen]
         place = places([fact.memory for fact in facts])[chosen.index(self._partition)]
         process.label = f"rank {place.rank}"
@@ -204,7 +204,7 @@ class _Task:
         Raises:
             EnvironmentProblem: no ring can come of these tasks; the same in each of them.
             DeadlinePassed: some task did not come.
-            LostTask: this one is lost.
+            ExecutorLost: this one had been in the ring already.
         """
         within_s = self._launch.meet_within_s
         hosts = self._everywhere.hosts(within_s=within_s)

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 
-from sparkring.errors import DeadlinePassed, EnvironmentProblem, RingError
+from sparkring.errors import DeadlinePassed, EnvironmentProblem, ExecutorLost
 from sparkring.spark_jobs.launch.guarded_server import GuardedHandler, GuardedServer
 from sparkring.spark_jobs.launch.hosts import address_towards
 
@@ -38,12 +38,9 @@ ROUNDS: Final = 8
 """More than tasks have to tell each other."""
 
 
-class LostTask(RingError):
-    """Spark started a task of a ring anew that had been in the ring already."""
-
-    def __init__(self, partition: int) -> None:
-        super().__init__(f"Spark lost task {partition} of the ring, its executor probably, and started it anew; no ring can take it in "
-                         "again; see the executors' logs.")
+def _lost(partition: int, host: str) -> ExecutorLost:
+    return ExecutorLost(f"Spark lost task {partition} of the ring on {host}, its executor probably, and started it anew; no ring can take "
+                        "it in again; see the executors' logs.", host=host)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +57,7 @@ class _Request:
 class _Answer:
     kind: Literal["all", "taken", "closed"]
     texts: list[str]
-    """Of ``all``: by partition."""
+    """Of ``all``: by partition. Of ``taken``: the host of the task that had been there."""
 
 
 class DriverMeeting(GuardedServer):
@@ -81,7 +78,7 @@ class DriverMeeting(GuardedServer):
         self._changed = threading.Condition()
         self._rounds: list[dict[int, str]] = [{} for _ in range(ROUNDS)]
         self._attempts: dict[int, int] = {}
-        self._lost: LostTask | None = None
+        self._lost: ExecutorLost | None = None
         super().__init__((address, 0), _Handler)
 
     def __enter__(self) -> Self:
@@ -109,7 +106,7 @@ class DriverMeeting(GuardedServer):
             return len(self._rounds[0])
 
     @property
-    def lost(self) -> LostTask | None:
+    def lost(self) -> ExecutorLost | None:
         """What to raise for a task that Spark has started anew since all had come."""
         return self._lost
 
@@ -143,9 +140,10 @@ class DriverMeeting(GuardedServer):
     def _answer_to(self, request: _Request) -> _Answer:
         everyone = self._rounds[request.round]
         if self._attempts.get(request.partition, request.attempt) != request.attempt:
+            host = self._rounds[0][request.partition]
             if self._met:
-                self._lost = LostTask(request.partition)
-            return _Answer(kind="taken", texts=[])
+                self._lost = _lost(request.partition, host)
+            return _Answer(kind="taken", texts=[host])
         if len(everyone) < self.num_tasks:
             return _Answer(kind="closed", texts=[])
         return _Answer(kind="all", texts=[everyone[partition] for partition in range(self.num_tasks)])
@@ -194,14 +192,14 @@ class DriverMeetingGuest:
             within_s: Seconds to wait for the others.
         Raises:
             DeadlinePassed: not all of them came.
-            LostTask: this task had been in the ring already.
+            ExecutorLost: this task had been in the ring already.
             EnvironmentProblem: the driver cannot be reached.
         """
         request = _Request(secret=self._secret, round=self._round, partition=self._partition, attempt=self._attempt, text=text)
         self._round += 1
         answer = self._ask(request, within_s)
         if answer.kind == "taken":
-            raise LostTask(self._partition)
+            raise _lost(self._partition, answer.texts[0])
         if answer.kind == "closed":
             raise _not_all(within_s)
         return answer.texts

@@ -31,6 +31,8 @@ class TaskFacts:
     """What a Spark task tells the others before any rank is in a ring."""
 
     hostname: str
+    spark_host: str
+    """The name or address under which Spark knows the executor."""
     network: str
     """See ``network_identity``."""
     memory: str
@@ -49,6 +51,10 @@ class TaskFacts:
     """Seconds since the epoch when the task came, by its machine's clock."""
     port: int = 0
     """Where the rendezvous would listen; set by the tasks that may get the first rank."""
+
+    def name_in(self, hosts: Collection[str]) -> str | None:
+        """By which name this task's host is among ``hosts``, if it is: what died there was named by itself or by Spark."""
+        return next((name for name in (self.hostname, self.spark_host) if name in hosts), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +105,10 @@ def chosen_tasks(facts: Sequence[TaskFacts], num_ranks: int, *, left_out: Collec
     Returns:
         Partitions, ascending; none where other hosts are there, and too few tasks on them.
     """
-    elsewhere = sum(fact.hostname not in left_out for fact in facts)
+    elsewhere = sum(fact.name_in(left_out) is None for fact in facts)
     if 0 < elsewhere < num_ranks:
         return []
-    by_liking = sorted(range(len(facts)), key=lambda partition: (facts[partition].hostname in left_out, partition))
+    by_liking = sorted(range(len(facts)), key=lambda partition: (facts[partition].name_in(left_out) is not None, partition))
     return sorted(by_liking[:num_ranks])
 
 
@@ -131,7 +137,8 @@ def describe_task(spark_host: str, *, on_one_host: bool, gpu: str | None) -> Tas
     """
     address, interface = ring_address(spark_host, on_one_host=on_one_host)
     return TaskFacts(
-        hostname=socket.gethostname(), network=network_identity(), memory=memory_identity(), address=address, interface=interface,
+        hostname=socket.gethostname(), spark_host=spark_host, network=network_identity(), memory=memory_identity(),
+        address=address, interface=interface,
         addresses=tuple(address for addresses in _addresses_by_interface().values() for address in addresses),
         sparkring=__version__, python=python_version(), gpu=gpu, clock=time.time())
 

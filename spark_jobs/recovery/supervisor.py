@@ -26,6 +26,7 @@ from sparkring.errors import (
     DatasetError,
     DeadlinePassed,
     EnvironmentProblem,
+    ExecutorLost,
     HostsLeftOut,
     NotEnoughSlots,
     NotFinite,
@@ -217,7 +218,7 @@ class Supervisor:
                            final=kind in _FINAL_NAMES, host="" if is_storage else error.host)
         if isinstance(error, RankDied):
             return Failure(summary, step=self._steps_of(error.rank), host=error.host)
-        if isinstance(error, DeadlinePassed):
+        if isinstance(error, DeadlinePassed | ExecutorLost):
             return Failure(summary, host=error.host)
         return Failure(summary)
 

@@ -56,7 +56,8 @@ def test_an_executor_that_is_lost_ends_the_ring_in_spark_s_own_words(cluster: Dr
     executor = next(parent for parent in psutil.Process(before[1]["task"]).parents() if parent.name() == "java")
     os.kill(executor.pid, signal.SIGKILL)
     outcome = cluster.outcome()
-    assert outcome.error.startswith("RingError")
+    assert outcome.error.startswith("ExecutorLost RingError")
+    assert outcome.attributes == {"host": "127.0.0.1"}
     assert "Spark ended the ring" in outcome.message
     assert "xecutor" in outcome.message
     assert_no_process_left(before[0]["token"])

@@ -62,7 +62,8 @@ def test_a_task_that_spark_starts_anew_is_no_second_rank(on_demand: Driver, tmp_
     executor = next(parent for parent in psutil.Process(before[1]["task"]).parents() if parent.name() == "java")
     os.kill(executor.pid, signal.SIGKILL)
     outcome = on_demand.outcome()
-    assert "RingError" in outcome.error
+    assert outcome.error.startswith("ExecutorLost RingError")
+    assert outcome.attributes == {"host": "127.0.0.1"}
     assert "Spark lost task" in outcome.message
     assert_no_process_left(before[0]["token"])
     assert marks(tmp_path, num_ranks=2) == before

@@ -14,9 +14,9 @@ from typing import Any, cast
 
 import pytest
 
-from sparkring.errors import DeadlinePassed, EnvironmentProblem
+from sparkring.errors import DeadlinePassed, EnvironmentProblem, ExecutorLost
 from sparkring.spark_jobs.launch import guarded_server
-from sparkring.spark_jobs.launch.driver_meeting import DriverMeeting, DriverMeetingGuest, LostTask
+from sparkring.spark_jobs.launch.driver_meeting import DriverMeeting, DriverMeetingGuest
 from sparkring.spark_jobs.launch.hosts import LOOPBACK
 
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -87,7 +87,7 @@ def test_a_task_that_was_lost_before_all_had_come_is_taken_in_anew() -> None:
         lost = gather(0, "lost")
         _await_come(meeting, 1)
         anew = gather(0, "anew", attempt=1)
-        with pytest.raises(LostTask):  # if it still lives
+        with pytest.raises(ExecutorLost):  # if it still lives
             lost.result(LONG_S)
         assert meeting.num_come == 1
         assert gather(1, "other").result(LONG_S) == anew.result(LONG_S) == ["anew", "other"]
@@ -99,7 +99,7 @@ def test_a_task_that_was_lost_afterwards_is_no_second_rank() -> None:
         for answer in [gather(0, "a"), gather(1, "b")]:
             assert answer.result(LONG_S) == ["a", "b"]
         assert str(meeting.lost) == "None"
-        with pytest.raises(LostTask, match=r"Spark lost task 1 of the ring, .* started it anew"):
+        with pytest.raises(ExecutorLost, match=r"Spark lost task 1 of the ring on b, .* started it anew"):
             gather(1, "anew", attempt=1).result(LONG_S)
         assert str(meeting.lost).startswith("Spark lost task 1")
         for answer in [gather(0, "c"), gather(1, "d")]:  # the control: those that are in it go on

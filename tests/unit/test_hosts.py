@@ -97,3 +97,5 @@ def test_hosts_that_are_left_out_get_ranks_only_where_there_is_no_other() -> Non
     assert chosen_tasks(facts, 3, left_out=()) == [0, 1, 2]
     assert chosen_tasks(facts, 4, left_out=("A",)) == [], "the ring is to be started with three"
     assert chosen_tasks(facts, 4, left_out=("A", "B", "C")) == [0, 1, 2, 3]
+    by_spark = [TaskFacts(**{**asdict(here), "spark_host": f"{name}.example"}) for name in "ABABC"]
+    assert chosen_tasks(by_spark, 3, left_out=("A.example",)) == [1, 3, 4], "what Spark lost there, it names as it does the host"

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import RingConfig
-from sparkring.errors import ConfigError, EnvironmentProblem, NotEnoughSlots, RingError, SparkringError
+from sparkring.errors import ConfigError, EnvironmentProblem, ExecutorLost, NotEnoughSlots, RingError, SparkringError
 from sparkring.spark_jobs.launch.barrier_task import Launch, objection
 from sparkring.spark_jobs.launch.encryption import ENCRYPTING, require_plaintext_allowed
 from sparkring.spark_jobs.launch.gpu import common_device
@@ -22,8 +22,8 @@ LAUNCH = Launch(
     num_ranks=2, payload=b"", token="t", secret="s", threads=1, device="cuda", allow_cpu_fallback=False, deadline_s=1, heartbeat_s=1,
     shared_memory=True, meet_within_s=40.0, not_after=100.0, driver_memory="m", driver_path=(), sparkring="1.2.3", python="3.11")
 FACTS = TaskFacts(
-    hostname="alpha", network="n", memory="m", address="10.0.0.1", interface="eth0", addresses=("10.0.0.1",), sparkring="1.2.3",
-    python="3.11", gpu="0", clock=99.0)
+    hostname="alpha", spark_host="alpha.example", network="n", memory="m", address="10.0.0.1", interface="eth0",
+    addresses=("10.0.0.1",), sparkring="1.2.3", python="3.11", gpu="0", clock=99.0)
 
 
 def test_tasks_that_fit_make_a_ring() -> None:
@@ -71,12 +71,16 @@ def test_slots_of_a_local_master_are_in_its_name(master: str, slots: int | None)
     pytest.param("An error occurred while calling o1.collect.\n: java.lang.X: Stage failed.\norg.Y: Traceback (most recent call last):\n"
                  "  File \"worker.py\", line 1, in f\n    raise\nOSError: disk full\n\n\tat org.apache.X(Y.scala:1)\n",
                  RingError, "Spark ended the ring: java.lang.X: Stage failed. OSError: disk full --", id="anything else"),
+    pytest.param("Stage failed because barrier task ResultTask(0, 1) finished unsuccessfully.\n"
+                 "ExecutorLostFailure (executor 12 exited caused by one of the running tasks) Reason: worker lost",
+                 ExecutorLost, "Spark ended the ring: Stage failed because barrier task", id="an executor is lost"),
 ])
 def test_what_spark_says_becomes_one_line(text: str, kind: type[SparkringError], words: str) -> None:
-    error = explain(RuntimeError(text), num_tasks=7)
+    error = explain(RuntimeError(text), num_tasks=7, host_of=str)
     assert type(error) is kind
     assert words in str(error)
     assert "\n" not in str(error)
+    assert getattr(error, "host", "12") == "12", "the name of what the executor's number stands for"
 
 
 @pytest.mark.parametrize("name", ENCRYPTING)

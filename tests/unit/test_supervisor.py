@@ -13,6 +13,7 @@ from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import (
     DeadlinePassed,
     EnvironmentProblem,
+    ExecutorLost,
     HostsLeftOut,
     NotEnoughSlots,
     RankDied,
@@ -251,6 +252,10 @@ def test_slots_that_are_missing_for_a_moment_end_nothing(slots: tuple[int, ...])
 
 
 def test_storage_that_is_away_in_the_same_words_is_no_bug() -> None:
+    gone = ExecutorLost("Spark ended the ring: an executor is lost", host="host-b")
+    ring = PretendedRing(gone, gone, DONE)
+    _supervised(ring)
+    assert ring.left_out == [(), (), ("host-b",)]
     away = RankFailed(0, "StorageError: s3://bucket/run/checkpoints/5.json: 503 Slow Down", "")
     assert _supervised(PretendedRing(away, away, away, DONE, committed=5)) is DONE
     with pytest.raises(RankFailed) as caught:
@@ -399,7 +404,7 @@ def test_a_run_that_cannot_do_without_a_host_takes_it_back(recovery: dict[str, A
     assert (ring.widths, ring.left_out) == ([4] * 4, [(), (), ("host-b",), ()])
 
 
-def test_a_rank_s_own_exceptions_count_for_its_host_but_storage_s_do_not() -> None:
+def test_a_rank_s_own_exceptions_and_lost_executors_count_for_their_host_but_storage_s_do_not() -> None:
     def broken(number: int) -> RankFailed:
         return RankFailed(1, f"RuntimeError: CUDA error {number}", "", host="host-b")
 
