@@ -36,7 +36,7 @@ from sparkring.spark_jobs.etl.columns import named
 from sparkring.spark_jobs.judge import Judgement, class_base_rate, judge_classes, judge_tokens, token_base_rate
 from sparkring.spark_jobs.predict import PROBABILITY, predict
 from sparkring.spark_jobs.progress import SILENT, Progress
-from sparkring.spark_jobs.score import read_split, trained_on
+from sparkring.spark_jobs.score import read_split, split_of, trained_on
 from sparkring.spark_jobs.session import result_settings, spark_session
 
 DOCUMENT = "evaluation.json"
@@ -136,7 +136,7 @@ def _collect(predicted: DataFrame, label: str) -> tuple[NDArray[np.float64], NDA
 
 def _require_both_labels(manifest: Manifest, card: ModelCard) -> None:
     for name in ("train", SPLIT):
-        split = manifest.splits[name]
+        split = split_of(manifest, card.dataset_url, name)
         if split.positives in (0, split.rows):
             raise DatasetError(f"all {split.rows} rows of the {name} split of version {manifest.version} of {card.dataset_url} have label "
                                f"{min(split.positives, 1)}, so no model can be told from another; change prepare.split and prepare again.")

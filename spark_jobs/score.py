@@ -124,13 +124,22 @@ def read_split(spark: SparkSession, manifest: Manifest, dataset_url: str, split:
         DatasetChanged: by its size or footer a file is another one; it is named. Training asks the same before its first step.
         EnvironmentProblem, StorageError: Spark cannot read them.
     """
-    if split not in manifest.splits:
-        raise DatasetError(f"version {manifest.version} of {dataset_url} has no split {split!r}; it has {', '.join(manifest.splits)}.")
-    store = open_store(dataset_url)
-    findings = check_footers(store, manifest, manifest.splits[split].files)
+    store, files = open_store(dataset_url), split_of(manifest, dataset_url, split).files
+    findings = check_footers(store, manifest, files)
     if findings:
         raise DatasetChanged(store.url, version=manifest.version, findings=list(map(str, findings)))
-    return read_committed(spark, store, manifest.splits[split].files)
+    return read_committed(spark, store, files)
+
+
+def split_of(manifest: Manifest, dataset_url: str, split: str) -> Split:
+    """A split by its name.
+
+    Raises:
+        DatasetError: there is none.
+    """
+    if split not in manifest.splits:
+        raise DatasetError(f"version {manifest.version} of {dataset_url} has no split {split!r}; it has {', '.join(manifest.splits)}.")
+    return manifest.splits[split]
 
 
 def _named_classes(encoded: DataFrame, label: str, classes: tuple[str, ...]) -> DataFrame:

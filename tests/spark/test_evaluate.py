@@ -27,6 +27,7 @@ from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
 from tests.support.configs import write
+from tests.support.datasets import write_dataset
 from tests.support.etl_tables import etl_config, save_untrained
 
 pytest_plugins = ["tests.support.etl_spark"]
@@ -137,6 +138,14 @@ def test_a_damaged_document_ends_the_command_in_one_line(config: Config, evaluat
 def test_without_a_model_there_is_nothing_to_judge(spark: SparkSession, config: Config, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no trained model"):
         evaluate(config.model_copy(update={"workspace": str(tmp_path)}), spark=spark)
+
+
+def test_a_dataset_without_a_test_split_is_refused(spark: SparkSession, config: Config, tmp_path: Path) -> None:
+    own = config.model_copy(update={"workspace": str(tmp_path)})
+    write_dataset(Path(own.dataset), ([200], [101]))
+    save_untrained(own)
+    with pytest.raises(DatasetError, match="has no split 'test'; it has train, validation"):
+        evaluate(own, spark=spark)
 
 
 def test_a_test_split_of_one_label_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,7 +78,7 @@ def _trained(folder: Path, *arguments: str, **sections: Any) -> Config:
     if config.model.kind == "image":
         write_image_dataset(Path(config.dataset), [60, 61])
     else:
-        write_dataset(Path(config.dataset), ([200], [101]))
+        write_dataset(Path(config.dataset), ([200], [101]), test_rows=90)
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
     assert "2 epochs (trained in " in said(*arguments, "train", str(path))
@@ -88,7 +89,7 @@ def _train(**layout: Any) -> dict[str, Any]:
     return {"epochs": 2, "batch_rows": 20, "precision": "float64", "lanes": 24, "optimizer": {"schedule": "constant"}, **layout}
 
 
-def test_a_network_from_a_file_trains_on_two_ranks_as_on_one_and_scores(
+def test_a_network_from_a_file_trains_on_two_ranks_as_on_one_is_judged_and_scores(
         spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_files, "_FILES", [])  # commands of other tests in this process have none
     file = tmp_path / "mine.py"
@@ -98,6 +99,8 @@ def test_a_network_from_a_file_trains_on_two_ranks_as_on_one_and_scores(
         _trained(tmp_path / str(ranks), "--networks", str(file), model=model, train=_train(num_ranks=ranks))
     assert largest_difference(*(weights_of_run(tmp_path / name) for name in ("2", "1"))) < 1e-10
     assert "network.layers.0.weight" in weights_of_run(tmp_path / "2")
+    judged = json.loads(said("--networks", str(file), "evaluate", str(tmp_path / "2/config.yaml"), "--json"))
+    assert (judged["split"], judged["network"]["rows"], judged["base_rate"]["rows"]) == ("test", 90, 90)
     said("--networks", str(file), "score", str(tmp_path / "2/config.yaml"), "--set", "score.split=validation")
     scored = spark.read.parquet(f"{tmp_path}/2/scores/*")
     assert (scored.count(), scored.where("probability between 0 and 1").count()) == (257, 257)

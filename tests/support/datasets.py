@@ -18,7 +18,7 @@ NUMERIC = ("height", "weight", "age")
 VOCABULARY = ("blue", "green", "red")
 
 
-def write_dataset(folder: Path, files: Sequence[Sequence[int]], *, validation_rows: int = 257, seed: int = 0,
+def write_dataset(folder: Path, files: Sequence[Sequence[int]], *, validation_rows: int = 257, test_rows: int = 0, seed: int = 0,
                   nan_row: int | None = None) -> Dataset:
     """Commit version 1 of a dataset whose train split has these row groups.
 
@@ -26,6 +26,7 @@ def write_dataset(folder: Path, files: Sequence[Sequence[int]], *, validation_ro
         folder: The dataset's folder.
         files: For each file the rows of its row groups; zeros are allowed.
         validation_rows: Rows of the validation split, in one file.
+        test_rows: Rows of the test split, in one file; 0: there is none.
         seed: Of the random values.
         nan_row: Id of a row whose numbers are NaN.
     """
@@ -34,7 +35,8 @@ def write_dataset(folder: Path, files: Sequence[Sequence[int]], *, validation_ro
     fields = (DataField(name="row_id", dtype="int64"), DataField(name="late", dtype="int8"),
               *(DataField(name=name, dtype="float32") for name in NUMERIC), DataField(name="colour", dtype="int32"))
     splits, first = {}, 0
-    for name, layout in (("train", files), ("validation", [[validation_rows]])):
+    layouts = {"train": files, "validation": [[validation_rows]], **({"test": [[test_rows]]} if test_rows else {})}
+    for name, layout in layouts.items():
         splits[name] = _write_split(folder, name, layout, first_id=first, generator=generator, nan_row=nan_row)
         first += splits[name].rows
     manifest = Manifest(
