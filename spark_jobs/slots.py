@@ -38,8 +38,7 @@ def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float) -> No
     if brings_executors(spark):
         require_on_demand(spark, num_ranks=num_ranks)
         return
-    never_grows = re.match(r"local(\[|$)", master)
-    deadline = time.monotonic() + (0 if never_grows else within_s)
+    deadline = time.monotonic() + (0 if _is_local(master) else within_s)
     while (slots := slots_of(spark)) is not None and slots < num_ranks:
         if time.monotonic() >= deadline:
             raise NotEnoughSlots(wanted=num_ranks, slots=slots, master=master)
@@ -48,7 +47,7 @@ def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float) -> No
 
 def brings_executors(spark: SparkSession) -> bool:
     """Whether Spark brings executors once tasks wait for them (dynamic allocation), and has no barrier stages therefore (SPARK-24942)."""
-    return _is_on(spark, "spark.dynamicAllocation.enabled") and not master_of(spark).startswith("local")
+    return _is_on(spark, "spark.dynamicAllocation.enabled") and not _is_local(master_of(spark))
 
 
 def require_on_demand(spark: SparkSession, *, num_ranks: int) -> None:
@@ -70,6 +69,11 @@ def require_on_demand(spark: SparkSession, *, num_ranks: int) -> None:
         most, master = int(executors) * (int(cores) // int(spark.conf.get("spark.task.cpus", None) or 1)), master_of(spark)
         if most < num_ranks:
             raise NotEnoughSlots(wanted=num_ranks, slots=most, master=f"{master} with spark.dynamicAllocation.maxExecutors={executors}")
+
+
+def _is_local(master: str) -> bool:
+    """Whether all of Spark is one process, which never gets more slots."""
+    return re.match(r"local(\[|$)", master) is not None
 
 
 def _is_on(spark: SparkSession, name: str) -> bool:
