@@ -23,8 +23,8 @@ def test_a_packed_python_runs_from_another_folder_on_what_came_along(tmp_path: P
     subprocess.run(["tar", "-xf", archive, "-C", tmp_path / "first"], check=True, timeout=60)
     shutil.move(tmp_path / "first", tmp_path / "moved")
     home = tmp_path / "moved"
-    code = ("import sys, json, ssl, sqlite3, ctypes, typer, numpy\n"
-            "print(sys.prefix, sys.base_prefix, json.__file__, typer.__file__, numpy.ones(2).sum(), sep='\\n')\n"
+    code = ("import sys, os, json, ssl, sqlite3, ctypes, typer, numpy\n"
+            "print(sys.prefix, sys.base_prefix, json.__file__, os.path.realpath(typer.__file__), numpy.ones(2).sum(), sep='\\n')\n"
             "print(*[name for name in sys.modules if name.startswith('sparkring')])\n"
             "import sparkring")
     environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME"}}
