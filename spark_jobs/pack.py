@@ -73,11 +73,14 @@ def _add_interpreter(tar: tarfile.TarFile) -> None:
     tar.add(Path(sys.executable).resolve(), f"bin/{VERSION}")
     if sysconfig.get_config_var("Py_ENABLE_SHARED"):
         folders = (sysconfig.get_config_var("LIBDIR"), f"{sys.base_prefix}/lib")  # the first says where it was built
-        library = next(file for folder in folders if (file := Path(folder, sysconfig.get_config_var("INSTSONAME"))).is_file())
-        tar.add(library, f"lib/{library.name}")
+        files = [Path(folder, sysconfig.get_config_var("INSTSONAME")) for folder in folders]
+        library = next((file for file in files if file.is_file()), None)
+        if library is not None:  # Debian's interpreter does without
+            tar.add(library, f"lib/{library.name}")
     for entry in sorted(Path(sysconfig.get_path("stdlib")).iterdir()):
         if not entry.name.startswith(LEFT_OUT):
             tar.add(entry, f"lib/{VERSION}/{entry.name}")
+    _add_link(tar, f"lib/{VERSION}/dist-packages", "site-packages")  # where Debian's Python looks
 
 
 def _installed() -> Iterator[Path]:
@@ -93,6 +96,10 @@ def _add_installed(tar: tarfile.TarFile, entry: Path, *, linked: bool) -> None:
     if not linked:
         tar.add(entry, name)
         return
+    _add_link(tar, name, str(entry))
+
+
+def _add_link(tar: tarfile.TarFile, name: str, target: str) -> None:
     link = tarfile.TarInfo(name)
-    link.type, link.linkname = tarfile.SYMTYPE, str(entry)
+    link.type, link.linkname = tarfile.SYMTYPE, target
     tar.addfile(link)
