@@ -150,7 +150,8 @@ def test_what_needs_no_heavy_library_loads_none(arguments: list[str]) -> None:
 def test_a_real_interrupt_ends_a_real_process_with_130(tmp_path: Path) -> None:
     fifo = tmp_path / "config.yaml"
     os.mkfifo(fifo)  # reading it waits for a writer: the process is busy until the signal comes
-    process = subprocess.Popen([sys.executable, "-m", "sparkring", "report", str(fifo)], stderr=subprocess.PIPE, text=True)
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "sparkring", "report", str(fifo)]  # who runs tests may ignore it
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     with fifo.open("wb"):  # opens once the process reads
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
