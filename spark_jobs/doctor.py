@@ -90,6 +90,8 @@ class _Examination:
         self._add("slots", lambda: check_slots(spark, needs))
         at_once = not any(check.status == "fail" for check in self._checks[-2:]) and not brings_executors(spark)
         self._add("executors", lambda: self._ask_executors(spark, at_once=at_once))
+        if brings_executors(spark):
+            self._reports = []  # its tasks ran one after the other, where no ranks may ever be
         if self._reports:
             self._add("executor memory", lambda: check_executor_memory(self._reports, needs))
             self._add("network", lambda: check_network(self._reports))

@@ -64,6 +64,10 @@ def require_on_demand(spark: SparkSession, *, num_ranks: int) -> None:
     if _is_on(spark, "spark.speculation"):
         raise EnvironmentProblem("spark.speculation and spark.dynamicAllocation.enabled are both true: Spark might start a second task for "
                                  "a rank; set spark.speculation=false.")
+    ratio = spark.conf.get("spark.dynamicAllocation.executorAllocationRatio", None) or "1"
+    if float(ratio) < 1:
+        raise EnvironmentProblem(f"spark.dynamicAllocation.executorAllocationRatio is {ratio}: Spark would bring executors for that share "
+                                 "of the ranks only; set it to 1.")
     executors, cores = spark.conf.get("spark.dynamicAllocation.maxExecutors", None), spark.conf.get("spark.executor.cores", None)
     if executors and cores:
         most, master = int(executors) * (int(cores) // int(spark.conf.get("spark.task.cpus", None) or 1)), master_of(spark)

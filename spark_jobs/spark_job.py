@@ -42,7 +42,7 @@ stands still, with its Python worker or its executor, and Spark would wait for i
 
 
 def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num_tasks: int, within_s: float,
-                         may_end_early: int | None = None, broken: Callable[[], SparkringError | None] = lambda: None) -> list[Row]:
+                         may_end_early: int | None = None, broken: Callable[[int], SparkringError | None] = lambda _: None) -> list[Row]:
     """Collect ``frame``, whose tasks must start within ``within_s`` seconds.
 
     Args:
@@ -52,7 +52,7 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
         num_tasks: Tasks that the job needs at once; for the error.
         within_s: Seconds for Spark to start them.
         may_end_early: How many of the tasks may end long before the others; None: as they like.
-        broken: Asked now and then while they run: why nothing can come of them any more.
+        broken: Asked now and then while they run: why nothing can come of them any more; is told how many have ended.
     Raises:
         NotEnoughSlots: they did not start.
         DeadlinePassed: some ended and the others did not.
@@ -109,7 +109,10 @@ def explain(error: BaseException, *, num_tasks: int, host_of: Callable[[str], st
             f"PYSPARK_PYTHON at a Python that has them, such as {sys.executable} on this machine.")
     words = f"Spark ended the ring: {' '.join(_said(text))[:600]} -- see the executors' logs."
     lost = re.search(r"ExecutorLostFailure \(executor (\S+)", text)
-    return ExecutorLost(words, host=_told(partial(host_of, lost.group(1)), otherwise="")) if lost else RingError(words)
+    if lost is None:
+        return RingError(words)
+    blameless = "unrelated to the running tasks" in text  # e.g. the cluster took it back
+    return ExecutorLost(words, host="" if blameless else _told(partial(host_of, lost.group(1)), otherwise=""))
 
 
 def _said(text: str) -> list[str]:
@@ -248,14 +251,15 @@ def _started_in_time(job: _Job, ended: threading.Event, deadline: float) -> bool
 
 
 def _why_not_ended(job: _Job, ended: threading.Event, num_tasks: int, may_end_early: int,
-                   broken: Callable[[], SparkringError | None]) -> SparkringError | None:
+                   broken: Callable[[int], SparkringError | None]) -> SparkringError | None:
     """Wait until the job has ended, or until there is a reason to end it: what is broken, or tasks that do not end with the others."""
     first = math.inf
     while not ended.wait(min(LOOK_AT_ENDS_S, LAST_TASK_S)):
-        error = broken()
+        num_ended = _told(job.num_ended, otherwise=0)
+        error = broken(num_ended)
         if error is not None:
             return None if ended.wait(OWN_WORDS_S) else error
-        if may_end_early < _told(job.num_ended, otherwise=0) < num_tasks:
+        if may_end_early < num_ended < num_tasks:
             first = min(first, time.monotonic())
         if time.monotonic() - first > LAST_TASK_S:
             return _stands_still(job)

@@ -166,7 +166,7 @@ class HostsLeftOut(RingError):
     """Without the hosts that a ring is to do without, there are fewer slots than ranks: ``slots`` elsewhere, ``spared`` on those hosts."""
 
     def __init__(self, *, wanted: int, slots: int, spared: int) -> None:
-        self.slots, self.spared = slots, spared
+        self.wanted, self.slots, self.spared = wanted, slots, spared
         super().__init__(f"{wanted} ranks were to do without {spared} slots of hosts that fail repeatedly, which leaves {slots}; set "
                          f"train.num_ranks to at most {slots}, or have more executors.")
 

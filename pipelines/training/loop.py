@@ -16,7 +16,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -153,8 +153,9 @@ class _RankTrainer:
         told = self._communicator.broadcast_bytes(json.dumps([position.model_dump(), len(state)]).encode(), name="start.position")
         values, parts = json.loads(told)
         if parts:
-            self._trainee.unpack(self._communicator.broadcast_bytes(patiently(partial(_part, state, number)) if state else b"",
-                                                                    name=f"start.state.{number}") for number in range(parts))
+            states = _parts(state)
+            self._trainee.unpack(self._communicator.broadcast_bytes(next(states, b""), name=f"start.state.{number}")
+                                 for number in range(parts))
         return Position.model_validate(values), parts > 0
 
     def _whole(self, checkpoint: Checkpoint | None, damaged: Sequence[SparkringError]) -> tuple[Position, Sequence[bytes]]:
@@ -363,13 +364,17 @@ class _RankTrainer:
             dataset_url=self._job.dataset_url, dataset_version=self._job.dataset_version, content_id=self._manifest.content_id,
             epoch=best.document.position.epoch, step=best.document.position.steps_done, validation=best.document.validation,
             code_version=__version__)
-        save_model(self._job.run_url, weights_of(best.state), card)
+        save_model(self._job.run_url, weights_of(_parts(best.state)), card)
         return TrainSummary(steps=position.steps_done, resumed_at=resumed_at, best_epoch=card.epoch, validation=card.validation,
                             receipts=position.receipts, failed_checkpoints=self._saver.failures)
 
 
-def _part(state: Sequence[bytes], number: int) -> bytes:
-    return state[number]
+def _parts(state: Sequence[bytes]) -> Iterator[bytes]:
+    """Each part of a state, one after the other; storage that is away for a moment is waited for."""
+    def part(number: int) -> bytes:
+        return state[number]
+
+    return (patiently(partial(part, number)) for number in range(len(state)))
 
 
 def _mean_loss(position: Position) -> float:

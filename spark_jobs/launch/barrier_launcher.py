@@ -17,11 +17,11 @@ from uuid import uuid4
 
 from sparkring import __version__
 from sparkring.conf.schema import RingConfig
-from sparkring.errors import HostsLeftOut, NotEnoughSlots
+from sparkring.errors import HostsLeftOut, NotEnoughSlots, SparkringError
 from sparkring.spark_jobs.launch.barrier_task import SCHEMA, Launch, run_task
 from sparkring.spark_jobs.launch.board import ANSWER_TIMEOUT_S
 from sparkring.spark_jobs.launch.driver_address import driver_address
-from sparkring.spark_jobs.launch.driver_meeting import DriverMeeting
+from sparkring.spark_jobs.launch.driver_meeting import DriverMeeting, unreachable
 from sparkring.spark_jobs.launch.encryption import require_plaintext_allowed
 from sparkring.spark_jobs.launch.hosts import memory_identity, python_version
 from sparkring.spark_jobs.launch.rank_end import Json, RankEnd, results_or_error
@@ -68,13 +68,26 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
             driver_path=tuple(str(Path(entry).absolute()) for entry in sys.path), sparkring=__version__, python=python_version())
         tasks = spark.range(0, num_tasks, 1, num_tasks).mapInArrow(partial(run_task, launch), SCHEMA, barrier=meeting is None)
         rows = collect_when_started(tasks, spark, tag=f"sparkring-{launch.token}", num_tasks=num_tasks, within_s=config.start_timeout_s,
-                                    may_end_early=num_tasks - num_ranks, broken=lambda: None if meeting is None else meeting.lost)
-    if meeting is not None and meeting.num_come < num_tasks:
-        raise NotEnoughSlots(wanted=num_ranks, slots=meeting.num_come, master=master_of(spark))
-    if meeting is not None and meeting.lost is not None:
-        raise meeting.lost
+                                    may_end_early=num_tasks - num_ranks, broken=partial(_why_broken, meeting, num_ranks, master_of(spark)))
     ends = [RankEnd.from_json(row["end"]) for row in rows]
+    refused = next((end for end in ends if end.kind == "refused"), None)
+    if meeting is not None and refused is not None:
+        raise refused.error()
+    broken = _why_broken(meeting, num_ranks, master_of(spark), 0)
+    if broken is not None:
+        raise broken
     if all(end.kind == "idle" for end in ends):
         spared = sum(end.host in left_out for end in ends)
         raise HostsLeftOut(wanted=num_ranks, slots=len(ends) - spared, spared=spared)
     return results_or_error(ends)
+
+
+def _why_broken(meeting: DriverMeeting | None, num_ranks: int, master: str, num_ended: int) -> SparkringError | None:
+    """Why no ring can come of tasks that meet at the driver, ``num_ended`` of which have ended."""
+    if meeting is None or (meeting.complete and meeting.lost is None):
+        return None
+    if meeting.lost is not None:
+        return meeting.lost
+    if meeting.closed:
+        return NotEnoughSlots(wanted=num_ranks, slots=meeting.num_come, master=master)
+    return unreachable("some executor", meeting.place, "see its log") if num_ended else None

@@ -126,7 +126,7 @@ def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) 
         if launch.device == "cuda" and fact.gpu is None and not launch.allow_cpu_fallback:
             return (f"device is cuda, but Spark assigned no GPU to the task on {fact.hostname}; set spark.executor.resource.gpu.amount, "
                     "spark.task.resource.gpu.amount and a discovery script, or train.ring.allow_cpu_fallback=true.")
-        if fact.clock > launch.not_after:
+        if launch.meeting is None and fact.clock > launch.not_after:
             return (f"the task on {fact.hostname} came {fact.clock - launch.not_after:.0f} seconds after this launch was given up; if "
                     "nobody gave it up, the clocks of that host and of the driver differ: set them right.")
     return None

@@ -106,6 +106,17 @@ class DriverMeeting(GuardedServer):
             return len(self._rounds[0])
 
     @property
+    def complete(self) -> bool:
+        """Whether all have come."""
+        with self._changed:
+            return self._met
+
+    @property
+    def closed(self) -> bool:
+        """Whether the time is over, and not all have come."""
+        return not self.complete and time.monotonic() >= self._until
+
+    @property
     def lost(self) -> ExecutorLost | None:
         """What to raise for a task that Spark has started anew since all had come."""
         return self._lost
@@ -141,7 +152,7 @@ class DriverMeeting(GuardedServer):
         everyone = self._rounds[request.round]
         if self._attempts.get(request.partition, request.attempt) != request.attempt:
             host = self._rounds[0][request.partition]
-            if self._met:
+            if self._met and request.attempt > self._attempts[request.partition]:
                 self._lost = _lost(request.partition, host)
             return _Answer(kind="taken", texts=[host])
         if len(everyone) < self.num_tasks:
@@ -206,18 +217,27 @@ class DriverMeetingGuest:
 
     def _ask(self, request: _Request, within_s: float) -> _Answer:
         try:
-            with socket.create_connection(self._place, timeout=CONNECT_S) as connection, connection.makefile("rwb") as stream:
+            connection = socket.create_connection(self._place, timeout=CONNECT_S)
+        except OSError as error:
+            raise unreachable(self.host, self._place, str(error)) from error
+        with connection, connection.makefile("rwb") as stream:
+            try:
                 stream.write(json.dumps(asdict(request)).encode() + b"\n")
                 stream.flush()
                 connection.settimeout(within_s + CONNECT_S)
                 return _Answer(**json.loads(stream.readline()))
-        except TimeoutError:
-            raise _not_all(within_s) from None
-        except (OSError, ValueError) as error:
-            raise EnvironmentProblem(
-                f"a task on {self.host} cannot talk to the driver at {self._place[0]}:{self._place[1]} ({error}), where the tasks of a "
-                "ring meet under dynamic allocation; let executors reach all ports of the driver's machine, or start the session with "
-                "spark.dynamicAllocation.enabled=false.") from error
+            except TimeoutError:
+                raise _not_all(within_s) from None
+            except (OSError, ValueError) as error:
+                raise unreachable(self.host, self._place, str(error)) from error
+
+
+def unreachable(host: str, place: tuple[str, int], error: str) -> EnvironmentProblem:
+    """What to raise where tasks on ``host`` do not get through to the meeting."""
+    return EnvironmentProblem(
+        f"a task on {host} cannot talk to the driver at {place[0]}:{place[1]} ({error}), where the tasks of a ring meet under dynamic "
+        "allocation; let executors reach all ports of the driver's machine, or start the session with "
+        "spark.dynamicAllocation.enabled=false.")
 
 
 def _not_all(within_s: float) -> DeadlinePassed:

@@ -122,7 +122,9 @@ class Supervisor:
         self._elsewhere: HostsLeftOut | None = None
         """What the last launch found that was to do without some hosts, and could not."""
         self._came: int | None = None
-        """Where slots come once ranks wait for them: how many the last launch waited for in vain."""
+        """Where slots come once ranks wait for them: how many came for the last launch, if they were too few."""
+        self._in_vain = 0
+        """Slots that Spark told of when too few of them came: others are using them, or they are no good."""
         self._last_committed = -1
 
     def run(self) -> TrainSummary:
@@ -180,6 +182,8 @@ class Supervisor:
         recovery = self._config.train.recovery
         before = self._elsewhere
         again = before is not None and (before.slots, before.spared) == (found.slots, found.spared)  # knowing that did not help
+        if again and before is not None and self._ring.brings_more():  # unless as many ranks as wanted were tried once more
+            again = found.wanted <= before.slots
         if again or not recovery.shrink or self._shrunk_to(found.slots) is None:
             self._hosts.forgive()
             self._elsewhere = None
@@ -195,7 +199,7 @@ class Supervisor:
         begun = not first or self._committed() >= 0
         if not (begun and self._config.train.recovery.shrink) or self._shrunk_to(error.slots) is None:
             return False
-        self._came = error.slots
+        self._came, self._in_vain = error.slots, self._slots_or_none() or 0
         return True
 
     def _committed(self) -> int:
@@ -311,7 +315,7 @@ class Supervisor:
 
     def _could_grow(self, width: _Width, slots: int | None) -> bool:
         """Whether there are slots for more ranks than train now."""
-        if width.wanted or slots is None:
+        if width.wanted or slots is None or slots <= self._in_vain:
             return False
         larger = resized(self._config.train, slots, works=self._works)
         return larger is not None and larger.num_ranks > width.train.num_ranks

@@ -52,6 +52,8 @@ def test_the_worst_of_several_findings_counts_and_equal_advice_is_given_once() -
     pytest.param(ON_DEMAND | {"spark__speculation": "true"}, [], "fail", "a second task for a rank", id="and two tasks for a rank"),
     pytest.param(ON_DEMAND | {"spark__dynamicAllocation__maxExecutors": "1", "spark__executor__cores": "1"}, ["train.num_ranks=2"],
                  "fail", "maxExecutors=1 has 1", id="and too few executors"),
+    pytest.param(ON_DEMAND | {"spark__dynamicAllocation__executorAllocationRatio": "0.5"}, [], "fail", "Ratio is 0.5",
+                 id="and half of them"),
     pytest.param({"spark__speculation": "true"}, [], "warn", "speculation", id="speculation"),
     pytest.param({}, ["train.ring.threads_per_rank=4", "spark.master=yarn"], "warn", "spark.task.cpus=1", id="more threads than task.cpus"),
     pytest.param({"spark__task__cpus": "4"}, ["train.ring.threads_per_rank=4", "spark.master=yarn"], "ok", "task.cpus=4", id="as many")])

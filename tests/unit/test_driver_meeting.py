@@ -94,6 +94,15 @@ def test_a_task_that_was_lost_before_all_had_come_is_taken_in_anew() -> None:
         assert meeting.lost is None
 
 
+def test_a_task_that_was_replaced_in_time_and_hears_of_it_late_is_no_loss() -> None:
+    with _meeting() as (meeting, gather):
+        for answer in [gather(0, "anew", attempt=1), gather(1, "other")]:
+            answer.result(LONG_S)
+        with pytest.raises(ExecutorLost):
+            gather(0, "the one before", attempt=0).result(LONG_S)
+        assert meeting.lost is None
+
+
 def test_a_task_that_was_lost_afterwards_is_no_second_rank() -> None:
     with _meeting() as (meeting, gather):
         for answer in [gather(0, "a"), gather(1, "b")]:

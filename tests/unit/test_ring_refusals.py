@@ -11,7 +11,9 @@ from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import RingConfig
 from sparkring.errors import ConfigError, EnvironmentProblem, ExecutorLost, NotEnoughSlots, RingError, SparkringError
+from sparkring.spark_jobs.launch.barrier_launcher import _why_broken
 from sparkring.spark_jobs.launch.barrier_task import Launch, objection
+from sparkring.spark_jobs.launch.driver_meeting import DriverMeeting
 from sparkring.spark_jobs.launch.encryption import ENCRYPTING, require_plaintext_allowed
 from sparkring.spark_jobs.launch.gpu import common_device
 from sparkring.spark_jobs.launch.hosts import TaskFacts
@@ -81,6 +83,29 @@ def test_what_spark_says_becomes_one_line(text: str, kind: type[SparkringError],
     assert words in str(error)
     assert "\n" not in str(error)
     assert getattr(error, "host", "12") == "12", "the name of what the executor's number stands for"
+
+
+@pytest.mark.parametrize(("words", "host"), [
+    ("caused by one of the running tasks", "host of 12"), ("unrelated to the running tasks", "")], ids=["died", "was taken back"])
+def test_a_host_is_to_blame_for_an_executor_that_died_there_and_not_for_one_that_was_taken_back(words: str, host: str) -> None:
+    text = f"ExecutorLostFailure (executor 12 exited {words}) Reason: gone"
+    error = explain(RuntimeError(text), num_tasks=7, host_of=lambda executor: f"host of {executor}")
+    assert isinstance(error, ExecutorLost)
+    assert error.host == host
+
+
+@pytest.mark.parametrize(("state", "num_ended", "kind"), [
+    pytest.param({"complete": True}, 1, None, id="all have come"),
+    pytest.param({}, 0, None, id="some are still to come"),
+    pytest.param({}, 1, EnvironmentProblem, id="one ended before all had come"),
+    pytest.param({"closed": True, "num_come": 3}, 1, NotEnoughSlots, id="too few have come"),
+    pytest.param({"complete": True, "lost": ExecutorLost("gone")}, 1, ExecutorLost, id="one was lost")])
+def test_why_no_ring_can_come_of_tasks_that_meet_at_the_driver(
+        state: dict[str, object], num_ended: int, kind: type[SparkringError] | None) -> None:
+    meeting = SimpleNamespace(**{"complete": False, "closed": False, "lost": None, "num_come": 0, "place": ("10.0.0.1", 7), **state})
+    error = _why_broken(cast("DriverMeeting", meeting), 4, "yarn", num_ended)
+    assert error is None if kind is None else isinstance(error, kind)
+    assert _why_broken(None, 4, "yarn", num_ended) is None
 
 
 @pytest.mark.parametrize("name", ENCRYPTING)

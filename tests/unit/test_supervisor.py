@@ -191,6 +191,26 @@ def test_slots_that_do_not_come_on_demand_end_a_run_that_cannot_do_without(
     assert ring.widths == [4]
 
 
+def test_slots_that_spark_tells_of_and_does_not_give_are_none_to_grow_to() -> None:
+    def until_there_are_more(ring: PretendedRing) -> TrainSummary:
+        assert not ring.asked_within(5), "the four slots that it told of when two came"
+        ring.available = 5
+        assert ring.asked.wait(10)
+        return SAVED
+
+    ring = PretendedRing(FEW, until_there_are_more, DONE, slots=4, committed=20, brings_more=True)
+    assert _supervised(ring) is DONE
+    assert ring.widths == [4, 2, 4]
+
+
+def test_a_host_that_is_done_without_stays_so_when_another_one_fails() -> None:
+    few = HostsLeftOut(wanted=4, slots=2, spared=2)
+    ring = PretendedRing(DIED, DIED, few, RankDied(0, "host-a", -9), few, DONE, slots=0, committed=20, brings_more=True)
+    assert _supervised(ring, restarts=5) is DONE
+    assert ring.widths == [4, 4, 4, 2, 4, 2]
+    assert ring.left_out[-1] == ("host-b",)
+
+
 def test_a_host_is_done_without_where_slots_come_on_demand_too() -> None:
     ring = PretendedRing(DIED, DIED, HostsLeftOut(wanted=4, slots=3, spared=1), DONE, slots=0, committed=20, brings_more=True)
     assert _supervised(ring) is DONE
