@@ -131,7 +131,7 @@ class Checkpoint:
 
 class _State(Sequence[bytes]):
     """Parts of a state. All are looked at once; what is more than a little is read again when it is taken: who reads has memory for a part
-    of a large model, not for all of it.
+    of a large model, not for all of it. One that is no longer what it was then is storage's fault (StorageError).
     """
 
     def __init__(self, read: Callable[[Part], bytes], parts: Sequence[Part]) -> None:
@@ -154,7 +154,13 @@ class _State(Sequence[bytes]):
         if isinstance(index, slice):
             return [self[number] for number in range(len(self))[index]]
         number = range(len(self))[index]
-        return self._at_hand[number] if number in self._at_hand else self._read(self._parts[number])
+        return self._at_hand[number] if number in self._at_hand else self._again(self._parts[number])
+
+    def _again(self, part: Part) -> bytes:
+        try:
+            return self._read(part)
+        except CheckpointDamaged as error:  # now; who looks for a checkpoint anew passes this one over
+            raise StorageError(f"{error}; it was whole when it was looked at first") from error
 
 
 class _Versioned(BaseModel):
