@@ -11,12 +11,13 @@ import psutil
 import pytest
 
 from tests.support import ring_functions
-from tests.support.ring_driver import Driver, assert_no_process_left, driver, marks
+from tests.support.ring_driver import ROOT, Driver, assert_no_process_left, driver, marks
 from tests.support.spark_cluster import standalone
 
 ON_DEMAND = {
     "spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.shuffleTracking.enabled": "true",
-    "spark.dynamicAllocation.executorIdleTimeout": "1s", "spark.executor.memory": "512m", "spark.executor.cores": "1"}
+    "spark.dynamicAllocation.executorIdleTimeout": "1s", "spark.executor.memory": "512m", "spark.executor.cores": "1",
+    "spark.executorEnv.PYTHONPATH": str(ROOT)}  # where upstream's launcher finds a function that has a module
 
 STARTED_WITHIN_S = 75.0
 """For the first executors of a session, on a machine that has other work."""
