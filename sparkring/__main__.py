@@ -27,6 +27,7 @@ from sparkring.errors import SparkringError, Stopped
 from sparkring.plan_commands import commands as plan_commands
 from sparkring.schedule_commands import commands as schedule_commands
 from sparkring.spark_jobs.console import console_progress
+from sparkring.spark_jobs.py4j_logging import silence_py4j
 from sparkring.submit_commands import commands as submit_commands
 from sparkring.text_commands import commands as text_commands
 
@@ -63,6 +64,7 @@ app.add_typer(text_commands)
 
 def main() -> None:
     """Run the command line; what is the input's or the cluster's fault ends in one line and exit code 2."""
+    silence_py4j()
     try:
         app()
     except Stopped as stopped:

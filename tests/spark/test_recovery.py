@@ -229,6 +229,7 @@ def test_whoever_of_the_driver_is_killed_no_rank_is_left_and_the_same_command_go
     assert process.returncode == (2 if victim == "the JVM" else -signal.SIGKILL), output
     if victim == "the JVM":
         assert output.splitlines()[-1].startswith("error: "), output
+        assert "Traceback" not in output, output
     with _command(tmp_path, config) as again:
         output, _ = again.communicate(timeout=DEADLINE_S)
     assert again.returncode == 0, output
