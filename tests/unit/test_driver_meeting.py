@@ -122,9 +122,11 @@ def test_a_task_that_was_lost_afterwards_is_no_second_rank() -> None:
 def test_strangers_and_nonsense_are_hung_up_on_and_change_nothing(sent: bytes) -> None:
     with _meeting() as (meeting, gather):
         with socket.create_connection(meeting.place, timeout=LONG_S) as connection:
-            connection.sendall(sent)
-            connection.shutdown(socket.SHUT_WR)
-            with suppress(ConnectionResetError):  # it had not read all
+            with suppress(ConnectionError):  # it may hang up before it has read all
+                connection.sendall(sent)
+            with suppress(OSError):  # "not connected", for the same reason
+                connection.shutdown(socket.SHUT_WR)
+            with suppress(ConnectionResetError):
                 assert connection.recv(1) == b""
         assert meeting.num_come == 0
         for answer in [gather(0, "a"), gather(1, "b")]:
