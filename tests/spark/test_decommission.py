@@ -23,7 +23,7 @@ STEPS = 201
 """Of an epoch."""
 EPOCHS = 12
 
-pytestmark = [pytest.mark.spark, pytest.mark.nightly, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.spark, pytest.mark.nightly, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def _config(workspace: Path, *, shrink: bool) -> Config:
     write_dataset(workspace / "dataset", ([600, 600], [300], [501]))
     return train_config(workspace, model={"hidden": [16]}, train={
         "epochs": EPOCHS, "batch_rows": 10, "precision": "float64", "checkpoint_steps": 10_000, "lanes": 24, "num_ranks": 2,
-        "recovery": {"wait_for_slots_s": 0.0, "shrink": shrink}, "ring": {"start_timeout_s": 80.0}})
+        "recovery": {"wait_for_slots_s": 0.0, "shrink": shrink}, "ring": {"start_timeout_s": 60.0}})
 
 
 @pytest.mark.parametrize("shrink", [True, pytest.param(False, id="the control: Spark alone lets them run on")])
@@ -57,7 +57,7 @@ def test_what_a_decommissioned_executor_s_ranks_have_done_is_not_done_again(mast
         rank = next(one["pid"] for one in events_of(config, "start") if one["rank"] == 1)
         executor = next(parent for parent in psutil.Process(rank).parents() if parent.name() == "java")
         executor.send_signal(signal.SIGPWR)  # which Spark takes for that request
-        output, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output
     sizes_of = {one["generation"]: one["size"] for one in events_of(config, "start")}
     if shrink:
