@@ -58,7 +58,7 @@ audit:  ## Ask a vulnerability service about every locked package (says so where
 
 .PHONY: wheels
 wheels:  ## Leave the wheels of sparkring, Horovod and Petastorm in dist/, for plain pip, YARN and Databricks
-	@rm -rf dist build/lib build/bdist.*  # what setuptools left there would get into the wheel
+	@rm -rf dist
 	@for project in . third_party/horovod third_party/petastorm; do \
 	    echo "building the wheel of $$project"; $(RUN) uv build --quiet --wheel --out-dir dist $$project; done
 	@rm -f dist/.gitignore; ls -1sh dist/*.whl

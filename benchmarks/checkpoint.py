@@ -30,12 +30,12 @@ from torch import Tensor, nn
 
 from benchmarks.report import print_result
 from sparkring.models.text import TextNetwork
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.checkpoint import DATA, CheckpointDocument, Checkpoints, Position
-from sparkring.pipelines.training.checkpoint_writer import CheckpointWriter, Saved
-from sparkring.pipelines.training.gradient_ring import GradientRing
-from sparkring.pipelines.training.state import dealt, named_tensors
+from sparkring.pipelines.training.checkpoints.store import DATA, CheckpointDocument, Checkpoints, Position
+from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter, Saved
+from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
+from sparkring.pipelines.training.strategies.state import dealt, named_tensors
 from tests.support.ranks import run_on_ranks
 
 RANKS, WARM_UP = 2, 3

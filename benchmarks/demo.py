@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from benchmarks.report import print_result
+from sparkring.cli.console import console_progress
 from sparkring.conf.loading import load_config
-from sparkring.spark_jobs.console import console_progress
 from sparkring.spark_jobs.demo import demo
 
 LIMIT_S = 180

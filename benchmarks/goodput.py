@@ -20,18 +20,18 @@ from pyspark.sql import SparkSession
 
 from benchmarks.recovery import FILES, job
 from benchmarks.report import print_result
+from sparkring.cli.console import console_progress
 from sparkring.conf.schema import Config, SparkConfig
-from sparkring.pipelines.data.manifest import Dataset
-from sparkring.pipelines.data.store import open_store
-from sparkring.pipelines.training.events import read_events
-from sparkring.spark_jobs.audit import audit
-from sparkring.spark_jobs.chaos.faults import draw
-from sparkring.spark_jobs.chaos.job import hardened
-from sparkring.spark_jobs.chaos.losses import Losses, losses
-from sparkring.spark_jobs.chaos.saboteur import sabotaged_rank, strikes
-from sparkring.spark_jobs.console import console_progress
-from sparkring.spark_jobs.progress import Progress
-from sparkring.spark_jobs.session import spark_session
+from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.training.events.writer import read_events
+from sparkring.spark_jobs.chaos import hardened
+from sparkring.spark_jobs.fault_injection.faults import draw
+from sparkring.spark_jobs.fault_injection.injector import sabotaged_rank, strikes
+from sparkring.spark_jobs.fault_injection.losses import Losses, losses
+from sparkring.spark_jobs.spark.progress import Progress
+from sparkring.spark_jobs.spark.session import spark_session
+from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.train import train
 from tests.support.datasets import write_dataset
 

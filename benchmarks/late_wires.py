@@ -14,12 +14,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.gradients import Reducer, open_reducer
 from sparkring.pipelines.parallel.mesh import Ranks
-from sparkring.pipelines.parallel.reducer import Reducer, open_reducer
-from sparkring.pipelines.parallel.sidecar_transport import SidecarTransport
-from sparkring.pipelines.parallel.transport import Edge
-from sparkring.pipelines.training.link_times import Wires
+from sparkring.pipelines.parallel.transports.base import Edge
+from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
+from sparkring.pipelines.training.profiling.link_times import Wires
 
 
 @dataclass(frozen=True)

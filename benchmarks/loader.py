@@ -35,9 +35,9 @@ MEMORY_MB = 768.0
 
 
 def _sparkring(folder: Path, kind: str) -> Iterator[int]:
-    from sparkring.pipelines.data.loader import Loader, LoaderConfig
-    from sparkring.pipelines.data.manifest import Dataset
-    from sparkring.pipelines.data.reader import SplitReader
+    from sparkring.pipelines.data.dataset.manifest import Dataset
+    from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
+    from sparkring.pipelines.data.loading.reader import SplitReader
 
     dataset = Dataset(str(folder / kind))
     reader = SplitReader(dataset.store, dataset.manifest(), "train", tensors=["x"])
@@ -93,7 +93,7 @@ def _rate(batches: Iterable[int]) -> dict[str, float]:
     import petastorm.pytorch  # noqa: F401
     import pyarrow.dataset  # noqa: F401
 
-    import sparkring.pipelines.data.loader  # noqa: F401 - all sides start with all imports
+    import sparkring.pipelines.data.loading.loader  # noqa: F401 - all sides start with all imports
 
     before = peak_rss_mb()
     began = time.perf_counter()

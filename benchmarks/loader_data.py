@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkring.pipelines.data.manifest import DataField, DataFile, Dataset, ImageSpec, Manifest, Split, TensorSpec
-from sparkring.pipelines.data.preprocessing import Preprocessing
+from sparkring.pipelines.data.dataset.manifest import DataField, DataFile, Dataset, ImageSpec, Manifest, Split, TensorSpec
+from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 
 COLUMNS = tuple(f"c{number:02d}" for number in range(33))
 SIDE, LENGTH = 28, 512
@@ -101,7 +101,7 @@ def _add_petastorm_metadata(folder: Path, fields: tuple[DataField, ...], row_gro
     from petastorm.unischema import Unischema, UnischemaField
     from pyspark.sql.types import FloatType
 
-    from sparkring.spark_jobs.etl.petastorm_schema import write_metadata
+    from sparkring.spark_jobs.etl.encoding.petastorm_schema import write_metadata
 
     codecs = {"scalar": lambda: ScalarCodec(FloatType()), "png": lambda: CompressedImageCodec("png"), "ndarray": NdarrayCodec}
     described = [UnischemaField(field.name, np.dtype(field.dtype).type, field.shape, codecs[field.codec](), nullable=False)

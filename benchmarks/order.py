@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.report import peak_rss_mb, print_result
-from sparkring.pipelines.data.manifest import DataField, DataFile, Manifest, Split, TensorSpec, parse_manifest
-from sparkring.pipelines.data.order import EpochOrder, group_rows
-from sparkring.pipelines.data.preprocessing import Preprocessing
+from sparkring.pipelines.data.dataset.manifest import DataField, DataFile, Manifest, Split, TensorSpec, parse_manifest
+from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.order.row_order import EpochOrder, group_rows
 
 ROUNDS = 5
 SIZES = {"large": (10_000, 100, 1_000), "small": (10, 10, 10_000)}

@@ -26,15 +26,15 @@ from torch.autograd import Function
 from benchmarks.report import print_result
 from sparkring.models.blocks import Block, BlockList, StageModule, X
 from sparkring.pipelines.parallel.closed_forms import pipeline_bubble, zero_bubble_makespan
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.executor import Executor, edges_of
-from sparkring.pipelines.parallel.schedule import COMPUTE, Action, Schedule, Worker
-from sparkring.pipelines.parallel.schedule_costs import Costs
-from sparkring.pipelines.parallel.schedules.catalogue import SCHEDULE_NAMES, build_schedule
-from sparkring.pipelines.parallel.sidecar_transport import SidecarTransport
-from sparkring.pipelines.parallel.simulator import Timed, Timeline, simulate
-from sparkring.spark_jobs.launch import rank_environment
+from sparkring.pipelines.parallel.schedules.costs import Costs
+from sparkring.pipelines.parallel.schedules.generators.catalogue import SCHEDULE_NAMES, build_schedule
+from sparkring.pipelines.parallel.schedules.schedule import COMPUTE, Action, Schedule, Worker
+from sparkring.pipelines.parallel.schedules.simulator import Timed, Timeline, simulate
+from sparkring.pipelines.parallel.stages.executor import Executor, edges_of
+from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
+from sparkring.spark_jobs.launch.rank import environment as rank_environment
 from tests.support.ranks import run_on_ranks
 
 FORWARD_S = 0.15

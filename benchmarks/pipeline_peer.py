@@ -29,15 +29,15 @@ from torch.nn import functional
 from benchmarks.report import print_result
 from sparkring.models.blocks import LOGITS, StageModule
 from sparkring.models.text import TOKENS, text_blocks
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.executor import Executor, edges_of
-from sparkring.pipelines.parallel.partition import cut_by_count
-from sparkring.pipelines.parallel.schedule import Worker
-from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
-from sparkring.pipelines.parallel.sidecar_transport import SidecarTransport
-from sparkring.pipelines.training.gradient_ring import GradientRing
-from sparkring.spark_jobs.launch import rank_environment
+from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
+from sparkring.pipelines.parallel.schedules.schedule import Worker
+from sparkring.pipelines.parallel.stages.executor import Executor, edges_of
+from sparkring.pipelines.parallel.stages.partition import cut_by_count
+from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
+from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
+from sparkring.spark_jobs.launch.rank import environment as rank_environment
 from tests.support.ranks import run_on_ranks
 
 ROUNDS = 7

@@ -28,21 +28,21 @@ from benchmarks.late_wires import Link
 from benchmarks.sleeping_models import network, rows_of, wake_on_time
 from sparkring.conf.schema import OptimizerConfig
 from sparkring.models.blocks import StageModule, WholeModel, X
-from sparkring.pipelines.data.order import MIN_LANES, EpochOrder
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.data.order.row_order import MIN_LANES, EpochOrder
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.executor import Executor, edges_of
-from sparkring.pipelines.parallel.memory_set_reducer import open_set_reducer
 from sparkring.pipelines.parallel.mesh import Mesh
-from sparkring.pipelines.parallel.partition import Bounds
 from sparkring.pipelines.parallel.planner.enumerate import Candidate
-from sparkring.pipelines.parallel.schedule import Worker
-from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
-from sparkring.pipelines.training.block_times import BlockSeconds, Subject, time_blocks
-from sparkring.pipelines.training.executor_times import time_end, time_executor
-from sparkring.pipelines.training.gradient_ring import GradientRing
-from sparkring.pipelines.training.link_times import LinkSeconds, time_links
-from sparkring.pipelines.training.optimizer import make_optimizer
+from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
+from sparkring.pipelines.parallel.schedules.schedule import Worker
+from sparkring.pipelines.parallel.stages.executor import Executor, edges_of
+from sparkring.pipelines.parallel.stages.partition import Bounds
+from sparkring.pipelines.training.job.optimizer import make_optimizer
+from sparkring.pipelines.training.profiling.block_times import BlockSeconds, Subject, time_blocks
+from sparkring.pipelines.training.profiling.executor_times import time_end, time_executor
+from sparkring.pipelines.training.profiling.link_times import LinkSeconds, time_links
+from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 
 ROWS = 12
 """Of a step, over all ranks."""

@@ -26,12 +26,12 @@ from pyspark.sql import functions as sf
 from benchmarks.report import print_result
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import SparkConfig
-from sparkring.pipelines.data.manifest import DataField, TensorSpec
-from sparkring.pipelines.data.store import open_store
-from sparkring.spark_jobs.etl.layout import SplitLayout
-from sparkring.spark_jobs.etl.petastorm_schema import unischema
-from sparkring.spark_jobs.etl.write_dataset import lay_out_splits, read_back, write_split
-from sparkring.spark_jobs.session import spark_session
+from sparkring.pipelines.data.dataset.manifest import DataField, TensorSpec
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.spark_jobs.etl.encoding.petastorm_schema import unischema
+from sparkring.spark_jobs.etl.writing.file_layout import SplitLayout
+from sparkring.spark_jobs.etl.writing.write_dataset import lay_out_splits, read_back, write_split
+from sparkring.spark_jobs.spark.session import spark_session
 
 ROWS, PETASTORM_ROWS, FILES, ROUNDS = 1_000_000, 50_000, 4, 3
 COLUMNS = tuple(f"c{number:02d}" for number in range(33))

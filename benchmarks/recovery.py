@@ -29,18 +29,19 @@ from pyspark.sql import SparkSession
 
 from benchmarks.recovery_peers import INTERVAL, PEERS, PeerOutcome, run_peer
 from benchmarks.report import Figure, print_result
+from sparkring.cli.console import console_progress
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config, SparkConfig
 from sparkring.errors import Stopped
-from sparkring.pipelines.data.store import numbered, open_store
-from sparkring.pipelines.training.checkpoint import Checkpoints
-from sparkring.spark_jobs.chaos.faults import draw
-from sparkring.spark_jobs.chaos.job import ChaosResult, hardened, outcome
-from sparkring.spark_jobs.chaos.saboteur import FOLDER, sabotaged_rank
-from sparkring.spark_jobs.console import console_progress
-from sparkring.spark_jobs.progress import Progress
+from sparkring.pipelines.data.stores.base import numbered
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
+from sparkring.spark_jobs.chaos import ChaosResult, hardened, outcome
+from sparkring.spark_jobs.fault_injection.faults import draw
+from sparkring.spark_jobs.fault_injection.injector import FOLDER, sabotaged_rank
 from sparkring.spark_jobs.recovery.stop import StopRequest
-from sparkring.spark_jobs.session import spark_session
+from sparkring.spark_jobs.spark.progress import Progress
+from sparkring.spark_jobs.spark.session import spark_session
 from sparkring.spark_jobs.train import train
 from tests.support.configs import MINIMAL
 from tests.support.datasets import write_dataset
@@ -71,7 +72,7 @@ def slots_as_kills_go(run_url: str) -> Iterator[None]:
     def slots(_: SparkSession) -> int:
         return WORLDS[len(numbered(store, FOLDER)) % len(WORLDS)]
 
-    with patch("sparkring.spark_jobs.slots.slots_of", slots), patch("sparkring.spark_jobs.launch.barrier_launcher.slots_of", slots):
+    with patch("sparkring.spark_jobs.spark.slots.slots_of", slots), patch("sparkring.spark_jobs.launch.barrier.launcher.slots_of", slots):
         yield
 
 

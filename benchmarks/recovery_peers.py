@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 from pyspark.sql import SparkSession
 
-from sparkring.spark_jobs.progress import Progress
+from sparkring.spark_jobs.spark.progress import Progress
 
 RANKS = 2
 STEPS_A_KILL = 140
@@ -215,7 +215,7 @@ def _elastic_program(folder: str, total: int) -> None:
     import horovod.spark
 
     from sparkring.conf.schema import SparkConfig
-    from sparkring.spark_jobs.session import spark_session
+    from sparkring.spark_jobs.spark.session import spark_session
 
     spark = spark_session(SparkConfig(master=f"local[{RANKS},4]"), app_name="horovod_elastic")
     try:

@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.report import print_result
-from sparkring.pipelines.data.integrity import check_footers, row_group_bytes
-from sparkring.pipelines.data.manifest import DataField, DataFile, Manifest, Split, content_id
-from sparkring.pipelines.data.preprocessing import Preprocessing
-from sparkring.pipelines.data.store import open_store
+from sparkring.pipelines.data.dataset.integrity import check_footers, row_group_bytes
+from sparkring.pipelines.data.dataset.manifest import DataField, DataFile, Manifest, Split, content_id
+from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.stores.open import open_store
 
 NUM_FILES = 4_000
 ROWS = 64

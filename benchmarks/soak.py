@@ -16,10 +16,10 @@ from pathlib import Path
 
 from benchmarks.recovery import FILES, job
 from benchmarks.report import print_result
+from sparkring.cli.console import console_progress
 from sparkring.conf.schema import SparkConfig
-from sparkring.spark_jobs.chaos.job import ChaosResult, chaos
-from sparkring.spark_jobs.console import console_progress
-from sparkring.spark_jobs.session import spark_session
+from sparkring.spark_jobs.chaos import ChaosResult, chaos
+from sparkring.spark_jobs.spark.session import spark_session
 from tests.support.datasets import write_dataset
 
 FAULTS = 100

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from benchmarks.report import print_result
 from sparkring.models.tabular import TabularNetwork
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.spark_jobs.launch import rank_environment
+from sparkring.spark_jobs.launch.rank import environment as rank_environment
 from tests.support.ranks import run_on_ranks
 
 ROUNDS = 7
@@ -101,8 +101,8 @@ def _serial(_context: RankContext, case: Case) -> tuple[float, float]:
 
 
 def _sparkring(context: RankContext, case: Case) -> tuple[float, float]:
-    from sparkring.pipelines.parallel.communicator import Communicator
-    from sparkring.pipelines.training.gradient_ring import GradientRing
+    from sparkring.pipelines.parallel.collectives.communicator import Communicator
+    from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 
     with Communicator(context) as communicator:
         model, loss_sum = _make(case)

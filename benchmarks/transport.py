@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, distributed
 
 from benchmarks.report import print_result
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.horovod_transport import HorovodTransport, pairs
-from sparkring.pipelines.parallel.sidecar_transport import SidecarTransport
-from sparkring.pipelines.parallel.transport import Edge, Transport
-from sparkring.spark_jobs.launch import rank_environment
+from sparkring.pipelines.parallel.transports.base import Edge, Transport
+from sparkring.pipelines.parallel.transports.horovod import HorovodTransport, pairs
+from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
+from sparkring.spark_jobs.launch.rank import environment as rank_environment
 from tests.support.ranks import run_on_ranks
 
 ROUNDS = 7

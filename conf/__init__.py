@@ -1,4 +1,8 @@
-"""WHAT to run: the typed config (schema/), how it is loaded (loading.py), and the ready YAML files beside them."""
+"""What to run: the typed config and the YAML files that are shipped.
+
+May import: the rooms inside.
+Not here: what a key does; that is the room which reads it.
+"""
 
 if not __name__.startswith("sparkring."):
     raise ImportError("import sparkring.conf, not conf: two copies of one module would disagree (docs/adr/0001)")

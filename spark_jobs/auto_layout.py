@@ -12,21 +12,21 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sparkring import __version__
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.conf.schema.parallel import KEPT_BY_AUTO
 from sparkring.errors import ConfigError, DocumentDamaged
-from sparkring.pipelines.data.documents import read_document
-from sparkring.pipelines.data.manifest import Manifest
-from sparkring.pipelines.data.store import Store
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.stores.base import Store
+from sparkring.pipelines.data.stores.documents import read_document
 from sparkring.pipelines.parallel.planner.enumerate import Fixed
 from sparkring.pipelines.parallel.planner.planner import Plan, best_layout, describe
-from sparkring.spark_jobs.progress import Progress
+from sparkring.spark_jobs.spark.progress import Progress
+from sparkring.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sparkring.pipelines.training.profile import RankProfile
+    from sparkring.pipelines.training.profiling.profile import RankProfile
 
 PROFILE = "plan.json"
 """In the run's folder: what was measured, of what, and what was chosen last."""
@@ -57,7 +57,7 @@ class LayoutChooser:
             ConfigError: ranks have GPUs, which are not measured yet.
             LayoutRefused: no layout fits.
         """
-        from sparkring.pipelines.training.profile_fit import measured
+        from sparkring.pipelines.training.profiling.fit import measured
 
         require_cpu(config)
         subject = profiled(config, self._manifest)
@@ -82,7 +82,7 @@ class LayoutChooser:
 
     def _profile(self, config: Config, spark: SparkSession, subject: dict[str, Any]) -> Sequence[RankProfile]:
         """What the ranks measure, or measured before."""
-        from sparkring.pipelines.training.profile import profile_rank
+        from sparkring.pipelines.training.profiling.profile import profile_rank
         from sparkring.spark_jobs.ring import run_ring
 
         known = known_profile(self._store, subject)
@@ -128,7 +128,7 @@ def known_profile(store: Store, subject: dict[str, Any]) -> Sequence[RankProfile
 
 def profiled(config: Config, manifest: Manifest) -> dict[str, Any]:
     """All that a profile depends on, but for the machines."""
-    from sparkring.pipelines.training.profile import described, sketch
+    from sparkring.pipelines.training.profiling.profile import described, sketch
 
     train, (blocks, _) = config.train, described(config, manifest)
     return {"code_version": __version__, "content_id": manifest.content_id, "model": config.model.model_dump(mode="json"),

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from sparkring.conf.schema import Config
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import PrepareResult, prepare
-from sparkring.spark_jobs.progress import SILENT, Progress
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.report import ReportResult, report
 from sparkring.spark_jobs.score import ScoreResult, score
+from sparkring.spark_jobs.spark.progress import SILENT, Progress
 from sparkring.spark_jobs.train import TrainResult, train
 
 if TYPE_CHECKING:

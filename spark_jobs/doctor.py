@@ -28,8 +28,8 @@ from sparkring.spark_jobs.diagnosis.machine import check_disk, check_java, check
 from sparkring.spark_jobs.diagnosis.needs import Needs
 from sparkring.spark_jobs.diagnosis.packages import check_horovod, check_petastorm, check_torch
 from sparkring.spark_jobs.diagnosis.survey import TaskReport, this_machine
-from sparkring.spark_jobs.progress import SILENT, Bar, Progress
-from sparkring.spark_jobs.slots import brings_executors
+from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
+from sparkring.spark_jobs.spark.slots import brings_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,7 +113,7 @@ class _Examination:
         self._checks.append(guarded(name, look))
 
     def _start(self) -> Check:
-        from sparkring.spark_jobs.session import spark_session
+        from sparkring.spark_jobs.spark.session import spark_session
 
         self._spark = spark = self._spark or spark_session(self._needs.spark, app_name="sparkring doctor")
         return Check("Spark", "ok", f"Spark {spark.version} at {setting(spark, 'spark.master') or 'a Spark Connect server'}")

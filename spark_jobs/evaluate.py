@@ -1,8 +1,8 @@
 """Judge the trained network on the test split, beside baselines on the same rows.
 
     binary       the base rate and logistic regression; AUC, calibration and more: metrics.py
-    multiclass   the base rate; loss, accuracy, confusion: judge.py
-    next_token   the base rate; loss, accuracy, bits a byte: judge.py
+    multiclass   the base rate; loss, accuracy, confusion: scoring/class_metrics.py
+    next_token   the base rate; loss, accuracy, bits a byte: scoring/class_metrics.py
 
     sparkring evaluate local/flights
 
@@ -23,21 +23,22 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import Config
 from sparkring.errors import DatasetError
-from sparkring.pipelines.data.documents import read_document
-from sparkring.pipelines.data.manifest import Manifest
-from sparkring.pipelines.data.order import default_lanes
-from sparkring.pipelines.data.store import Store, open_store
-from sparkring.pipelines.training.job import TrainJob
-from sparkring.pipelines.training.metrics import binary_metrics
-from sparkring.pipelines.training.model_files import ModelCard, load_card
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.order.row_order import default_lanes
+from sparkring.pipelines.data.stores.base import Store
+from sparkring.pipelines.data.stores.documents import read_document
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.training.evaluation.metrics import binary_metrics
+from sparkring.pipelines.training.job.job import TrainJob
+from sparkring.pipelines.training.job.model_files import ModelCard, load_card
 from sparkring.spark_jobs.auto_layout import as_planned
-from sparkring.spark_jobs.baselines import logistic_regression
-from sparkring.spark_jobs.etl.columns import named
-from sparkring.spark_jobs.judge import Judgement, class_base_rate, judge_classes, judge_tokens, token_base_rate
-from sparkring.spark_jobs.predict import PROBABILITY, predict
-from sparkring.spark_jobs.progress import SILENT, Progress
+from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.score import read_split, split_of, trained_on
-from sparkring.spark_jobs.session import result_settings, spark_session
+from sparkring.spark_jobs.scoring.baselines import logistic_regression
+from sparkring.spark_jobs.scoring.class_metrics import Judgement, class_base_rate, judge_classes, judge_tokens, token_base_rate
+from sparkring.spark_jobs.scoring.predict import PROBABILITY, predict
+from sparkring.spark_jobs.spark.progress import SILENT, Progress
+from sparkring.spark_jobs.spark.session import result_settings, spark_session
 
 DOCUMENT = "evaluation.json"
 SPLIT = "test"
@@ -52,7 +53,7 @@ def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Pro
         progress: Where to report.
     Returns:
         ``task``, ``split``, ``dataset_version``, ``content_id``, ``weights_sha256``, and for ``network``, ``base_rate`` and (of a
-        binary task on a table) ``logistic_regression`` what ``metrics.BinaryMetrics`` holds or ``judge.py`` says.
+        binary task on a table) ``logistic_regression`` what ``metrics.BinaryMetrics`` holds or ``scoring/class_metrics.py`` says.
     Raises:
         ConfigError: the run has no trained model.
         DatasetError: the dataset version is not what the model was trained on, a file of it is not what was committed, or its
@@ -101,7 +102,7 @@ def _judge_by_tasks(config: Config, test: DataFrame, manifest: Manifest) -> Judg
 def _judge_by_stages(config: Config, card: ModelCard, manifest: Manifest, session: SparkSession) -> Judgement:
     """The network's judgement, predicted by a ring of its stages in the precision that it is kept in."""
     from sparkring.models.build import without_dropout
-    from sparkring.pipelines.training.evaluation import evaluate_rank  # brings torch and horovod
+    from sparkring.pipelines.training.evaluate_rank import evaluate_rank  # brings torch and horovod
     from sparkring.spark_jobs.ring import run_ring
 
     train = config.train.model_copy(update={"precision": "float32"} if config.train.precision == "bf16" else {})

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError
-from sparkring.pipelines.data.order import default_lanes
-from sparkring.pipelines.data.preprocessing import TokensFeature
-from sparkring.pipelines.data.store import open_store
-from sparkring.pipelines.training.model_files import ModelCard, load_card, load_weights, model_from_bytes
+from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
+from sparkring.pipelines.data.order.row_order import default_lanes
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.training.job.model_files import ModelCard, load_card, load_weights, model_from_bytes
 from sparkring.spark_jobs.auto_layout import as_planned
-from sparkring.spark_jobs.etl.tokens import NUM_BYTES, Encoding
-from sparkring.spark_jobs.progress import SILENT, Progress
+from sparkring.spark_jobs.etl.encoding.tokens import NUM_BYTES, Encoding
+from sparkring.spark_jobs.spark.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,7 +83,7 @@ def generate(config: Config, prompts: Sequence[str], *, max_tokens: int = 200, t
 
 def _alone(config: Config, card: ModelCard, prompts: list[list[int]], sampling: Sampling) -> list[list[int]]:
     from sparkring.models.generation import Texts, write_alone
-    from sparkring.pipelines.training.generation import token_ids
+    from sparkring.pipelines.training.generate_rank import token_ids
 
     assert card.preprocessing.tokens is not None
     model = model_from_bytes(card, load_weights(config.run, card))
@@ -92,10 +92,10 @@ def _alone(config: Config, card: ModelCard, prompts: list[list[int]], sampling: 
 
 def _by_stages(config: Config, card: ModelCard, prompts: list[list[int]], sampling: Sampling,
                spark: SparkSession | None) -> list[list[int]]:
-    from sparkring.pipelines.training.generation import GenerateJob, generate_rank, generating
-    from sparkring.pipelines.training.job import TrainJob
+    from sparkring.pipelines.training.generate_rank import GenerateJob, generate_rank, generating
+    from sparkring.pipelines.training.job.job import TrainJob
     from sparkring.spark_jobs.ring import run_ring
-    from sparkring.spark_jobs.session import spark_session
+    from sparkring.spark_jobs.spark.session import spark_session
 
     laid = generating(config, card.model)
     job = GenerateJob(

@@ -16,12 +16,12 @@ import yaml
 
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError
-from sparkring.pipelines.data.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
 from sparkring.pipelines.parallel.planner.enumerate import Fixed, rings
 from sparkring.pipelines.parallel.planner.paper import Assumptions
 from sparkring.pipelines.parallel.planner.planner import Plan, describe, one_each, plan
 from sparkring.spark_jobs.auto_layout import require_cpu, settled
-from sparkring.spark_jobs.progress import SILENT, Progress
+from sparkring.spark_jobs.spark.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,10 +72,10 @@ def plan_measured(config: Config, *, spark: SparkSession | None = None, progress
         DatasetVersionNotFound: there is no such version.
     """
     require_cpu(config)
-    from sparkring.pipelines.training.profile import profile_rank, profile_rows
-    from sparkring.pipelines.training.profile_fit import measured
+    from sparkring.pipelines.training.profiling.fit import measured
+    from sparkring.pipelines.training.profiling.profile import profile_rank, profile_rows
     from sparkring.spark_jobs.ring import run_ring
-    from sparkring.spark_jobs.session import spark_session
+    from sparkring.spark_jobs.spark.session import spark_session
 
     dataset, manifest = _dataset(config)
     num_ranks = config.train.num_ranks
@@ -105,8 +105,8 @@ def plan_on_paper(config: Config, assumed: Assumptions, *, world: int, picture: 
     """
     if world < 1:
         raise ConfigError(f"--world {world}: give a number of ranks from 1 up.")
-    from sparkring.pipelines.training.profile_fit import on_paper
-    from sparkring.spark_jobs.reporting.plan_chart import Scaling, scaling_file
+    from sparkring.pipelines.training.profiling.fit import on_paper
+    from sparkring.spark_jobs.reporting.charts.plan import Scaling, scaling_file
 
     _, manifest = _dataset(config)
     model, cluster = on_paper(config, manifest, assumed), assumed.cluster()

@@ -21,27 +21,27 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sparkring import __version__
 from sparkring.conf.schema import Config, PrepareConfig
 from sparkring.errors import SourceError
-from sparkring.pipelines.data.commit import commit_version
-from sparkring.pipelines.data.local_store import LocalStore
-from sparkring.pipelines.data.manifest import DataFile, Dataset, Manifest, Split, content_id
-from sparkring.pipelines.data.preprocessing import Preprocessing
-from sparkring.pipelines.data.store import open_store
+from sparkring.pipelines.data.dataset.commit import commit_version
+from sparkring.pipelines.data.dataset.manifest import DataFile, Dataset, Manifest, Split, content_id
+from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.stores.local import LocalStore
+from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.etl.append import appendable, joined_splits, known_rows
-from sparkring.spark_jobs.etl.describe import TOKENS, describe
-from sparkring.spark_jobs.etl.document_list import kept_encoding, without_known, write_documents
-from sparkring.spark_jobs.etl.encode import encode
+from sparkring.spark_jobs.etl.columns.splits import SPLITS
+from sparkring.spark_jobs.etl.encoding.describe import TOKENS, describe
+from sparkring.spark_jobs.etl.encoding.encode import encode
+from sparkring.spark_jobs.etl.encoding.tokens import Encoding
 from sparkring.spark_jobs.etl.examples import tables
 from sparkring.spark_jobs.etl.expectations import expect
 from sparkring.spark_jobs.etl.fitted import Fitted, fitted_examples, new_examples, new_texts
-from sparkring.spark_jobs.etl.sources import Source, identify, locate, read_table
-from sparkring.spark_jobs.etl.splits import SPLITS
-from sparkring.spark_jobs.etl.tokens import Encoding
-from sparkring.spark_jobs.etl.write_dataset import lay_out_splits, read_back, write_split
-from sparkring.spark_jobs.progress import SILENT, Bar, Progress
-from sparkring.spark_jobs.session import result_settings, spark_session
+from sparkring.spark_jobs.etl.sources.tables import Source, identify, locate, read_table
+from sparkring.spark_jobs.etl.writing.document_list import kept_encoding, without_known, write_documents
+from sparkring.spark_jobs.etl.writing.write_dataset import lay_out_splits, read_back, write_split
+from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
+from sparkring.spark_jobs.spark.session import result_settings, spark_session
+from sparkring.version import __version__
 
 RECIPE_FORMAT = 2
 """Raised when the same config and source would give another dataset than before."""

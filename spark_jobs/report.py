@@ -10,12 +10,12 @@ from pathlib import Path
 
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError
-from sparkring.pipelines.data.store import open_store
-from sparkring.spark_jobs.progress import SILENT, Progress
-from sparkring.spark_jobs.reporting.gather import Workspace, gather
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.spark_jobs.reporting.charts.step import step_picture
+from sparkring.spark_jobs.reporting.charts.svg import as_file
+from sparkring.spark_jobs.reporting.facts.gather import Workspace, gather
 from sparkring.spark_jobs.reporting.page import render_page
-from sparkring.spark_jobs.reporting.step_chart import step_picture
-from sparkring.spark_jobs.reporting.svg import as_file
+from sparkring.spark_jobs.spark.progress import SILENT, Progress
 
 NAME = "report.html"
 

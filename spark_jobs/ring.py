@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sparkring.conf.schema import RingConfig
 from sparkring.errors import ConfigError
 from sparkring.models.networks import carrying
-from sparkring.spark_jobs.launch.rank_end import Json
+from sparkring.spark_jobs.launch.rank.end import Json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +47,7 @@ def run_ring(fn: Callable[..., Json], *args: Any, num_ranks: int, spark: SparkSe
         raise ConfigError(f"num_ranks={num_ranks} ranks make no ring; give at least 1.")
     fn = carrying(fn)
     if config.launcher == "horovod.spark":
-        from sparkring.spark_jobs.launch.horovod_launcher import run_by_horovod
+        from sparkring.spark_jobs.launch.horovod.launcher import run_by_horovod
         return run_by_horovod(fn, args, num_ranks=num_ranks, spark=spark, config=config)
-    from sparkring.spark_jobs.launch.barrier_launcher import run_by_barrier
+    from sparkring.spark_jobs.launch.barrier.launcher import run_by_barrier
     return run_by_barrier(fn, args, num_ranks=num_ranks, spark=spark, config=config, left_out=left_out)

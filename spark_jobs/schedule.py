@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING
 
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import ConfigError, DocumentDamaged, SparkringError
-from sparkring.pipelines.parallel.schedule import COMPUTE, Kind, Schedule, check_shape
-from sparkring.pipelines.parallel.schedule_costs import Costs
-from sparkring.pipelines.parallel.schedule_files import schedule_from_csv, schedule_to_csv, trace_json
-from sparkring.pipelines.parallel.schedule_memory import peak_activations
-from sparkring.pipelines.parallel.schedules.catalogue import SCHEDULE_NAMES, build_schedule
-from sparkring.pipelines.parallel.simulator import Entries, idle_shares, simulate
+from sparkring.pipelines.parallel.schedules.costs import Costs
+from sparkring.pipelines.parallel.schedules.files import schedule_from_csv, schedule_to_csv, trace_json
+from sparkring.pipelines.parallel.schedules.generators.catalogue import SCHEDULE_NAMES, build_schedule
+from sparkring.pipelines.parallel.schedules.memory import peak_activations
+from sparkring.pipelines.parallel.schedules.schedule import COMPUTE, Kind, Schedule, check_shape
+from sparkring.pipelines.parallel.schedules.simulator import Entries, idle_shares, simulate
+from sparkring.spark_jobs.reporting.facts.words import duration, several
 from sparkring.spark_jobs.reporting.schedule_text import draw_entries
-from sparkring.spark_jobs.reporting.words import duration, several
 
 if TYPE_CHECKING:
-    from sparkring.spark_jobs.reporting.step_facts import StepFacts
+    from sparkring.spark_jobs.reporting.facts.step import StepFacts
 
 PLAN, MEASURED = "plan", "measured"
 CSV = ".csv"
@@ -156,8 +156,8 @@ def of_run(config: Config) -> Step:
 
 
 def _last_step(config: Config) -> StepFacts | None:
-    from sparkring.pipelines.training.events import read_events
-    from sparkring.spark_jobs.reporting.step_facts import Timelines
+    from sparkring.pipelines.training.events.writer import read_events
+    from sparkring.spark_jobs.reporting.facts.step import Timelines
 
     timelines = Timelines()
     for record in read_events(config.run):
@@ -257,9 +257,9 @@ def _end_s(entries: Entries) -> float:
 
 
 def _svg(step: Step) -> str:
-    from sparkring.spark_jobs.reporting.schedule_chart import schedule_picture
-    from sparkring.spark_jobs.reporting.step_chart import MOST_ACTIONS
-    from sparkring.spark_jobs.reporting.svg import as_file
+    from sparkring.spark_jobs.reporting.charts.schedule import schedule_picture
+    from sparkring.spark_jobs.reporting.charts.step import MOST_ACTIONS
+    from sparkring.spark_jobs.reporting.charts.svg import as_file
 
     actions = sum(map(len, step.schedule.actions.values()))
     if actions > MOST_ACTIONS:

@@ -23,20 +23,21 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import Config
 from sparkring.errors import DatasetChanged, DatasetError, NotFinite, SourceError
-from sparkring.pipelines.data.integrity import check_footers
-from sparkring.pipelines.data.manifest import Dataset, Manifest, Split
-from sparkring.pipelines.data.rowhash import add, rows_digest, to_hex
-from sparkring.pipelines.data.store import Store, open_store
-from sparkring.pipelines.training.model_files import ModelCard, load_card
-from sparkring.spark_jobs.etl.columns import named
-from sparkring.spark_jobs.etl.committed_files import read_committed
-from sparkring.spark_jobs.etl.literal_paths import literal
-from sparkring.spark_jobs.etl.staging import writing_area
-from sparkring.spark_jobs.predict import NATS, PROBABILITY, predict
-from sparkring.spark_jobs.progress import SILENT, Progress
-from sparkring.spark_jobs.raw_rows import encode_raw
-from sparkring.spark_jobs.scores import Scores, commit_scores, latest_scores
-from sparkring.spark_jobs.session import result_settings, spark_path, spark_session
+from sparkring.pipelines.data.dataset.integrity import check_footers
+from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest, Split
+from sparkring.pipelines.data.order.rowhash import add, rows_digest, to_hex
+from sparkring.pipelines.data.stores.base import Store
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.training.job.model_files import ModelCard, load_card
+from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.spark_jobs.etl.sources.committed_files import read_committed
+from sparkring.spark_jobs.etl.sources.literal_paths import literal
+from sparkring.spark_jobs.etl.writing.staging import writing_area
+from sparkring.spark_jobs.scoring.latest import Scores, commit_scores, latest_scores
+from sparkring.spark_jobs.scoring.predict import NATS, PROBABILITY, predict
+from sparkring.spark_jobs.scoring.raw_rows import encode_raw
+from sparkring.spark_jobs.spark.progress import SILENT, Progress
+from sparkring.spark_jobs.spark.session import result_settings, spark_path, spark_session
 
 Read = TypeVar("Read")
 

@@ -34,9 +34,9 @@ from urllib.parse import urlparse
 import psutil
 import yaml
 
-from sparkring import __version__
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError, EnvironmentProblem
+from sparkring.version import __version__
 
 DEPLOY_MODE = "spark.submit.deployMode"
 ROOMS = ("conf", "models", "pipelines", "spark_jobs")

@@ -20,22 +20,23 @@ from typing import TYPE_CHECKING, Any
 
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import CommitConflict, ConfigError, DatasetError, RunFolderMismatch, SparkringError, StorageError
-from sparkring.pipelines.data.documents import read_document, read_model
-from sparkring.pipelines.data.integrity import require_sealed
-from sparkring.pipelines.data.manifest import Dataset, Manifest
-from sparkring.pipelines.data.order import default_lanes
-from sparkring.pipelines.data.patience import patiently
-from sparkring.pipelines.data.store import Store, open_store
-from sparkring.pipelines.training.checkpoint import DATA, Checkpoints
-from sparkring.pipelines.training.events import FOLDER as EVENTS
-from sparkring.pipelines.training.events import EventTail, Record, event_files
-from sparkring.pipelines.training.job import TrainJob, TrainSummary, layout_of
-from sparkring.pipelines.training.signals import ask_to_stop, claim_name
-from sparkring.pipelines.training.slow_ranks import Slow
+from sparkring.pipelines.data.dataset.integrity import require_sealed
+from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.order.row_order import default_lanes
+from sparkring.pipelines.data.stores.base import Store
+from sparkring.pipelines.data.stores.documents import read_document, read_model
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.data.stores.retry import patiently
+from sparkring.pipelines.training.checkpoints.store import DATA, Checkpoints
+from sparkring.pipelines.training.events.slow_ranks import Slow
+from sparkring.pipelines.training.events.writer import FOLDER as EVENTS
+from sparkring.pipelines.training.events.writer import EventTail, Record, event_files
+from sparkring.pipelines.training.job.job import TrainJob, TrainSummary, layout_of
+from sparkring.pipelines.training.strategies.signals import ask_to_stop, claim_name
 from sparkring.spark_jobs.auto_layout import LayoutChooser
-from sparkring.spark_jobs.progress import SILENT, Bar, Progress
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.recovery.supervisor import Supervisor
+from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -181,21 +182,21 @@ class _Run:
 
     def slots(self) -> int | None:
         """See Ring."""
-        from sparkring.spark_jobs.slots import slots_of
+        from sparkring.spark_jobs.spark.slots import slots_of
 
         return None if self._spark is None else slots_of(self._spark)
 
     def brings_more(self) -> bool:
         """See Ring."""
-        from sparkring.spark_jobs.slots import brings_executors
+        from sparkring.spark_jobs.spark.slots import brings_executors
 
         return self._spark is not None and brings_executors(self._spark)
 
     def run(self, config: Config, left_out: tuple[str, ...]) -> TrainSummary:
         """See Ring."""
-        from sparkring.pipelines.training.loop import train_rank  # brings torch, which a reused run does not need
+        from sparkring.pipelines.training.train_rank import train_rank  # brings torch, which a reused run does not need
         from sparkring.spark_jobs.ring import run_ring
-        from sparkring.spark_jobs.session import spark_session
+        from sparkring.spark_jobs.spark.session import spark_session
 
         self._spark = self._spark or spark_session(config.spark, app_name=f"sparkring {config.name}")
         predicted_s = None

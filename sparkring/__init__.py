@@ -9,11 +9,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparkring.version import __version__
+
 _checkout = Path(__file__).resolve().parent.parent
 if (_checkout / "pyproject.toml").is_file():
     __path__.append(str(_checkout))  # in a checkout pipelines/ lies beside us, in the wheel inside us (docs/adr/0001)
-
-__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from sparkring.conf.loading import load_config

@@ -16,20 +16,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sparkring import __version__
-from sparkring.answers import AsJson, ConfigName, Overrides, examples, show, show_json
-from sparkring.chaos_commands import commands as chaos_commands
-from sparkring.checkpoint_commands import commands as checkpoint_commands
+from sparkring.cli.answers import AsJson, ConfigName, Overrides, examples, show, show_json
+from sparkring.cli.chaos import commands as chaos_commands
+from sparkring.cli.checkpoints import commands as checkpoint_commands
+from sparkring.cli.console import console_progress
+from sparkring.cli.data import commands
+from sparkring.cli.plan import commands as plan_commands
+from sparkring.cli.py4j_logging import silence_py4j
+from sparkring.cli.schedule import commands as schedule_commands
+from sparkring.cli.submit import commands as submit_commands
+from sparkring.cli.text import commands as text_commands
 from sparkring.conf.loading import load_config
 from sparkring.conf.schema import Config
-from sparkring.data_commands import commands
 from sparkring.errors import SparkringError, Stopped
-from sparkring.plan_commands import commands as plan_commands
-from sparkring.schedule_commands import commands as schedule_commands
-from sparkring.spark_jobs.console import console_progress
-from sparkring.spark_jobs.py4j_logging import silence_py4j
-from sparkring.submit_commands import commands as submit_commands
-from sparkring.text_commands import commands as text_commands
+from sparkring.version import __version__
 
 if TYPE_CHECKING:
     from sparkring.spark_jobs.demo import DemoResult
@@ -86,7 +86,7 @@ def sparkring(version: Annotated[bool, typer.Option("--version", help="Print the
         typer.echo(f"sparkring {__version__}")
         raise typer.Exit
     for file in networks or ():
-        from sparkring.spark_jobs.network_files import register_file
+        from sparkring.cli.network_files import register_file
 
         register_file(file)
 

@@ -1,4 +1,7 @@
-"""The typed config: one frozen pydantic model a section, a docstring under each field, units in the names.
+"""The config as models: one file a section, a docstring a key.
+
+May import: nothing of ours.
+Not here: reading files and merging them (loading.py).
 
     sources.py, features.py, splits.py, expectations.py      what prepare reads, keeps, splits and expects
     numbers.py, derived.py                                   numeric features, and those that are computed from a column

@@ -1,1 +1,5 @@
-"""Dataset versions, the exact order of their rows, and the loader. Imports neither pyspark nor petastorm nor horovod."""
+"""Dataset versions and their rows: where they lie, what they are, in which order they come, how a rank loads them.
+
+May import: nothing of ours.
+Not here: Spark, Horovod, Petastorm; writing a dataset (spark_jobs/etl).
+"""

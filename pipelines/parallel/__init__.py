@@ -1,1 +1,5 @@
-"""Which rank does what (mesh), and how ranks of one host and of several sum tensors."""
+"""Which rank does what: who a rank is, the mesh laid over all ranks, and what Horovod can start. Pure.
+
+May import: nothing of ours.
+Not here: anything that talks to another rank (the rooms inside).
+"""

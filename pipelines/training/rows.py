@@ -9,18 +9,18 @@ from pathlib import Path
 import torch
 
 from sparkring.conf.schema import Config
-from sparkring.pipelines.data.disk_cache import DiskCache
-from sparkring.pipelines.data.loader import Loader, LoaderConfig
-from sparkring.pipelines.data.local_store import LocalStore
-from sparkring.pipelines.data.manifest import ROW_ID, Dataset, Manifest
-from sparkring.pipelines.data.reader import SplitReader
-from sparkring.pipelines.data.store import Readable
+from sparkring.pipelines.data.dataset.manifest import ROW_ID, Dataset, Manifest
+from sparkring.pipelines.data.loading.disk_cache import DiskCache
+from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.loading.reader import SplitReader
+from sparkring.pipelines.data.stores.base import Readable
+from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.job import TrainJob
-from sparkring.pipelines.training.layout import Layout
-from sparkring.pipelines.training.precision import PRECISIONS
-from sparkring.pipelines.training.step import Inputs
-from sparkring.pipelines.training.tasks import input_tensors, label_tensor
+from sparkring.pipelines.training.job.job import TrainJob
+from sparkring.pipelines.training.job.layout import Layout
+from sparkring.pipelines.training.job.precision import PRECISIONS
+from sparkring.pipelines.training.job.tasks import input_tensors, label_tensor
+from sparkring.pipelines.training.strategies.step import Inputs
 
 EVALUATED_AT_ONCE = 8
 """Steps of training whose rows are predicted together: no gradients need memory then."""

@@ -1,6 +1,6 @@
-"""When a rank saves, and what becomes of it: the loop's side of checkpoint_writer.py.
+"""When a rank saves, and what becomes of it: the loop's side of checkpoints/writer.py.
 
-    wants      rank 0 asks for a checkpoint when steps (checkpoint_pace.py) or seconds are up; all hear it with the step
+    wants      rank 0 asks for a checkpoint when steps (checkpoints/pace.py) or seconds are up; all hear it with the step
     after      a checkpoint that was written, or a warning with how many were not; rank 0 waits a little for one that is late
     finish     the last one has to be written: the run ends with it, so it is tried a few times
 """
@@ -12,14 +12,14 @@ from functools import partial
 
 from sparkring.conf.schema import TrainConfig
 from sparkring.errors import StorageError
-from sparkring.pipelines.parallel.communicator import Communicator
-from sparkring.pipelines.parallel.together import do_together, wait_together
-from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints
-from sparkring.pipelines.training.checkpoint_pace import Pace
-from sparkring.pipelines.training.checkpoint_writer import CheckpointWriter, Saved
-from sparkring.pipelines.training.events import EventWriter
-from sparkring.pipelines.training.signals import Signals, SignalSource
-from sparkring.pipelines.training.trainee import Trainee
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.keepalive import do_together, wait_together
+from sparkring.pipelines.training.checkpoints.pace import Pace
+from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints
+from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter, Saved
+from sparkring.pipelines.training.events.writer import EventWriter
+from sparkring.pipelines.training.strategies.signals import Signals, SignalSource
+from sparkring.pipelines.training.strategies.strategy import Trainee
 
 LAST_TRIES = 3
 RETRY_S = 1.0

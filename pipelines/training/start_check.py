@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 
 from sparkring.errors import DatasetChanged
-from sparkring.pipelines.data.integrity import Finding, check_footers
-from sparkring.pipelines.data.manifest import Dataset, Manifest
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.data.dataset.integrity import Finding, check_footers
+from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
 
 
 def require_committed_files(communicator: Communicator, dataset: Dataset, manifest: Manifest, *, splits: Sequence[str]) -> None:

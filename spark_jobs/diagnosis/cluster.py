@@ -16,7 +16,7 @@ from sparkring.spark_jobs.diagnosis.check import Check, Status, verdict
 from sparkring.spark_jobs.diagnosis.needs import MB, Needs
 from sparkring.spark_jobs.diagnosis.packages import describe_horovod, release
 from sparkring.spark_jobs.diagnosis.survey import Machine, TaskReport
-from sparkring.spark_jobs.slots import brings_executors, require_on_demand, require_slots
+from sparkring.spark_jobs.spark.slots import brings_executors, require_on_demand, require_slots
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +70,7 @@ def survey_tasks(spark: SparkSession, needs: Needs, *, witness: str | None, meet
     """
     from pyspark import cloudpickle
 
-    from sparkring.spark_jobs.spark_job import collect_when_started
+    from sparkring.spark_jobs.spark.watched_job import collect_when_started
 
     num_tasks = needs.train.num_ranks
     cloudpickle.register_pickle_by_value(survey)  # it must answer where sparkring is not installed

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from sparkring.conf.schema import Config
 from sparkring.errors import SparkringError
-from sparkring.pipelines.data.local_store import LocalStore
-from sparkring.pipelines.data.store import open_store
+from sparkring.pipelines.data.stores.local import LocalStore
+from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.diagnosis.check import Check, Status, verdict
 from sparkring.spark_jobs.diagnosis.needs import MB, SPARK_MB, Needs
 from sparkring.spark_jobs.diagnosis.survey import SHARED_MEMORY, Machine
@@ -30,7 +30,7 @@ _INSTALL_JAVA = {
 
 def check_java(needs: Needs, *, running: bool = False) -> Check:
     """Java that Spark would start here: 17 or 21. A ``running`` session has its own."""
-    from sparkring.spark_jobs.session import JAVA_VERSIONS, java_version
+    from sparkring.spark_jobs.spark.session import JAVA_VERSIONS, java_version
 
     if running:
         return Check("Java", "ok", "not needed: a Spark session is running")
@@ -120,8 +120,8 @@ def gradient_mb(config: Config | None) -> float | None:
     import torch
 
     from sparkring.models.build import build_model
-    from sparkring.pipelines.data.manifest import Dataset
-    from sparkring.pipelines.training.tasks import shapes_of
+    from sparkring.pipelines.data.dataset.manifest import Dataset
+    from sparkring.pipelines.training.job.tasks import shapes_of
 
     try:
         manifest = Dataset(config.dataset).manifest(config.dataset_version)

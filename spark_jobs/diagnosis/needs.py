@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkring.conf.schema import Config, SparkConfig, TrainConfig
-from sparkring.pipelines.data.order import default_lanes
+from sparkring.pipelines.data.order.row_order import default_lanes
 
 MB = 1_000_000
 RANK_MB = 700

@@ -210,7 +210,7 @@ def _meet(context: BarrierTaskContext) -> _Meeting:
 
 
 def _ring_address(context: BarrierTaskContext) -> tuple[str, str]:
-    from sparkring.spark_jobs.launch.hosts import ring_address
+    from sparkring.spark_jobs.launch.meeting.hosts import ring_address
 
     executors = [info.address.rpartition(":")[0] for info in context.getTaskInfos()]
     return ring_address(executors[context.partitionId()], on_one_host=len(set(executors)) == 1)

@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import ConfigError
-from sparkring.pipelines.data.manifest import Dataset, Manifest, Split
-from sparkring.pipelines.data.rowhash import add, from_hex, to_hex
-from sparkring.spark_jobs.etl.columns import named
-from sparkring.spark_jobs.etl.committed_files import read_committed
+from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest, Split
+from sparkring.pipelines.data.order.rowhash import add, from_hex, to_hex
+from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.spark_jobs.etl.sources.committed_files import read_committed
 
 _ALIKE = ("features", "label", "row_id", "task", "split")
 """Parts of ``prepare`` that must be as they were when the parent was made."""

@@ -19,11 +19,11 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import ConfigError, Finding
-from sparkring.pipelines.data.manifest import Manifest
-from sparkring.pipelines.data.preprocessing import Preprocessing
-from sparkring.pipelines.data.store import Store
-from sparkring.spark_jobs.etl.columns import finite, named
-from sparkring.spark_jobs.etl.encode import encode
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.stores.base import Store
+from sparkring.spark_jobs.etl.columns.expressions import finite, named
+from sparkring.spark_jobs.etl.encoding.encode import encode
 
 SAMPLE_ROWS = 200_000
 """Of the parent, about; the index of ten bins is then known to a few thousandths."""

@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import BucketConfig, FeaturesConfig, NumberConfig
-from sparkring.pipelines.data.preprocessing import BucketFeature, CategoricalFeature, HashFeature, MomentPart, Preprocessing
-from sparkring.spark_jobs.etl.derive import value_of
+from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, CategoricalFeature, HashFeature, MomentPart, Preprocessing
+from sparkring.spark_jobs.etl.columns.derive import value_of
+from sparkring.spark_jobs.etl.columns.quantiles import quantiles
 from sparkring.spark_jobs.etl.fit_numbers import fit_numbers, require_values
-from sparkring.spark_jobs.etl.quantiles import quantiles
 
 _Values = list[tuple[str, MomentPart | None]]
 """Name of a feature, and how its value is made."""

@@ -13,10 +13,10 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import NumberConfig
 from sparkring.errors import SourceError
-from sparkring.pipelines.data.preprocessing import MomentPart, NumericFeature
-from sparkring.spark_jobs.etl.columns import finite
-from sparkring.spark_jobs.etl.derive import value_of
-from sparkring.spark_jobs.etl.quantiles import quantiles
+from sparkring.pipelines.data.dataset.preprocessing import MomentPart, NumericFeature
+from sparkring.spark_jobs.etl.columns.derive import value_of
+from sparkring.spark_jobs.etl.columns.expressions import finite
+from sparkring.spark_jobs.etl.columns.quantiles import quantiles
 
 _QUARTERS = (0.25, 0.5, 0.75)
 

@@ -15,16 +15,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import PrepareConfig
-from sparkring.pipelines.data.preprocessing import Preprocessing
-from sparkring.spark_jobs.etl.arrays import store_raw
-from sparkring.spark_jobs.etl.columns import named
-from sparkring.spark_jobs.etl.document_list import TOKENIZER
+from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.spark_jobs.etl.columns.labels import fit_classes, number_classes, require_known_classes
+from sparkring.spark_jobs.etl.columns.splits import SPLITS, split_name
+from sparkring.spark_jobs.etl.encoding.arrays import store_raw
+from sparkring.spark_jobs.etl.encoding.images import fit_images, normalise_images
+from sparkring.spark_jobs.etl.encoding.tokens import SPLIT, Encoding, added, fit_tokens, measure_documents, pack_documents
 from sparkring.spark_jobs.etl.examples import run_query, survey, with_label
 from sparkring.spark_jobs.etl.fit import fit
-from sparkring.spark_jobs.etl.images import fit_images, normalise_images
-from sparkring.spark_jobs.etl.labels import fit_classes, number_classes, require_known_classes
-from sparkring.spark_jobs.etl.splits import SPLITS, split_name
-from sparkring.spark_jobs.etl.tokens import SPLIT, Encoding, added, fit_tokens, measure_documents, pack_documents
+from sparkring.spark_jobs.etl.writing.document_list import TOKENIZER
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,11 @@ from sparkring.errors import (
     Stopped,
     StorageError,
 )
-from sparkring.pipelines.training.job import TrainSummary
-from sparkring.spark_jobs.progress import Progress
+from sparkring.pipelines.training.job.job import TrainSummary
 from sparkring.spark_jobs.recovery.budget import Failure, HostRecord, RestartBudget
 from sparkring.spark_jobs.recovery.resize import resized
 from sparkring.spark_jobs.recovery.stop import StopRequest
+from sparkring.spark_jobs.spark.progress import Progress
 
 LOOK_S = 1.0
 """Seconds between two looks at the slots: for those that a failure took to come back, and for more to train on."""

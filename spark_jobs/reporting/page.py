@@ -11,15 +11,15 @@ from importlib import resources
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from sparkring.conf.schema import Config
-from sparkring.spark_jobs.reporting import words
-from sparkring.spark_jobs.reporting.gather import Workspace
-from sparkring.spark_jobs.reporting.headline import headline, tiles
-from sparkring.spark_jobs.reporting.palette import SHADES
-from sparkring.spark_jobs.reporting.provenance import provenance
-from sparkring.spark_jobs.reporting.quality_charts import quality_pictures
-from sparkring.spark_jobs.reporting.quality_facts import METRICS
-from sparkring.spark_jobs.reporting.run_charts import learning_pictures, time_pictures
-from sparkring.spark_jobs.reporting.step_chart import step_picture
+from sparkring.spark_jobs.reporting.charts.palette import SHADES
+from sparkring.spark_jobs.reporting.charts.quality import quality_pictures
+from sparkring.spark_jobs.reporting.charts.run import learning_pictures, time_pictures
+from sparkring.spark_jobs.reporting.charts.step import step_picture
+from sparkring.spark_jobs.reporting.facts import words
+from sparkring.spark_jobs.reporting.facts.gather import Workspace
+from sparkring.spark_jobs.reporting.facts.headline import headline, tiles
+from sparkring.spark_jobs.reporting.facts.provenance import provenance
+from sparkring.spark_jobs.reporting.facts.quality import METRICS
 
 LONG_TABLE = 60
 """Most rows of a table that is open from the start."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sparkring.pipelines.parallel.schedule import COMPUTE, Schedule, Worker
-from sparkring.pipelines.parallel.schedule_costs import Costs
-from sparkring.pipelines.parallel.schedule_transfers import without_transfers
-from sparkring.pipelines.parallel.simulator import Entries, Timed, simulate
+from sparkring.pipelines.parallel.schedules.costs import Costs
+from sparkring.pipelines.parallel.schedules.schedule import COMPUTE, Schedule, Worker
+from sparkring.pipelines.parallel.schedules.simulator import Entries, Timed, simulate
+from sparkring.pipelines.parallel.schedules.transfers import without_transfers
 
 _ALMOST = 1e-6
 """Share of a tick by which sums of seconds may miss it."""

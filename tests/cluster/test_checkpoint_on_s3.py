@@ -10,11 +10,11 @@ import boto3
 import pytest
 
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.checkpoint import Checkpoints
-from sparkring.pipelines.training.events import read_events
-from sparkring.pipelines.training.job import TrainJob
-from sparkring.pipelines.training.loop import train_rank
-from sparkring.spark_jobs.audit import audit
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
+from sparkring.pipelines.training.events.writer import read_events
+from sparkring.pipelines.training.job.job import TrainJob
+from sparkring.pipelines.training.train_rank import train_rank
+from sparkring.spark_jobs.stored.audit import audit
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
 from tests.support.s3_server import Flaw, s3_server

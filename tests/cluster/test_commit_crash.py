@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkring.pipelines.data.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
 from tests.support.datasets import write_dataset
 from tests.support.http_faults import HttpFaults
 from tests.support.versions import Writer, damage
@@ -60,7 +60,7 @@ def stopped_everywhere(writer: Writer, url: str) -> Iterator[str]:
 def remote(place: str, kind_and_url: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
     """A place that is reached over HTTP; its client gives up at once, as one does that was killed."""
     if kind_and_url[0] == "s3":
-        monkeypatch.setattr("sparkring.pipelines.data.s3_store.ATTEMPTS", 1)
+        monkeypatch.setattr("sparkring.pipelines.data.stores.s3.ATTEMPTS", 1)
     return place
 
 

@@ -12,9 +12,9 @@ import pytest
 import requests
 
 from sparkring.errors import CommitConflict, StorageError
-from sparkring.pipelines.data import webhdfs
-from sparkring.pipelines.data.hdfs_store import HdfsStore
-from sparkring.pipelines.data.webhdfs import WebHdfsClient
+from sparkring.pipelines.data.stores import webhdfs
+from sparkring.pipelines.data.stores.hdfs import HdfsStore
+from sparkring.pipelines.data.stores.webhdfs import WebHdfsClient
 from tests.support.hadoop import Hdfs, write_conf
 
 pytest_plugins = ["tests.support.places"]

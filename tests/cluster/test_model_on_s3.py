@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from sparkring.conf.schema import ModelConfig
-from sparkring.pipelines.data.store import open_store
-from sparkring.pipelines.training.model_files import ModelCard, load_card, load_weights, save_model
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.training.job.model_files import ModelCard, load_card, load_weights, save_model
 from tests.support.datasets import write_dataset
 from tests.support.http_faults import HttpFaults
 from tests.support.s3_server import s3_server

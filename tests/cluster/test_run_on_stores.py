@@ -16,14 +16,14 @@ from pyspark.sql import SparkSession
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config, SparkConfig
 from sparkring.errors import CommitConflict, RankDied
-from sparkring.pipelines.data.store import open_store
-from sparkring.pipelines.training.checkpoint import Checkpoints
-from sparkring.pipelines.training.model_files import load_model
-from sparkring.spark_jobs.audit import audit
-from sparkring.spark_jobs.checkpoints import list_checkpoints, verify_checkpoints
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
+from sparkring.pipelines.training.job.model_files import load_model
 from sparkring.spark_jobs.report import report
 from sparkring.spark_jobs.score import score
-from sparkring.spark_jobs.session import spark_session
+from sparkring.spark_jobs.spark.session import spark_session
+from sparkring.spark_jobs.stored.audit import audit
+from sparkring.spark_jobs.stored.checkpoints import list_checkpoints, verify_checkpoints
 from sparkring.spark_jobs.train import train
 from tests.support.configs import MINIMAL
 from tests.support.datasets import write_dataset

@@ -14,18 +14,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparkring.errors import StorageError
-from sparkring.pipelines.data import s3_store
-from sparkring.pipelines.data.loader import Loader, LoaderConfig
-from sparkring.pipelines.data.manifest import Dataset
-from sparkring.pipelines.data.patience import patiently
-from sparkring.pipelines.data.reader import SplitReader
+from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.loading.reader import SplitReader
+from sparkring.pipelines.data.stores import s3 as s3_store
+from sparkring.pipelines.data.stores.retry import patiently
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints, Position
-from sparkring.pipelines.training.checkpoint_writer import CheckpointWriter
-from sparkring.pipelines.training.events import read_events
-from sparkring.pipelines.training.job import TrainJob
-from sparkring.pipelines.training.loop import train_rank
-from sparkring.spark_jobs.audit import audit
+from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints, Position
+from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter
+from sparkring.pipelines.training.events.writer import read_events
+from sparkring.pipelines.training.job.job import TrainJob
+from sparkring.pipelines.training.train_rank import train_rank
+from sparkring.spark_jobs.stored.audit import audit
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
 from tests.support.s3_server import s3_server

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from sparkring.errors import CommitConflict, ConfigError
-from sparkring.pipelines.data.manifest import Dataset, Manifest
-from sparkring.pipelines.data.store import numbered, open_store
+from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.stores.base import numbered
+from sparkring.pipelines.data.stores.open import open_store
 from tests.support.datasets import write_dataset
 from tests.support.versions import Writer, damage
 

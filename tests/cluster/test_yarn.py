@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkring.pipelines.data.store import open_store
+from sparkring.pipelines.data.stores.open import open_store
 from tests.support.hadoop import Hdfs
 from tests.support.yarn import MASTER, Yarn, processes_of
 from tests.support.yarn_jobs import Job

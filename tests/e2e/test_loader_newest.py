@@ -17,10 +17,10 @@ from tests.support.encoded_datasets import Rows, write_encoded_dataset
 READ = """
 import json, sys
 import numpy, pyarrow, torch
-from sparkring.pipelines.data import plain_pages
-from sparkring.pipelines.data.loader import Loader, LoaderConfig
-from sparkring.pipelines.data.manifest import Dataset
-from sparkring.pipelines.data.reader import SplitReader
+from sparkring.pipelines.data.loading import plain_pages
+from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.loading.reader import SplitReader
 
 plain_pages.FEWEST_ROWS, past_arrow, original = 1, [], plain_pages.PlainPages.values
 def noted(self, group, name, **rows):

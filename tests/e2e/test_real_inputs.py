@@ -26,10 +26,10 @@ from petastorm import make_batch_reader, make_reader
 
 from sparkring.conf.loading import load_config
 from sparkring.conf.schema import Config
-from sparkring.pipelines.data.loader import Loader, LoaderConfig
-from sparkring.pipelines.data.manifest import DataField, Dataset, Manifest, TensorSpec
-from sparkring.pipelines.data.reader import SplitReader
-from sparkring.spark_jobs.audit import audit
+from sparkring.pipelines.data.dataset.manifest import DataField, Dataset, Manifest, TensorSpec
+from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.loading.reader import SplitReader
+from sparkring.spark_jobs.stored.audit import audit
 from tests.support.training import events_of
 
 Array = NDArray[Any]

@@ -73,7 +73,7 @@ def test_planted_secrets_are_nowhere_in_what_a_job_writes_says_and_shows(tmp_pat
     assert "source trips: " in said  # the broken one ended in its own words, with both secrets at hand
     assert "spark-submit" in said
     assert any("java" in line for line in shown)
-    assert any("sparkring.spark_jobs.launch.rank" in line for line in shown)
+    assert any("sparkring.spark_jobs.launch.rank.main" in line for line in shown)
     found = {(name, "output") for name, secret in PLANTED.items() if secret in said}
     found |= {(name, "process list") for name, secret in PLANTED.items() if any(secret in line for line in shown)}
     written = [path for path in tmp_path.rglob("*") if path.is_file()]

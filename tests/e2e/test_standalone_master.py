@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from sparkring.pipelines.training.events import Record, read_events
-from sparkring.spark_jobs.audit import audit
+from sparkring.pipelines.training.events.writer import Record, read_events
 from sparkring.spark_jobs.auto_layout import PROFILE
+from sparkring.spark_jobs.stored.audit import audit
 from tests.support.ring_driver import ROOT, bytecode
 from tests.support.small_configs import TWO_OF_TWO, january_flights, three_packages
 from tests.support.spark_cluster import standalone

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from sparkring.errors import DocumentDamaged, ReceiptError
-from sparkring.pipelines.data.manifest import Dataset
-from sparkring.pipelines.data.receipts import seal
+from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.order.receipts import seal
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training import trainee
-from sparkring.pipelines.training.checkpoint import Checkpoints
-from sparkring.pipelines.training.events import read_events
-from sparkring.pipelines.training.job import TrainJob
-from sparkring.pipelines.training.loop import train_rank
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
+from sparkring.pipelines.training.events.writer import read_events
+from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.saver import Saver
-from sparkring.pipelines.training.step import train_step
-from sparkring.spark_jobs.audit import AuditResult, Part, audit
+from sparkring.pipelines.training.strategies import strategy as trainee
+from sparkring.pipelines.training.strategies.step import train_step
+from sparkring.pipelines.training.train_rank import train_rank
+from sparkring.spark_jobs.stored.audit import AuditResult, Part, audit
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
 from tests.support.training import begin_checkpoints_on_the_dot, train_config

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training import signals
-from sparkring.pipelines.training.checkpoint import Checkpoints
-from sparkring.pipelines.training.checkpoint_writer import CheckpointWriter
-from sparkring.pipelines.training.job import TrainJob
-from sparkring.pipelines.training.loop import train_rank
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
+from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter
+from sparkring.pipelines.training.job.job import TrainJob
+from sparkring.pipelines.training.strategies import signals
+from sparkring.pipelines.training.train_rank import train_rank
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
 from tests.support.training import before_each_step, train_config

@@ -15,16 +15,18 @@ import pytest
 
 from sparkring.errors import CommitConflict
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training import checkpoint_pace, saver, trainee
-from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints, Part
-from sparkring.pipelines.training.checkpoint_writer import CheckpointWriter, Saved
-from sparkring.pipelines.training.events import read_events
-from sparkring.pipelines.training.job import TrainJob
-from sparkring.pipelines.training.loop import train_rank
+from sparkring.pipelines.training import saver
+from sparkring.pipelines.training.checkpoints import pace as checkpoint_pace
+from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints, Part
+from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter, Saved
+from sparkring.pipelines.training.events.writer import read_events
+from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.saver import Saver
-from sparkring.pipelines.training.step import train_step
-from sparkring.spark_jobs.audit import audit
-from sparkring.spark_jobs.reporting.run_reader import read_run
+from sparkring.pipelines.training.strategies import strategy as trainee
+from sparkring.pipelines.training.strategies.step import train_step
+from sparkring.pipelines.training.train_rank import train_rank
+from sparkring.spark_jobs.reporting.facts.run_reader import read_run
+from sparkring.spark_jobs.stored.audit import audit
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
 from tests.support.training import (

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sparkring.errors import DeadlinePassed, RingEnded, RingError
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from tests.support.ranks import run_on_ranks
 

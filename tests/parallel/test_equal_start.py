@@ -11,12 +11,12 @@ import torch
 from sparkring.errors import RingError
 from sparkring.models.blocks import WholeModel
 from sparkring.models.build import build_model
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training import trainee
-from sparkring.pipelines.training.events import read_events
-from sparkring.pipelines.training.job import TrainJob
-from sparkring.pipelines.training.loop import train_rank
+from sparkring.pipelines.training.events.writer import read_events
+from sparkring.pipelines.training.job.job import TrainJob
+from sparkring.pipelines.training.strategies import strategy as trainee
+from sparkring.pipelines.training.train_rank import train_rank
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
 from tests.support.training import largest_difference, train_config, weights_of_run

@@ -22,14 +22,14 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sparkring.conf.schema import Config
-from sparkring.pipelines.data.loader import Loader, LoaderConfig
-from sparkring.pipelines.data.manifest import Dataset
-from sparkring.pipelines.data.reader import SplitReader
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.loading.reader import SplitReader
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.events import Record, read_events
-from sparkring.pipelines.training.job import TrainJob
-from sparkring.pipelines.training.loop import train_rank
+from sparkring.pipelines.training.events.writer import Record, read_events
+from sparkring.pipelines.training.job.job import TrainJob
+from sparkring.pipelines.training.train_rank import train_rank
 from tests.support.datasets import NUMERIC, write_dataset
 from tests.support.ranks import run_on_ranks
 from tests.support.training import train_config

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sparkring.pipelines.data.manifest import Manifest
-from sparkring.pipelines.data.preprocessing import Preprocessing, TokensFeature
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.preprocessing import Preprocessing, TokensFeature
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.held_out import judge, judge_fully
+from sparkring.pipelines.training.evaluation.held_out import judge, judge_fully
 from tests.support.ranks import run_on_ranks
 
 ROWS, SPLITS, PAD = 11, (0, 7, 8, 11), 5

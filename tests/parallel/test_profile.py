@@ -17,7 +17,7 @@ from tests.support.token_dataset import write_token_dataset
 
 
 def profiled(context: RankContext, document: dict[str, Any], url: str, places: list[tuple[str, int]] | None = None) -> Any:
-    from sparkring.pipelines.training.profile import profile_rank
+    from sparkring.pipelines.training.profiling.profile import profile_rank
 
     return profile_rank(context, document, url, 1, places)
 
@@ -25,8 +25,8 @@ def profiled(context: RankContext, document: dict[str, Any], url: str, places: l
 @pytest.mark.parallel
 @pytest.mark.parametrize("hosts", [pytest.param((0, 0), id="two ranks of a host"), pytest.param((0, 0, 1, 1), id="two hosts of two ranks")])
 def test_ranks_measure_what_a_plan_needs(hosts: tuple[int, ...], tmp_path: Path) -> None:
-    from sparkring.pipelines.training.link_times import SIZES
-    from sparkring.pipelines.training.profile_fit import measured
+    from sparkring.pipelines.training.profiling.fit import measured
+    from sparkring.pipelines.training.profiling.link_times import SIZES
 
     dataset = write_dataset(tmp_path, [[64]])
     config = Config.model_validate(MINIMAL | {
@@ -50,8 +50,8 @@ def test_ranks_measure_what_a_plan_needs(hosts: tuple[int, ...], tmp_path: Path)
 
 @pytest.mark.parallel
 def test_a_decoder_is_measured_in_shards_too_and_known_machines_are_not_measured_again(tmp_path: Path) -> None:
-    from sparkring.pipelines.training.profile import machine
-    from sparkring.pipelines.training.profile_fit import measured
+    from sparkring.pipelines.training.profiling.fit import measured
+    from sparkring.pipelines.training.profiling.profile import machine
 
     dataset = write_token_dataset(tmp_path, [64])
     config = Config.model_validate(MINIMAL | {"model": {"kind": "text", "width": 8, "layers": 1, "heads": 2},

@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from sparkring.spark_jobs.launch.forked_rank import KEPT
-from sparkring.spark_jobs.launch.rank_process import RankProcess
+from sparkring.spark_jobs.launch.rank.forked import KEPT
+from sparkring.spark_jobs.launch.rank.process import RankProcess
 from tests.support import ring_probes
 from tests.support.ring_driver import DEADLINE_S, ROOT, assert_no_process_left, ring_processes, wait_until
 

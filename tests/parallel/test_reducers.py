@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from sparkring.errors import RingError
-from sparkring.pipelines.parallel import shared_segment
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.gradients import open_reducer
+from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.memory_set_reducer import open_set_reducer
-from sparkring.pipelines.parallel.reducer import open_reducer
+from sparkring.pipelines.parallel.shared_memory import segment as shared_segment
 from tests.support.ranks import run_on_ranks
 
 SIZES = (1, 1000, 70_001)

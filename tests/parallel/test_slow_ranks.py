@@ -10,13 +10,14 @@ from unittest.mock import patch
 
 import pytest
 
-from sparkring.pipelines.data.loader import Batch, Loader
+from sparkring.pipelines.data.loading.loader import Batch, Loader
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training import loop, trainee
-from sparkring.pipelines.training.events import read_events
-from sparkring.pipelines.training.job import TrainJob
-from sparkring.pipelines.training.step import train_step
-from sparkring.spark_jobs.reporting.run_reader import read_run
+from sparkring.pipelines.training import train_rank as loop
+from sparkring.pipelines.training.events.writer import read_events
+from sparkring.pipelines.training.job.job import TrainJob
+from sparkring.pipelines.training.strategies import strategy as trainee
+from sparkring.pipelines.training.strategies.step import train_step
+from sparkring.spark_jobs.reporting.facts.run_reader import read_run
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
 from tests.support.training import begin_checkpoints_on_the_dot, train_config

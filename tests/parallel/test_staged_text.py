@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from sparkring.errors import LayoutRefused
-from sparkring.pipelines.data.manifest import Dataset
-from sparkring.pipelines.training.checkpoint import Checkpoints
-from sparkring.pipelines.training.events import read_events
-from sparkring.pipelines.training.job import TrainJob, layout_of
-from sparkring.pipelines.training.loop import train_rank
-from sparkring.spark_jobs.audit import audit
+from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
+from sparkring.pipelines.training.events.writer import read_events
+from sparkring.pipelines.training.job.job import TrainJob, layout_of
+from sparkring.pipelines.training.train_rank import train_rank
+from sparkring.spark_jobs.stored.audit import audit
 from tests.support.ranks import run_on_ranks
 from tests.support.token_dataset import write_token_dataset
 from tests.support.training import largest_difference, train_config, weights_of_run

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from sparkring.errors import ConfigError
 from sparkring.models.blocks import StageModule
-from sparkring.pipelines.data.manifest import Dataset
+from sparkring.pipelines.data.dataset.manifest import Dataset
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.checkpoint import Checkpoints
-from sparkring.pipelines.training.events import read_events
-from sparkring.pipelines.training.job import TrainJob
-from sparkring.pipelines.training.loop import train_rank
-from sparkring.pipelines.training.staged import StagedTrainee
-from sparkring.spark_jobs.audit import audit
-from sparkring.spark_jobs.reporting.step_facts import Timelines
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
+from sparkring.pipelines.training.events.writer import read_events
+from sparkring.pipelines.training.job.job import TrainJob
+from sparkring.pipelines.training.strategies.pipelined import StagedTrainee
+from sparkring.pipelines.training.train_rank import train_rank
+from sparkring.spark_jobs.reporting.facts.step import Timelines
+from sparkring.spark_jobs.stored.audit import audit
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
 from tests.support.training import largest_difference, train_config, weights_of_run

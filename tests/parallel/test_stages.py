@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sparkring.errors import PipelineShapeError
 from sparkring.models.blocks import BlockList, in_turn
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.schedules.catalogue import SCHEDULE_NAMES
+from sparkring.pipelines.parallel.schedules.generators.catalogue import SCHEDULE_NAMES
 from tests.support.pipeline_jobs import ImageJob, RaggedJob, SkipJob, TextJob, TorchDropoutJob
 from tests.support.pipelines import Case, Job, furthest, train_serially, train_staged
 from tests.support.ranks import run_on_ranks

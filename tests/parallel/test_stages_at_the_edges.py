@@ -15,25 +15,25 @@ from sparkring.models.blocks import BlockList, StageModule
 from sparkring.models.image import image_blocks
 from sparkring.models.losses import cross_entropy_sum
 from sparkring.models.sequential import sequential_blocks
-from sparkring.pipelines.data.loader import Batch
-from sparkring.pipelines.data.manifest import Dataset
-from sparkring.pipelines.parallel import communicator as communicator_module
-from sparkring.pipelines.parallel.communicator import Communicator, await_handles
+from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.loading.loader import Batch
+from sparkring.pipelines.parallel.collectives import communicator as communicator_module
+from sparkring.pipelines.parallel.collectives.communicator import Communicator, await_handles
+from sparkring.pipelines.parallel.collectives.gradients import open_reducer
+from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
+from sparkring.pipelines.parallel.collectives.ring import RingReducer
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.executor import Executor
-from sparkring.pipelines.parallel.memory_set_reducer import open_set_reducer
-from sparkring.pipelines.parallel.reducer import open_reducer
-from sparkring.pipelines.parallel.ring_reducer import RingReducer
-from sparkring.pipelines.parallel.schedule import Worker
-from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
-from sparkring.pipelines.training.gradient_ring import GradientRing
-from sparkring.pipelines.training.job import TrainJob
-from sparkring.pipelines.training.loop import train_rank
-from sparkring.pipelines.training.micro_batches import MicroBatches
-from sparkring.pipelines.training.precision import PRECISIONS
-from sparkring.pipelines.training.signals import Signals
-from sparkring.pipelines.training.staged_step import Share, Step
-from sparkring.pipelines.training.step import Inputs
+from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
+from sparkring.pipelines.parallel.schedules.schedule import Worker
+from sparkring.pipelines.parallel.stages.executor import Executor
+from sparkring.pipelines.training.job.job import TrainJob
+from sparkring.pipelines.training.job.precision import PRECISIONS
+from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
+from sparkring.pipelines.training.strategies.micro_batches import MicroBatches
+from sparkring.pipelines.training.strategies.pipelined_step import Share, Step
+from sparkring.pipelines.training.strategies.signals import Signals
+from sparkring.pipelines.training.strategies.step import Inputs
+from sparkring.pipelines.training.train_rank import train_rank
 from tests.support.datasets import write_dataset
 from tests.support.pipeline_jobs import ImageJob, SkipJob, TextJob
 from tests.support.pipelines import ROWS, Case, Job, Values, furthest, train_serially, train_staged

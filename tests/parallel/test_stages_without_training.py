@@ -11,13 +11,13 @@ import torch
 
 from sparkring.models.blocks import BlockRun
 from sparkring.models.generation import Sampling, Texts, write_alone
-from sparkring.pipelines.data.manifest import Dataset
+from sparkring.pipelines.data.dataset.manifest import Dataset
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.evaluation import evaluate_rank
-from sparkring.pipelines.training.generation import GenerateJob, generate_rank, generating, token_ids
-from sparkring.pipelines.training.job import TrainJob, layout_of
-from sparkring.pipelines.training.loop import train_rank
-from sparkring.pipelines.training.model_files import load_model
+from sparkring.pipelines.training.evaluate_rank import evaluate_rank
+from sparkring.pipelines.training.generate_rank import GenerateJob, generate_rank, generating, token_ids
+from sparkring.pipelines.training.job.job import TrainJob, layout_of
+from sparkring.pipelines.training.job.model_files import load_model
+from sparkring.pipelines.training.train_rank import train_rank
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
 from tests.support.token_dataset import write_token_dataset

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparkring.errors import DatasetChanged
-from sparkring.pipelines.data.manifest import Dataset
+from sparkring.pipelines.data.dataset.manifest import Dataset
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.events import read_events
-from sparkring.pipelines.training.job import TrainJob
-from sparkring.pipelines.training.loop import train_rank
+from sparkring.pipelines.training.events.writer import read_events
+from sparkring.pipelines.training.job.job import TrainJob
+from sparkring.pipelines.training.train_rank import train_rank
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
 from tests.support.training import train_config

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 import torch
 
-from sparkring.pipelines.data.loader import Batch
-from sparkring.pipelines.data.manifest import Dataset
+from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training import trainee
-from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints
-from sparkring.pipelines.training.events import read_events
-from sparkring.pipelines.training.heeding import Heeding
-from sparkring.pipelines.training.job import TrainJob
-from sparkring.pipelines.training.loop import train_rank
-from sparkring.pipelines.training.step import train_step
-from sparkring.spark_jobs.audit import audit
+from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints
+from sparkring.pipelines.training.evaluation.interruptible import Heeding
+from sparkring.pipelines.training.events.writer import read_events
+from sparkring.pipelines.training.job.job import TrainJob
+from sparkring.pipelines.training.strategies import strategy as trainee
+from sparkring.pipelines.training.strategies.step import train_step
+from sparkring.pipelines.training.train_rank import train_rank
+from sparkring.spark_jobs.stored.audit import audit
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
 from tests.support.training import begin_checkpoints_on_the_dot, largest_difference, train_config, weights_of_run

@@ -22,12 +22,12 @@ from sparkring.models import losses
 from sparkring.models.blocks import LOGITS, StageModule, WholeModel
 from sparkring.models.image import image_blocks
 from sparkring.models.text import DecoderBlock, text_blocks
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.memory_sets import MemorySetReducer, open_set_reducer
+from sparkring.pipelines.parallel.collectives.sets import HorovodSetReducer, SetReducer
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.memory_rounds import PIECE_BYTES
-from sparkring.pipelines.parallel.memory_set_reducer import MemorySetReducer, open_set_reducer
 from sparkring.pipelines.parallel.mesh import Mesh
-from sparkring.pipelines.parallel.set_reducer import HorovodSetReducer, SetReducer
+from sparkring.pipelines.parallel.shared_memory.rounds import PIECE_BYTES
 from sparkring.pipelines.parallel.tensor_parallel.functions import sum_of_shards, to_shards
 from sparkring.pipelines.parallel.tensor_parallel.linear import ColumnLinear, RowLinear
 from sparkring.pipelines.parallel.tensor_parallel.sharding import RULES, own_tensors, shard_blocks, splits_of, whole_tensor, whole_tensors

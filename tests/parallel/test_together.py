@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sparkring.errors import DeadlinePassed, SparkringError
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.keepalive import do_together
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.together import do_together
 from tests.support.ranks import run_on_ranks
 
 DEADLINE_S = 4.0

@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import Config, SparkConfig
 from sparkring.errors import DeadlinePassed
-from sparkring.pipelines.data.store import open_store
-from sparkring.pipelines.training.events import read_events
-from sparkring.spark_jobs.chaos.faults import Fault
-from sparkring.spark_jobs.chaos.job import chaos
-from sparkring.spark_jobs.chaos.saboteur import sabotaged_rank, strikes
-from sparkring.spark_jobs.progress import SilentProgress
-from sparkring.spark_jobs.session import spark_session
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.training.events.writer import read_events
+from sparkring.spark_jobs.chaos import chaos
+from sparkring.spark_jobs.fault_injection.faults import Fault
+from sparkring.spark_jobs.fault_injection.injector import sabotaged_rank, strikes
+from sparkring.spark_jobs.spark.progress import SilentProgress
+from sparkring.spark_jobs.spark.session import spark_session
 from sparkring.spark_jobs.train import train
 from tests.support.datasets import write_dataset
 from tests.support.training import events_of, train_config

@@ -13,15 +13,15 @@ from petastorm.unischema import Unischema, UnischemaField, dict_to_spark_row
 from pyspark.sql import SparkSession, types
 
 from sparkring.conf.schema import SparkConfig
-from sparkring.pipelines.data.integrity import check_footers
-from sparkring.pipelines.data.loader import Loader, LoaderConfig
-from sparkring.pipelines.data.manifest import Dataset
-from sparkring.pipelines.data.reader import SplitReader
-from sparkring.spark_jobs.adopt import adopt
-from sparkring.spark_jobs.dataset_gc import collect_garbage
-from sparkring.spark_jobs.datasets import show_version, verify_version
+from sparkring.pipelines.data.dataset.integrity import check_footers
+from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.spark_jobs.prepare import prepare
-from sparkring.spark_jobs.session import spark_session
+from sparkring.spark_jobs.spark.session import spark_session
+from sparkring.spark_jobs.stored.adopt import adopt
+from sparkring.spark_jobs.stored.dataset_gc import collect_garbage
+from sparkring.spark_jobs.stored.datasets import show_version, verify_version
 from tests.support.etl_tables import etl_config
 
 ROWS = 200

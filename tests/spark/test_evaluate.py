@@ -20,12 +20,12 @@ from sklearn.metrics import log_loss, roc_auc_score
 from sparkring import __main__ as cli
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import ConfigError, DatasetError
-from sparkring.pipelines.data.manifest import Dataset
+from sparkring.pipelines.data.dataset.manifest import Dataset
 from sparkring.spark_jobs import evaluate as evaluate_module
-from sparkring.spark_jobs.baselines import REGULARISATION
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
+from sparkring.spark_jobs.scoring.baselines import REGULARISATION
 from tests.support.configs import write
 from tests.support.datasets import write_dataset
 from tests.support.etl_tables import etl_config, save_untrained

@@ -22,11 +22,12 @@ from horovod.runner.http.http_server import RendezvousServer
 from horovod.spark.driver.driver_service import SparkDriverClient, SparkDriverService
 
 from sparkring.errors import EnvironmentProblem
-from sparkring.spark_jobs.launch import guarded_server, horovod_doors
-from sparkring.spark_jobs.launch.horovod_doors import locked_doors, locked_services
-from sparkring.spark_jobs.launch.horovod_ranks import RanksOfHorovod
-from sparkring.spark_jobs.launch.hosts import LOOPBACK
-from sparkring.spark_jobs.launch.rendezvous import KeyValueStore
+from sparkring.spark_jobs.launch.horovod import doors as horovod_doors
+from sparkring.spark_jobs.launch.horovod.doors import locked_doors, locked_services
+from sparkring.spark_jobs.launch.horovod.ranks import RanksOfHorovod
+from sparkring.spark_jobs.launch.meeting import guarded_server
+from sparkring.spark_jobs.launch.meeting.hosts import LOOPBACK
+from sparkring.spark_jobs.launch.meeting.rendezvous import KeyValueStore
 from tests.support.attackers import Payload
 
 KEY = b"k" * 32

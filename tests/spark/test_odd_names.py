@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import Config, SourceConfig
 from sparkring.errors import ConfigError, SourceError
-from sparkring.pipelines.data.manifest import Dataset
-from sparkring.spark_jobs.audit import audit
-from sparkring.spark_jobs.datasets import verify_version
-from sparkring.spark_jobs.etl.literal_paths import literal
+from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.spark_jobs.etl.sources.literal_paths import literal
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
+from sparkring.spark_jobs.stored.audit import audit
+from sparkring.spark_jobs.stored.datasets import verify_version
 from sparkring.spark_jobs.train import train
 from tests.support.datasets import write_dataset
 from tests.support.etl_tables import etl_config, save_untrained

@@ -19,16 +19,16 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import Config, FeaturesConfig, NumberPart
 from sparkring.errors import DatasetError, NotFinite, SourceError
-from sparkring.pipelines.data.manifest import Dataset, Manifest
-from sparkring.pipelines.data.preprocessing import MomentPart
-from sparkring.pipelines.training.model_files import load_model, save_model
-from sparkring.spark_jobs.etl.derive import value_of
-from sparkring.spark_jobs.etl.encode import encode
+from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.preprocessing import MomentPart
+from sparkring.pipelines.training.job.model_files import load_model, save_model
+from sparkring.spark_jobs.etl.columns.derive import value_of
+from sparkring.spark_jobs.etl.encoding.encode import encode
 from sparkring.spark_jobs.etl.fit import fit
 from sparkring.spark_jobs.prepare import prepare
-from sparkring.spark_jobs.raw_rows import encode_raw
 from sparkring.spark_jobs.score import read_split, score
-from sparkring.spark_jobs.session import result_settings
+from sparkring.spark_jobs.scoring.raw_rows import encode_raw
+from sparkring.spark_jobs.spark.session import result_settings
 from tests.support.etl_tables import Trip, etl_config, save_untrained, trips
 
 pytest_plugins = ["tests.support.etl_spark"]

@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 from torch import Tensor, nn
 
 import sparkring
+from sparkring.cli import network_files
 from sparkring.conf.schema import Config
 from sparkring.models.blocks import LOGITS, Block, BlockList, X
 from sparkring.models.build import Shapes
-from sparkring.spark_jobs import network_files
-from sparkring.spark_jobs.audit import audit
+from sparkring.spark_jobs.stored.audit import audit
 from tests.support.command_session import command_session, said
 from tests.support.datasets import write_dataset
 from tests.support.image_dataset import write_image_dataset

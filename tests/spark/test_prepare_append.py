@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import Config, SourceConfig
 from sparkring.errors import CommitConflict, ConfigError
-from sparkring.pipelines.data.integrity import verify_files
-from sparkring.pipelines.data.loader import Loader, LoaderConfig
-from sparkring.pipelines.data.manifest import Dataset, Manifest
-from sparkring.pipelines.data.reader import SplitReader
-from sparkring.pipelines.data.rowhash import rows_digest, to_hex
+from sparkring.pipelines.data.dataset.integrity import verify_files
+from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.loading.reader import SplitReader
+from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
 from sparkring.spark_jobs.prepare import prepare
 from tests.support.etl_tables import etl_config, trips, write_trips
 

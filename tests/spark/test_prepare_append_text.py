@@ -20,13 +20,13 @@ from tokenizers.trainers import BpeTrainer
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError, DatasetChanged, DatasetError
-from sparkring.pipelines.data.loader import Loader, LoaderConfig
-from sparkring.pipelines.data.manifest import Dataset, Manifest
-from sparkring.pipelines.data.reader import SplitReader
-from sparkring.pipelines.data.rowhash import rows_digest, to_hex
-from sparkring.spark_jobs.audit import audit
-from sparkring.spark_jobs.datasets import verify_version
+from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.loading.reader import SplitReader
+from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
 from sparkring.spark_jobs.prepare import prepare
+from sparkring.spark_jobs.stored.audit import audit
+from sparkring.spark_jobs.stored.datasets import verify_version
 from sparkring.spark_jobs.train import train
 
 pytest_plugins = ["tests.support.etl_spark"]

@@ -26,17 +26,17 @@ from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError, SourceError, SparkringError
 from sparkring.models.build import build_model
-from sparkring.pipelines.data.loader import Loader, LoaderConfig
-from sparkring.pipelines.data.manifest import Dataset, Manifest
-from sparkring.pipelines.data.preprocessing import Preprocessing
-from sparkring.pipelines.data.reader import SplitReader
-from sparkring.pipelines.training.tasks import shapes_of
+from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.loading.reader import SplitReader
+from sparkring.pipelines.training.job.tasks import shapes_of
 from sparkring.spark_jobs.etl import fit as fitting
-from sparkring.spark_jobs.etl import quantiles
+from sparkring.spark_jobs.etl.columns import quantiles
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
-from sparkring.spark_jobs.raw_rows import encode_raw
 from sparkring.spark_jobs.score import score
+from sparkring.spark_jobs.scoring.raw_rows import encode_raw
 from tests.support.etl_tables import save_untrained
 
 pytest_plugins = ["tests.support.etl_spark"]

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkring.conf.loading import load_config
 from sparkring.spark_jobs.etl.examples import run_query, tables
-from sparkring.spark_jobs.session import result_settings
+from sparkring.spark_jobs.spark.session import result_settings
 
 pytest_plugins = ["tests.support.etl_spark"]
 

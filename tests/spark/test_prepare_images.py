@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
 from sparkring.errors import SourceError
-from sparkring.pipelines.data.loader import Loader, LoaderConfig
-from sparkring.pipelines.data.manifest import Dataset, Manifest
-from sparkring.pipelines.data.reader import SplitReader
+from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import ScoreResult, score
 from tests.support.etl_tables import save_untrained

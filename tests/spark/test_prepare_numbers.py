@@ -17,17 +17,17 @@ from pyspark.sql import DataFrame, SparkSession
 from sparkring import __main__ as cli
 from sparkring.conf.schema import Config
 from sparkring.errors import SourceError
-from sparkring.pipelines.data.loader import Loader, LoaderConfig
-from sparkring.pipelines.data.manifest import Dataset, Manifest
-from sparkring.pipelines.data.preprocessing import Preprocessing
-from sparkring.pipelines.data.reader import SplitReader
-from sparkring.pipelines.training.tasks import shapes_of
-from sparkring.spark_jobs.etl import quantiles as sampling
-from sparkring.spark_jobs.etl.quantiles import quantiles
+from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.loading.reader import SplitReader
+from sparkring.pipelines.training.job.tasks import shapes_of
+from sparkring.spark_jobs.etl.columns import quantiles as sampling
+from sparkring.spark_jobs.etl.columns.quantiles import quantiles
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
-from sparkring.spark_jobs.raw_rows import encode_raw
 from sparkring.spark_jobs.score import score
+from sparkring.spark_jobs.scoring.raw_rows import encode_raw
 from tests.support.etl_tables import TEST_FROM, Trip, etl_config, examples, save_untrained, trips
 
 pytest_plugins = ["tests.support.etl_spark"]

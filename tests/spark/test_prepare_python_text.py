@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
 from sparkring.conf.loading import load_config
+from sparkring.spark_jobs.etl.columns.splits import SPLITS, split_name
 from sparkring.spark_jobs.etl.examples import run_query
-from sparkring.spark_jobs.etl.sources import locate, read_table
-from sparkring.spark_jobs.etl.splits import SPLITS, split_name
+from sparkring.spark_jobs.etl.sources.tables import locate, read_table
 
 pytest_plugins = ["tests.support.etl_spark"]
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import SourceConfig, TableSource
 from sparkring.errors import SourceError
-from sparkring.spark_jobs.etl.sources import identify, locate, read_table
+from sparkring.spark_jobs.etl.sources.tables import identify, locate, read_table
 
 pytest_plugins = ["tests.support.etl_spark"]
 

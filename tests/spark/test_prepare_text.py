@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
 from sparkring.errors import SourceError
-from sparkring.pipelines.data.loader import Loader, LoaderConfig
-from sparkring.pipelines.data.local_store import LocalStore
-from sparkring.pipelines.data.manifest import Dataset, Manifest
-from sparkring.pipelines.data.reader import SplitReader
+from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.loading.reader import SplitReader
+from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.spark_jobs.prepare import prepare
 
 pytest_plugins = ["tests.support.etl_spark"]

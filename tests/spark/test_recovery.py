@@ -21,12 +21,12 @@ from safetensors.torch import load_file
 from sparkring.conf.schema import Config, SparkConfig
 from sparkring.errors import RankFailed, Stopped
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.checkpoint import Checkpoints
-from sparkring.spark_jobs.audit import audit
-from sparkring.spark_jobs.progress import SilentProgress
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.ring import run_ring
-from sparkring.spark_jobs.session import spark_session
+from sparkring.spark_jobs.spark.progress import SilentProgress
+from sparkring.spark_jobs.spark.session import spark_session
+from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.train import train
 from tests.support.datasets import write_dataset
 from tests.support.training import await_condition, events_of, largest_difference, train_config, weights_of_run
@@ -161,7 +161,7 @@ class _Slots:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
         self.count = count
-        monkeypatch.setattr("sparkring.spark_jobs.slots.slots_of", lambda _: self.count)
+        monkeypatch.setattr("sparkring.spark_jobs.spark.slots.slots_of", lambda _: self.count)
 
 
 def test_a_run_goes_on_with_fewer_ranks_and_grows_back(spark: SparkSession, tmp_path: Path, undisturbed: Path,

@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from sparkring.conf.schema import RingConfig, SparkConfig
 from sparkring.errors import DeadlinePassed
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.spark_jobs import spark_job
-from sparkring.spark_jobs.launch import barrier_launcher
+from sparkring.spark_jobs.launch.barrier import launcher as barrier_launcher
 from sparkring.spark_jobs.ring import run_ring
-from sparkring.spark_jobs.session import spark_session
+from sparkring.spark_jobs.spark import watched_job as spark_job
+from sparkring.spark_jobs.spark.session import spark_session
 from tests.support.ring_driver import wait_until
 
 RANKS = 3

@@ -19,15 +19,15 @@ from pyspark.sql import functions as sf
 from sparkring import __main__ as cli
 from sparkring.conf.schema import Config, SourceConfig
 from sparkring.errors import CheckpointDamaged, ConfigError, DatasetChanged, DatasetError, EnvironmentProblem, SourceError, StorageError
-from sparkring.pipelines.data.manifest import Dataset
-from sparkring.pipelines.data.s3_store import S3Store
-from sparkring.pipelines.data.store import open_store
-from sparkring.pipelines.training.model_files import load_model
-from sparkring.spark_jobs.etl.committed_files import read_committed
+from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.data.stores.s3 import S3Store
+from sparkring.pipelines.training.job.model_files import load_model
+from sparkring.spark_jobs.etl.sources.committed_files import read_committed
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import ScoreResult, read_split, score
-from sparkring.spark_jobs.scores import latest_scores
+from sparkring.spark_jobs.scoring.latest import latest_scores
 from tests.support.configs import write
 from tests.support.etl_connect import findings
 from tests.support.etl_tables import COLUMNS, QUERY, etl_config, save_untrained

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 
 from sparkring.conf.schema import Config, SparkConfig
 from sparkring.errors import CommitConflict, DatasetError, DatasetVersionNotFound, NotEnoughSlots, RankDied, RankFailed, RunFolderMismatch
-from sparkring.spark_jobs.audit import audit
-from sparkring.spark_jobs.session import spark_session
+from sparkring.spark_jobs.spark.session import spark_session
+from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.train import train
 from tests.support.datasets import write_dataset
 from tests.support.training import await_condition, events_of, train_config

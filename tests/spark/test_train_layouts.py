@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkring.pipelines.training.events import Record, read_events
-from sparkring.spark_jobs.audit import audit
+from sparkring.pipelines.training.events.writer import Record, read_events
 from sparkring.spark_jobs.auto_layout import PROFILE
+from sparkring.spark_jobs.stored.audit import audit
 from tests.support.command_session import command_session, said
 from tests.support.small_configs import TWO_OF_TWO, january_flights, three_packages
 from tests.support.training import largest_difference, weights_of_run

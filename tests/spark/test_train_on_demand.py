@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sparkring.spark_jobs.audit import audit
+from sparkring.spark_jobs.stored.audit import audit
 from tests.spark.test_ring_on_demand import ON_DEMAND
 from tests.support.datasets import write_dataset
 from tests.support.spark_cluster import standalone

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from sparkring.conf.loading import load_config
 from sparkring.conf.schema import Config
 from sparkring.errors import LayoutRefused, RankDied
-from sparkring.pipelines.training.events import Record, read_events
-from sparkring.spark_jobs.audit import audit
+from sparkring.pipelines.training.events.writer import Record, read_events
+from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.train import train
 from tests.support.command_session import command_session, said
 from tests.support.datasets import write_dataset

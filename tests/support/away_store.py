@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sparkring.pipelines.data.local_store import LocalStore
+from sparkring.pipelines.data.stores.local import LocalStore
 
 
 class AwayStore(LocalStore):

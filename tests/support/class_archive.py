@@ -24,7 +24,7 @@ from pyspark.ml.classification import LogisticRegression
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
 from sparkring.conf.schema import SparkConfig
-from sparkring.spark_jobs.session import spark_session
+from sparkring.spark_jobs.spark.session import spark_session
 from tests.support.etl_spark import end_jvm
 
 folder = sys.argv[1]

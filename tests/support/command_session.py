@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from sparkring.__main__ import app
 from sparkring.conf.schema import SparkConfig
-from sparkring.spark_jobs.session import spark_session
+from sparkring.spark_jobs.spark.session import spark_session
 from tests.support.ring_driver import bytecode
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkring.pipelines.data.manifest import DataField, DataFile, Dataset, Manifest, Split, TensorSpec, content_id
-from sparkring.pipelines.data.preprocessing import CategoricalFeature, NumericFeature, Preprocessing
-from sparkring.pipelines.data.rowhash import rows_digest, to_hex
+from sparkring.pipelines.data.dataset.manifest import DataField, DataFile, Dataset, Manifest, Split, TensorSpec, content_id
+from sparkring.pipelines.data.dataset.preprocessing import CategoricalFeature, NumericFeature, Preprocessing
+from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
 
 NUMERIC = ("height", "weight", "age")
 VOCABULARY = ("blue", "green", "red")

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from petastorm.codecs import CompressedImageCodec, CompressedNdarrayCodec, NdarrayCodec
 from petastorm.unischema import UnischemaField
 
-from sparkring.pipelines.data.manifest import Augment, DataField, DataFile, Dataset, ImageSpec, Manifest, Split, TensorSpec
-from sparkring.pipelines.data.preprocessing import Preprocessing
-from sparkring.pipelines.data.rowhash import rows_digest, to_hex
+from sparkring.pipelines.data.dataset.manifest import Augment, DataField, DataFile, Dataset, ImageSpec, Manifest, Split, TensorSpec
+from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
 
 FIELDS = (
     DataField(name="row_id", dtype="int64"),

@@ -19,11 +19,11 @@ from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import SparkConfig
 from sparkring.errors import ExpectationsNotMet
-from sparkring.pipelines.data.manifest import Dataset
+from sparkring.pipelines.data.dataset.manifest import Dataset
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
-from sparkring.spark_jobs.session import spark_session
+from sparkring.spark_jobs.spark.session import spark_session
 from tests.support.etl_tables import etl_config, save_untrained
 
 EXPECTED: dict[str, Any] = {"min_rows": 892, "columns": {

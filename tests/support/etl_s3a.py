@@ -20,10 +20,10 @@ from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import SparkConfig
 from sparkring.errors import SparkringError
-from sparkring.pipelines.data.manifest import Dataset
+from sparkring.pipelines.data.dataset.manifest import Dataset
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
-from sparkring.spark_jobs.session import spark_session
+from sparkring.spark_jobs.spark.session import spark_session
 from tests.support.etl_tables import etl_config, save_untrained
 from tests.support.jars import s3a_jars
 from tests.support.remote_folders import remote

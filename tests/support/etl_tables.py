@@ -19,9 +19,9 @@ import torch
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
 from sparkring.models.build import build_model
-from sparkring.pipelines.data.manifest import Dataset
-from sparkring.pipelines.training.model_files import ModelCard, save_model
-from sparkring.pipelines.training.tasks import shapes_of
+from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.training.job.model_files import ModelCard, save_model
+from sparkring.pipelines.training.job.tasks import shapes_of
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 VALIDATION_FROM, TEST_FROM = START + timedelta(days=60), START + timedelta(days=75)

@@ -26,17 +26,17 @@ from torch import Tensor, nn
 
 from sparkring.errors import PeerSilent, PipelineShapeError, RingError
 from sparkring.models.blocks import StageModule
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.executor import Executor, StepWork, edges_of
-from sparkring.pipelines.parallel.horovod_transport import HorovodTransport
 from sparkring.pipelines.parallel.mesh import Mesh
-from sparkring.pipelines.parallel.partition import cut_by_count
-from sparkring.pipelines.parallel.schedule import Action, Kind, Schedule, Worker
-from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
-from sparkring.pipelines.parallel.sidecar_transport import SidecarTransport
-from sparkring.pipelines.parallel.transport import LinkedTransport
-from sparkring.pipelines.training.gradient_ring import GradientRing
+from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
+from sparkring.pipelines.parallel.schedules.schedule import Action, Kind, Schedule, Worker
+from sparkring.pipelines.parallel.stages.executor import Executor, StepWork, edges_of
+from sparkring.pipelines.parallel.stages.partition import cut_by_count
+from sparkring.pipelines.parallel.transports.base import LinkedTransport
+from sparkring.pipelines.parallel.transports.horovod import HorovodTransport
+from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
+from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 from tests.support.pipeline_jobs import SkipJob
 from tests.support.transports import WAYS
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from sparkring.pipelines.data.manifest import DataField, Dataset, Manifest, Split, TensorSpec, content_id
-from sparkring.pipelines.data.preprocessing import ImageFeature, Preprocessing
+from sparkring.pipelines.data.dataset.manifest import DataField, Dataset, Manifest, Split, TensorSpec, content_id
+from sparkring.pipelines.data.dataset.preprocessing import ImageFeature, Preprocessing
 from tests.support.split_file import cell, write_split
 
 CLASSES = ("left", "middle", "right")

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparkring.pipelines.parallel.payload import DTYPES, Layout, flat_bytes
-from sparkring.pipelines.parallel.transport import Edge, LinkedTransport
+from sparkring.pipelines.parallel.transports.base import Edge, LinkedTransport
+from sparkring.pipelines.parallel.transports.payload import DTYPES, Layout, flat_bytes
 
 NUM_SLOTS = 8
 

@@ -13,17 +13,17 @@ from torch import Tensor, nn
 
 from sparkring.models.batch_norm import finish_steps
 from sparkring.models.blocks import BlockList, StageModule, WholeModel
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.executor import Executor, Recompute, edges_of
-from sparkring.pipelines.parallel.horovod_transport import HorovodTransport
-from sparkring.pipelines.parallel.memory_set_reducer import open_set_reducer
 from sparkring.pipelines.parallel.mesh import Mesh
-from sparkring.pipelines.parallel.partition import cut_by_count
-from sparkring.pipelines.parallel.schedule import Schedule, Worker
-from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
-from sparkring.pipelines.parallel.sidecar_transport import SidecarTransport
-from sparkring.pipelines.training.gradient_ring import GradientRing
+from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
+from sparkring.pipelines.parallel.schedules.schedule import Schedule, Worker
+from sparkring.pipelines.parallel.stages.executor import Executor, Recompute, edges_of
+from sparkring.pipelines.parallel.stages.partition import cut_by_count
+from sparkring.pipelines.parallel.transports.horovod import HorovodTransport
+from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
+from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 
 Values = NDArray[np.float64]
 SEED = 7

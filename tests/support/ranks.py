@@ -22,7 +22,7 @@ from sparkring.pipelines.parallel.context import RankContext
 
 DEADLINE_S = 90.0
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "horovod.torch", "pyarrow.parquet", "sparkring.pipelines.training.loop", "sklearn.metrics"])
+_context.set_forkserver_preload(["torch", "horovod.torch", "pyarrow.parquet", "sparkring.pipelines.training.train_rank", "sklearn.metrics"])
 
 
 def run_on_ranks(num_ranks: int, fn: Callable[..., Any], *args: Any, hosts: Sequence[int] = (), shared_memory: bool = True,

@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
 from sparkring.models.build import build_model
-from sparkring.pipelines.data.manifest import DataField, DataFile, Dataset, Manifest, Split, TensorSpec, content_id
-from sparkring.pipelines.data.preprocessing import CategoricalFeature, NumericFeature, Preprocessing
-from sparkring.pipelines.data.store import open_store
-from sparkring.pipelines.parallel.schedule import Worker
-from sparkring.pipelines.parallel.schedule_costs import Costs
-from sparkring.pipelines.parallel.schedule_records import step_record
-from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
-from sparkring.pipelines.parallel.simulator import Timed, simulate
-from sparkring.pipelines.training.metrics import binary_metrics
-from sparkring.pipelines.training.model_files import ModelCard, save_model
-from sparkring.pipelines.training.tasks import shapes_of
-from sparkring.spark_jobs.scores import Scores, commit_scores
+from sparkring.pipelines.data.dataset.manifest import DataField, DataFile, Dataset, Manifest, Split, TensorSpec, content_id
+from sparkring.pipelines.data.dataset.preprocessing import CategoricalFeature, NumericFeature, Preprocessing
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.parallel.schedules.costs import Costs
+from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
+from sparkring.pipelines.parallel.schedules.records import step_record
+from sparkring.pipelines.parallel.schedules.schedule import Worker
+from sparkring.pipelines.parallel.schedules.simulator import Timed, simulate
+from sparkring.pipelines.training.evaluation.metrics import binary_metrics
+from sparkring.pipelines.training.job.model_files import ModelCard, save_model
+from sparkring.pipelines.training.job.tasks import shapes_of
+from sparkring.spark_jobs.scoring.latest import Scores, commit_scores
 
 Record = dict[str, Any]
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from sparkring.spark_jobs.launch.rank_environment import process_name
+from sparkring.spark_jobs.launch.rank.environment import process_name
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 90.0

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from sparkring.pipelines.data.manifest import DataFile, Split
-from sparkring.pipelines.data.rowhash import rows_digest, to_hex
+from sparkring.pipelines.data.dataset.manifest import DataFile, Split
+from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
 
 
 def write_split(folder: Path, name: str, table: pa.Table, groups: Sequence[int]) -> Split:

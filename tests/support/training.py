@@ -13,11 +13,12 @@ from torch import Tensor
 
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
-from sparkring.pipelines.training import checkpoint_pace, trainee
-from sparkring.pipelines.training.checkpoint_writer import CheckpointWriter
-from sparkring.pipelines.training.events import Record, read_events
-from sparkring.pipelines.training.model_files import load_card, load_weights
-from sparkring.pipelines.training.step import train_step
+from sparkring.pipelines.training.checkpoints import pace as checkpoint_pace
+from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter
+from sparkring.pipelines.training.events.writer import Record, read_events
+from sparkring.pipelines.training.job.model_files import load_card, load_weights
+from sparkring.pipelines.training.strategies import strategy as trainee
+from sparkring.pipelines.training.strategies.step import train_step
 from tests.support.configs import MINIMAL
 
 DEADLINE_S = 90.0

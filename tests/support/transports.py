@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from sparkring.pipelines.parallel.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.horovod_transport import HorovodTransport, pairs
-from sparkring.pipelines.parallel.sidecar_transport import SidecarTransport
-from sparkring.pipelines.parallel.transport import Edge, LinkedTransport
+from sparkring.pipelines.parallel.transports.base import Edge, LinkedTransport
+from sparkring.pipelines.parallel.transports.horovod import HorovodTransport, pairs
+from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
 
 WAYS = ("horovod", "sidecar memory", "sidecar sockets")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from sparkring.pipelines.data.commit import commit_version
-from sparkring.pipelines.data.local_store import LocalStore
-from sparkring.pipelines.data.manifest import Dataset, Manifest, Split
-from sparkring.pipelines.data.rowhash import add, rows_digest, to_hex
-from sparkring.pipelines.data.store import Store
-from sparkring.spark_jobs.etl.write_dataset import collect_files, read_back
+from sparkring.pipelines.data.dataset.commit import commit_version
+from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest, Split
+from sparkring.pipelines.data.order.rowhash import add, rows_digest, to_hex
+from sparkring.pipelines.data.stores.base import Store
+from sparkring.pipelines.data.stores.local import LocalStore
+from sparkring.spark_jobs.etl.writing.write_dataset import collect_files, read_back
 
 
 @dataclass(frozen=True)

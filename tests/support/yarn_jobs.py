@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sparkring.conf.loading import load_config
-from sparkring.pipelines.training.events import Record
-from sparkring.spark_jobs.audit import AuditResult, audit
+from sparkring.pipelines.training.events.writer import Record
+from sparkring.spark_jobs.stored.audit import AuditResult, audit
 from tests.support.configs import write
 from tests.support.hadoop import Hdfs
 from tests.support.training import events_of

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkring.pipelines.data.store import open_store
+from sparkring.pipelines.data.stores.open import open_store
 from tests.support.hadoop import Hdfs
 from tests.support.yarn import Yarn, yarn
 from tests.support.yarn_jobs import Job
@@ -64,7 +64,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)
-    subprocess.run([sys.executable, "-c", "from setuptools import build_meta; build_meta.build_wheel('dist')"], cwd=copy, check=True,
+    subprocess.run([sys.executable, "-c", "from hatchling.build import build_wheel; build_wheel('dist')"], cwd=copy, check=True,
                    capture_output=True, timeout=120)
     (built,) = (copy / "dist").glob("*.whl")
     return built

@@ -18,12 +18,12 @@ from petastorm.unischema import Unischema, UnischemaField
 from pyspark.sql import types
 
 from sparkring.errors import ConfigError, DatasetError, HostileDataset
-from sparkring.pipelines.data.integrity import check_footers, verify_files
-from sparkring.pipelines.data.loader import Loader, LoaderConfig
-from sparkring.pipelines.data.manifest import Dataset
-from sparkring.pipelines.data.reader import SplitReader
-from sparkring.spark_jobs.adopt import UNISCHEMA, adopt
-from sparkring.spark_jobs.etl.petastorm_schema import write_metadata
+from sparkring.pipelines.data.dataset.integrity import check_footers, verify_files
+from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.loading.reader import SplitReader
+from sparkring.spark_jobs.etl.encoding.petastorm_schema import write_metadata
+from sparkring.spark_jobs.stored.adopt import UNISCHEMA, adopt
 
 ROWS = 300
 SCHEMA = Unischema("Photos", [

@@ -13,9 +13,9 @@ from petastorm.unischema import UnischemaField
 
 from sparkring.conf.schema import RawConfig
 from sparkring.errors import ConfigError
-from sparkring.pipelines.data.codecs import decode
-from sparkring.pipelines.data.manifest import DataField
-from sparkring.spark_jobs.etl.arrays import require_pad, stored_column
+from sparkring.pipelines.data.dataset.manifest import DataField
+from sparkring.pipelines.data.loading.codecs import decode
+from sparkring.spark_jobs.etl.encoding.arrays import require_pad, stored_column
 
 RAGGED = [[1, 2], [], [3, 4, 5, 6], [7, 8]]
 

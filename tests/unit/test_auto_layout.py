@@ -15,7 +15,7 @@ from sparkring.conf.loading import load_config
 from sparkring.conf.schema import TrainConfig
 from sparkring.errors import ConfigError, LayoutRefused
 from sparkring.models import networks
-from sparkring.pipelines.data.store import open_store
+from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.parallel.planner.cost_model import BlockProfile, Cluster, Hop, Line, Links, ModelProfile, SumCost
 from sparkring.pipelines.parallel.planner.enumerate import Fixed
 from sparkring.pipelines.parallel.planner.planner import best_layout

@@ -7,8 +7,8 @@ import torch
 
 from sparkring.conf.schema import Config, OptimizerConfig
 from sparkring.models.build import Shapes, list_blocks
-from sparkring.pipelines.training.block_counts import META, BlockCount, count_blocks, random_inputs
-from sparkring.pipelines.training.block_times import REPETITIONS, Subject, time_blocks
+from sparkring.pipelines.training.profiling.block_counts import META, BlockCount, count_blocks, random_inputs
+from sparkring.pipelines.training.profiling.block_times import REPETITIONS, Subject, time_blocks
 from tests.support.configs import MINIMAL
 
 F32 = 4

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from sparkring.errors import RingError
-from sparkring.spark_jobs.launch import board as board_module
-from sparkring.spark_jobs.launch.board import Board, BoardClient, Verdict
-from sparkring.spark_jobs.launch.hosts import LOOPBACK
-from sparkring.spark_jobs.launch.rendezvous import Rendezvous
+from sparkring.spark_jobs.launch.meeting import status_board as board_module
+from sparkring.spark_jobs.launch.meeting.hosts import LOOPBACK
+from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous
+from sparkring.spark_jobs.launch.meeting.status_board import Board, BoardClient, Verdict
 
 RUNNING, FINISHED = Verdict(kind="running"), Verdict(kind="finished")
 

@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 
 from sparkring.__main__ import app
 from sparkring.errors import CheckpointDamaged, ConfigError
-from sparkring.pipelines.data.store import open_store
-from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints, Position
-from sparkring.spark_jobs.chaos import job as job_module
-from sparkring.spark_jobs.chaos import saboteur as saboteur_module
-from sparkring.spark_jobs.chaos.faults import FAILED_WRITES, KINDS, Fault, Kind, Strike, draw
-from sparkring.spark_jobs.chaos.job import ChaosResult
-from sparkring.spark_jobs.chaos.losses import losses
-from sparkring.spark_jobs.chaos.saboteur import Saboteur, damage_newest, pause, strikes
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints, Position
+from sparkring.spark_jobs import chaos as job_module
+from sparkring.spark_jobs.chaos import ChaosResult
+from sparkring.spark_jobs.fault_injection import injector as saboteur_module
+from sparkring.spark_jobs.fault_injection.faults import FAILED_WRITES, KINDS, Fault, Kind, Strike, draw
+from sparkring.spark_jobs.fault_injection.injector import Saboteur, damage_newest, pause, strikes
+from sparkring.spark_jobs.fault_injection.losses import losses
 from tests.support.configs import MINIMAL, write
 from tests.support.training import await_condition
 

@@ -15,11 +15,11 @@ from torch import nn
 
 from sparkring.conf.schema import OptimizerConfig
 from sparkring.errors import CheckpointDamaged, ConfigError, StorageError
-from sparkring.pipelines.training import checkpoint as checkpoint_module
-from sparkring.pipelines.training.checkpoint import FORMAT, CheckpointDocument, Checkpoints, Position
-from sparkring.pipelines.training.optimizer import learning_rate, make_optimizer
-from sparkring.pipelines.training.state import pack_state, unpack_state
-from sparkring.spark_jobs.checkpoints import list_checkpoints
+from sparkring.pipelines.training.checkpoints import store as checkpoint_module
+from sparkring.pipelines.training.checkpoints.store import FORMAT, CheckpointDocument, Checkpoints, Position
+from sparkring.pipelines.training.job.optimizer import learning_rate, make_optimizer
+from sparkring.pipelines.training.strategies.state import pack_state, unpack_state
+from sparkring.spark_jobs.stored.checkpoints import list_checkpoints
 
 LAYERS = 12
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints, Position
+from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints, Position
 
 if TYPE_CHECKING:
     from tests.support.command_line import Run

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from sparkring.errors import CheckpointDamaged, CommitConflict
-from sparkring.pipelines.data.store import open_store
-from sparkring.pipelines.training.checkpoint import DATA, FENCES, CheckpointDocument, Checkpoints, Position
-from sparkring.pipelines.training.checkpoint_fence import fence_name, fences_of, later, void_by
-from sparkring.spark_jobs.audit import _latest_position
-from sparkring.spark_jobs.checkpoints import list_checkpoints
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.training.checkpoints.fence import fence_name, fences_of, later, void_by
+from sparkring.pipelines.training.checkpoints.store import DATA, FENCES, CheckpointDocument, Checkpoints, Position
+from sparkring.spark_jobs.stored.audit import _latest_position
+from sparkring.spark_jobs.stored.checkpoints import list_checkpoints
 from sparkring.spark_jobs.train import _claim_generation, _next_generation
 
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from sparkring.pipelines.training import checkpoint_pace
-from sparkring.pipelines.training.checkpoint_pace import Pace, lead
+from sparkring.pipelines.training.checkpoints import pace as checkpoint_pace
+from sparkring.pipelines.training.checkpoints.pace import Pace, lead
 
 
 def play(every: int, takes: Iterator[int], *, steps: int = 2000, waits: bool = True) -> tuple[int, list[int], int]:

@@ -20,7 +20,7 @@ from typing import Literal
 import pytest
 
 from sparkring.errors import CommitConflict
-from sparkring.pipelines.data.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
 from tests.support.datasets import write_dataset
 from tests.support.faults import Faults
 from tests.support.versions import Writer, damage

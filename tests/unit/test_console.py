@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from sparkring.spark_jobs.console import LINE_EVERY_S, PlainProgress, TerminalProgress
-from sparkring.spark_jobs.progress import Progress
+from sparkring.cli.console import LINE_EVERY_S, PlainProgress, TerminalProgress
+from sparkring.spark_jobs.spark.progress import Progress
 
 
 class Clock:

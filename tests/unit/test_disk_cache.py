@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from sparkring.errors import ConfigError, DatasetError
-from sparkring.pipelines.data.disk_cache import MB, DiskCache
-from sparkring.pipelines.data.loader import Loader, LoaderConfig
-from sparkring.pipelines.data.local_store import LocalStore
-from sparkring.pipelines.data.manifest import DataFile
-from sparkring.pipelines.data.reader import SplitReader
-from sparkring.pipelines.data.store import Readable
+from sparkring.pipelines.data.dataset.manifest import DataFile
+from sparkring.pipelines.data.loading.disk_cache import MB, DiskCache
+from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.loading.reader import SplitReader
+from sparkring.pipelines.data.stores.base import Readable
+from sparkring.pipelines.data.stores.local import LocalStore
 from tests.support.datasets import write_dataset
 
 

@@ -12,11 +12,12 @@ import pytest
 from sparkring import __main__ as cli
 from sparkring.conf.schema import Config
 from sparkring.errors import DocumentDamaged
-from sparkring.pipelines.data.documents import read_document
-from sparkring.pipelines.data.local_store import LocalStore
-from sparkring.pipelines.data.manifest import Dataset
-from sparkring.spark_jobs import evaluate, scores
+from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.stores.documents import read_document
+from sparkring.pipelines.data.stores.local import LocalStore
+from sparkring.spark_jobs import evaluate
 from sparkring.spark_jobs import train as training
+from sparkring.spark_jobs.scoring import latest as scores
 from tests.support.configs import write
 from tests.support.datasets import write_dataset
 from tests.support.training import train_config

@@ -15,9 +15,9 @@ from typing import Any, cast
 import pytest
 
 from sparkring.errors import DeadlinePassed, EnvironmentProblem, ExecutorLost
-from sparkring.spark_jobs.launch import guarded_server
-from sparkring.spark_jobs.launch.driver_meeting import DriverMeeting, DriverMeetingGuest
-from sparkring.spark_jobs.launch.hosts import LOOPBACK
+from sparkring.spark_jobs.launch.meeting import guarded_server
+from sparkring.spark_jobs.launch.meeting.driver import DriverMeeting, DriverMeetingGuest
+from sparkring.spark_jobs.launch.meeting.hosts import LOOPBACK
 
 SECRET = "0123456789abcdef0123456789abcdef"
 LONG_S = 30.0

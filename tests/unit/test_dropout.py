@@ -16,7 +16,7 @@ from sparkring.models.dropout import ROW_SEEDS, RowDropout, random_words
 from sparkring.models.image import image_blocks
 from sparkring.models.tabular import tabular_blocks
 from sparkring.models.text import text_blocks
-from sparkring.pipelines.data.rowhash import mix, row_bits
+from sparkring.pipelines.data.order.rowhash import mix, row_bits
 
 ROWS = 6
 BLOCKS: dict[str, tuple[Callable[[float], BlockList], dict[str, Tensor]]] = {

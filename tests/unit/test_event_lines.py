@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sparkring.pipelines.data.store import open_store
-from sparkring.pipelines.training import event_lines
-from sparkring.pipelines.training.event_lines import AppendedLines, LineTail, ShippedLines, read_segments
-from sparkring.pipelines.training.events import EventTail, EventWriter, event_files, read_events
-from sparkring.pipelines.training.sealed_events import SealedEvents
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.training.events import lines as event_lines
+from sparkring.pipelines.training.events.lines import AppendedLines, LineTail, ShippedLines, read_segments
+from sparkring.pipelines.training.events.sealed import SealedEvents
+from sparkring.pipelines.training.events.writer import EventTail, EventWriter, event_files, read_events
 from tests.support.away_store import AwayStore
 
 NAME = "events/0-1.jsonl"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sparkring.pipelines.training.events import EventTail, EventWriter, read_events
+from sparkring.pipelines.training.events.writer import EventTail, EventWriter, read_events
 
 
 def test_records_of_all_ranks_and_generations_come_in_order(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from sparkring.models.blocks import LOGITS, Block, BlockList, StageModule, X
-from sparkring.pipelines.parallel.executor import Executor, edge_of
-from sparkring.pipelines.parallel.schedule import Action, Kind, Schedule, Worker
-from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
-from sparkring.pipelines.parallel.transport import Edge
-from sparkring.pipelines.parallel.watchdog import Journal
+from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
+from sparkring.pipelines.parallel.schedules.schedule import Action, Kind, Schedule, Worker
+from sparkring.pipelines.parallel.stages.executor import Executor, edge_of
+from sparkring.pipelines.parallel.transports.base import Edge
+from sparkring.pipelines.parallel.transports.journal import Journal
 
 MICRO_BATCHES = 6
 ROWS = {micro_batch: 3 + micro_batch % 2 for micro_batch in range(MICRO_BATCHES)}

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from sparkring.models.blocks import LOGITS, Block, BlockList, StageModule, X
-from sparkring.pipelines.parallel.executor import Executor
-from sparkring.pipelines.parallel.schedule import Worker
-from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
+from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
+from sparkring.pipelines.parallel.schedules.schedule import Worker
+from sparkring.pipelines.parallel.stages.executor import Executor
 
 BAD = 2
 """The micro-batch with which the block does not come to terms."""

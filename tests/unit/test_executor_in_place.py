@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from sparkring.models.blocks import LOGITS, Block, BlockList, StageModule, X
-from sparkring.pipelines.parallel.executor import Executor, Recompute
-from sparkring.pipelines.parallel.schedule import Worker
-from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
+from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
+from sparkring.pipelines.parallel.schedules.schedule import Worker
+from sparkring.pipelines.parallel.stages.executor import Executor, Recompute
 
 ROWS, WIDTH, MICRO_BATCHES = 6, 4, 3
 

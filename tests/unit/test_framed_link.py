@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparkring.pipelines.parallel.framed_link import HEADER, PAYLOAD, FramedLink, Key
-from sparkring.pipelines.parallel.payload import Layout
-from sparkring.pipelines.parallel.transport import Edge
+from sparkring.pipelines.parallel.transports.base import Edge
+from sparkring.pipelines.parallel.transports.framed import HEADER, PAYLOAD, FramedLink, Key
+from sparkring.pipelines.parallel.transports.payload import Layout
 
 EDGE = Edge(0, 1, "f1")
 

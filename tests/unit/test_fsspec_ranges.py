@@ -11,8 +11,8 @@ import fsspec
 import pytest
 
 from sparkring.errors import StorageError
-from sparkring.pipelines.data import fsspec_ranges
-from sparkring.pipelines.data.fsspec_ranges import AHEAD_BYTES, Ranges
+from sparkring.pipelines.data.stores import ranges as fsspec_ranges
+from sparkring.pipelines.data.stores.ranges import AHEAD_BYTES, Ranges
 
 DATA = random.Random(0).randbytes(3 * AHEAD_BYTES + 12_345)
 

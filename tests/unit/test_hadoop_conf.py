@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sparkring.errors import ConfigError
-from sparkring.pipelines.data.hadoop_conf import name_nodes, read_hadoop_conf
-from sparkring.pipelines.data.store import open_store
+from sparkring.pipelines.data.stores.hadoop_conf import name_nodes, read_hadoop_conf
+from sparkring.pipelines.data.stores.open import open_store
 
 DEFAULT = {"fs.defaultFS": "hdfs://nn:8020"}
 HA = {"dfs.nameservices": "prod", "dfs.ha.namenodes.prod": "a, b", "dfs.namenode.http-address.prod.a": "h1:9870",

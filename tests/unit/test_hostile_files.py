@@ -32,19 +32,20 @@ from sparkring.conf.loading import load_config
 from sparkring.conf.schema import TabularModelConfig
 from sparkring.errors import DatasetError, SparkringError
 from sparkring.models.build import build_model
-from sparkring.pipelines.data.integrity import check_footers, verify_files
-from sparkring.pipelines.data.local_store import LocalStore
-from sparkring.pipelines.data.manifest import DataFile, Dataset
-from sparkring.pipelines.data.reader import SplitReader
-from sparkring.pipelines.data.unischema_pickle import read_unischema
-from sparkring.pipelines.training.checkpoint import CheckpointDocument, Checkpoints, Part, Position
-from sparkring.pipelines.training.events import read_events
-from sparkring.pipelines.training.job import TrainSummary
-from sparkring.pipelines.training.model_files import ModelCard, load_model, save_model
-from sparkring.pipelines.training.state import weights_of
-from sparkring.pipelines.training.tasks import shapes_of
-from sparkring.spark_jobs import evaluate, scores
+from sparkring.pipelines.data.dataset.integrity import check_footers, verify_files
+from sparkring.pipelines.data.dataset.manifest import DataFile, Dataset
+from sparkring.pipelines.data.dataset.unischema_pickle import read_unischema
+from sparkring.pipelines.data.loading.reader import SplitReader
+from sparkring.pipelines.data.stores.local import LocalStore
+from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints, Part, Position
+from sparkring.pipelines.training.events.writer import read_events
+from sparkring.pipelines.training.job.job import TrainSummary
+from sparkring.pipelines.training.job.model_files import ModelCard, load_model, save_model
+from sparkring.pipelines.training.job.tasks import shapes_of
+from sparkring.pipelines.training.strategies.state import weights_of
+from sparkring.spark_jobs import evaluate
 from sparkring.spark_jobs import train as training
+from sparkring.spark_jobs.scoring import latest as scores
 from tests.support.attackers import Payload
 from tests.support.configs import MINIMAL
 from tests.support.datasets import write_dataset

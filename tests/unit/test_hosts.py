@@ -9,7 +9,7 @@ from dataclasses import asdict
 import pytest
 
 from sparkring.errors import EnvironmentProblem
-from sparkring.spark_jobs.launch.hosts import (
+from sparkring.spark_jobs.launch.meeting.hosts import (
     LOOPBACK,
     SHARED_MEMORY,
     TaskFacts,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sparkring.errors import SourceError
-from sparkring.spark_jobs.etl.idx import find_parts
+from sparkring.spark_jobs.etl.sources.idx import find_parts
 from tests.support.images import write_idx
 
 

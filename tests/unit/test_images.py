@@ -10,7 +10,7 @@ from petastorm.codecs import CompressedImageCodec
 from petastorm.unischema import UnischemaField
 
 from sparkring.conf.schema import ImageConfig
-from sparkring.spark_jobs.etl.images import normalise_image
+from sparkring.spark_jobs.etl.encoding.images import normalise_image
 from tests.support.images import encoded
 
 GREY = np.random.default_rng(0).integers(0, 256, (6, 8), dtype=np.uint8)

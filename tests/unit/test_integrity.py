@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparkring.pipelines.data.integrity import check_footers, schema_drift, verify_files
-from sparkring.pipelines.data.manifest import DataField, DataFile, Dataset
+from sparkring.pipelines.data.dataset.integrity import check_footers, schema_drift, verify_files
+from sparkring.pipelines.data.dataset.manifest import DataField, DataFile, Dataset
 from tests.support.corruptions import DAMAGES, flip_bit
 from tests.support.datasets import write_dataset
 

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TASK = """
 import signal, sys, threading
-from sparkring.spark_jobs.launch.last_call import last_call
+from sparkring.spark_jobs.launch.rank.graceful_stop import last_call
 
 before = signal.getsignal(signal.SIGHUP)  # nohup ignores it
 with last_call(lambda: print("asked", flush=True), grace_s=float(sys.argv[1])):

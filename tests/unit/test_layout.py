@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkring.spark_jobs.etl.layout import LEAST_GROUP_ROWS, NUM_BUCKETS, SplitLayout, lay_out
+from sparkring.spark_jobs.etl.writing.file_layout import LEAST_GROUP_ROWS, NUM_BUCKETS, SplitLayout, lay_out
 
 DRAWN = [2, 1, 3, 2, 1, 2, 2, 1, 2, 2]
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from sparkring.errors import CommitConflict
-from sparkring.pipelines.data.lease import lease
-from sparkring.pipelines.data.local_store import LocalStore
+from sparkring.pipelines.data.stores.lease import lease
+from sparkring.pipelines.data.stores.local import LocalStore
 from tests.support.away_store import AwayStore
 
 LEASE_S, RENEW_S, DEADLINE_S = 1.5, 0.1, 20.0
 HOLDER = """
 import os, sys
 from pathlib import Path
-from sparkring.pipelines.data.lease import lease
-from sparkring.pipelines.data.local_store import LocalStore
+from sparkring.pipelines.data.stores.lease import lease
+from sparkring.pipelines.data.stores.local import LocalStore
 with lease(LocalStore(Path(sys.argv[1])), ".lock", busy="taken", lost=lambda: None, lease_s=1000, renew_s=1000):
     os._exit(0)  # as if killed: nothing is tidied up
 """

@@ -14,13 +14,13 @@ import torch
 from torch.utils.data import DataLoader
 
 from sparkring.errors import ConfigError, DatasetError, StorageError
-from sparkring.pipelines.data import reader as reader_module
-from sparkring.pipelines.data.blocks import Block
-from sparkring.pipelines.data.loader import MB, Batch, Loader, LoaderConfig
-from sparkring.pipelines.data.manifest import Dataset
-from sparkring.pipelines.data.read_ahead import Budget, Kept
-from sparkring.pipelines.data.reader import SplitReader
-from sparkring.pipelines.data.recycler import Recycler
+from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.loading import reader as reader_module
+from sparkring.pipelines.data.loading.blocks import Block
+from sparkring.pipelines.data.loading.buffer_pool import Recycler
+from sparkring.pipelines.data.loading.loader import MB, Batch, Loader, LoaderConfig
+from sparkring.pipelines.data.loading.read_ahead import Budget, Kept
+from sparkring.pipelines.data.loading.reader import SplitReader
 from tests.support.datasets import NUMERIC, write_dataset
 
 FILES = ([100, 50], [7], [0, 33], [1], [500])
@@ -170,10 +170,10 @@ def test_a_row_group_that_is_large_once_decoded_is_read_column_by_column(tmp_pat
     at_once = values()
     assert [len(columns) for columns in asked] == [6]
     decoded = 500 * (3 * 4 + 8 + 1 + 8)  # three numbers, a category as the tensor has it, label, id
-    monkeypatch.setattr("sparkring.pipelines.data.reader.AT_ONCE_BYTES", decoded - 1)
+    monkeypatch.setattr("sparkring.pipelines.data.loading.reader.AT_ONCE_BYTES", decoded - 1)
     assert values() == at_once
     assert [len(columns) for columns in asked] == [1] * 6
-    monkeypatch.setattr("sparkring.pipelines.data.reader.AT_ONCE_BYTES", decoded)
+    monkeypatch.setattr("sparkring.pipelines.data.loading.reader.AT_ONCE_BYTES", decoded)
     assert (values() == at_once, len(asked)) == (True, 1)
 
 

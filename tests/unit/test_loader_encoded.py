@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from sparkring.errors import ConfigError, DatasetError, StorageError
-from sparkring.pipelines.data.blocks import DenseBlock, EncodedBlock
-from sparkring.pipelines.data.codecs import decode, uniform_arrays
-from sparkring.pipelines.data.loader import Loader, LoaderConfig
-from sparkring.pipelines.data.manifest import Augment, Codec, DataField, Dataset
-from sparkring.pipelines.data.reader import SplitReader
+from sparkring.pipelines.data.dataset.manifest import Augment, Codec, DataField, Dataset
+from sparkring.pipelines.data.loading.blocks import DenseBlock, EncodedBlock
+from sparkring.pipelines.data.loading.codecs import decode, uniform_arrays
+from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.loading.reader import SplitReader
 from tests.support.encoded_datasets import Rows, write_encoded_dataset
 
 GROUPS = (50, 1, 0, 70, 33)

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from sparkring.errors import EnvironmentProblem
-from sparkring.spark_jobs.launch.local_meeting import LocalMeeting, _place, meet
+from sparkring.spark_jobs.launch.meeting.local import LocalMeeting, _place, meet
 
 DEADLINE_S = 30.0
 

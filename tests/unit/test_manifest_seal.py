@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sparkring.errors import DatasetChanged, DatasetError
-from sparkring.pipelines.data.integrity import require_sealed, verify_files
-from sparkring.pipelines.data.manifest import Dataset, Manifest, parse_manifest, seal_holds
-from sparkring.spark_jobs.datasets import verify_version
+from sparkring.pipelines.data.dataset.integrity import require_sealed, verify_files
+from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest, parse_manifest, seal_holds
+from sparkring.spark_jobs.stored.datasets import verify_version
 from tests.support.datasets import write_dataset
 
 Place = tuple[str | int, ...]

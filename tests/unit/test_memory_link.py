@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from sparkring.errors import PipelineShapeError
-from sparkring.pipelines.parallel.memory_link import MemoryLink
-from sparkring.pipelines.parallel.payload import Layout
-from sparkring.pipelines.parallel.transport import Edge
-from sparkring.pipelines.parallel.watchdog import Ended
+from sparkring.pipelines.parallel.transports.base import Edge
+from sparkring.pipelines.parallel.transports.journal import Ended
+from sparkring.pipelines.parallel.transports.memory import MemoryLink
+from sparkring.pipelines.parallel.transports.payload import Layout
 
 EDGE = Edge(0, 1, "f1")
 COUNT = 40

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from sparkring.errors import RingEnded
-from sparkring.pipelines.parallel import neighbours
-from sparkring.pipelines.parallel.memory_rounds import BUFFERS, FILLED, MemoryRounds
-from sparkring.pipelines.parallel.shared_segment import Segment, private_segment
+from sparkring.pipelines.parallel.shared_memory import neighbours
+from sparkring.pipelines.parallel.shared_memory.rounds import BUFFERS, FILLED, MemoryRounds
+from sparkring.pipelines.parallel.shared_memory.segment import Segment, private_segment
 
 DEADLINE_S = 20.0
 ROUNDS = 50

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import auc
 
 from sparkring.errors import DatasetError
-from sparkring.pipelines.training.metrics import binary_metrics
+from sparkring.pipelines.training.evaluation.metrics import binary_metrics
 
 
 def _sample(rows: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from sparkring.models.dropout import ROW_SEEDS
-from sparkring.pipelines.data.loader import Batch
-from sparkring.pipelines.data.rowhash import row_bits
-from sparkring.pipelines.training.micro_batches import MicroBatches
-from sparkring.pipelines.training.precision import PRECISIONS
-from sparkring.pipelines.training.step import Inputs
+from sparkring.pipelines.data.loading.loader import Batch
+from sparkring.pipelines.data.order.rowhash import row_bits
+from sparkring.pipelines.training.job.precision import PRECISIONS
+from sparkring.pipelines.training.strategies.micro_batches import MicroBatches
+from sparkring.pipelines.training.strategies.step import Inputs
 
 
 def _inputs(*names: str) -> Inputs:

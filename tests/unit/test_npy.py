@@ -7,7 +7,7 @@ import pytest
 from petastorm.codecs import NdarrayCodec
 from petastorm.unischema import UnischemaField
 
-from sparkring.spark_jobs.etl.npy import npy_column
+from sparkring.spark_jobs.etl.encoding.npy import npy_column
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3), (0,)])

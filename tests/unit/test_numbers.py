@@ -10,8 +10,8 @@ import pytest
 from sparkring.conf.loading import load_config
 from sparkring.conf.schema import FeaturesConfig
 from sparkring.errors import ConfigError
-from sparkring.pipelines.data.feature_words import feature_words
-from sparkring.pipelines.data.preprocessing import NumericFeature, Preprocessing
+from sparkring.pipelines.data.dataset.preprocessing import NumericFeature, Preprocessing
+from sparkring.spark_jobs.reporting.facts.feature_words import feature_words
 from tests.support.configs import MINIMAL, write
 
 

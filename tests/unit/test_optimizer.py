@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from sparkring.conf.schema import OptimizerConfig
-from sparkring.pipelines.training.optimizer import clip_before_step, make_optimizer
-from sparkring.pipelines.training.sharded_optimizer import owners
+from sparkring.pipelines.training.job.optimizer import clip_before_step, make_optimizer
+from sparkring.pipelines.training.strategies.sharded_optimizer import owners
 
 
 def _trained(max_norm: float | None, *, by_torch: bool) -> list[Tensor]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkring.pipelines.data.order import EpochOrder, Int64s, default_lanes, group_rows, permutation
+from sparkring.pipelines.data.order.row_order import EpochOrder, Int64s, default_lanes, group_rows, permutation
 
 Groups = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 

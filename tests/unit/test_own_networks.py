@@ -10,6 +10,8 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from sparkring.cli import network_files
+from sparkring.cli.network_files import register_file, registered_files
 from sparkring.conf.schema.model import ImageModelConfig, TabularModelConfig
 from sparkring.errors import ConfigError
 from sparkring.models import networks
@@ -17,8 +19,6 @@ from sparkring.models.blocks import LOGITS, Block, BlockList, StageModule, X
 from sparkring.models.build import Shapes, build_model, list_blocks, without_dropout
 from sparkring.models.dropout import ROW_SEEDS, RowDropout
 from sparkring.models.sequential import blocks_of
-from sparkring.spark_jobs import network_files
-from sparkring.spark_jobs.network_files import register_file, registered_files
 
 NUMBERS = Shapes(num_numeric=3)
 BOTH = Shapes(num_numeric=3, cardinalities=(5,))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkring.errors import LayoutRefused
-from sparkring.pipelines.parallel.partition import (
+from sparkring.pipelines.parallel.stages.partition import (
     BlockCost,
     Bounds,
     MemoryModel,

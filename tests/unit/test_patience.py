@@ -9,17 +9,17 @@ import pytest
 import requests
 
 from sparkring.errors import CheckpointDamaged, DatasetError, StorageError
-from sparkring.pipelines.data import patience
-from sparkring.pipelines.data.hdfs_store import HdfsStore
-from sparkring.pipelines.data.integrity import Finding, check_footers, verify_files
-from sparkring.pipelines.data.loader import Loader, LoaderConfig
-from sparkring.pipelines.data.manifest import Dataset
-from sparkring.pipelines.data.patience import patiently, read_patiently
-from sparkring.pipelines.data.reader import SplitReader
-from sparkring.pipelines.data.store import open_store
-from sparkring.pipelines.training.checkpoint import DATA, FOLDER, CheckpointDocument, Checkpoints, Position
-from sparkring.spark_jobs.checkpoints import list_checkpoints
-from sparkring.spark_jobs.progress import SILENT
+from sparkring.pipelines.data.dataset.integrity import Finding, check_footers, verify_files
+from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.loading.reader import SplitReader
+from sparkring.pipelines.data.stores import retry as patience
+from sparkring.pipelines.data.stores.hdfs import HdfsStore
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.data.stores.retry import patiently, read_patiently
+from sparkring.pipelines.training.checkpoints.store import DATA, FOLDER, CheckpointDocument, Checkpoints, Position
+from sparkring.spark_jobs.spark.progress import SILENT
+from sparkring.spark_jobs.stored.checkpoints import list_checkpoints
 from sparkring.spark_jobs.train import _Run
 from tests.support.away_store import BusyStore
 from tests.support.datasets import write_dataset
@@ -189,7 +189,7 @@ def test_rows_are_read_again_where_storage_was_away(tmp_path: Path) -> None:
 def test_rows_that_do_not_come_are_storage_s_fault_where_it_does_not_answer_and_the_dataset_s_where_it_does(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = write_dataset(tmp_path, ([100, 50], [33]))
-    monkeypatch.setattr("sparkring.pipelines.data.reader.read_patiently", partial(read_patiently, within_s=0.0))
+    monkeypatch.setattr("sparkring.pipelines.data.loading.reader.read_patiently", partial(read_patiently, within_s=0.0))
     with pytest.raises(StorageError, match="AWS Error SLOW_DOWN"):
         _rows(dataset, BusyStore(tmp_path, error=lambda: OSError("AWS Error SLOW_DOWN"), failures=None))
     with pytest.raises(DatasetError, match="cannot be read: Unexpected end of stream"):
@@ -206,7 +206,7 @@ def test_files_are_looked_at_again_where_storage_was_away_and_nothing_is_found_w
     assert looked(BusyStore(tmp_path, error=lambda: OSError("AWS Error SLOW_DOWN"), failures=2)) == [[], []]
     damaged = looked(BusyStore(tmp_path, error=lambda: OSError("Couldn't deserialize thrift"), failures=1))  # the control
     assert [(finding.path, "has no readable footer" in finding.text) for finding in damaged[0]] == [(manifest.files[0].path, True)]
-    monkeypatch.setattr("sparkring.pipelines.data.integrity.read_patiently", partial(read_patiently, within_s=0.0))
+    monkeypatch.setattr("sparkring.pipelines.data.dataset.integrity.read_patiently", partial(read_patiently, within_s=0.0))
     away = BusyStore(tmp_path, error=lambda: OSError("AWS Error SLOW_DOWN"), failures=None)
     with pytest.raises(StorageError, match="AWS Error SLOW_DOWN"):
         check_footers(away, manifest, manifest.files)

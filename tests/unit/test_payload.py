@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sparkring.errors import PipelineShapeError, RingError
-from sparkring.pipelines.parallel.payload import (
+from sparkring.pipelines.parallel.transports.payload import (
     DTYPES,
     HEADER_BYTES,
     LEAST_BYTES,

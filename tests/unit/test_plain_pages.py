@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from benchmarks.loader_data import commit, files_of
-from sparkring.pipelines.data import plain_pages, reader
-from sparkring.pipelines.data.loader import Loader, LoaderConfig
-from sparkring.pipelines.data.manifest import DataField, Dataset, TensorSpec
-from sparkring.pipelines.data.plain_pages import PlainPages
-from sparkring.pipelines.data.reader import SplitReader
+from sparkring.pipelines.data.dataset.manifest import DataField, Dataset, TensorSpec
+from sparkring.pipelines.data.loading import plain_pages, reader
+from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.loading.plain_pages import PlainPages
+from sparkring.pipelines.data.loading.reader import SplitReader
 
 ROWS = 40_000
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkring.pipelines.training.plan_watch import FIRST_STEPS, WARM_UP, PlanWatch, warning
+from sparkring.pipelines.training.events.plan_watch import FIRST_STEPS, WARM_UP, PlanWatch, warning
 
 
 class Written:

@@ -11,7 +11,7 @@ LOSES_ITS_JVM = """
 import socket, sys, threading
 from py4j.java_gateway import GatewayParameters, JavaGateway
 from py4j.protocol import Py4JError
-from sparkring.spark_jobs.py4j_logging import silence_py4j
+from sparkring.cli.py4j_logging import silence_py4j
 
 listener = socket.create_server(("127.0.0.1", 0))
 

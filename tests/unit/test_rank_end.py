@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sparkring.errors import DeadlinePassed, EnvironmentProblem, PeerSilent, RankDied, RankFailed, RingError
-from sparkring.spark_jobs.launch.rank_end import RankEnd, result_to_json, results_or_error
+from sparkring.spark_jobs.launch.rank.end import RankEnd, result_to_json, results_or_error
 
 LOST = "HorovodInternalError: Horovod has been shut down"
 SILENT = f"PeerSilent: {PeerSilent(rank=1, peer=0, waited_for='edge f1 0>1', seconds=0.1, ended='rank 0 has ended (it closed its end)')}"

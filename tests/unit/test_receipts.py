@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkring.errors import ReceiptError
-from sparkring.pipelines.data.order import EpochOrder
-from sparkring.pipelines.data.receipt_proof import EpochProof
-from sparkring.pipelines.data.receipts import ReceiptMaker, check_seal, combined, seal
-from sparkring.pipelines.data.rowhash import rows_digest, to_hex
+from sparkring.pipelines.data.order.receipt_proof import EpochProof
+from sparkring.pipelines.data.order.receipts import ReceiptMaker, check_seal, combined, seal
+from sparkring.pipelines.data.order.row_order import EpochOrder
+from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
 
 LANES, BATCH = 6, 20
 GROUPS = (30, 0, 7, 41, 1, 12)

@@ -7,7 +7,7 @@ import gc
 import numpy as np
 import torch
 
-from sparkring.pipelines.data.recycler import SMALLEST, Recycler
+from sparkring.pipelines.data.loading.buffer_pool import SMALLEST, Recycler
 
 ROWS = SMALLEST // 8 + 1
 

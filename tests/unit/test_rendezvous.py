@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from sparkring.spark_jobs.launch import guarded_server, rendezvous
-from sparkring.spark_jobs.launch.board import Board
-from sparkring.spark_jobs.launch.hosts import LOOPBACK
-from sparkring.spark_jobs.launch.rendezvous import KeyValueStore, Rendezvous, meeting_address
+from sparkring.spark_jobs.launch.meeting import guarded_server, rendezvous
+from sparkring.spark_jobs.launch.meeting.hosts import LOOPBACK
+from sparkring.spark_jobs.launch.meeting.rendezvous import KeyValueStore, Rendezvous, meeting_address
+from sparkring.spark_jobs.launch.meeting.status_board import Board
 
 SECRET = "0123456789abcdef0123456789abcdef"
 OPEN = f"/{SECRET}:1"

@@ -11,10 +11,10 @@ import pytest
 
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError
-from sparkring.pipelines.data.manifest import DataField, Dataset
-from sparkring.pipelines.data.store import open_store
+from sparkring.pipelines.data.dataset.manifest import DataField, Dataset
+from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.report import report
-from sparkring.spark_jobs.reporting.gather import gather
+from sparkring.spark_jobs.reporting.facts.gather import gather
 from tests.support.report_samples import (
     changed_events,
     sample_config,

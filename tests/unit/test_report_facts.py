@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sparkring.pipelines.data.manifest import DataField, DataFile, Split
-from sparkring.pipelines.data.preprocessing import BucketFeature, HashFeature, MomentPart, NumericFeature, Preprocessing
-from sparkring.spark_jobs.reporting.data_facts import data_facts
-from sparkring.spark_jobs.reporting.quality_facts import METRICS, quality_facts
+from sparkring.pipelines.data.dataset.manifest import DataField, DataFile, Split
+from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, HashFeature, MomentPart, NumericFeature, Preprocessing
+from sparkring.spark_jobs.reporting.facts.data import data_facts
+from sparkring.spark_jobs.reporting.facts.quality import METRICS, quality_facts
 from tests.support.report_samples import SPLIT_ROWS, sample_manifest
 
 

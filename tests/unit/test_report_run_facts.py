@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from sparkring.pipelines.parallel.schedule import Worker
-from sparkring.pipelines.parallel.schedule_costs import Costs
-from sparkring.pipelines.parallel.schedule_records import step_record
-from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
-from sparkring.pipelines.parallel.simulator import simulate
-from sparkring.spark_jobs.reporting.run_facts import Planned, RunFacts
-from sparkring.spark_jobs.reporting.run_reader import MOST_BARS, read_run
+from sparkring.pipelines.parallel.schedules.costs import Costs
+from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
+from sparkring.pipelines.parallel.schedules.records import step_record
+from sparkring.pipelines.parallel.schedules.schedule import Worker
+from sparkring.pipelines.parallel.schedules.simulator import simulate
+from sparkring.spark_jobs.reporting.facts.run import Planned, RunFacts
+from sparkring.spark_jobs.reporting.facts.run_reader import MOST_BARS, read_run
 
 Record = dict[str, Any]
 SCHEDULE = build_schedule("1f1b", (1, 1), 4)

@@ -8,8 +8,8 @@ import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from sparkring.spark_jobs.reporting.canvas import draw
-from sparkring.spark_jobs.reporting.palette import NETWORK, SHADES
+from sparkring.spark_jobs.reporting.charts.canvas import draw
+from sparkring.spark_jobs.reporting.charts.palette import NETWORK, SHADES
 
 
 def picture(name: str = "one", label: str = "a line") -> Markup:

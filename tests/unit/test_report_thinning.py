@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparkring.spark_jobs.reporting.thinning import bin_means, envelope, moving_mean, thin
+from sparkring.spark_jobs.reporting.facts.thinning import bin_means, envelope, moving_mean, thin
 
 
 def test_a_short_series_stays_as_it_is() -> None:

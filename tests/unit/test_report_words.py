@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from sparkring.spark_jobs.reporting import words
+from sparkring.spark_jobs.reporting.facts import words
 
 
 @pytest.mark.parametrize(("seconds", "text"), [

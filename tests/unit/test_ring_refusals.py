@@ -11,14 +11,14 @@ from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import RingConfig
 from sparkring.errors import ConfigError, EnvironmentProblem, ExecutorLost, NotEnoughSlots, RingError, SparkringError
-from sparkring.spark_jobs.launch.barrier_launcher import _why_broken
-from sparkring.spark_jobs.launch.barrier_task import Launch, objection
-from sparkring.spark_jobs.launch.driver_meeting import DriverMeeting
-from sparkring.spark_jobs.launch.encryption import ENCRYPTING, require_plaintext_allowed
-from sparkring.spark_jobs.launch.gpu import common_device
-from sparkring.spark_jobs.launch.hosts import TaskFacts
-from sparkring.spark_jobs.slots import local_slots
-from sparkring.spark_jobs.spark_job import explain
+from sparkring.spark_jobs.launch.barrier.launcher import _why_broken
+from sparkring.spark_jobs.launch.barrier.task import Launch, objection
+from sparkring.spark_jobs.launch.meeting.driver import DriverMeeting
+from sparkring.spark_jobs.launch.meeting.encryption import ENCRYPTING, require_plaintext_allowed
+from sparkring.spark_jobs.launch.meeting.hosts import TaskFacts
+from sparkring.spark_jobs.launch.rank.gpu import common_device
+from sparkring.spark_jobs.spark.slots import local_slots
+from sparkring.spark_jobs.spark.watched_job import explain
 
 LAUNCH = Launch(
     num_ranks=2, payload=b"", token="t", secret="s", threads=1, device="cuda", allow_cpu_fallback=False, deadline_s=1, heartbeat_s=1,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sparkring.pipelines.data.rowhash import add, from_hex, rows_digest, to_hex
+from sparkring.pipelines.data.order.rowhash import add, from_hex, rows_digest, to_hex
 
 INT64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 IDS = np.arange(10_007, dtype=np.int64)

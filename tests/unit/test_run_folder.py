@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sparkring.errors import SparkringError
-from sparkring.pipelines.training.job import TrainSummary
+from sparkring.pipelines.training.job.job import TrainSummary
 from sparkring.spark_jobs import train as train_module
 from sparkring.spark_jobs.train import train
 from tests.support.datasets import write_dataset

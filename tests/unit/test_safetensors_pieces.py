@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from sparkring.pipelines.data.pieces import Pieces, PiecesFile
-from sparkring.pipelines.training.safetensors_pieces import safetensors_pieces
+from sparkring.pipelines.data.stores.pieces import Pieces, PiecesFile
+from sparkring.pipelines.training.checkpoints.safetensors_pieces import safetensors_pieces
 
 TENSORS = {
     "weight": torch.arange(12, dtype=torch.float32).reshape(3, 4), "step": torch.tensor(7.0), "none": torch.empty(0, 5),

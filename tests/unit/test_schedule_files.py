@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkring.errors import ScheduleInvalid
-from sparkring.pipelines.parallel.schedule import Action, Kind, Schedule, Worker, parse_action
-from sparkring.pipelines.parallel.schedule_costs import Costs
-from sparkring.pipelines.parallel.schedule_files import schedule_from_csv, schedule_to_csv, trace_json
-from sparkring.pipelines.parallel.schedule_rules import check_schedule
-from sparkring.pipelines.parallel.schedule_transfers import without_transfers
-from sparkring.pipelines.parallel.schedules.catalogue import SCHEDULE_NAMES, build_schedule
-from sparkring.pipelines.parallel.simulator import Timed, simulate
+from sparkring.pipelines.parallel.schedules.costs import Costs
+from sparkring.pipelines.parallel.schedules.files import schedule_from_csv, schedule_to_csv, trace_json
+from sparkring.pipelines.parallel.schedules.generators.catalogue import SCHEDULE_NAMES, build_schedule
+from sparkring.pipelines.parallel.schedules.rules import check_schedule
+from sparkring.pipelines.parallel.schedules.schedule import Action, Kind, Schedule, Worker, parse_action
+from sparkring.pipelines.parallel.schedules.simulator import Timed, simulate
+from sparkring.pipelines.parallel.schedules.transfers import without_transfers
 
 CSV = """\
 schedule,1f1b,micro_batches=2,num_chunks=2

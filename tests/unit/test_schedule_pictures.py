@@ -10,15 +10,15 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from sparkring.pipelines.parallel.schedule import Worker, parse_action
-from sparkring.pipelines.parallel.schedule_costs import Costs
-from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
-from sparkring.pipelines.parallel.simulator import Entries, Timed, simulate
-from sparkring.spark_jobs.reporting.canvas import Picture
-from sparkring.spark_jobs.reporting.palette import SHADES
-from sparkring.spark_jobs.reporting.schedule_chart import schedule_picture
+from sparkring.pipelines.parallel.schedules.costs import Costs
+from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
+from sparkring.pipelines.parallel.schedules.schedule import Worker, parse_action
+from sparkring.pipelines.parallel.schedules.simulator import Entries, Timed, simulate
+from sparkring.spark_jobs.reporting.charts.canvas import Picture
+from sparkring.spark_jobs.reporting.charts.palette import SHADES
+from sparkring.spark_jobs.reporting.charts.schedule import schedule_picture
+from sparkring.spark_jobs.reporting.charts.svg import as_file
 from sparkring.spark_jobs.reporting.schedule_text import draw_entries, draw_schedule
-from sparkring.spark_jobs.reporting.svg import as_file
 
 SVG = "{http://www.w3.org/2000/svg}"
 

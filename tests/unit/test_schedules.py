@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkring.errors import ConfigError
-from sparkring.pipelines.parallel.schedule import COMPUTE, Kind, Schedule, Worker
-from sparkring.pipelines.parallel.schedule_costs import Costs
-from sparkring.pipelines.parallel.schedule_rules import check_schedule
-from sparkring.pipelines.parallel.schedule_transfers import without_transfers
-from sparkring.pipelines.parallel.schedules.catalogue import SCHEDULE_NAMES, build_schedule
-from sparkring.pipelines.parallel.schedules.interleaved import group_micro_batches, interleaved
-from sparkring.pipelines.parallel.schedules.one_f_one_b import _textbook as textbook_1f1b
-from sparkring.pipelines.parallel.schedules.one_f_one_b import one_f_one_b
-from sparkring.pipelines.parallel.schedules.zero_bubble import zero_bubble
-from sparkring.pipelines.parallel.simulator import simulate
+from sparkring.pipelines.parallel.schedules.costs import Costs
+from sparkring.pipelines.parallel.schedules.generators.catalogue import SCHEDULE_NAMES, build_schedule
+from sparkring.pipelines.parallel.schedules.generators.interleaved import group_micro_batches, interleaved
+from sparkring.pipelines.parallel.schedules.generators.one_f_one_b import _textbook as textbook_1f1b
+from sparkring.pipelines.parallel.schedules.generators.one_f_one_b import one_f_one_b
+from sparkring.pipelines.parallel.schedules.generators.zero_bubble import zero_bubble
+from sparkring.pipelines.parallel.schedules.rules import check_schedule
+from sparkring.pipelines.parallel.schedules.schedule import COMPUTE, Kind, Schedule, Worker
+from sparkring.pipelines.parallel.schedules.simulator import simulate
+from sparkring.pipelines.parallel.schedules.transfers import without_transfers
 from sparkring.spark_jobs.reporting.schedule_text import draw_schedule
 
 Widths = st.lists(st.integers(1, 3), min_size=1, max_size=4)

@@ -10,8 +10,8 @@ from pyspark.errors import PythonException
 
 from sparkring.conf.schema import SparkConfig
 from sparkring.errors import EnvironmentProblem
-from sparkring.spark_jobs.session import java_version, require_java, spark_path, spark_session, without_secrets
-from sparkring.spark_jobs.spark_errors import reason
+from sparkring.spark_jobs.spark.errors import reason
+from sparkring.spark_jobs.spark.session import java_version, require_java, spark_path, spark_session, without_secrets
 
 FOUND = {"17": 'openjdk version "17.0.15" 2025-04-15', "21": 'openjdk version "21" 2023-09-19', "8": 'java version "1.8.0_402"',
          "11": 'openjdk version "11.0.22" 2024-01-16'}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from sparkring.pipelines.data.sizes import Sizes, SizesField
+from sparkring.pipelines.data.dataset.sizes import Sizes, SizesField
 
 
 class _Document(BaseModel):

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from sparkring.pipelines.training.slow_ranks import Seconds, Slow, SlowRanks, StepSeconds, find_slow, pack, unpack
+from sparkring.pipelines.training.events.slow_ranks import Seconds, Slow, SlowRanks, StepSeconds, find_slow, pack, unpack
 
 FOUR = [range(4)]
 STEPS = 10

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from sparkring.errors import DeadlinePassed
-from sparkring.spark_jobs.launch.spark_meeting import SparkMeeting
+from sparkring.spark_jobs.launch.meeting.spark import SparkMeeting
 
 
 class Channel:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkring.models.batch_norm import StepBatchNorm
-from sparkring.pipelines.parallel.stage_backward import SplitBackward, weight_gradients
+from sparkring.pipelines.parallel.stages.backward import SplitBackward, weight_gradients
 
 WIDTH = 4
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from sparkring.errors import CommitConflict, ConfigError, DatasetError, DatasetVersionNotFound
-from sparkring.pipelines.data import local_store
-from sparkring.pipelines.data.local_store import LocalStore
-from sparkring.pipelines.data.manifest import Dataset, parse_manifest
-from sparkring.pipelines.data.store import numbered, open_store
+from sparkring.pipelines.data.dataset.manifest import Dataset, parse_manifest
+from sparkring.pipelines.data.stores import local as local_store
+from sparkring.pipelines.data.stores.base import numbered
+from sparkring.pipelines.data.stores.local import LocalStore
+from sparkring.pipelines.data.stores.open import open_store
 from tests.support.datasets import write_dataset
 
 

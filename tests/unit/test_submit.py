@@ -15,9 +15,9 @@ import yaml
 
 from sparkring import __main__ as cli
 from sparkring import __version__
+from sparkring.cli import network_files
 from sparkring.conf.loading import load_config, parse_config
 from sparkring.errors import ConfigError
-from sparkring.spark_jobs import network_files
 from sparkring.spark_jobs import submit as submit_module
 from sparkring.spark_jobs.submit import Job, Submission, make_submission
 from tests.support.configs import MINIMAL
@@ -88,7 +88,7 @@ def test_what_is_staged_is_the_config_and_the_code_that_run_here(tmp_path: Path)
     assert load_config(str(made.folder / "job.yaml")) == config
     with zipfile.ZipFile(made.folder / f"sparkring-{__version__}.zip") as archive:
         names = set(archive.namelist())
-    assert {"sparkring/__init__.py", "sparkring/py.typed", "sparkring/conf/base/flights.yaml", "sparkring/spark_jobs/launch/rank.py",
+    assert {"sparkring/__init__.py", "sparkring/py.typed", "sparkring/conf/base/flights.yaml", "sparkring/spark_jobs/launch/rank/main.py",
             "sparkring/spark_jobs/reporting/page.css"} <= names
     assert not [name for name in names if "__pycache__" in name or not name.startswith("sparkring/")]
     assert not [name for name in names if name.startswith(tuple(f"sparkring/{room}/{room}/" for room in submit_module.ROOMS))]

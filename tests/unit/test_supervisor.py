@@ -23,13 +23,13 @@ from sparkring.errors import (
     Stopped,
     StorageError,
 )
-from sparkring.pipelines.training.job import TrainSummary
-from sparkring.spark_jobs.progress import SILENT
+from sparkring.pipelines.training.job.job import TrainSummary
 from sparkring.spark_jobs.recovery import supervisor as supervisor_module
 from sparkring.spark_jobs.recovery.budget import Failure, HostRecord, RestartBudget
 from sparkring.spark_jobs.recovery.resize import resized
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.recovery.supervisor import Supervisor
+from sparkring.spark_jobs.spark.progress import SILENT
 from tests.support.training import train_config
 
 DONE = TrainSummary(steps=100, resumed_at=0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sparkring.conf.schema import TokensConfig
 from sparkring.errors import ConfigError
-from sparkring.spark_jobs.etl.tokens import Encoding, cut
+from sparkring.spark_jobs.etl.encoding.tokens import Encoding, cut
 
 BYTES = Encoding()
 

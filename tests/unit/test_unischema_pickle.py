@@ -17,7 +17,7 @@ from petastorm.unischema import Unischema, UnischemaField
 from pyspark.sql import types
 
 from sparkring.errors import DatasetError, HostileDataset
-from sparkring.pipelines.data.unischema_pickle import ALLOWED, Inert, PetastormField, read_unischema
+from sparkring.pipelines.data.dataset.unischema_pickle import ALLOWED, Inert, PetastormField, read_unischema
 
 SCHEMA = Unischema("Example", [
     UnischemaField("id", np.int64, (), ScalarCodec(types.LongType()), False),

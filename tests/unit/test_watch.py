@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sparkring.spark_jobs.launch import watch
-from sparkring.spark_jobs.launch.board import Verdict
-from sparkring.spark_jobs.launch.watch import Event, Watch
+from sparkring.spark_jobs.launch.meeting import watch
+from sparkring.spark_jobs.launch.meeting.status_board import Verdict
+from sparkring.spark_jobs.launch.meeting.watch import Event, Watch
 
 LOOKS = 10
 

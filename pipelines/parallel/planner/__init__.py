@@ -1,1 +1,5 @@
-"""Choosing a layout before anything runs: what blocks and links cost, what fits, and which layout takes the shortest step. Pure."""
+"""Which layout takes the shortest step: layouts, their predicted seconds and memory. Pure, given measurements.
+
+May import: pipelines/parallel, pipelines/parallel/schedules, pipelines/parallel/stages.
+Not here: measuring (training/profiling).
+"""

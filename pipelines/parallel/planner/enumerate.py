@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import lcm
 
-from sparkring.pipelines.parallel.schedule_costs import Checkpointing
-from sparkring.pipelines.parallel.schedules.catalogue import ScheduleName
+from sparkring.pipelines.parallel.schedules.costs import Checkpointing
+from sparkring.pipelines.parallel.schedules.generators.catalogue import ScheduleName
 
 MOST_UNEQUAL = 6
 """Ranks up to which stages may have unequal replicas."""

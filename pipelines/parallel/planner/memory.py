@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from sparkring.pipelines.parallel.planner.cost_model import Cluster, ModelProfile
-from sparkring.pipelines.parallel.schedule import Schedule
-from sparkring.pipelines.parallel.schedule_costs import Costs
-from sparkring.pipelines.parallel.schedule_memory import peak_activations
+from sparkring.pipelines.parallel.schedules.costs import Costs
+from sparkring.pipelines.parallel.schedules.memory import peak_activations
+from sparkring.pipelines.parallel.schedules.schedule import Schedule
 
 
 class Rows(NamedTuple):

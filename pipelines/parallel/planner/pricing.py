@@ -11,16 +11,16 @@ from itertools import pairwise
 
 from sparkring.errors import LayoutRefused
 from sparkring.pipelines.parallel.mesh import Mesh, TransportKind
-from sparkring.pipelines.parallel.partition import BlockCost, Bounds, MemoryModel, cut_by_time
 from sparkring.pipelines.parallel.planner.cost_model import NO_SECONDS, BlockProfile, Cluster, ModelProfile, PassSeconds, chunk_blocks
 from sparkring.pipelines.parallel.planner.enumerate import Candidate
 from sparkring.pipelines.parallel.planner.gradient_sum import waiting_s
 from sparkring.pipelines.parallel.planner.memory import Rows, StageMemory, stage_memories
-from sparkring.pipelines.parallel.schedule import Schedule, Worker
-from sparkring.pipelines.parallel.schedule_costs import Costs
-from sparkring.pipelines.parallel.schedule_memory import peak_activations
-from sparkring.pipelines.parallel.schedules.catalogue import build_schedule
-from sparkring.pipelines.parallel.simulator import simulate
+from sparkring.pipelines.parallel.schedules.costs import Costs
+from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
+from sparkring.pipelines.parallel.schedules.memory import peak_activations
+from sparkring.pipelines.parallel.schedules.schedule import Schedule, Worker
+from sparkring.pipelines.parallel.schedules.simulator import simulate
+from sparkring.pipelines.parallel.stages.partition import BlockCost, Bounds, MemoryModel, cut_by_time
 
 TRANSPORTS: Mapping[str, TransportKind] = {"sidecar": "sidecar", "horovod": "horovod"}
 

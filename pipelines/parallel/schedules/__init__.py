@@ -1,1 +1,5 @@
-"""Generators of schedules, one a file: what each worker computes, in order. Pure; transfers are put in afterwards."""
+"""A schedule as data: actions, costs, memory, rules, files, and the simulator that plays it. Pure.
+
+May import: nothing of ours.
+Not here: running a schedule (stages); making one (generators).
+"""

@@ -1,4 +1,7 @@
-"""Layers cut into shards: several ranks hold a slice each and compute one copy of a stage together.
+"""A layer in shards: each rank of a set holds a slice of its weights.
+
+May import: models, pipelines/parallel/collectives.
+Not here: which layers are sharded (the config's layout).
 
     x (all) -> f -> [ column linear: own outputs ] -> gelu / own heads -> [ row linear: own inputs ] -> g -> y (all)
 
@@ -6,11 +9,11 @@
 pair of linear layers, attention by heads, and the vocabulary cost one sum each way. What is not cut (norms, positions) is
 held by every shard and gets the same gradient on each.
 
-    functions     f and g
-    splits        which slice of a tensor is whose
-    linear        column and row linear layers
-    vocabulary    embedding, logits and cross entropy over a cut vocabulary
-    sharding      from a model's blocks to one shard's blocks, and its state
+    functions.py     f and g
+    splits.py        which slice of a tensor is whose
+    linear.py        column and row linear layers
+    vocabulary.py    embedding, logits and cross entropy over a cut vocabulary
+    sharding.py      from a model's blocks to one shard's blocks, and its state
 
 Source: Shoeybi et al., "Megatron-LM: training multi-billion parameter language models using model parallelism", 2019, section 3.
 """

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from sparkring.pipelines.parallel.set_reducer import SetReducer
+from sparkring.pipelines.parallel.collectives.sets import SetReducer
 
 
 class _ToShards(Function):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sparkring.pipelines.parallel.set_reducer import SetReducer
+from sparkring.pipelines.parallel.collectives.sets import SetReducer
 from sparkring.pipelines.parallel.tensor_parallel.functions import sum_of_shards, to_shards
 from sparkring.pipelines.parallel.tensor_parallel.splits import Split
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sparkring.errors import LayoutRefused
 from sparkring.models.blocks import BlockList, Factory
 from sparkring.models.text import DecoderBlock, TokenEmbedding, TokenLogits
-from sparkring.pipelines.parallel.set_reducer import SetReducer
+from sparkring.pipelines.parallel.collectives.sets import SetReducer
 from sparkring.pipelines.parallel.tensor_parallel.linear import ColumnLinear, RowLinear
 from sparkring.pipelines.parallel.tensor_parallel.splits import Split, split_evenly
 from sparkring.pipelines.parallel.tensor_parallel.vocabulary import VocabularyEmbedding, vocabulary_split

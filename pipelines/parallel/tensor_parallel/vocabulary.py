@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from sparkring.models.losses import mean_over_tokens, next_tokens
 from sparkring.models.text import TokenEmbedding
-from sparkring.pipelines.parallel.set_reducer import SetReducer
+from sparkring.pipelines.parallel.collectives.sets import SetReducer
 from sparkring.pipelines.parallel.tensor_parallel.functions import sum_of_shards, to_shards
 from sparkring.pipelines.parallel.tensor_parallel.splits import Split, split_evenly
 

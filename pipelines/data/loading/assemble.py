@@ -1,0 +1,117 @@
+"""From the pieces that lanes give for a step to the tensors of a batch: join, decode, pad, transform.
+
+    dense pieces   -> one array of the tensor's type
+    encoded cells  -> arrays -> padded to one shape where they are ragged
+    images         -> augmented (train) -> (pixel / 255 - mean) / std, channels first
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sparkring.errors import DatasetError
+from sparkring.pipelines.data.dataset.manifest import ROW_ID, DataField, ImageSpec, TensorSpec
+from sparkring.pipelines.data.loading.augment import augment
+from sparkring.pipelines.data.loading.blocks import Array, Cells
+from sparkring.pipelines.data.loading.buffer_pool import Recycler
+from sparkring.pipelines.data.loading.codecs import decode
+
+Piece = Mapping[str, Array | Cells]
+"""What one lane gives for a step: tensor name -> rows."""
+DECODE_TOGETHER = 64
+"""Cells that a thread decodes at a time."""
+
+
+@dataclass(frozen=True)
+class Assembler:
+    """Makes batches of one split."""
+
+    specs: tuple[TensorSpec, ...]
+    """The tensors to make."""
+    fields: Mapping[str, DataField]
+    seed: int
+    """Of augmentation."""
+    augmented: bool
+    """Whether images may be changed."""
+    pool: ThreadPoolExecutor | None = None
+    """Decodes cells; None: the caller does."""
+    memory: Recycler = field(default_factory=Recycler)
+    """Of the tensors."""
+
+    def join(self, pieces: Sequence[Piece], *, epoch: int) -> dict[str, Tensor]:
+        """Make the tensors of a step of the pieces of its lanes, in that order; tensors of no rows if there are none."""
+        if not pieces:
+            return {spec.name: torch.empty((0, *spec.row_shape), dtype=getattr(torch, spec.dtype)) for spec in self.specs}
+        return {spec.name: self._tensor(spec, pieces, epoch) for spec in self.specs}
+
+    def _tensor(self, spec: TensorSpec, pieces: Sequence[Piece], epoch: int) -> Tensor:
+        taken = [one[spec.name] for one in pieces]
+        dense = [piece for piece in taken if not isinstance(piece, list)]
+        if len(dense) == len(taken) and not spec.image:
+            return self._joined(dense, spec)
+        rows: NDArray[Any]
+        if dense:  # windows whose cells are all laid out alike come as one array, others cell by cell
+            rows = np.concatenate([self._decoded(spec, piece) if isinstance(piece, list) else piece for piece in taken])
+        else:
+            rows = self._decoded(spec, [cell for piece in taken for cell in piece])
+        if not spec.image:
+            return torch.from_numpy(rows.astype(spec.dtype, copy=False))
+        if self.augmented and spec.image.augment:
+            ids = np.concatenate([np.asarray(one[ROW_ID]) for one in pieces])
+            rows = augment(rows, ids, spec.image.augment, seed=self.seed, epoch=epoch)
+        return torch.from_numpy(_normalised(rows, spec.image))
+
+    def _joined(self, pieces: Sequence[Array], spec: TensorSpec) -> Tensor:
+        """One piece behind the other, in the layout of the first: rows or columns next to each other in memory.
+
+        Cast as ``astype`` does, e.g. class numbers that were stored as floats.
+        """
+        first = pieces[0]
+        shape = (sum(map(len, pieces)), *first.shape[1:])
+        by_columns = first.ndim == 2 and first.strides[0] < first.strides[1]
+        joined = self.memory.empty(shape[::-1] if by_columns else shape, spec.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is beyond float32 becomes infinite without a word, as by torch
+            np.concatenate([piece.T if by_columns else piece for piece in pieces], axis=int(by_columns), out=joined, casting="unsafe")
+        return torch.from_numpy(joined.T if by_columns else joined)
+
+    def _decoded(self, spec: TensorSpec, cells: Sequence[bytes]) -> NDArray[Any]:
+        """(rows, ...) of encoded cells."""
+        stored = self.fields[spec.fields[0]]
+        shape = tuple(size for size in stored.shape if size is not None) if spec.pad is None else spec.shape
+        if len(shape) != len(stored.shape):
+            raise DatasetError(f"tensor {spec.name}: rows of field {stored.name} differ in shape {stored.shape}; "
+                               "give it a pad value and a shape.")
+        filled = np.full((len(cells), *shape), spec.pad or 0, dtype=stored.dtype)
+
+        def fill(first: int) -> None:
+            for row, cell in enumerate(cells[first:first + DECODE_TOGETHER], start=first):
+                array = decode(cell, stored)
+                if array.shape == shape:
+                    filled[row] = array
+                else:
+                    within = tuple(slice(0, size) for size in np.minimum(array.shape, shape))
+                    filled[row][within] = array[within]
+
+        starts = range(0, len(cells), DECODE_TOGETHER)
+        for _ in self.pool.map(fill, starts) if self.pool else map(fill, starts):
+            pass
+        return filled
+
+
+def _normalised(pixels: NDArray[np.uint8], spec: ImageSpec) -> Array:
+    """(rows, height, width[, channels]) of 0..255 -> (rows, channels, height, width) float32."""
+    channels_first = pixels[:, None] if pixels.ndim == 3 else np.moveaxis(pixels, 3, 1)
+    scale = np.array([1 / (255 * std) for std in spec.std], dtype=np.float32)[:, None, None]
+    shift = np.array([-mean / std for mean, std in zip(spec.mean, spec.std, strict=True)], dtype=np.float32)[:, None, None]
+    out = np.empty(channels_first.shape, dtype=np.float32)
+    np.multiply(channels_first, scale, out=out)
+    out += shift
+    return out

@@ -1,0 +1,110 @@
+"""From the bytes of a cell to an array: what Petastorm's codecs stored, read with numpy and OpenCV alone.
+
+    codec                 a cell holds                                        read by
+    scalar                the value itself                                    Arrow
+    ndarray               numpy's .npy bytes                                  all rows at once where every row has one header, else numpy
+    compressed_ndarray    numpy's .npz bytes, the array under the name "arr"  numpy
+    png, jpeg             an image file; colours in OpenCV's order inside     OpenCV
+
+Nothing is ever unpickled: arrays of Python objects are refused.
+"""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sparkring.errors import DatasetError
+from sparkring.pipelines.data.dataset.manifest import DataField
+
+Array = NDArray[np.generic]
+_MAGIC = b"\x93NUMPY"
+
+
+def uniform_arrays(cells: pa.Array, field: DataField) -> Array | None:
+    """Decode a column of .npy cells in one go, without copying.
+
+    Args:
+        cells: Binary, no nulls, codec ``ndarray``.
+        field: What the cells hold; its shape must be known for this to be tried.
+    Returns:
+        (rows, *shape), or None where the cells' headers or lengths differ: decode those one by one.
+    """
+    if None in field.shape or not len(cells):
+        return None
+    offsets, data = _buffers(cells)
+    lengths = np.diff(offsets)
+    first = data[offsets[0]:offsets[1]]
+    header = _header_length(first)
+    if header is None or (lengths != lengths[0]).any():
+        return None
+    matrix = data[offsets[0]:offsets[-1]].reshape(len(cells), lengths[0])
+    if (matrix[:, :header] != first[:header]).any():
+        return None
+    example = decode(first.tobytes(), field)
+    if matrix.shape[1] != header + example.nbytes:  # something lies behind the values, which a reader of one cell passes over
+        return None
+    return matrix[:, header:].view(example.dtype).reshape(len(cells), *example.shape)
+
+
+def decode(cell: bytes | memoryview, field: DataField) -> Array:
+    """Decode one cell of an encoded field.
+
+    Returns:
+        The array, in the field's shape and type; images are (height, width) or (height, width, RGB).
+    Raises:
+        DatasetError: the bytes are not what the codec writes, or of another type or shape than the manifest says.
+    """
+    try:
+        array = _decode_image(cell) if field.codec in ("png", "jpeg") else _decode_numpy(cell, field)
+    except ImportError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a damaged cell can end in almost any exception of NumPy, zipfile, zlib and OpenCV
+        raise DatasetError(f"field {field.name}: a cell is not {field.codec}: {error}; the file was damaged or holds something else. "
+                           "Prepare the dataset again.") from None
+    if (array.shape != field.shape and not _fits(array.shape, field.shape)) or array.dtype != field.dtype:
+        raise DatasetError(f"field {field.name}: a cell holds {array.dtype} of shape {array.shape}, the manifest says {field.dtype} of "
+                           f"shape {field.shape}; prepare the dataset again.")
+    return array
+
+
+def _fits(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    return len(found) == len(wanted) and all(one in (None, other) for one, other in zip(wanted, found, strict=True))
+
+
+def _decode_numpy(cell: bytes | memoryview, field: DataField) -> Array:
+    if field.codec == "ndarray":
+        array: Array = np.lib.format.read_array(io.BytesIO(cell), allow_pickle=False)  # type: ignore[no-untyped-call]
+        return array
+    with np.load(io.BytesIO(cell), allow_pickle=False) as archive:
+        packed: Array = archive["arr"]
+    return packed
+
+
+def _decode_image(cell: bytes | memoryview) -> Array:
+    import cv2  # only datasets with images need it
+
+    image = cv2.imdecode(np.frombuffer(cell, dtype=np.uint8), cv2.IMREAD_UNCHANGED)
+    if image is None:
+        raise ValueError("OpenCV cannot read it")
+    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB) if image.ndim == 3 else image
+
+
+def _header_length(cell: NDArray[np.uint8]) -> int | None:
+    """Bytes before the values of a .npy cell; None if it is not one, or of Fortran order."""
+    start = cell[:12].tobytes()
+    if start[:6] != _MAGIC:
+        return None
+    size = int.from_bytes(start[8:10], "little") + 10 if start[6] == 1 else int.from_bytes(start[8:12], "little") + 12
+    return None if b"'fortran_order': True" in cell[:size].tobytes() else size
+
+
+def _buffers(cells: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """(rows + 1,) where each cell begins, and the bytes of all."""
+    width = np.dtype(np.int64 if pa.types.is_large_binary(cells.type) else np.int32)
+    _, places, data = cells.buffers()
+    offsets = np.frombuffer(places, dtype=width, count=len(cells) + 1, offset=cells.offset * width.itemsize)
+    return offsets.astype(np.int64), np.frombuffer(data, dtype=np.uint8)

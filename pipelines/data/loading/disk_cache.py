@@ -1,0 +1,143 @@
+"""Local copies of a remote store's data files: fetched once by one rank of the host, read by all, the longest unused go first.
+
+A copy is named by a hash of where it came from and of the SHA-256 that the manifest gives, and is kept only if it has that, so it
+is never another one than the version's: a file that was rewritten under its old name (as adopted files may be) is another copy.
+Ranks agree through locks on files, which the kernel frees however a process ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import stat
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from sparkring.errors import ConfigError, DatasetError
+from sparkring.pipelines.data.dataset.manifest import DataFile
+from sparkring.pipelines.data.stores.base import Readable
+
+MB = 1 << 20
+ABANDONED_S = 3600.0
+"""Age of an unfinished copy that nobody works on any more."""
+_COPY, _PARTIAL = re.compile(r"[0-9a-f]{64}"), re.compile(r"\.[0-9a-f]{64}\.[0-9a-f]{32}\.part")
+"""Names of what is ours to remove."""
+_ATTEMPTS = 2
+"""Other ranks make room too, and may remove a copy before the rank that made it has opened it."""
+
+
+class DiskCache:
+    """Opens a version's files through copies in a local folder."""
+
+    def __init__(self, store: Readable, folder: Path, *, files: Iterable[DataFile], limit_mb: float) -> None:
+        """Copy what is opened from ``store`` into ``folder``, up to ``limit_mb``; a larger file is read where it lies.
+
+        Args:
+            store: The dataset's.
+            folder: Made if it is not there.
+            files: Those to copy, as the manifest has them; others are read where they lie.
+            limit_mb: Of all copies in the folder.
+        Raises:
+            ConfigError: the folder is another user's or a link, or others may write to it: they could change what is trained on, or
+                have files elsewhere removed to make room.
+        """
+        self._store, self._folder, self._limit = store, folder, limit_mb * MB
+        self._files = {file.path: file for file in files}
+        self.url = store.url
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        facts = folder.lstat()
+        if facts.st_uid != os.getuid() or not stat.S_ISDIR(facts.st_mode) or facts.st_mode & 0o022:
+            raise ConfigError(f"{folder} belongs to another user, is a link, or may be written to by others, so copies in it could be "
+                              "changed; set train.cache_folder to a folder of your own.")
+
+    def path(self, name: str) -> str:
+        """The address of ``name`` in the store."""
+        return self._store.path(name)
+
+    def size(self, name: str) -> int | None:
+        """Bytes of the file ``name`` in the store."""
+        return self._store.size(name)
+
+    def open_input(self, name: str) -> pa.NativeFile:
+        """Open the copy of ``name``, made now if there is none.
+
+        Raises:
+            DatasetError: what the store has under that name is not the file that the manifest names.
+        """
+        file = self._files.get(name)
+        if file is None or file.bytes > self._limit:
+            return self._store.open_input(name)
+        copy = self._folder / hashlib.sha256(f"{self.url}/{name} {file.sha256}".encode()).hexdigest()
+        for _ in range(_ATTEMPTS):
+            with self._locked(copy.name):
+                found = _opened(copy, file)
+                if found is not None:
+                    return found
+                self._fetch(file, copy)
+                made = _opened(copy, file)  # before room is made: what is open stays readable
+            if made is not None:
+                self._make_room()
+                return made
+        return self._store.open_input(name)
+
+    def _fetch(self, file: DataFile, copy: Path) -> None:
+        """Make the copy, whole and on the disk before it has its name."""
+        partial = copy.with_name(f".{copy.name}.{uuid.uuid4().hex}.part")
+        digest = hashlib.sha256()
+        try:
+            with self._store.open_input(file.path) as source, partial.open("xb") as target:
+                while chunk := source.read(8 * MB):
+                    digest.update(chunk)
+                    target.write(chunk)
+                target.flush()
+                os.fsync(target.fileno())
+            if digest.hexdigest() != file.sha256:
+                raise DatasetError(f"{self.path(file.path)} has SHA-256 {digest.hexdigest()}, the manifest says {file.sha256}; the file "
+                                   "changed after the version was committed. Restore it, or prepare a new version.")
+            partial.replace(copy)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _make_room(self) -> None:
+        """Remove copies, the longest unused first, until the rest is within the limit; and what killed processes left."""
+        with self._locked("room"):
+            copies, oldest = [], time.time() - ABANDONED_S
+            for entry in os.scandir(self._folder):
+                try:
+                    facts = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:  # another rank has finished a copy, which had another name until then
+                    continue
+                if _PARTIAL.fullmatch(entry.name) and facts.st_mtime < oldest:
+                    Path(entry.path).unlink(missing_ok=True)
+                elif _COPY.fullmatch(entry.name):
+                    copies.append((facts.st_mtime, facts.st_size, entry.path))
+            held = sum(size for _, size, _ in copies)
+            for _, size, path in sorted(copies):
+                if held <= self._limit:
+                    return
+                Path(path).unlink(missing_ok=True)
+                held -= size
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        with (self._folder / f".{name[:16]}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _opened(copy: Path, file: DataFile) -> pa.NativeFile | None:
+    """Open a copy and note that it was used; None if it is not there, or not whole."""
+    with suppress(FileNotFoundError):  # it may go between the two
+        os.utime(copy)
+        opened = pa.OSFile(str(copy))
+        if opened.size() == file.bytes:
+            return opened
+        opened.close()
+    return None

@@ -1,0 +1,160 @@
+"""One rank's lanes, and the reading of their windows in the order in which the steps will need them.
+
+    windows of all owned lanes, by the first step that takes a row of each
+      -> a few row groups are on their way in reader threads at any time
+      -> kept in memory up to the rank's budget, beyond it in a file on local disk
+      -> lane.take(step) gives the lane's rows of a step, and lets go of what is used up
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from sparkring.errors import StorageError
+from sparkring.pipelines.data.loading.assemble import Piece
+from sparkring.pipelines.data.loading.blocks import Block
+from sparkring.pipelines.data.loading.reader import SplitReader
+from sparkring.pipelines.data.order.row_order import EpochOrder, Window
+
+Blocks = dict[str, Block]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The rows of a window, wherever they are kept."""
+
+    blocks: Blocks
+    held: int
+    """Bytes that they take of the budget."""
+
+
+class Budget:
+    """Bytes of decoded rows that a rank may keep; beyond them blocks go to disk."""
+
+    def __init__(self, limit_bytes: float, folder: Path | None) -> None:
+        self._limit, self._folder = limit_bytes, folder
+        self._held = 0
+        self._guard = threading.Lock()
+
+    def admit(self, blocks: Blocks) -> Kept:
+        """Keep these rows: in memory if they fit."""
+        size = sum(block.nbytes for block in blocks.values())
+        with self._guard:
+            if self._held + size <= self._limit:
+                self._held += size
+                return Kept(blocks, size)
+        return Kept({name: block.spill(self._folder) for name, block in blocks.items()}, 0)
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more would stay in memory."""
+        with self._guard:
+            return self._held + size <= self._limit
+
+    def release(self, kept: Kept) -> None:
+        """These rows are used up."""
+        with self._guard:
+            self._held -= kept.held
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadAheadConfig:
+    """How far and how patiently to read ahead."""
+
+    batch_rows: int
+    """Rows of a step over all ranks."""
+    threads: int
+    windows: int
+    """Windows on their way at a time, in any case; up to one a lane where memory has room for them. Lanes use up their windows at
+    about the same time: readers that went on only then would keep the steps waiting, and rest in between."""
+    deadline_s: float
+    """Seconds that one row group may take to arrive."""
+
+
+class Lane:
+    """One lane's open windows and how far it has been read out."""
+
+    def __init__(self, order: EpochOrder, lane: int, first_step: int, batch_rows: int, budget: Budget) -> None:
+        self._order, self._batch_rows, self._budget = order, batch_rows, budget
+        self.lane = lane
+        self.offset = order.lane_slice(lane, first_step, batch_rows)[0]
+        self._open: deque[tuple[Window, Kept]] = deque()
+
+    def windows(self) -> Iterator[Window]:
+        """The windows still to come."""
+        return self._order.windows(self.lane, self.offset)
+
+    def put(self, window: Window, kept: Kept) -> None:
+        """Take in a window that was read."""
+        self._open.append((window, kept))
+
+    def take(self, step: int) -> Iterator[Piece]:
+        """Yield this lane's rows of ``step``; a window that is used up is let go."""
+        _, end = self._order.lane_slice(self.lane, step, self._batch_rows)
+        while self.offset < end:
+            window, kept = self._open[0]
+            stop = min(end, window.first + window.rows)
+            yield {name: block.take(self.offset - window.first, stop - window.first) for name, block in kept.blocks.items()}
+            self.offset = stop
+            if stop == window.first + window.rows:
+                self._open.popleft()
+                self._budget.release(kept)
+
+
+class ReadAhead:
+    """Reads the lanes' windows, a few ahead of the step that runs."""
+
+    def __init__(self, reader: SplitReader, order: EpochOrder, lanes: list[Lane], config: ReadAheadConfig, budget: Budget) -> None:
+        self._reader, self._order, self._config, self._budget = reader, order, config, budget
+        self._lanes = {lane.lane: lane for lane in lanes}
+        self._window_bytes = reader.window_bytes()
+        self._plan = heapq.merge(*(self._keyed(lane) for lane in lanes), key=lambda item: item[0])
+        self._coming: deque[tuple[int, Window, Future[Kept]]] = deque()
+        self._pool = ThreadPoolExecutor(config.threads, thread_name_prefix="sparkring-reader")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._pool.shutdown(wait=kind is None, cancel_futures=True)  # a read that hangs must not hold back the error that says so
+
+    def deliver(self, step: int) -> None:
+        """Hand every window that ``step`` needs to its lane, and keep some more on their way."""
+        self._request()
+        while self._coming and self._coming[0][0] <= step:
+            _, window, future = self._coming.popleft()
+            self._request()
+            self._lanes[window.lane].put(window, self._result(window, future))
+
+    def _keyed(self, lane: Lane) -> Iterator[tuple[int, Window]]:
+        return ((self._order.needed_at(window, self._config.batch_rows), window) for window in lane.windows())
+
+    def _request(self) -> None:
+        while len(self._coming) < self._config.windows or self._may_read_more():
+            item = next(self._plan, None)
+            if item is None:
+                return
+            self._coming.append((*item, self._pool.submit(self._read, item[1])))
+
+    def _may_read_more(self) -> bool:
+        """Whether all windows that are on their way, and one more, would stay in memory."""
+        reading = sum(not future.done() for _, _, future in self._coming)
+        return len(self._coming) < len(self._lanes) and self._budget.has_room((reading + 1) * self._window_bytes)
+
+    def _read(self, window: Window) -> Kept:
+        return self._budget.admit(self._reader.read(window.group, window.start, window.stop, self._order.shuffle(window)))
+
+    def _result(self, window: Window, future: Future[Kept]) -> Kept:
+        try:
+            return future.result(timeout=self._config.deadline_s)
+        except FutureTimeout:
+            file, index = self._reader.place(window.group)
+            raise StorageError(f"row group {index} of {file.path} did not arrive within {self._config.deadline_s:g} s; "
+                               "check the storage, or raise train.ring.deadline_s.") from None

@@ -1,0 +1,45 @@
+"""From a URL to its store.
+
+    path, file:///path      local or mounted folders      local.py
+    s3://bucket/prefix      S3 and what speaks its API    s3.py
+    hdfs://host:port/path   HDFS, over WebHDFS            hdfs.py
+    gs://, abfs://, ...     all else that fsspec knows    fsspec.py
+
+docs/stores.md says what each of them does to keep its promise. Each kind is imported when it is opened: its client library may be absent.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlparse
+
+from sparkring.pipelines.data.stores.base import Store, local_path
+
+
+def open_store(url: str, *, one_writer: bool = False) -> Store:
+    """Open the folder at ``url``: a plain path or a URL of one of the schemes above.
+
+    Opening looks nothing up: whether a bucket or a name node answers shows at the first act.
+
+    Args:
+        url: Path or URL.
+        one_writer: Nobody else commits there, so that a store may which could not refuse a second writer.
+    Raises:
+        ConfigError: the scheme is not served, or the URL lacks something.
+        EnvironmentProblem: the client library of that scheme is not installed.
+    """
+    parsed = urlparse(url)
+    if parsed.scheme in ("", "file"):
+        from sparkring.pipelines.data.stores.local import LocalStore
+
+        return LocalStore(local_path(url))
+    if parsed.scheme in ("s3", "s3a"):
+        from sparkring.pipelines.data.stores.s3 import S3Store
+
+        return S3Store(url)
+    if parsed.scheme == "hdfs":
+        from sparkring.pipelines.data.stores.hdfs import HdfsStore
+
+        return HdfsStore(url)
+    from sparkring.pipelines.data.stores.fsspec import FsspecStore
+
+    return FsspecStore(url, one_writer=one_writer)

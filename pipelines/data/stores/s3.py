@@ -1,0 +1,219 @@
+"""A store in an S3 bucket, or on a server that speaks S3's API.
+
+The commit is a conditional PUT (``If-None-Match: *``): the server makes the object if there is none of that key, and
+answers 412 otherwise. A server that does not know the condition would overwrite without a word, so before its first commit
+a store sees on an object of its own that a second PUT is refused.
+
+Endpoint, region and credentials come from the places that AWS's own tools look in (environment, ``~/.aws``, the machine's
+role); none of them is taken from a URL or written anywhere. Large files are read by Arrow's S3 client, outside Python's
+lock; all else goes through boto3.
+
+Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import pyarrow as pa
+from pyarrow import fs
+
+from sparkring.errors import CommitConflict, ConfigError, EnvironmentProblem, StorageError
+from sparkring.pipelines.data.stores.base import Entry, require_inside, require_not_all
+from sparkring.pipelines.data.stores.lease import lease
+from sparkring.pipelines.data.stores.pieces import Pieces, PiecesFile
+
+try:
+    import boto3
+    from boto3.exceptions import S3UploadFailedError
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
+except ImportError:
+    raise EnvironmentProblem("s3: addresses need boto3, which is not installed; pip install 'sparkring[s3]'.") from None
+
+CONNECT_S, READ_S, ATTEMPTS = 10.0, 60.0, 5
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_MISSING = {"NoSuchKey", "404"}
+_TAKEN = 412
+_BUSY = 409
+"""Another conditional PUT of the same key is under way; the answer asks to try again."""
+
+
+class S3Store:
+    """The objects of a bucket whose keys begin with a prefix."""
+
+    def __init__(self, url: str) -> None:
+        self.bucket, _, prefix = url.partition("://")[2].partition("/")
+        self.prefix = prefix.strip("/")
+        if not _BUCKET.fullmatch(self.bucket):  # not repeated in the message: there may be a key before an @
+            raise ConfigError("an S3 address is s3://bucket/prefix, without credentials or port; an endpoint is set by AWS_ENDPOINT_URL, "
+                              "credentials as for AWS's own tools.")
+        self.url = f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+        self._client: Any = boto3.client("s3", config=Config(
+            connect_timeout=CONNECT_S, read_timeout=READ_S, retries={"mode": "standard", "max_attempts": ATTEMPTS}))
+        self._conditional = False
+
+    def path(self, name: str) -> str:
+        """``s3a://bucket/prefix/name``, the scheme that Hadoop's client has for it."""
+        return f"s3a://{self.bucket}/{self._key(name)}"
+
+    def open_input(self, name: str) -> pa.NativeFile:
+        """Open the object; each read is a ranged GET."""
+        return self._arrow.open_input_file(f"{self.bucket}/{self._key(name)}")
+
+    def read(self, name: str) -> bytes:
+        """The bytes of ``name``."""
+        with self._explained(name):
+            data: bytes = self._client.get_object(Bucket=self.bucket, Key=self._key(name))["Body"].read()
+        return data
+
+    def size(self, name: str) -> int | None:
+        """Bytes of the object; None if there is none."""
+        head = self._head(name)
+        return None if head is None else int(head["ContentLength"])
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the objects directly inside ``folder``, sorted."""
+        below = self._below(folder)
+        with self._explained(folder):
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=below, Delimiter="/")
+            keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
+        return sorted(key.removeprefix(below) for key in keys if key != below)
+
+    def tree(self, folder: str) -> Iterator[Entry]:
+        """All objects below ``folder``, a thousand a request. An object whose key ends in / stands for a folder, as some tools have it."""
+        below = self._below(folder)
+        with self._explained(folder):
+            for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=below):
+                for item in page.get("Contents", ()):
+                    name = item["Key"].removeprefix(self.prefix).strip("/")
+                    if item["Key"] != below:
+                        yield Entry(name, item["Size"], item["LastModified"].timestamp(), item["Key"].endswith("/"))
+
+    def check_commits(self) -> None:
+        """See that this server refuses a second conditional PUT."""
+        if not self._conditional:
+            self._require_conditions("commit")
+
+    def put_if_absent(self, name: str, data: bytes) -> None:
+        """One conditional PUT."""
+        if not self._conditional:
+            self._require_conditions(name)
+        if not self._put_new(name, data):
+            raise CommitConflict(f"{self.url}/{name} was committed by another writer first; nothing was changed. Read it and try again.")
+
+    def put(self, name: str, data: bytes) -> None:
+        """One PUT: readers see the old object or the new one."""
+        with self._explained(name):
+            self._client.put_object(Bucket=self.bucket, Key=self._key(name), Body=data)
+
+    def put_pieces(self, name: str, pieces: Pieces) -> None:
+        """One PUT, or parts that become an object when the last has arrived: one PUT takes 5 GB at most."""
+        with self._explained(name):
+            self._client.upload_fileobj(PiecesFile(pieces), self.bucket, self._key(name))
+
+    def upload(self, source: Path, name: str) -> None:
+        """One PUT, or parts that become an object when the last has arrived."""
+        with self._explained(name):
+            self._client.upload_file(str(source), self.bucket, self._key(name))
+
+    def move(self, source: str, target: str) -> None:
+        """Copy on the server, then delete."""
+        with self._explained(source):
+            self._client.copy({"Bucket": self.bucket, "Key": self._key(source)}, self.bucket, self._key(target))
+            self._client.delete_object(Bucket=self.bucket, Key=self._key(source))
+
+    def delete(self, name: str) -> None:
+        """Delete the object of that name and all below it, a thousand a request."""
+        require_not_all(name, self.url)
+        with self._explained(name):
+            self._client.delete_object(Bucket=self.bucket, Key=self._key(name))
+            for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self._below(name)):
+                keys = [{"Key": item["Key"]} for item in page.get("Contents", ())]
+                if keys:
+                    answer = self._client.delete_objects(Bucket=self.bucket, Delete={"Objects": keys, "Quiet": True})
+                    for error in answer.get("Errors", ()):
+                        raise StorageError(f"s3://{self.bucket}/{error['Key']} was not deleted: {error.get('Message')}; run it again.")
+
+    def lock(self, name: str, *, busy: str, lost: Callable[[], None] = lambda: None) -> AbstractContextManager[None]:
+        """Hold a lease: S3 frees nothing by itself when a process dies."""
+        return lease(self, name, busy=busy, lost=lost)
+
+    @cached_property
+    def _arrow(self) -> fs.S3FileSystem:
+        """Arrow's client, at the endpoint that boto3 found; credentials it finds by itself, in the same places."""
+        endpoint = urlparse(self._client.meta.endpoint_url)
+        aws = (endpoint.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
+        return fs.S3FileSystem(region=self._client.meta.region_name, connect_timeout=CONNECT_S, request_timeout=READ_S,
+                               **({} if aws else {"endpoint_override": endpoint.netloc, "scheme": endpoint.scheme}))
+
+    def _key(self, name: str) -> str:
+        return f"{self.prefix}/{require_inside(name, self.url)}".strip("/")
+
+    def _below(self, folder: str) -> str:
+        key = self._key(folder)
+        return f"{key}/" if key else ""
+
+    def _head(self, name: str) -> dict[str, Any] | None:
+        try:
+            with self._explained(name):
+                head: dict[str, Any] = self._client.head_object(Bucket=self.bucket, Key=self._key(name))
+        except FileNotFoundError:
+            return None
+        return head
+
+    def _put_new(self, name: str, data: bytes) -> bool:
+        """PUT if there is none; False if there is one that another writer put.
+
+        boto3 repeats a request whose answer was lost, and then finds its own object there. So each object carries the name
+        of its writer, and an object that carries ours is ours.
+        """
+        writer = uuid.uuid4().hex
+        for _ in range(ATTEMPTS):
+            try:
+                with self._explained(name):
+                    self._client.put_object(Bucket=self.bucket, Key=self._key(name), Body=data, IfNoneMatch="*",
+                                            Metadata={"writer": writer})
+                return True
+            except StorageError as error:
+                status = _status(error.__cause__)
+                if status == _TAKEN:
+                    head = self._head(name)
+                    return head is not None and head["Metadata"].get("writer") == writer
+                if status != _BUSY:
+                    raise
+        raise StorageError(f"{self.url}/{name}: {ATTEMPTS} attempts met other writers of the same name; read what is there and try again.")
+
+    def _require_conditions(self, name: str) -> None:
+        """See that this server refuses a second PUT."""
+        probe = f"{name}.{uuid.uuid4().hex}.probe"
+        try:
+            refuses = self._put_new(probe, b"") and not self._put_new(probe, b"")
+        finally:
+            self.delete(probe)
+        if not refuses:
+            raise EnvironmentProblem(f"the S3 server of {self.url} does not keep If-None-Match: two writers could both commit; "
+                                     "use a server that has conditional writes (AWS S3, MinIO, Ceph and others in a recent release).")
+        self._conditional = True
+
+    @contextmanager
+    def _explained(self, name: str) -> Iterator[None]:
+        """Name the address in every error of the client."""
+        try:
+            yield
+        except (ClientError, BotoCoreError, S3UploadFailedError) as error:
+            if isinstance(error, ClientError) and error.response["Error"]["Code"] in _MISSING:
+                raise FileNotFoundError(f"{self.url}/{name} is not there") from None
+            raise StorageError(f"{self.url}/{name}: {error}; see that the bucket is there, and that endpoint and credentials "
+                               "(AWS_ENDPOINT_URL, AWS_PROFILE, AWS_ACCESS_KEY_ID, ...) are the right ones.") from error
+
+
+def _status(error: BaseException | None) -> int | None:
+    return error.response["ResponseMetadata"]["HTTPStatusCode"] if isinstance(error, ClientError) else None

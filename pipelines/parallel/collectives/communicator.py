@@ -1,0 +1,231 @@
+"""A rank's one door to Horovod for everything but gradients: start, agree, gather, broadcast, stop.
+
+Every operation is named by the caller: unnamed ones are numbered a process, and ranks with different histories would
+never match. Bytes travel as tensors; nothing that arrives is unpickled. Ranks of one host that sum gradients in shared memory say
+all else there, too: see ``memory_exchange``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from types import TracebackType
+from typing import Self
+
+import horovod.torch as hvd
+import torch
+from horovod.common.exceptions import HorovodInternalError
+from torch import Tensor
+
+from sparkring.errors import DeadlinePassed, RingEnded, RingError
+from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.parallel.mesh import Ranks, process_sets
+from sparkring.pipelines.parallel.shared_memory.exchange import MemoryExchange, open_exchange
+
+POLL_S = 0.0002
+RING_CYCLE_MS = 5
+"""Horovod's cycle where gradients pass through it."""
+IDLE_CYCLE_MS = 100
+"""Horovod's cycle where they do not. At each cycle its threads wake and talk to each other, on cores that compute: with a
+rank a core, 5 ms cost a 0.17 s step 8 to 20 % (docs/log.md). Ranks that sleep so long speak through memory."""
+HOP_CYCLE_MS = 1
+"""Horovod's cycle where messages between stages pass through it: each of them waits for one."""
+FUSION_BYTES = 0
+"""How much Horovod sums as one tensor of what is ready at once: each bucket by itself. The order of a sum depends on the place in what
+is summed, so with Horovod's 128 MB the bits of a gradient depend on which buckets happened to meet; and messages would wait longer."""
+PIECE_BYTES = 1 << 30
+"""How much one operation moves: Horovod counts elements in int32, and bytes are elements."""
+
+
+class Communicator:
+    """Horovod, started for one rank. Use as a context manager; leaving it normally waits for the others."""
+
+    def __init__(self, context: RankContext, *, extra_sets: Iterable[Ranks] = (), hops: bool = False) -> None:
+        """Join the ring.
+
+        Args:
+            context: This rank's place in it.
+            extra_sets: Process sets beside those that the hosts ask for, the same on every rank, in any order.
+            hops: Whether messages between stages will pass through Horovod: its cycle is short then.
+        Raises:
+            RingError: Horovod counts other ranks than the launcher did.
+        """
+        self.context = context
+        self._openings = count()
+        self._sets: dict[Ranks, hvd.ProcessSet] = {
+            ranks: hvd.ProcessSet(list(ranks)) for ranks in _canonical((*process_sets(context.hosts), *extra_sets), context.size)}
+        if hops:
+            os.environ.setdefault("HOROVOD_CYCLE_TIME", str(HOP_CYCLE_MS))
+        os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(FUSION_BYTES))
+        os.environ.setdefault("HOROVOD_CYCLE_TIME", str(IDLE_CYCLE_MS if context.sums_in_memory else RING_CYCLE_MS))
+        hvd.init(process_sets=list(self._sets.values()))
+        if (hvd.rank(), hvd.size()) != (context.rank, context.size):
+            raise RingError(f"Horovod says rank {hvd.rank()} of {hvd.size()}, the launcher said {context.rank} of {context.size}; "
+                            "unset HOROVOD_RANK and HOROVOD_SIZE in the executors' environment.")
+        self._exchange: MemoryExchange | None = None  # until it is open, ranks agree by Horovod
+        self._exchange = open_exchange(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.barrier("close")  # a rank that leaves while others still work would tear down their ring
+            hvd.shutdown()
+
+    def knows(self, ranks: Ranks) -> bool:
+        """Whether these ranks have a process set."""
+        return len(ranks) == self.context.size or ranks in self._sets
+
+    def process_set(self, ranks: Ranks) -> hvd.ProcessSet:
+        """The process set of ``ranks``: one that the mesh listed, or the global one."""
+        return hvd.global_process_set if len(ranks) == self.context.size else self._sets[ranks]
+
+    def opening(self) -> int:
+        """A number for what is opened now, by all ranks in the same order: it keeps names apart from those of what was open before."""
+        return next(self._openings)
+
+    def sum(self, tensor: Tensor, *, name: str) -> Tensor:
+        """Elementwise sum over all ranks, as a new tensor on the CPU; int64 wraps around."""
+        if self._exchange is not None:
+            total, *others = (part.view(tensor.shape) for part in self._shown(tensor.cpu(), name, None))
+            for other in others:
+                total += other
+            return total
+        with ring_needed(name):
+            handle = hvd.allreduce_async(tensor.cpu(), name=name, op=hvd.Sum)
+        return self._finish(handle, name)
+
+    def gather(self, tensor: Tensor, *, name: str, deadline_s: float | None = None) -> Tensor:
+        """All ranks' tensors, one after the other along the first axis; their lengths may differ, 0 included."""
+        if self._exchange is not None:
+            return torch.cat([part.view(-1, *tensor.shape[1:]) for part in self._shown(tensor.cpu(), name, deadline_s)])
+        return self._gather_by_horovod(tensor, name, deadline_s)
+
+    def gather_bytes(self, data: bytes, *, name: str) -> list[bytes]:
+        """All ranks' ``data``, by rank; any may be empty."""
+        if self._exchange is not None:
+            return [part.numpy().tobytes() for part in self._shown(_flat(data), name, None)]
+        return self.gather_bytes_beside(data, name=name, deadline_s=self.context.deadline_s)
+
+    def gather_bytes_beside(self, data: bytes, *, name: str, deadline_s: float) -> list[bytes]:
+        """As ``gather_bytes``, for a thread beside the one that trains: Horovod tells by name what each of them says."""
+        sizes = self._gather_by_horovod(torch.tensor([len(data)]), f"{name}.sizes", deadline_s).tolist()
+        share = max(1, PIECE_BYTES // self.context.size)
+        parts: list[list[bytes]] = [[] for _ in sizes]
+        for start in range(0, max(sizes), share):
+            everything = self._gather_by_horovod(_flat(data[start:start + share]), f"{name}.{start}", deadline_s)
+            pieces = everything.split([min(max(size - start, 0), share) for size in sizes])
+            for part, piece in zip(parts, pieces, strict=True):
+                part.append(piece.numpy().tobytes())
+        return [b"".join(part) for part in parts]
+
+    def broadcast_bytes(self, data: bytes, *, name: str) -> bytes:
+        """Rank 0's ``data``, on every rank; what the others pass is not looked at."""
+        if self._exchange is not None:
+            return self._shown(_flat(data if self.context.rank == 0 else b""), name, None)[0].numpy().tobytes()
+        length = int(self._broadcast(torch.tensor([len(data)], dtype=torch.int64), name=f"{name}.length")[0])
+        pieces = []
+        for start in range(0, length, PIECE_BYTES):
+            end = min(start + PIECE_BYTES, length)
+            piece = _flat(data[start:end]) if self.context.rank == 0 else torch.empty(end - start, dtype=torch.uint8)
+            pieces.append(self._broadcast(piece, name=f"{name}.{start}").numpy().tobytes())
+        return b"".join(pieces)
+
+    def require_equal(self, data: bytes, *, what: str) -> str:
+        """Check that all ranks hold the same bytes; returns their SHA-256.
+
+        Raises:
+            RingError: some ranks differ; they are named, on every rank.
+        """
+        digest = hashlib.sha256(data).digest()
+        digests = self.gather(torch.frombuffer(bytearray(digest), dtype=torch.uint8)[None], name=f"equal.{what}")
+        other = [rank for rank in range(self.context.size) if digests[rank].numpy().tobytes() != digests[0].numpy().tobytes()]
+        if other:
+            raise RingError(f"{what} of ranks {other} differs from rank 0's; all ranks must hold the same bytes. "
+                            "Check that all executors run the same versions of torch and sparkring.")
+        return digest.hex()
+
+    def agree(self, *, mine: bool, name: str) -> bool:
+        """Whether every rank says yes."""
+        return int(self.sum(torch.tensor([int(mine)]), name=name)[0]) == self.context.size
+
+    def barrier(self, name: str) -> None:
+        """Wait until every rank is here."""
+        self.sum(torch.zeros(1), name=f"barrier.{name}")
+
+    def _shown(self, tensor: Tensor, name: str, deadline_s: float | None) -> list[Tensor]:
+        """All ranks' tensors of this one's type, flat, by rank; through memory."""
+        assert self._exchange is not None
+        mine = tensor.contiguous().view(-1).view(torch.uint8)
+        parts = self._exchange.gather(mine, name, deadline_s=deadline_s or self.context.deadline_s)
+        return [part.view(tensor.dtype) for part in parts]
+
+    def _gather_by_horovod(self, tensor: Tensor, name: str, deadline_s: float | None) -> Tensor:
+        with ring_needed(name):
+            handle = hvd.allgather_async(tensor.cpu().contiguous(), name=name)
+        return self._finish(handle, name, deadline_s)
+
+    def _broadcast(self, tensor: Tensor, *, name: str) -> Tensor:
+        with ring_needed(name):
+            handle = hvd.broadcast_async(tensor, root_rank=0, name=name)
+        return self._finish(handle, name)
+
+    def _finish(self, handle: int, name: str, deadline_s: float | None = None) -> Tensor:
+        (result,) = results_of([handle], what=name, deadline_s=deadline_s or self.context.deadline_s)
+        return result
+
+
+def _canonical(sets: Iterable[Ranks], size: int) -> list[Ranks]:
+    """The sets as Horovod wants them on every rank: ascending, once each, without single ranks and without the whole ring."""
+    return sorted({tuple(sorted(ranks)) for ranks in sets if 1 < len(ranks) < size})
+
+
+def _flat(data: bytes) -> Tensor:
+    """Bytes as a tensor with memory of its own."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
+def await_handles(handles: Sequence[int], *, what: str, deadline_s: float) -> None:
+    """Wait until Horovod has finished ``handles``: sleeping, not spinning as ``synchronize`` does, and not for ever.
+
+    Raises:
+        DeadlinePassed: some are not done after ``deadline_s`` seconds. Horovod's own stall check does not work under Gloo.
+    """
+    until = time.monotonic() + deadline_s
+    while not all(hvd.poll(handle) for handle in handles):
+        if time.monotonic() > until:
+            raise DeadlinePassed(f"{what}: other ranks did not join within {deadline_s:g} s; "
+                                 "see the other ranks' last lines, or raise train.ring.deadline_s if they are only slow.")
+        time.sleep(POLL_S)
+
+
+def results_of(handles: Sequence[int], *, what: str, deadline_s: float) -> list[Tensor]:
+    """Wait for operations of Horovod, and return what they gave.
+
+    Raises:
+        DeadlinePassed: some are not done after ``deadline_s`` seconds.
+        RingEnded: another rank raised, died or left.
+    """
+    await_handles(handles, what=what, deadline_s=deadline_s)
+    with ring_needed(what):
+        return [hvd.synchronize(handle) for handle in handles]
+
+
+@contextmanager
+def ring_needed(what: str) -> Iterator[None]:
+    """Tell of Horovod's end while the block runs as RingEnded, which names what this rank wanted."""
+    try:
+        yield
+    except HorovodInternalError as error:
+        raise RingEnded(what, cause=first_sentence(error)) from None
+
+
+def first_sentence(error: Exception) -> str:
+    """Of what Horovod says."""
+    text = str(error).strip()
+    return text.splitlines()[0].split(". ")[0][:200] if text else type(error).__name__

@@ -1,0 +1,78 @@
+"""Summing flat buffers over ranks: the interface, and the choice of how.
+
+Two ways, one result: ``HostReducer`` (shared memory inside a host, the ring between the hosts' leaders) where ranks
+share hosts, else ``RingReducer`` (Horovod's ring over all ranks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.host import HostReducer
+from sparkring.pipelines.parallel.collectives.ring import RingReducer
+from sparkring.pipelines.parallel.mesh import Ranks, leaders, leaders_of
+from sparkring.pipelines.parallel.shared_memory.neighbours import Neighbours, myself
+from sparkring.pipelines.parallel.shared_memory.segment import NOT_NEEDED, open_segments
+
+
+class Reducer(Protocol):
+    """Sums buffers that it owns over all ranks. A round: fill, ``ready`` each buffer in any order, ``finish``."""
+
+    description: str
+    """How it sums, for events and reports."""
+
+    @property
+    def buffers(self) -> Sequence[Tensor]:
+        """Flat tensors that the caller fills; after ``finish`` they hold the sums."""
+        ...
+
+    def ready(self, index: int) -> None:
+        """This rank's values of buffer ``index`` are in; summing may begin. Does not wait."""
+        ...
+
+    def finish(self) -> None:
+        """Wait until every buffer holds its sum; DeadlinePassed if a rank does not come, RingEnded if one has ended."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds; the buffers must not be used any more."""
+        ...
+
+
+class OpenReducer(Protocol):
+    """A way to open a reducer; ``open_reducer`` is the one that training uses."""
+
+    def __call__(self, communicator: Communicator, sizes: Sequence[int], dtype: torch.dtype, *, device: torch.device,
+                 group: Ranks = ()) -> Reducer:
+        """See ``open_reducer``."""
+        ...
+
+
+def open_reducer(communicator: Communicator, sizes: Sequence[int], dtype: torch.dtype, *, device: torch.device,
+                 group: Ranks = ()) -> Reducer:
+    """Open the best reducer that all ranks can use; every rank of the ring calls this at the same point, each with its group.
+
+    Args:
+        communicator: The joined ring; it has the process sets of the group and of its leaders.
+        sizes: Elements of each buffer; the same on all ranks of a group.
+        dtype: float32 or float64.
+        device: Where the buffers live. On a GPU the ring (NCCL) sums inside and between hosts.
+        group: Ranks that sum together, this one among them, ascending; default all.
+    """
+    context = communicator.context
+    group = group or tuple(range(context.size))
+    ring = leaders_of(group, context.hosts)
+    hosts_are_shared = len(leaders(context.hosts)) < context.size
+    if context.shared_memory and hosts_are_shared and device.type == "cpu":
+        local, serves = tuple(rank for rank in group if rank in context.local_ranks), len(ring) < len(group)
+        told = communicator.gather(torch.tensor([myself()]), name="reducer.processes").tolist()
+        neighbours = Neighbours({rank: told[rank] for rank in local})
+        segments = open_segments(communicator, sizes if serves else NOT_NEEDED, dtype, ranks=local)
+        if segments is not None and serves and (len(ring) == 1 or communicator.knows(ring)):
+            return HostReducer(communicator, segments, ring, neighbours)
+    return RingReducer(communicator, [torch.zeros(size, dtype=dtype, device=device) for size in sizes], group)

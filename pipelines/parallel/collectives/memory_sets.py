@@ -1,0 +1,63 @@
+"""Summing over a set whose ranks share a host, through memory that all of them map: no cycle of Horovod's to wait for.
+
+Each rank shows its chunk to the others and sums what all have shown, in the order of ranks, so all get the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.sets import HorovodSetReducer, SetReducer
+from sparkring.pipelines.parallel.mesh import Ranks
+from sparkring.pipelines.parallel.shared_memory.rounds import BUFFERS, PIECE_BYTES, MemoryRounds
+from sparkring.pipelines.parallel.shared_memory.segment import NOT_NEEDED, Segment, open_segments
+
+
+class MemorySetReducer:
+    """Shared memory inside one host."""
+
+    def __init__(self, segments: Sequence[Segment], place: int, *, deadline_s: float) -> None:
+        """Take the set's segments in the order of ranks, each with the buffers of ``memory_rounds``; returns when all have come."""
+        self.size, self.place = len(segments), place
+        self._rounds = MemoryRounds(segments, place, deadline_s=deadline_s)
+        self._rounds.know_each_other()
+
+    def sum_(self, tensor: Tensor, name: str) -> None:
+        """Sum chunk by chunk; the name is for the error only, as order alone tells sums apart here."""
+        flat = tensor.view(-1)
+        step = PIECE_BYTES // tensor.dtype.itemsize
+        for start in range(0, len(flat), step):
+            self._sum_chunk(flat[start:start + step], name)
+
+    def _sum_chunk(self, chunk: Tensor, name: str) -> None:
+        piece = chunk.view(torch.uint8)
+        parts = [buffer[:len(piece)].view(chunk.dtype) for buffer in self._rounds.turn(piece, name)]
+        if chunk.dtype.is_floating_point and chunk.dtype.itemsize < 4:
+            chunk.copy_(torch.stack([part.float() for part in parts]).sum(dim=0))
+            return
+        torch.add(parts[0], parts[1], out=chunk)
+        for part in parts[2:]:
+            chunk.add_(part)
+
+
+def open_set_reducer(communicator: Communicator, ranks: Ranks) -> SetReducer:
+    """The best reducer that a set can use; every rank of the ring calls this at the same point, each with its own set.
+
+    Args:
+        communicator: The joined ring, with the set's process set.
+        ranks: The set, ascending, this rank among them; it may be alone.
+    Returns:
+        One through memory where the set's ranks share a host and can map it, else one by Horovod.
+    """
+    context = communicator.context
+    if context.shared_memory and context.device == "cpu":
+        local = tuple(rank for rank in ranks if rank in context.local_ranks)
+        serves = len(local) == len(ranks) > 1
+        segments = open_segments(communicator, BUFFERS if serves else NOT_NEEDED, torch.uint8, ranks=local)
+        if segments is not None and serves:
+            return MemorySetReducer(segments, ranks.index(context.rank), deadline_s=context.deadline_s)
+    return HorovodSetReducer(communicator, ranks)

@@ -1,0 +1,5 @@
+"""One module a schedule: GPipe, 1F1B, interleaved 1F1B, zero bubble. Pure.
+
+May import: pipelines/parallel/schedules.
+Not here: costs that are measured.
+"""

@@ -1,0 +1,48 @@
+"""All generators by the name that a config gives, behind one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from sparkring.errors import ConfigError, nearest
+from sparkring.pipelines.parallel.schedules.costs import Costs
+from sparkring.pipelines.parallel.schedules.generators.gpipe import gpipe
+from sparkring.pipelines.parallel.schedules.generators.interleaved import interleaved
+from sparkring.pipelines.parallel.schedules.generators.one_f_one_b import one_f_one_b
+from sparkring.pipelines.parallel.schedules.generators.zero_bubble import zero_bubble
+from sparkring.pipelines.parallel.schedules.schedule import Schedule
+from sparkring.pipelines.parallel.schedules.transfers import with_transfers
+
+ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
+SCHEDULE_NAMES: tuple[ScheduleName, ...] = get_args(ScheduleName)
+
+
+def build_schedule(name: str, replicas: Sequence[int], micro_batches: int, *, chunks_per_stage: int = 1,
+                   costs: Costs | None = None) -> Schedule:
+    """The complete lists of schedule ``name``, transfers and all.
+
+    Args:
+        name: One of ``SCHEDULE_NAMES``.
+        replicas: Replicas of each stage.
+        micro_batches: Of the step, over all replicas.
+        chunks_per_stage: More than 1 for ``interleaved`` alone.
+        costs: What the lists may be fitted to; every rank of a run must give the same.
+    Raises:
+        ConfigError: Another name, or a shape that the schedule does not allow.
+    """
+    if name != "interleaved" and chunks_per_stage != 1:
+        raise ConfigError(f"schedule {name} with {chunks_per_stage} chunks a stage; only interleaved has several. "
+                          "Take that, or 1 chunk a stage.")
+    match name:
+        case "gpipe":
+            lists = gpipe(replicas, micro_batches)
+        case "1f1b":
+            lists = one_f_one_b(replicas, micro_batches, costs=costs)
+        case "interleaved":
+            lists = interleaved(replicas, micro_batches, chunks_per_stage=chunks_per_stage)
+        case "zero_bubble":
+            lists = zero_bubble(replicas, micro_batches, costs=costs)
+        case _:
+            raise ConfigError(f"no schedule is called {name!r}{nearest(name, SCHEDULE_NAMES)}; take one of {', '.join(SCHEDULE_NAMES)}.")
+    return with_transfers(lists)

@@ -1,0 +1,5 @@
+"""Memory that the ranks of one host share: segments, buffers, and rounds of exchange.
+
+May import: pipelines/parallel.
+Not here: sums (collectives), messages (transports).
+"""

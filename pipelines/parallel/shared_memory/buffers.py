@@ -1,0 +1,113 @@
+"""Buffers that one rank fills and another of the same host empties, passed as file descriptors and named nowhere.
+
+    buffer    | full? 1 byte, padded to a 64-byte line | payload ...        an anonymous file in memory, mapped by both
+
+A buffer belongs to the rank that made it. It marks it full and fills it; the other copies the payload out and marks it
+empty, without a word back. So a sender keeps as many buffers as were ever on their way at once, and needs no new ones after that.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+
+import torch
+from torch import Tensor
+
+from sparkring.errors import EnvironmentProblem, RingError
+from sparkring.pipelines.parallel.shared_memory.segment import LINE
+
+LEAST_CAPACITY = 1 << 14
+_fence = threading.Lock()
+
+
+class SharedBuffer:
+    """One buffer, as one of its two ranks sees it."""
+
+    def __init__(self, number: int, memory: mmap.mmap) -> None:
+        """Take the mapped file; ``number`` names it between the two ranks."""
+        self.number, self._memory = number, memory
+        self.payload: Tensor = torch.frombuffer(memory, dtype=torch.uint8, offset=LINE)
+
+    @property
+    def full(self) -> bool:
+        """Whether it holds what was not copied out yet."""
+        if self._memory[0]:
+            return True
+        fence()  # what the other rank read, it has read before it said so
+        return False
+
+    def mark(self, *, full: bool) -> None:
+        """Say what it holds now."""
+        fence()
+        self._memory[0] = int(full)
+
+
+class Pool:
+    """A sender's buffers for one receiver, by capacity."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[int, list[SharedBuffer]] = {}
+        self._count = 0
+
+    def take(self, length: int) -> tuple[SharedBuffer, int | None]:
+        """An empty buffer of at least ``length`` bytes, marked full; and its file descriptor, to be passed on and closed, if it is new.
+
+        Raises:
+            EnvironmentProblem: there is no memory for it.
+        """
+        capacity = _capacity(length)
+        same = self._buffers.setdefault(capacity, [])
+        for buffer in same:
+            if not buffer.full:
+                buffer.mark(full=True)
+                return buffer, None
+        handle = _create(LINE + capacity)
+        buffer = SharedBuffer(self._count, mmap.mmap(handle, LINE + capacity, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE))
+        self._count += 1
+        same.append(buffer)
+        buffer.mark(full=True)
+        return buffer, handle
+
+
+def adopt(number: int, handle: int) -> SharedBuffer:
+    """The other rank's buffer behind ``handle``, which is closed.
+
+    Raises:
+        RingError: it is no buffer.
+    """
+    try:
+        length = os.fstat(handle).st_size
+        if length < LINE + LEAST_CAPACITY:
+            raise RingError(f"another rank passed a file of {length} bytes as a buffer; all ranks must run the same version of sparkring.")
+        return SharedBuffer(number, mmap.mmap(handle, length, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE))
+    finally:
+        os.close(handle)
+
+
+def fence() -> None:
+    """A full memory barrier, for processors that reorder stores: what stands between freeing a lock and taking it again."""
+    for _ in range(2):
+        with _fence:
+            pass
+
+
+def _capacity(length: int) -> int:
+    """``length`` rounded up to one of four sizes an octave, so that messages of changing shapes share buffers."""
+    if length <= LEAST_CAPACITY:
+        return LEAST_CAPACITY
+    quarter = 1 << max(0, (length - 1).bit_length() - 3)
+    return -(-length // quarter) * quarter
+
+
+def _create(length: int) -> int:
+    """An anonymous file in memory, reserved for real: one that is only cut to size would kill us with SIGBUS when memory runs out."""
+    handle = os.memfd_create("sparkring", os.MFD_CLOEXEC)
+    try:
+        os.posix_fallocate(handle, 0, length)
+    except OSError as error:
+        os.close(handle)
+        raise EnvironmentProblem(f"no shared memory for a message of {length} bytes ({error.strerror}); give the ranks more memory, make "
+                                 "micro-batches smaller, or set train.ring.shared_memory to false.") from None
+    return handle

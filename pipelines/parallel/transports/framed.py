@@ -1,0 +1,120 @@
+"""Messages over something that carries flat bytes whose length the receiver must know: Horovod's and Gloo's operations.
+
+    static shapes    header once an edge and number of rows | payload | payload | payload ...
+    dynamic shapes   header | payload, header | payload ...               both ways each part under a name of its own
+
+The receiver keeps the header's layout, so that later payloads travel alone and can be awaited before they are sent. A sender
+whose tensors are of other shapes puts a refusal in the payload's place (``payload.refusal``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from sparkring.pipelines.parallel.transports.base import MAX_SLOTS, Edge, Refused
+from sparkring.pipelines.parallel.transports.payload import (
+    HEADER_BYTES,
+    Layout,
+    header_tensor,
+    pack,
+    read,
+    read_header,
+    read_refusal,
+    refusal,
+)
+
+HEADER, PAYLOAD = 0, 1
+
+
+class Key(NamedTuple):
+    """Names one of the operations of a ring that are in flight."""
+
+    edge: Edge
+    slot: int
+    """Or, of a header that is told once, the number of rows that it tells of."""
+    part: int
+    """HEADER or PAYLOAD."""
+
+
+class Wire(Protocol):
+    """Carries flat uint8 tensors by key. Waits raise Silence, Ended or Undrained."""
+
+    needs_length: bool
+    """Whether a receive can be posted only by one who knows how much will come."""
+
+    def send(self, key: Key, data: Tensor) -> None:
+        """Send; never waits, and keeps ``data`` alive until it is gone."""
+
+    def post(self, key: Key, length: int) -> None:
+        """Get ready for ``length`` bytes; does nothing if that was done already."""
+
+    def wait(self, key: Key, until: float) -> Tensor:
+        """The bytes of a posted key."""
+
+    def drain(self, until: float) -> None:
+        """Wait until all that was sent is gone."""
+
+    def close(self) -> None:
+        """Let go of everything, without waiting."""
+
+
+class FramedLink:
+    """The contract of shapes on top of a wire."""
+
+    def __init__(self, wire: Wire, *, token: str, dynamic_shapes: bool) -> None:
+        self._wire, self._token, self._dynamic = wire, bytes.fromhex(token), dynamic_shapes
+        self._announced: set[tuple[Edge, int]] = set()
+        self._known: dict[tuple[Edge, int], Layout] = {}
+
+    def send(self, edge: Edge, slot: int, layout: Layout, tensors: Sequence[Tensor], *, rows: int) -> None:
+        """See Link."""
+        payload = pack(layout, tensors)  # first: it refuses what cannot be sent
+        if self._dynamic or (edge, rows) not in self._announced:
+            self._wire.send(self._header_key(edge, slot, rows), header_tensor(layout))
+            self._announced.add((edge, rows))
+        self._wire.send(Key(edge, slot, PAYLOAD), payload)
+
+    def refuse(self, edge: Edge, slot: int, *, agreed: Layout, found: Layout, until: float) -> None:
+        """See Link."""
+        self._wire.send(Key(edge, slot, PAYLOAD), refusal(found, token=self._token, length=agreed.nbytes))
+        self._wire.drain(until)
+
+    def expect(self, edge: Edge, slot: int, *, rows: int) -> None:
+        """See Link."""
+        layout = self._known.get((edge, rows))
+        if layout is not None:
+            self._wire.post(Key(edge, slot, PAYLOAD), layout.nbytes)
+            return
+        self._wire.post(self._header_key(edge, slot, rows), HEADER_BYTES)
+        if not self._wire.needs_length:
+            self._wire.post(Key(edge, slot, PAYLOAD), 0)
+
+    def receive(self, edge: Edge, slot: int, until: float, *, rows: int) -> tuple[Layout, list[Tensor]]:
+        """See Link."""
+        self.expect(edge, slot, rows=rows)
+        layout = self._known.get((edge, rows))
+        if layout is None:
+            layout = read_header(self._wire.wait(self._header_key(edge, slot, rows), until))
+            if not self._dynamic:
+                self._known[edge, rows] = layout
+        key = Key(edge, slot, PAYLOAD)
+        self._wire.post(key, layout.nbytes)
+        payload = self._wire.wait(key, until)
+        found = read_refusal(payload, token=self._token)
+        if found is not None:
+            raise Refused(edge, slot, agreed=layout, found=found)
+        return layout, read(layout, payload)
+
+    def drain(self, until: float) -> None:
+        """See Link."""
+        self._wire.drain(until)
+
+    def close(self) -> None:
+        """See Link."""
+        self._wire.close()
+
+    def _header_key(self, edge: Edge, slot: int, rows: int) -> Key:
+        return Key(edge, slot if self._dynamic else rows % MAX_SLOTS, HEADER)

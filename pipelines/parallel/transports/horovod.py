@@ -1,0 +1,143 @@
+"""Messages between stages over Horovod itself: one process set for each pair of ranks that share an edge.
+
+A message is an allgather to which the receiver gives no rows. Of Horovod's operations that is the quickest way to move bytes
+between two ranks: its response cache knows allgathers (not broadcasts), so a hop costs one cycle once both have posted.
+
+    sender     allgather_async(payload, name="hop.0>1.f1.3.1")     done when the receiver has posted
+    receiver   allgather_async(no rows, name="hop.0>1.f1.3.1")     done with the payload
+
+Names hold edge, slot and part. Unnamed operations are numbered a process, so ranks with different histories would never meet;
+and one name twice in flight is an error, so a slot must be received before it is sent again. Horovod does all its operations
+in one thread, one after the other: a large allreduce delays the hops beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import horovod.torch as hvd
+import torch
+from horovod.common.exceptions import HorovodInternalError
+from torch import Tensor
+
+from sparkring.errors import PipelineShapeError, RingError
+from sparkring.pipelines.parallel.collectives.communicator import Communicator, first_sentence
+from sparkring.pipelines.parallel.mesh import Ranks
+from sparkring.pipelines.parallel.transports.base import Edge, LinkedTransport, Undrained, canonical
+from sparkring.pipelines.parallel.transports.framed import FramedLink, Key
+from sparkring.pipelines.parallel.transports.journal import Ended, seconds_left
+
+NAP_S, LONGEST_NAP_S = 0.0001, 0.001
+MAX_BYTES = (1 << 31) - 1
+"""Horovod counts elements in int32."""
+
+
+def pairs(edges: Sequence[Edge]) -> tuple[Ranks, ...]:
+    """The process sets that the edges need: one a pair of ranks, whatever the number of edges and directions between them."""
+    return tuple(sorted({(min(edge.source, edge.target), max(edge.source, edge.target)) for edge in edges}))
+
+
+class HorovodWire:
+    """Named allgathers on process sets of two ranks."""
+
+    needs_length = False
+
+    def __init__(self, communicator: Communicator, edges: Sequence[Edge]) -> None:
+        """Find the process set of each edge; the communicator was started with ``pairs(edges)``."""
+        self._opening = communicator.opening()
+        self._sets = {edge: communicator.process_set(pairs([edge])[0]) for edge in edges if communicator.context.rank in edge[:2]}
+        self._outgoing: dict[Key, int] = {}
+        self._posted: dict[Key, int] = {}
+        self._nothing = torch.empty(0, dtype=torch.uint8)
+
+    def send(self, key: Key, data: Tensor) -> None:
+        """See Wire.
+
+        Raises:
+            RingError: the last message of this slot was not received yet.
+            PipelineShapeError: more bytes than Horovod can count.
+        """
+        if len(data) > MAX_BYTES:
+            raise PipelineShapeError(f"a message of {len(data)} bytes on edge {key.edge} is more than the {MAX_BYTES} that Horovod counts; "
+                                     "make micro-batches smaller, or take the sidecar transport.")
+        self._reap()
+        if key in self._outgoing:
+            raise RingError(f"edge {key.edge} slot {key.slot} is in flight already: rank {key.edge.target} has not received the last one; "
+                            "use more slots than there are micro-batches in flight.")
+        self._outgoing[key] = self._gather(key, data)
+
+    def post(self, key: Key, length: int) -> None:
+        """See Wire; any length will do."""
+        if key not in self._posted:
+            self._posted[key] = self._gather(key, self._nothing)
+
+    def wait(self, key: Key, until: float) -> Tensor:
+        """See Wire. Sleeps between looks: ``hvd.synchronize`` would spin on a core that others need."""
+        handle, nap = self._posted[key], NAP_S
+        while not hvd.poll(handle):
+            seconds_left(until)
+            time.sleep(nap)
+            nap = min(nap * 1.05, LONGEST_NAP_S)  # 100 short naps before they are long
+        del self._posted[key]
+        return self._result(handle)
+
+    def drain(self, until: float) -> None:
+        """See Wire."""
+        nap = NAP_S
+        while True:
+            try:
+                self._reap()
+            except Ended as ended:
+                key = next(iter(self._outgoing))
+                raise Undrained(key.edge, key.slot, ended) from None
+            if not self._outgoing:
+                return
+            if time.monotonic() > until:
+                key = next(iter(self._outgoing))
+                raise Undrained(key.edge, key.slot)
+            time.sleep(nap)
+            nap = min(nap * 1.05, LONGEST_NAP_S)
+
+    def close(self) -> None:
+        """Nothing to let go of: Horovod ends with the communicator."""
+
+    def _gather(self, key: Key, data: Tensor) -> int:
+        name = f"hop.{self._opening}.{key.edge.source}>{key.edge.target}.{key.edge.name}.{key.slot}.{key.part}"
+        try:
+            with torch.inference_mode(mode=False):  # Horovod's thread makes room in the result, which inference tensors do not let it
+                handle: int = hvd.allgather_async(data, name=name, process_set=self._sets[key.edge])
+        except (HorovodInternalError, ValueError) as error:
+            raise Ended(first_sentence(error), whole_ring=True) from None
+        return handle
+
+    def _reap(self) -> None:
+        """Drop what has gone out."""
+        for key in [key for key, handle in self._outgoing.items() if hvd.poll(handle)]:
+            self._result(self._outgoing[key])
+            del self._outgoing[key]
+
+    def _result(self, handle: int) -> Tensor:
+        try:
+            result: Tensor = hvd.synchronize(handle)
+        except HorovodInternalError as error:
+            raise Ended(first_sentence(error), whole_ring=True) from None
+        return result
+
+
+class HorovodTransport(LinkedTransport):
+    """The ``horovod`` transport. Every rank of the ring opens it, with the same edges."""
+
+    name = "horovod"
+
+    def __init__(self, communicator: Communicator, edges: Sequence[Edge], *, dynamic_shapes: bool = False) -> None:
+        """Open it on a communicator that was started with ``extra_sets=pairs(edges), hops=True``.
+
+        Raises:
+            RingError: ranks name different edges.
+        """
+        edges = canonical(edges, size=communicator.context.size)
+        communicator.require_equal(repr((edges, dynamic_shapes)).encode(), what="the list of edges")
+        link = FramedLink(HorovodWire(communicator, edges), token=communicator.context.token, dynamic_shapes=dynamic_shapes)
+        peers = set(range(communicator.context.size)) - {communicator.context.rank}
+        super().__init__(communicator, edges, dict.fromkeys(peers, link), dynamic_shapes=dynamic_shapes)

@@ -1,0 +1,52 @@
+"""Messages between stages beside Horovod: through memory within a host, by Gloo's send and recv between hosts.
+
+    ranks 0 1 | 2    on hosts 0 0 | 1     edges 0>1 and 1>0 in shared memory, 1>2 and 2>1 by sockets
+
+No cycle of Horovod delays them, and no allreduce. Without shared memory (the context's, or the caller's wish) all go by sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.transports.base import Edge, Link, LinkedTransport, canonical
+from sparkring.pipelines.parallel.transports.framed import FramedLink
+from sparkring.pipelines.parallel.transports.gloo import GlooWire
+from sparkring.pipelines.parallel.transports.memory import open_memory_links
+
+
+class SidecarTransport(LinkedTransport):
+    """The ``sidecar`` transport. Every rank of the ring opens it, with the same edges."""
+
+    name = "sidecar"
+
+    def __init__(self, communicator: Communicator, edges: Sequence[Edge], *, dynamic_shapes: bool = False,
+                 shared_memory: bool | None = None) -> None:
+        """Open it on any communicator.
+
+        Args:
+            communicator: The joined ring.
+            edges: All edges of the job.
+            dynamic_shapes: Whether the messages of an edge may differ in their shapes.
+            shared_memory: Whether ranks of one host may share memory; as the context says if None.
+        Raises:
+            RingError: ranks name different edges.
+            EnvironmentProblem: there are several hosts, and HOROVOD_GLOO_IFACE does not say by which interface to reach them.
+        """
+        context = communicator.context
+        edges = canonical(edges, size=context.size)
+        communicator.require_equal(repr((edges, dynamic_shapes)).encode(), what="the list of edges")
+        links: dict[int, Link] = {}
+        sharing = context.shared_memory if shared_memory is None else shared_memory
+        in_memory = [edge for edge in edges if sharing and context.hosts[edge.source] == context.hosts[edge.target]]
+        if in_memory:
+            opened = open_memory_links(communicator, in_memory)
+            in_memory = [] if opened is None else in_memory
+            links.update(opened or {})
+        by_sockets = [edge for edge in edges if edge not in in_memory]
+        if by_sockets:
+            framed = FramedLink(GlooWire(communicator, edges), token=context.token, dynamic_shapes=dynamic_shapes)
+            links.update({rank: framed for rank in range(context.size) if rank != context.rank and rank not in links})
+        self.description = " and ".join(["shared memory"] * bool(in_memory) + ["sockets"] * bool(by_sockets)) or "nothing"
+        super().__init__(communicator, edges, links, dynamic_shapes=dynamic_shapes)

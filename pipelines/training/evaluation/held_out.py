@@ -1,0 +1,130 @@
+"""Exact metrics on held-out rows, over all ranks' rows at once; no average of averages.
+
+    binary       every row's probability reaches rank 0 (16 bytes a row), which judges them all together
+    multiclass   loss and hits are summed over rows and ranks, then divided once by the rows of the split
+    next_token   nats and hits are summed over predicted tokens and ranks, then divided once by their number
+
+``judge`` gives the figures that are told each epoch, ``judge_fully`` all that ``sparkring evaluate`` writes of a network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sparkring.models.losses import next_token_nats
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+
+if TYPE_CHECKING:
+    from sparkring.pipelines.training.evaluation.metrics import BinaryMetrics
+
+Predictions = Iterable[tuple[Tensor, Tensor]]
+"""(logits, labels) of this rank's rows, some rows at a time; each row is on one rank."""
+
+
+@torch.no_grad()  # not inference_mode: Horovod may not touch inference tensors from its own thread
+def judge(predictions: Predictions, communicator: Communicator, manifest: Manifest) -> dict[str, float] | None:
+    """Judge predictions for all rows of the validation split.
+
+    Args:
+        predictions: Of this rank's rows.
+        communicator: Of the ring; every rank calls this at the same time.
+        manifest: Says what the task is.
+    Returns:
+        On rank 0 the metrics by name, ``loss`` first, and None on the others. Binary: ``loss``, ``auc``,
+        ``average_precision``, ``calibration_error``. Multiclass: ``loss``, ``accuracy``. Next token: ``loss`` (nats a
+        token), ``accuracy``, ``bits_per_byte``.
+    """
+    if manifest.task == "binary":
+        metrics = _binary(predictions, communicator)
+        return None if metrics is None else {"loss": metrics.loss, "auc": metrics.auc, "average_precision": metrics.average_precision,
+                                             "calibration_error": metrics.calibration_error}
+    totals = torch.zeros(3, dtype=torch.float64)
+    for logits, labels in predictions:
+        totals += _token_totals(logits, labels, manifest) if manifest.task == "next_token" else _class_totals(logits, labels)
+    loss, hits, count = communicator.sum(totals, name="held_out.totals").tolist()
+    if communicator.context.rank != 0:
+        return None
+    figures = {"loss": loss / count, "accuracy": hits / count}
+    if manifest.preprocessing.tokens is not None:
+        figures["bits_per_byte"] = bits_per_byte(figures["loss"], manifest.preprocessing.tokens, "validation")
+    return figures
+
+
+@torch.no_grad()
+def judge_fully(predictions: Predictions, communicator: Communicator, manifest: Manifest, *, split: str) -> dict[str, Any] | None:
+    """Judge predictions for all rows of a split.
+
+    Args:
+        predictions: Of this rank's rows.
+        communicator: Of the ring; every rank calls this at the same time.
+        manifest: Says what the task is.
+        split: Name of the split.
+    Returns:
+        On rank 0, and None on the others: ``rows`` (of next tokens: predicted ones), ``loss``, and by task what ``BinaryMetrics``
+        holds; ``accuracy`` and ``confusion`` (rows of each class, by the class that was predicted); or ``accuracy`` and
+        ``bits_per_byte``.
+    """
+    if manifest.task == "binary":
+        metrics = _binary(predictions, communicator)
+        return None if metrics is None else metrics.model_dump(mode="json")
+    classes = len(manifest.preprocessing.classes)
+    totals, confusion = torch.zeros(3, dtype=torch.float64), torch.zeros(classes * classes, dtype=torch.float64)
+    for logits, labels in predictions:
+        if manifest.task == "next_token":
+            totals += _token_totals(logits, labels, manifest)
+        else:
+            totals += _class_totals(logits, labels)
+            confusion += torch.bincount((labels * classes + logits.argmax(dim=1)).cpu(), minlength=classes * classes)
+    everything = communicator.sum(torch.cat([totals, confusion]), name="judged.totals")
+    if communicator.context.rank != 0:
+        return None
+    loss, hits, count = everything[:3].tolist()
+    figures: dict[str, Any] = {"rows": int(count), "loss": loss / count, "accuracy": hits / count}
+    if manifest.preprocessing.tokens is not None:
+        return figures | {"bits_per_byte": bits_per_byte(figures["loss"], manifest.preprocessing.tokens, split)}
+    return figures | {"confusion": everything[3:].long().view(classes, classes).tolist()}
+
+
+def bits_per_byte(nats_per_token: float, tokens: TokensFeature, split: str) -> float:
+    """A token loss as bits per byte of UTF-8 text, which compares across tokenizers.
+
+    Tokens that are not predicted (the first one of each row) are taken to cost as much as the others.
+    """
+    return nats_per_token / math.log(2) * tokens.tokens[split] / tokens.text_bytes[split]
+
+
+def _class_totals(logits: Tensor, labels: Tensor) -> Tensor:
+    """(3,) loss, hits and rows."""
+    loss = functional.cross_entropy(logits.double(), labels, reduction="sum")
+    return torch.stack([loss, (logits.argmax(dim=1) == labels).sum(), torch.tensor(len(labels))]).double().cpu()
+
+
+def _token_totals(logits: Tensor, tokens: Tensor, manifest: Manifest) -> Tensor:
+    """(3,) nats, hits and predicted tokens."""
+    assert manifest.preprocessing.tokens is not None
+    nats, counted = next_token_nats(logits, tokens, pad_id=manifest.preprocessing.tokens.pad_id)
+    hits = (logits[:, :-1].argmax(dim=2) == tokens[:, 1:]) & counted[:, :-1]
+    return torch.stack([nats.sum(dtype=torch.float64), hits.sum(), counted.sum()]).double().cpu()
+
+
+def _binary(predictions: Predictions, communicator: Communicator) -> BinaryMetrics | None:
+    """On rank 0."""
+    parts: list[Tensor] = []
+    for logits, labels in predictions:
+        probability = torch.sigmoid(logits.double())  # float32 would round a confident one to 1
+        parts.append(torch.stack([probability, labels.double()], dim=1).cpu())
+    mine = torch.cat(parts) if parts else torch.empty((0, 2), dtype=torch.float64)
+    everyone = communicator.gather(mine, name="held_out.predictions")
+    if communicator.context.rank != 0:
+        return None
+    from sparkring.pipelines.training.evaluation.metrics import binary_metrics  # scikit-learn takes seconds to load: only where it is used
+
+    return binary_metrics(everyone[:, 0].numpy(), everyone[:, 1].numpy())

@@ -1,0 +1,186 @@
+"""Where the lines of one rank's event file lie: appended to a local file, or shipped piece by piece where nothing can be appended.
+
+    local, mounted    events/<generation>-<rank>.jsonl                              each line reaches the file when it is written
+    S3, HDFS, ...     events/<generation>-<rank>.jsonl, <...>.1.jsonl, <...>.2.jsonl   segments of whole lines; the last one is
+                                                                                       written anew as it grows, the others stay
+
+A full disk, or storage that is away, keeps nobody from training: lines wait in memory until there is room. ``settle`` is what a checkpoint
+asks for before its commit: all lines so far outlive the machine, or there is an error. Knows nothing of what a line says.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from sparkring.pipelines.data.stores.base import Store
+from sparkring.pipelines.data.stores.local import LocalStore
+
+SEGMENT_BYTES = 256 * 1024
+"""A segment is closed once it holds this many: so much at most is sent again for each line more."""
+SHIP_S = 2.0
+"""Seconds between two shipments while lines come."""
+
+
+class Lines(Protocol):
+    """One rank's lines on their way to storage; may be used by several threads."""
+
+    def append(self, line: str) -> None:
+        """Take a line, without its end; never fails for want of storage."""
+        ...
+
+    def settle(self) -> None:
+        """See that all lines so far are in storage, and outlive this machine as far as its storage does.
+
+        Raises:
+            OSError: they are not; they stay here, and another call may do.
+        """
+        ...
+
+    def close(self) -> None:
+        """Store what can be stored, and end."""
+        ...
+
+
+def open_lines(store: Store, name: str) -> Lines:
+    """Begin the file ``name``."""
+    return AppendedLines(Path(store.path(name))) if isinstance(store, LocalStore) else ShippedLines(store, name)
+
+
+class AppendedLines:
+    """Lines appended to a local file."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab", buffering=0)
+        self._waiting = bytearray()
+        self._guard = threading.Lock()
+
+    def append(self, line: str) -> None:
+        """See Lines."""
+        with self._guard:
+            self._waiting += line.encode("ascii") + b"\n"
+            with suppress(OSError):
+                self._write()
+
+    def settle(self) -> None:
+        """See Lines."""
+        with self._guard:
+            self._write()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """See Lines."""
+        with self._guard, suppress(OSError):
+            self._write()
+        self._file.close()
+
+    def _write(self) -> None:
+        """A full disk may take the first part of a line: the rest goes on behind it another time."""
+        while self._waiting:
+            del self._waiting[:self._file.write(self._waiting) or 0]
+
+
+class ShippedLines:
+    """Lines that go through a store which puts whole files only."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self._name = store, name
+        self._first, self._shipped = 0, 0
+        """Number of the first segment that is not in the store whole, and how many bytes of it are."""
+        self._segments = [bytearray()]
+        """That one and those after it."""
+        self._guard, self._shipping, self._over = threading.Lock(), threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._ship, name="sparkring-events", daemon=True)
+        self._thread.start()
+
+    def append(self, line: str) -> None:
+        """See Lines."""
+        with self._guard:
+            if len(self._segments[-1]) >= SEGMENT_BYTES:
+                self._segments.append(bytearray())
+            self._segments[-1] += line.encode("ascii") + b"\n"
+
+    def settle(self) -> None:
+        """See Lines."""
+        with self._shipping:
+            whole = True
+            while whole:
+                with self._guard:
+                    data, whole = bytes(self._segments[0]), len(self._segments) > 1
+                if len(data) > self._shipped:
+                    self._store.put(segment_name(self._name, self._first), data)
+                    self._shipped = len(data)
+                if whole:
+                    with self._guard:
+                        del self._segments[0]
+                    self._first, self._shipped = self._first + 1, 0
+
+    def close(self) -> None:
+        """See Lines."""
+        self._over.set()
+        self._thread.join()
+        with suppress(OSError):
+            self.settle()
+
+    def _ship(self) -> None:
+        while not self._over.wait(SHIP_S):
+            with suppress(OSError):  # the storage is away for a while
+                self.settle()
+
+
+def segment_name(name: str, number: int) -> str:
+    """Segment ``number`` of the file ``name``; the first one has the file's own name."""
+    return name if number == 0 else f"{name.removesuffix('.jsonl')}.{number}.jsonl"
+
+
+def read_segments(store: Store, name: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the bytes of each segment of the file ``name``, in order.
+
+    Raises:
+        FileNotFoundError: there is not even the first one.
+    """
+    yield name, store.read(name)
+    number = 1
+    while True:
+        segment = segment_name(name, number)
+        try:
+            data = store.read(segment)
+        except FileNotFoundError:
+            return
+        yield segment, data
+        number += 1
+
+
+class LineTail:
+    """Follows one rank's lines while they come."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self._name = store, name
+        self._segment, self._offset = 0, 0
+
+    def new_lines(self) -> bytes:
+        """The whole lines that have come since the last call; what cannot be read now comes another time."""
+        found = b""
+        while True:
+            try:
+                whole = self._store.size(segment_name(self._name, self._segment + 1)) is not None  # if so, this one grows no more
+                data = self._rest()
+            except OSError:
+                return found
+            data = data[:data.rfind(b"\n") + 1]
+            self._offset += len(data)
+            found += data
+            if not whole:
+                return found
+            self._segment, self._offset = self._segment + 1, 0
+
+    def _rest(self) -> bytes:
+        with self._store.open_input(segment_name(self._name, self._segment)) as file:
+            file.seek(self._offset)
+            data: bytes = file.read()
+        return data

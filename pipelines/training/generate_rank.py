@@ -1,0 +1,133 @@
+"""Going on with texts by a decoder in stages: each rank holds its stages' blocks, and all know what was written so far.
+
+    window --> [stage 0] --> [stage 1] --> [stage 2] --> logits --> next tokens
+                   ^ '-- next --> ^                                     |
+                   '----------------------- next -----------------------'
+
+The next tokens go to the first stage and from there along the stages, by the transport that carries activations; shards of the
+last stage choose alike, from the same logits.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from safetensors.torch import load
+from torch import Tensor
+
+from sparkring.conf.schema import Config, ModelConfig, TrainConfig
+from sparkring.models.build import list_blocks, without_dropout
+from sparkring.models.generation import Sampling, Texts, TokenIds, write
+from sparkring.models.text import TOKENS
+from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.parallel.mesh import Mesh
+from sparkring.pipelines.parallel.transports.base import Edge
+from sparkring.pipelines.training.job.job import TrainJob
+from sparkring.pipelines.training.job.model_files import load_card, load_weights
+from sparkring.pipelines.training.job.tasks import shapes_of
+from sparkring.pipelines.training.rows import RankRows
+from sparkring.pipelines.training.strategies.stages import Stages, evaluating, only
+
+
+class GenerateJob(BaseModel):
+    """What the driver tells the ranks."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    train: TrainJob
+    """Of the run, with a layout for generating and the network of the run's card."""
+    prompts: tuple[tuple[int, ...], ...]
+    """Tokens of each text."""
+    max_tokens: int
+    temperature: float
+    seed: int
+
+
+def generating(config: Config, model: ModelConfig) -> Config:
+    """The config for writing: one replica of each stage and one micro-batch, since a token depends on the one before.
+
+    Args:
+        config: Of the run.
+        model: The network that was trained.
+    """
+    parallel = config.train.parallel
+    one_each = {"replicas": [1] * len(config.train.replicas), "shards": parallel.shards, "micro_batches": 1, "schedule": "gpipe",
+                "transport": parallel.transport, "dynamic_shapes": True,
+                "cut": list(parallel.cut) if parallel.chunks_per_stage == 1 else []}
+    kept = "float32" if config.train.precision == "bf16" else config.train.precision
+    changes = {"parallel": one_each, "num_ranks": len(config.train.replicas) * parallel.shards, "lanes": None, "precision": kept}
+    train = TrainConfig.model_validate(config.train.model_dump() | changes)
+    return config.model_copy(update={"train": train, "model": without_dropout(model)})
+
+
+def token_ids(tokens: TokensFeature) -> TokenIds:
+    """What a dataset's rows of tokens are made of."""
+    return TokenIds(length=tokens.length, end_id=tokens.end_id, pad_id=tokens.pad_id)
+
+
+def generate_rank(context: RankContext, document: dict[str, Any]) -> list[list[int]]:
+    """Go on with texts on one rank; what the ring launcher starts.
+
+    Args:
+        context: This rank's place.
+        document: A ``GenerateJob``.
+    Returns:
+        New tokens of each text, the same on all ranks.
+    """
+    job = GenerateJob.model_validate(document)
+    layout, config = job.train.layout(), job.train.config
+    assert layout is not None, "a decoder that is not cut writes without a ring"
+    sets = layout.process_sets(context.hosts, wraps=True)
+    with Communicator(context, extra_sets=sets, hops=layout.transport == "horovod") as communicator:
+        rows = RankRows(job.train, layout, context)
+        tokens = rows.manifest.preprocessing.tokens
+        assert tokens is not None, "only texts are gone on with"
+        blocks = list_blocks(config.model, shapes_of(rows.manifest.task, rows.manifest.preprocessing))
+        stages = Stages(blocks, layout, communicator, rows.manifest, inputs=rows.inputs(), train=config.train,
+                        more_edges=next_token_edges(layout.mesh))
+        stages.load(load(load_weights(job.train.run_url, load_card(job.train.run_url))))
+        sampling = Sampling(max_tokens=job.max_tokens, temperature=job.temperature, seed=job.seed)
+        with evaluating(stages.chunks.values()):
+            passed = _Passed(stages, rank=context.rank)
+            added = write(Texts(job.prompts, token_ids(tokens), sampling), decode=passed.decode, share=passed.share)
+        stages.close()
+    return added
+
+
+def next_token_edges(mesh: Mesh) -> list[Edge]:
+    """How the next tokens travel: from the last stage to the first and on to the last but one, shard to same shard."""
+    return [Edge(mesh.rank(one, 0, shard), mesh.rank(other, 0, shard), "next")
+            for shard in range(mesh.shards) for one, other in pairwise(_way(mesh)) if mesh.num_stages > 1]
+
+
+class _Passed:
+    """One rank's part of a pass through the stages, and of the next tokens' way."""
+
+    def __init__(self, stages: Stages, *, rank: int) -> None:
+        self._stages, self._device = stages, next(next(iter(stages.chunks.values())).parameters()).device
+        edges = next_token_edges(stages.layout.mesh)
+        self._inward = [edge for edge in edges if edge.target == rank]
+        self._outward = [edge for edge in edges if edge.source == rank]
+
+    def decode(self, window_BT: Tensor) -> Tensor | None:
+        """The logits, where this rank has the last stage."""
+        passes = self._stages.executor.predict(lambda _: {TOKENS: window_BT.to(self._device)})
+        logits = [self._stages.shards.whole_outputs(only(outputs)) for _, outputs in passes]
+        return logits[0] if logits else None
+
+    def share(self, chosen_B: Tensor | None) -> Tensor:
+        """What the last stage chose."""
+        for edge in self._inward:
+            (chosen_B,) = self._stages.transport.receive(edge, 0)
+        assert chosen_B is not None
+        for edge in self._outward:
+            self._stages.transport.send(edge, 0, [chosen_B])
+        return chosen_B
+
+
+def _way(mesh: Mesh) -> list[int]:
+    return [mesh.num_stages - 1, *range(mesh.num_stages - 1)]

@@ -1,0 +1,5 @@
+"""What a rank is to do: the driver's order, the task, the layout, the optimizer, and the model's files.
+
+May import: conf, models, pipelines/data, pipelines/parallel.
+Not here: doing it.
+"""

@@ -1,0 +1,53 @@
+"""What a model is trained to say: a 0 / 1 label, one of several classes, or each next token. Inputs, loss and layers' shapes.
+
+The formulas are in ``models/losses.py``; how a task is judged is in ``held_out.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor
+
+from sparkring.conf.schema import ModelConfig
+from sparkring.models.build import Shapes
+from sparkring.models.dropout import ROW_SEEDS
+from sparkring.models.losses import cross_entropy_sum, log_loss_sum, next_token_loss_sum
+from sparkring.pipelines.data.dataset.manifest import LABEL, Task
+from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+
+LossSum = Callable[[Tensor, Tensor], Tensor]
+NUMERIC, CATEGORICAL, IMAGE, TOKENS = "numeric", "categorical", "image", "tokens"
+"""Names of the tensors that models take."""
+_INPUTS = {"tabular": (NUMERIC, CATEGORICAL), "image": (IMAGE,), "text": (TOKENS,)}
+
+
+def input_tensors(model: ModelConfig) -> tuple[str, ...]:
+    """The tensors that a model takes, by name: those of a batch, and the seeds of its rows where it has dropout."""
+    return (*_INPUTS[model.kind], *([ROW_SEEDS] if model.dropout else []))
+
+
+def label_tensor(task: Task) -> str:
+    """The tensor of a batch that holds the answers; tokens are their own."""
+    return TOKENS if task == "next_token" else LABEL
+
+
+def loss_of(task: Task, preprocessing: Preprocessing) -> LossSum:
+    """The loss of a task, summed over rows: (logits, labels) -> scalar."""
+    if task == "binary":
+        return log_loss_sum
+    if task == "multiclass":
+        return cross_entropy_sum
+    assert preprocessing.tokens is not None
+    return partial(next_token_loss_sum, pad_id=preprocessing.tokens.pad_id)
+
+
+def shapes_of(task: Task, preprocessing: Preprocessing) -> Shapes:
+    """What a network must know of the rows."""
+    image, tokens = preprocessing.image, preprocessing.tokens
+    return Shapes(
+        num_numeric=len(preprocessing.numeric_columns), cardinalities=preprocessing.cardinalities(),
+        image=(image.channels, image.height, image.width) if image else None,
+        length=tokens.length if tokens else 0, vocabulary=tokens.vocabulary if tokens else 0,
+        num_outputs=len(preprocessing.classes) if task == "multiclass" else 1)

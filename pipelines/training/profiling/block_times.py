@@ -1,0 +1,149 @@
+"""Seconds of each block's passes and of the optimizer, measured in this process with the threads it has.
+
+Gradients add up over the repetitions, as they do over the micro-batches of a step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+from sparkring.conf.schema import OptimizerConfig
+from sparkring.models.blocks import BlockList, StageModule, has_gradient
+from sparkring.pipelines.parallel.stages.backward import SplitBackward, weight_gradients
+from sparkring.pipelines.training.job.optimizer import make_optimizer
+
+WARM_UP, REPETITIONS = 2, 7
+
+ByRows = list[tuple[int, list[float]]]
+"""Seconds of each repetition, by rows; plain values, as a rank returns them."""
+Loss = Callable[[Tensor], Tensor]
+
+
+class BlockSeconds(TypedDict):
+    """What a block takes."""
+
+    forward: ByRows
+    backward: ByRows
+    """Both gradients together."""
+    input: ByRows
+    """The gradient of its input alone."""
+    weight: ByRows
+    """Those of its weights alone."""
+    update: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is measured."""
+
+    blocks: BlockList
+    """Of the whole model; one at a time is built."""
+    inputs: Callable[[int], dict[str, Tensor]]
+    """The model's inputs, by rows."""
+    row_counts: Sequence[int]
+    """Rows of the micro-batches to measure, two or more."""
+    optimizer: OptimizerConfig
+    dtype: torch.dtype
+    """Of parameters and activations."""
+
+
+def time_blocks(subject: Subject, loss: Loss) -> list[BlockSeconds]:
+    """Measure each block by itself, on what the block before it makes.
+
+    Args:
+        subject: The model.
+        loss: Of its output; its passes are the last block's.
+    """
+    blocks, row_counts = subject.blocks, subject.row_counts
+    tensors = {rows: subject.inputs(rows) for rows in row_counts}
+    found: list[BlockSeconds] = []
+    for number in range(len(blocks)):
+        module = StageModule(blocks, first=number, last=number + 1, seed=number).to(dtype=subject.dtype)
+        bench = Bench(module, loss if number == len(blocks) - 1 else None)
+        seconds = BlockSeconds(forward=[], backward=[], input=[], weight=[], update=[])
+        for rows in row_counts:
+            forward, backward = kept(bench.whole(tensors[rows]))
+            seconds["forward"].append((rows, forward))
+            seconds["backward"].append((rows, backward))
+        for rows in row_counts:
+            first, second = kept(bench.halves(tensors[rows]))
+            seconds["input"].append((rows, first))
+            seconds["weight"].append((rows, second))
+            tensors[rows] = bench.outputs
+        seconds["update"] = _updates(module, subject.optimizer)
+        found.append(seconds)
+    return found
+
+
+class Bench:
+    """A block on which passes are timed."""
+
+    def __init__(self, module: StageModule, loss: Loss | None) -> None:
+        """Take a block, and the loss if it is the last one."""
+        self._module, self._loss = module, loss
+        self._split: SplitBackward | None = None
+        self.outputs: dict[str, Tensor] = {}
+        """What the next block gets."""
+
+    def whole(self, tensors: dict[str, Tensor]) -> Iterator[tuple[float, float]]:
+        """Seconds of a forward and of a backward pass, again and again."""
+        while True:
+            leaves = self._leaves(tensors)
+            began = time.perf_counter()
+            roots = self._roots(self._module(leaves))
+            between = time.perf_counter()
+            if roots:  # a block may have no parameters
+                torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
+            yield between - began, time.perf_counter() - between
+
+    def halves(self, tensors: dict[str, Tensor]) -> Iterator[tuple[float, float]]:
+        """Seconds of the two halves of a backward pass, again and again; whole passes must come before, since layers are watched here."""
+        self._split = split = self._split or SplitBackward(self._module)
+        while True:
+            leaves = self._leaves(tensors)
+            outputs, noted = split.forward(partial(self._module, leaves))
+            roots = [root for root in self._roots(outputs) if root.requires_grad]
+            began = time.perf_counter()
+            _, work = split.input_gradients(roots, [torch.ones_like(root) for root in roots],
+                                            [leaf for leaf in leaves.values() if leaf.requires_grad], noted)
+            between = time.perf_counter()
+            weight_gradients(work)
+            yield between - began, time.perf_counter() - between
+
+    def _leaves(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        inner = self._module.first > 0
+        return {name: tensor.detach().requires_grad_(inner and has_gradient(tensor)) for name, tensor in tensors.items()}
+
+    def _roots(self, outputs: dict[str, Tensor]) -> list[Tensor]:
+        self.outputs = {name: tensor.detach() for name, tensor in outputs.items()}
+        if self._loss is not None:
+            return [self._loss(output) for output in outputs.values()]
+        return [output for output in outputs.values() if output.requires_grad]
+
+
+def kept(seconds: Iterator[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    """Seconds of both, of the repetitions after the warm-up."""
+    taken = [next(seconds) for _ in range(WARM_UP + REPETITIONS)][WARM_UP:]
+    return [first for first, _ in taken], [second for _, second in taken]
+
+
+def _updates(module: StageModule, config: OptimizerConfig) -> list[float]:
+    """Seconds of an optimizer's step over the block's parameters."""
+    parameters = list(module.parameters())
+    if not parameters:
+        return [0.0]
+    optimizer = make_optimizer(parameters, config)
+    seconds = []
+    for repetition in range(WARM_UP + REPETITIONS):
+        began = time.perf_counter()
+        optimizer.step()
+        if repetition >= WARM_UP:
+            seconds.append(time.perf_counter() - began)
+    return seconds

@@ -1,0 +1,84 @@
+"""What a step takes beside the blocks' passes: the executor's own seconds a pass, and the word that ends a step on all ranks.
+
+    executor    a pipeline of one stage with a chunk of next to nothing: its passes by the executor, less the bare ones
+    end         the sum of one number over all ranks, by which each learns the step's loss
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sparkring.models.blocks import Block, BlockList, StageModule, X
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
+from sparkring.pipelines.parallel.planner.cost_model import PassSeconds
+from sparkring.pipelines.parallel.schedules.generators.catalogue import ScheduleName, build_schedule
+from sparkring.pipelines.parallel.schedules.schedule import Kind, Worker
+from sparkring.pipelines.parallel.stages.executor import Executor
+from sparkring.pipelines.training.profiling.block_times import REPETITIONS, WARM_UP, Bench, kept
+
+MICRO_BATCHES = 8
+"""Of a measured step."""
+
+
+class NearlyNothing:
+    """A step of an executor whose work takes no time."""
+
+    def __init__(self) -> None:
+        self._rows = {X: torch.ones(1, 1)}
+
+    def batch(self, _micro_batch: int) -> dict[str, Tensor]:
+        """One number."""
+        return self._rows
+
+    def loss(self, _micro_batch: int, outputs: Mapping[str, Tensor]) -> Tensor:
+        """Any scalar."""
+        return outputs[X].sum()
+
+    def last_backward(self) -> None:
+        """Nothing to sum."""
+
+    def reduce(self) -> None:
+        """Nothing to sum."""
+
+    def step(self, _loss: float) -> None:
+        """Nothing to update."""
+
+
+def time_executor() -> PassSeconds:
+    """The executor's own seconds beside a pass of each kind: medians, none below zero."""
+    blocks = BlockList((Block("nothing", {"nothing": lambda: nn.Linear(1, 1)}),), inputs=(X,), outputs=(X,))
+    by_executor = _seconds_of(blocks, "1f1b") | _seconds_of(blocks, "zero_bubble", kinds=(Kind.I, Kind.W))
+    bench, rows = Bench(StageModule(blocks, seed=0), torch.Tensor.sum), {X: torch.ones(1, 1)}
+    bare = (*kept(bench.whole(rows)), *kept(bench.halves(rows)))
+    return PassSeconds(*(max(0.0, statistics.median(by_executor[kind]) - statistics.median(seconds))
+                         for kind, seconds in zip((Kind.F, Kind.B, Kind.I, Kind.W), bare, strict=True)))
+
+
+def _seconds_of(blocks: BlockList, schedule: ScheduleName, *, kinds: Sequence[Kind] = (Kind.F, Kind.B)) -> dict[Kind, list[float]]:
+    """Seconds of passes by a real executor."""
+    seconds: dict[Kind, list[float]] = {kind: [] for kind in kinds}
+    executor = Executor(build_schedule(schedule, (1,), MICRO_BATCHES), Worker(0, 0), {0: StageModule(blocks, seed=0)}, rank_of=lambda _: 0)
+    for repetition in range(WARM_UP + REPETITIONS):
+        executor.run(NearlyNothing())
+        for action, began, ended in executor.records if repetition >= WARM_UP else ():
+            if action.kind in seconds:
+                seconds[action.kind].append(ended - began)
+    return seconds
+
+
+def time_end(communicator: Communicator) -> float:
+    """Seconds in which all ranks learn the sum of one number; every rank of the ring calls this."""
+    everyone = open_set_reducer(communicator, tuple(range(communicator.context.size)))
+    number, seconds = torch.zeros(1, dtype=torch.float64), []
+    for repetition in range(WARM_UP + REPETITIONS):
+        began = time.perf_counter()
+        everyone.sum_(number, "end")
+        if repetition >= WARM_UP:
+            seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)

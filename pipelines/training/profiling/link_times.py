@@ -1,0 +1,161 @@
+"""Seconds of sums over groups of ranks and of messages between two ranks, measured in a ring that was started for it.
+
+    sums       the first 2, 3, 4, ... ranks of the host that has most, and one rank a host, by the reducer that training would use
+    hops       between two ranks of that host, and between rank 0 and the first rank of the next host, there and back, by each transport
+
+A message's seconds are those of half a way there and back; of them the sender's own are what ``send`` takes, the receiver's own its
+processor time in ``receive``, which does not count while it waits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypedDict
+
+import torch
+
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.gradients import OpenReducer, open_reducer
+from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.parallel.mesh import Ranks, leaders
+from sparkring.pipelines.parallel.transports.base import Edge, Transport
+from sparkring.pipelines.parallel.transports.horovod import HorovodTransport
+from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
+
+SIZES = (4 << 10, 256 << 10, 4 << 20, 16 << 20)
+"""Bytes of a sum or message."""
+WARM_UP, REPETITIONS = 2, 7
+MOST_GROUPS = 6
+"""Groups of up to so many ranks are measured one by one, larger ones by powers of two."""
+Where = Literal["local", "between"]
+Part = Literal["whole", "send", "receive"]
+
+
+class OpenTransport(Protocol):
+    """A kind of transport."""
+
+    def __call__(self, communicator: Communicator, edges: Sequence[Edge], *,
+                 dynamic_shapes: bool = False) -> AbstractContextManager[Transport]:
+        """Open it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Wires:
+    """What is measured; others than training's own are a benchmark's."""
+
+    transports: tuple[OpenTransport, ...] = (SidecarTransport, HorovodTransport)
+    open_reducer: OpenReducer = open_reducer
+
+
+TRAINING = Wires()
+
+
+class LinkSeconds(TypedDict):
+    """Seconds of each repetition by bytes; plain values, as a rank returns them."""
+
+    where: Where
+    kind: str
+    """``sum``, or a transport."""
+    part: Part
+    """Of a message, whose time it is."""
+    group: int
+    """Ranks that take part."""
+    seconds: list[tuple[int, list[float]]]
+
+
+def extra_sets(context: RankContext) -> list[Ranks]:
+    """The process sets that the measurements need."""
+    return [*(group for _, group in _groups(context)), *(pair for _, pair in _pairs(context))]
+
+
+def time_links(communicator: Communicator, wires: Wires = TRAINING) -> list[LinkSeconds]:
+    """Measure; every rank of the ring calls this. Of ``local`` the figures of the first of ``neighbours`` count, else rank 0's.
+
+    Args:
+        communicator: Started with ``extra_sets`` and for hops.
+        wires: What to measure.
+    """
+    context = communicator.context
+    found = [_time_sums(communicator, wires, where, group) for where, group in _groups(context)]
+    for where, pair in _pairs(context):
+        edges = [Edge(pair[0], pair[1], "there"), Edge(pair[1], pair[0], "back")]
+        for open_transport in wires.transports:
+            with open_transport(communicator, edges, dynamic_shapes=True) as transport:
+                found += _time_hops(communicator, transport, where, edges)
+                transport.drain()
+                communicator.barrier(f"links.{where}.{transport.name}")
+    return found
+
+
+def neighbours(hosts: Sequence[int]) -> Ranks:
+    """The ranks of the first host that has most, given the host of each rank."""
+    crowded = max(sorted(set(hosts)), key=hosts.count)
+    return tuple(rank for rank, host in enumerate(hosts) if host == crowded)
+
+
+def _groups(context: RankContext) -> Iterable[tuple[Where, Ranks]]:
+    together = neighbours(context.hosts)
+    for members in range(2, len(together) + 1):
+        if members <= MOST_GROUPS or members == len(together) or members.bit_count() == 1:
+            yield "local", together[:members]
+    if len(leaders(context.hosts)) > 1:
+        yield "between", leaders(context.hosts)
+
+
+def _pairs(context: RankContext) -> Iterable[tuple[Where, tuple[int, int]]]:
+    one, *others = neighbours(context.hosts)
+    if others:
+        yield "local", (one, others[0])
+    if len(leaders(context.hosts)) > 1:
+        yield "between", (0, leaders(context.hosts)[1])
+
+
+def _time_sums(communicator: Communicator, wires: Wires, where: Where, group: Ranks) -> LinkSeconds:
+    rank = communicator.context.rank
+    result = LinkSeconds(where=where, kind="sum", part="whole", group=len(group), seconds=[])
+    for size in SIZES:
+        mine = group if rank in group else (rank,)
+        reducer = wires.open_reducer(communicator, [size // 4], torch.float32, device=torch.device("cpu"), group=mine)
+        seconds = []
+        for repetition in range(WARM_UP + REPETITIONS):
+            communicator.barrier(f"links.sum.{where}.{len(group)}.{size}.{repetition}")
+            began = time.perf_counter()
+            if rank in group:
+                reducer.ready(0)
+                reducer.finish()
+            if repetition >= WARM_UP:
+                seconds.append(time.perf_counter() - began)
+        reducer.close()
+        result["seconds"].append((size, seconds))
+    return result
+
+
+def _time_hops(communicator: Communicator, transport: Transport, where: Where, edges: list[Edge]) -> list[LinkSeconds]:
+    rank, (there, back) = communicator.context.rank, edges
+    parts: tuple[Part, ...] = ("whole", "send", "receive")
+    results = [LinkSeconds(where=where, kind=transport.name, part=part, group=2, seconds=[]) for part in parts]
+    for size in SIZES:
+        tensor, taken = torch.zeros(size // 4), []
+        communicator.barrier(f"links.hop.{where}.{transport.name}.{size}")
+        for repetition in range(WARM_UP + REPETITIONS):
+            if rank == there.source:
+                taken.append(_there_and_back(transport, there, back, slot=repetition % 2, tensor=tensor))
+            elif rank == there.target:
+                transport.send(back, repetition % 2, transport.receive(there, repetition % 2))
+        for result, seconds in zip(results, zip(*taken[WARM_UP:], strict=True), strict=bool(taken)):
+            result["seconds"].append((size, list(seconds)))
+    return results
+
+
+def _there_and_back(transport: Transport, there: Edge, back: Edge, *, slot: int, tensor: torch.Tensor) -> tuple[float, float, float]:
+    """Seconds of one way, of them the sender's own and the receiver's own."""
+    began = time.perf_counter()
+    transport.expect(back, slot)
+    transport.send(there, slot, [tensor])
+    sent, busy = time.perf_counter(), time.thread_time()
+    transport.receive(back, slot)
+    return (time.perf_counter() - began) / 2, sent - began, time.thread_time() - busy

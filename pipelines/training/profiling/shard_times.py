@@ -1,0 +1,72 @@
+"""Seconds of a model's blocks as shards compute them, sums inside them included: measured on real groups of ranks.
+
+    ranks 0 1 2 3, shards of 2      (0 1) (2 3)      both groups at once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from sparkring.errors import LayoutRefused
+from sparkring.models.blocks import BlockList
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
+from sparkring.pipelines.parallel.collectives.sets import SetReducer
+from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.parallel.mesh import Ranks
+from sparkring.pipelines.parallel.tensor_parallel.sharding import shard_blocks
+from sparkring.pipelines.training.profiling.block_times import BlockSeconds, Loss, Subject, time_blocks
+
+SHARDS = (2, 4, 8)
+"""Numbers of shards that are tried."""
+
+
+@dataclass(frozen=True)
+class Silent:
+    """One of so many shards, none of which is there: to ask what it would hold. Sums are left as they are."""
+
+    size: int
+    place: int = 0
+
+    def sum_(self, tensor: Tensor, name: str) -> None:
+        """Nothing."""
+
+
+def shard_counts(context: RankContext, blocks: BlockList) -> list[int]:
+    """Numbers of shards that a model can be dealt to and that divide each host's ranks."""
+    hosts = set(context.hosts)
+    return [count for count in SHARDS if all(context.hosts.count(host) % count == 0 for host in hosts) and _can_be_dealt(blocks, count)]
+
+
+def shard_groups(context: RankContext, blocks: BlockList) -> list[Ranks]:
+    """The process sets that the measurements need."""
+    return [tuple(range(first, first + count)) for count in shard_counts(context, blocks) for first in range(0, context.size, count)]
+
+
+def time_shards(communicator: Communicator, subject: Subject, loss: Callable[[SetReducer], Loss]) -> list[tuple[int, list[BlockSeconds]]]:
+    """Measure; every rank of the ring calls this.
+
+    Args:
+        communicator: Started with ``shard_groups``.
+        subject: The whole model.
+        loss: Of a shard's outputs, whose sums are those of the shards.
+    Returns:
+        Seconds of each block, by the number of shards.
+    """
+    rank, found = communicator.context.rank, []
+    for count in shard_counts(communicator.context, subject.blocks):
+        first = rank // count * count
+        reducer = open_set_reducer(communicator, tuple(range(first, first + count)))
+        found.append((count, time_blocks(replace(subject, blocks=shard_blocks(subject.blocks, reducer)), loss(reducer))))
+    return found
+
+
+def _can_be_dealt(blocks: BlockList, count: int) -> bool:
+    try:
+        shard_blocks(blocks, Silent(count))
+    except LayoutRefused:
+        return False
+    return True

@@ -1,0 +1,215 @@
+"""The exact gradient: buckets of a model's gradients, summed over the ranks while the backward pass fills them.
+
+A rank differentiates (sum of the losses of its rows) / (rows of the step over all ranks), so the *sum* over the ranks
+is the gradient of the mean loss of the whole step: equal to serial training, however the rows fall to the ranks.
+An average of the ranks' averages is not, as soon as they hold unequal rows.
+
+    parameters  p0 p1 p2 p3 p4          backward reaches p4 first
+    buckets     [ p4 p3 ] [ p2 p1 p0 | loss ]
+                 ready ->  summed while the pass goes on
+
+The step's loss travels in the tail of the last bucket, and what ranks signal each other (signals.py), so every rank knows the sums at
+no cost of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sparkring.errors import ConfigError
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.gradients import OpenReducer, open_reducer
+from sparkring.pipelines.parallel.mesh import Ranks
+from sparkring.pipelines.training.strategies.signals import Signals
+
+TAIL = 4
+"""Numbers behind the gradients of the last bucket: the loss and the signals."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Parameters whose gradients travel together, and where each lies in the flat buffer."""
+
+    parameters: tuple[int, ...]
+    """Numbers of the parameters, in the order in which the backward pass is expected to reach them."""
+    offsets: tuple[int, ...]
+    """First element of each."""
+    length: int
+    """Elements in all."""
+
+
+def plan_buckets(sizes: Sequence[int], *, bucket_elements: int) -> list[Bucket]:
+    """Fill buckets with parameters from the last to the first, as the backward pass does.
+
+    Args:
+        sizes: Elements of each parameter.
+        bucket_elements: A bucket is closed once it holds this many or more.
+    """
+    buckets: list[Bucket] = []
+    members: list[int] = []
+    offsets: list[int] = []
+    length = 0
+    for number in reversed(range(len(sizes))):
+        members.append(number)
+        offsets.append(length)
+        length += sizes[number]
+        if length >= bucket_elements or number == 0:
+            buckets.append(Bucket(tuple(members), tuple(offsets), length))
+            members, offsets, length = [], [], 0
+    return buckets
+
+
+class GradientRing:
+    """Makes ``loss.backward()`` leave the sum over all ranks in every ``parameter.grad``. A step:
+
+        ring.begin(loss_sum)      # this rank's share of the step's loss
+        loss.backward()           # skipped by a rank without rows
+        step_loss = ring.finish() # every .grad is now the sum over the ranks
+        optimizer.step()
+
+    With micro-batches, ``ring.begin()`` and the passes that add up, ``ring.last_pass(loss_sum)`` before the last of them.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], communicator: Communicator, *, bucket_mb: float, group: Ranks = (),
+                 open_reducer: OpenReducer = open_reducer) -> None:
+        """Allocate the buckets and hook the parameters that need gradients.
+
+        Args:
+            parameters: Of the model, in its order.
+            communicator: The joined ring; every rank of it makes its ring at the same point.
+            bucket_mb: Megabytes of a bucket, about.
+            group: Ranks that hold these parameters and sum together, this one among them; default all.
+            open_reducer: What sums.
+        Raises:
+            ConfigError: parameters of several types or devices, which one flat bucket cannot hold. None at all are fine: a stage may
+                be an activation.
+        """
+        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        kinds = {(parameter.dtype, parameter.device) for parameter in self._parameters}
+        if len(kinds) > 1:
+            raise ConfigError(f"the model's parameters are of {sorted(map(str, kinds))}; give all of them one type and one device.")
+        ((dtype, device),) = kinds or {(torch.get_default_dtype(), torch.device(communicator.context.device))}
+        sizes = [parameter.numel() for parameter in self._parameters]
+        self._buckets = plan_buckets(sizes, bucket_elements=max(1, int(bucket_mb * 1e6) // dtype.itemsize)) or [Bucket((), (), 0)]
+        lengths = [bucket.length for bucket in self._buckets]
+        lengths[-1] += TAIL
+        self._reducer = open_reducer(communicator, lengths, dtype, device=device, group=group)
+        self.description = self._reducer.description
+        self.wait_s = 0.0
+        """Seconds of the last step spent on summing and waiting for other ranks."""
+        self.signals = Signals()
+        """Before a step what this rank says, after it what all of them said."""
+        self._views = self._make_views()
+        self._bucket_of = {number: index for index, bucket in enumerate(self._buckets) for number in bucket.parameters}
+        self._missing = [set(bucket.parameters) for bucket in self._buckets]
+        """Of each bucket, what the last pass has not reached yet."""
+        self._untouched = set(range(len(self._parameters)))
+        """What no pass of this step has reached yet."""
+        self._more = False
+        self._alone = tuple(group) == (communicator.context.rank,)
+        """Whether there is nobody to sum with: gradients then stay where autograd adds them up."""
+        self._hooks = [] if self._alone else [parameter.register_post_accumulate_grad_hook(self._make_hook(number))
+                                              for number, parameter in enumerate(self._parameters)]
+
+    def begin(self, loss_share: Tensor | float | None = None) -> None:
+        """Start a step.
+
+        Args:
+            loss_share: Its loss on this rank (sum over its rows / rows of the step); None if more than one backward pass comes:
+                then ``last_pass`` says it.
+        """
+        self.wait_s = 0.0
+        self._missing = [set(bucket.parameters) for bucket in self._buckets]
+        self._untouched = set(range(len(self._parameters)))
+        for parameter in self._parameters:
+            parameter.grad = None  # autograd then hands over its own tensor instead of adding to one
+        self._more = True
+        if loss_share is not None:
+            self.last_pass(loss_share)
+
+    def last_pass(self, loss_share: Tensor | float) -> None:
+        """The pass that comes is the step's last one on this rank: buckets that it fills can be summed at once."""
+        self._more = False
+        tail = self._reducer.buffers[-1][-TAIL:]
+        tail[0] = loss_share if isinstance(loss_share, float) else loss_share.detach()
+        tail[1], tail[2], tail[3] = self.signals.stop, self.signals.save, self.signals.writing
+
+    def finish(self) -> float:
+        """Send what the backward pass did not reach as zeros, wait for the sums, and return the step's loss.
+
+        ``signals`` then holds the sums over the ranks.
+        """
+        began = time.perf_counter()
+        if self._alone:
+            for parameter in self._parameters:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+            return self._take_tail()
+        for index, missing in enumerate(self._missing):
+            if missing or not self._parameters:
+                for number in missing & self._untouched:
+                    self._views[number].zero_()
+                missing.clear()
+                self._reducer.ready(index)
+        self._reducer.finish()
+        for parameter, view in zip(self._parameters, self._views, strict=True):
+            parameter.grad = view
+        self.wait_s += time.perf_counter() - began
+        return self._take_tail()
+
+    def finite(self) -> bool:
+        """Whether the step's sums hold neither NaN nor infinity; the same on all ranks that sum together."""
+        sums = [parameter.grad.sum() for parameter in self._parameters if parameter.grad is not None] if self._alone else [
+            buffer.sum() for buffer in self._reducer.buffers]
+        return bool(torch.stack([self._reducer.buffers[-1][-TAIL], *sums]).isfinite().all())
+
+    def close(self) -> None:
+        """Unhook the parameters and let go of the buckets."""
+        for hook in self._hooks:
+            hook.remove()
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._views.clear()
+        self._reducer.close()
+
+    def _take_tail(self) -> float:
+        loss, stop, save, writing = self._reducer.buffers[-1][-TAIL:].tolist()
+        self.signals = Signals(stop, save, writing)
+        return float(loss)
+
+    def _make_views(self) -> list[Tensor]:
+        """Each parameter's part of its bucket, in the parameter's shape."""
+        views: dict[int, Tensor] = {}
+        for bucket, buffer in zip(self._buckets, self._reducer.buffers, strict=True):
+            for number, offset in zip(bucket.parameters, bucket.offsets, strict=True):
+                parameter = self._parameters[number]
+                views[number] = buffer[offset:offset + parameter.numel()].view(parameter.shape)
+        return [views[number] for number in range(len(self._parameters))]
+
+    def _make_hook(self, number: int) -> Callable[[Tensor], None]:
+        """What is to happen when the backward pass has made this parameter's gradient."""
+        view, index = self._views[number], self._bucket_of[number]
+
+        def gradient_arrived(parameter: Tensor) -> None:
+            if parameter.grad is not None:
+                if number in self._untouched:
+                    view.copy_(parameter.grad)  # still in the cache: the backward pass has just written it
+                else:
+                    view.add_(parameter.grad)
+                self._untouched.discard(number)
+            parameter.grad = None
+            if self._more:
+                return
+            missing = self._missing[index]
+            missing.discard(number)
+            if not missing:
+                began = time.perf_counter()
+                self._reducer.ready(index)
+                self.wait_s += time.perf_counter() - began
+
+        return gradient_arrived

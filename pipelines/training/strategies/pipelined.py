@@ -1,0 +1,150 @@
+"""A model in stages as the loop trains it: this rank's chunks, their optimizer, the sums within its stage's replicas.
+
+    stage 0 reads the inputs of its micro-batches, the last stage their labels; what lies between travels by the transport
+    gradients are summed over the replicas of a stage, those of parts that stages share over all their ranks
+    the loss is summed over all ranks, so each knows it
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from sparkring.conf.schema import Config, TrainConfig
+from sparkring.errors import RingError
+from sparkring.models.blocks import BlockList
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.loading.loader import Batch
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
+from sparkring.pipelines.parallel.schedules.records import step_record
+from sparkring.pipelines.parallel.schedules.schedule import Worker
+from sparkring.pipelines.parallel.schedules.simulator import Timed
+from sparkring.pipelines.training.evaluation.held_out import Predictions
+from sparkring.pipelines.training.evaluation.interruptible import Epochs
+from sparkring.pipelines.training.job.layout import Layout
+from sparkring.pipelines.training.job.optimizer import clip_before_step, make_optimizer, set_learning_rate
+from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
+from sparkring.pipelines.training.strategies.pipelined_step import Share, Step, TiedParameter
+from sparkring.pipelines.training.strategies.sharded_optimizer import owners, share_after_step
+from sparkring.pipelines.training.strategies.signals import Signals
+from sparkring.pipelines.training.strategies.stages import Stages
+from sparkring.pipelines.training.strategies.state import OPTIMIZER, dealt, named_tensors, pack_state, unpack_state, weights_of
+from sparkring.pipelines.training.strategies.step import Inputs, StepCost, StepResult
+
+
+class StagedTrainee:
+    """One rank of a model in stages."""
+
+    def __init__(self, config: Config, manifest: Manifest, blocks: BlockList, layout: Layout, inputs: Inputs,
+                 communicator: Communicator) -> None:
+        """Build this rank's chunks and nothing else of the model; open the transport and the sums with the other ranks."""
+        self._layout, self._communicator = layout, communicator
+        mesh, rank = layout.mesh, communicator.context.rank
+        self._place = place = mesh.place(rank)
+        self._everyone = open_set_reducer(communicator, tuple(range(mesh.size)))
+        self._replicas = open_set_reducer(communicator, mesh.replica_set(place.stage, place.shard))
+        self._stages = Stages(blocks, layout, communicator, manifest, inputs=inputs, train=config.train)
+        self._chunks, self._shards = self._stages.chunks, self._stages.shards
+        named = {name: parameter for chunk in self._chunks.values() for name, parameter in chunk.named_parameters()}
+        tied = self._open_tied(named)
+        alone = {name: parameter for name, parameter in named.items() if name not in {one.name for one in tied}}
+        self._shares_optimizer = config.train.parallel.shard_optimizer
+        self._optimizer = self._make_optimizer(config.train, alone, tied)
+        self._ring = GradientRing(alone.values(), communicator, bucket_mb=config.train.bucket_mb,
+                                  group=mesh.replica_set(place.stage, place.shard))
+        self._share = Share(tuple(self._chunks.values()), self._replicas, self._shards.loss_sum, self._ring, tied, self._optimizer,
+                            self._everyone, self._shards.first)
+        self.description = self._ring.description
+
+    def step(self, batch: Batch, rate: float, signals: Signals) -> StepResult:
+        """See Trainee."""
+        began = time.perf_counter()
+        set_learning_rate(self._optimizer, rate)
+        self._ring.begin()
+        for one in self._share.tied:
+            one.parameter.grad = None
+        parts, executor = self._stages.micro_batches(batch), self._stages.executor
+        step = Step(self._share, parts, signals, global_rows=batch.global_rows)
+        executor.run(step, rows=parts.rows)
+        waited = executor.wait_s + self._ring.wait_s
+        loss, all_signals, updated = step.outcome
+        return StepResult(loss, all_signals, updated, StepCost(time.perf_counter() - began - waited, waited))
+
+    def step_record(self) -> dict[str, Any] | None:
+        """See Trainee; a worker's shards do the same at the same time, so the first one tells it."""
+        if not self._shards.first:
+            return None
+        worker, done = Worker(self._place.stage, self._place.replica), self._stages.executor.records
+        return step_record(self._layout.schedule, worker, [Timed(*entry) for entry in done], clock_s=time.time() - time.perf_counter())
+
+    def predict(self, loader: Epochs) -> Predictions:
+        """See Trainee."""
+        return self._stages.predict(loader)
+
+    def part(self) -> dict[str, Tensor]:
+        """See Trainee."""
+        state = self._shards.whole_state(named_tensors(list(self._chunks.values()), self._optimizer))
+        if not self._shards.first:
+            return {}
+        mine = dealt({name: tensor for name, tensor in state.items() if not self._own(name)}, self._place.replica, self._replicas.size)
+        return mine | {name: tensor for name, tensor in state.items() if self._own(name)}
+
+    def _own(self, name: str) -> bool:
+        """Whether this replica alone may hold a tensor of the state."""
+        return self._shares_optimizer and name.startswith(OPTIMIZER)
+
+    def unpack(self, state: Iterable[bytes]) -> None:
+        """See Trainee."""
+        unpack_state(state, list(self._chunks.values()), self._optimizer, partly=True, cut=self._shards.cut)
+
+    def require_equal(self) -> None:
+        """See Trainee."""
+        own = pack_state(list(self._chunks.values()), self._optimizer)
+        digest = hashlib.sha256(save(weights_of([own])) if self._shares_optimizer else own).hexdigest()
+        digests = self._communicator.gather_bytes(digest.encode(), name="equal.state")
+        mesh = self._layout.mesh
+        for ranks in (mesh.replica_set(stage, shard) for stage in range(mesh.num_stages) for shard in range(mesh.shards)):
+            other = [rank for rank in ranks if digests[rank] != digests[ranks[0]]]
+            if other:
+                raise RingError(f"the state of ranks {other} differs from rank {ranks[0]}'s, which holds the same parameters. "
+                                "Check that all executors run the same versions of torch and sparkring.")
+
+    def close(self) -> None:
+        """See Trainee."""
+        self._stages.close()
+        self._ring.close()
+
+    def _open_tied(self, named: Mapping[str, nn.Parameter]) -> tuple[TiedParameter, ...]:
+        """This rank's parameters that other stages hold too; every rank opens a reducer for each shared part."""
+        rank, found = self._communicator.context.rank, []
+        for part, ranks in sorted(self._layout.tied_sets(self._place.shard).items()):
+            reducer = open_set_reducer(self._communicator, ranks if rank in ranks else (rank,))
+            names = sorted({name for chunk in self._chunks.values() for name in chunk.parameters_of([part])})
+            found += [TiedParameter(name, named[name], reducer) for name in names if reducer.size > 1]
+        return tuple(found)
+
+    def _make_optimizer(self, train: TrainConfig, alone: Mapping[str, nn.Parameter],
+                        tied: Sequence[TiedParameter]) -> torch.optim.Optimizer:
+        """Over this stage's parameters, or this replica's share of them; what stages share, each updates for itself."""
+        replicas, place = self._replicas, self._place.replica
+        sizes = {name: self._shards.whole_size(name, parameter) for name, parameter in alone.items()}
+        owner = owners(sizes, replicas.size) if self._shares_optimizer else dict.fromkeys(alone, place)
+        own = {name: parameter for name, parameter in alone.items() if owner[name] == place}
+        optimizer = make_optimizer([*own.values(), *(one.parameter for one in tied)], train.optimizer)
+        if train.optimizer.clip_norm is not None:
+            held = dict.fromkeys(own, 1 if self._shares_optimizer else replicas.size) | {one.name: one.reducer.size for one in tied}
+            parameters = own | {one.name: one.parameter for one in tied}
+            holders = {parameters[name]: count * (1 if name in self._shards.splits else self._layout.mesh.shards)
+                       for name, count in held.items()}
+            clip_before_step(optimizer, train.optimizer.clip_norm, holders=holders,
+                             sum_over_ranks=lambda square: self._everyone.sum_(square, "norm"))
+        if self._shares_optimizer and replicas.size > 1:
+            share_after_step(optimizer, list(alone.values()), [name in own for name in alone], replicas)
+        return optimizer

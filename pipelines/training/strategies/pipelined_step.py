@@ -1,0 +1,96 @@
+"""What one step of a model in stages is about: this rank's micro-batches, the loss, the sums, the update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sparkring.models.batch_norm import finish_steps, forget_steps
+from sparkring.models.blocks import StageModule
+from sparkring.pipelines.parallel.collectives.sets import SetReducer
+from sparkring.pipelines.training.job.tasks import LossSum
+from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
+from sparkring.pipelines.training.strategies.micro_batches import MicroBatches
+from sparkring.pipelines.training.strategies.signals import Signals
+from sparkring.pipelines.training.strategies.stages import only
+
+
+@dataclass(frozen=True)
+class TiedParameter:
+    """A parameter that other stages hold too."""
+
+    name: str
+    parameter: nn.Parameter
+    reducer: SetReducer
+
+    def sum_gradient(self) -> None:
+        """Sum over all who hold it; zeros where no pass reached it."""
+        if self.parameter.grad is None:
+            self.parameter.grad = torch.zeros_like(self.parameter)
+        self.reducer.sum_(self.parameter.grad, f"tied.{self.name}")
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a worker's steps have in common."""
+
+    chunks: tuple[StageModule, ...]
+    replicas: SetReducer
+    """Of its stage."""
+    loss_sum: LossSum
+    ring: GradientRing
+    tied: tuple[TiedParameter, ...]
+    optimizer: torch.optim.Optimizer
+    everyone: SetReducer
+    """All ranks."""
+    speaks: bool
+    """Whether this rank's loss counts: those of other shards are the same."""
+
+
+class Step:
+    """What one step is about, for the executor."""
+
+    def __init__(self, share: Share, parts: MicroBatches, signals: Signals, *, global_rows: int) -> None:
+        self._share, self._parts, self._signals, self._global_rows = share, parts, signals, global_rows
+        self.outcome = (math.nan, signals, False)
+        """The step's loss over all rows, the signals of all ranks, and whether the parameters were updated; once it is done."""
+
+    def batch(self, micro_batch: int) -> dict[str, Tensor]:
+        """See StepWork."""
+        return self._parts.inputs(micro_batch)
+
+    def loss(self, micro_batch: int, outputs: Mapping[str, Tensor]) -> Tensor:
+        """See StepWork."""
+        return self._share.loss_sum(only(outputs), self._parts.labels(micro_batch)) / self._global_rows
+
+    def last_backward(self) -> None:
+        """See StepWork."""
+        self._share.ring.last_pass(0.0)
+
+    def reduce(self) -> None:
+        """See StepWork."""
+        self._share.ring.finish()
+        for one in self._share.tied:
+            one.sum_gradient()
+
+    def step(self, loss: float) -> None:
+        """See StepWork. All ranks update, or none."""
+        share = self._share
+        tied = [one.parameter.grad for one in share.tied if one.parameter.grad is not None]
+        finite = share.ring.finite() and all(bool(gradient.sum().isfinite()) for gradient in tied)
+        signals = self._signals
+        told = torch.tensor([loss if share.speaks else 0.0, signals.stop, signals.save, signals.writing, float(not finite)],
+                            dtype=torch.float64)
+        share.everyone.sum_(told, "step")
+        all_loss, stop, save, writing, spoiled = told.tolist()
+        updated = not spoiled and math.isfinite(all_loss)
+        if updated:
+            share.optimizer.step()
+            finish_steps(share.chunks, lambda sums: share.replicas.sum_(sums, "batch statistics"))
+        else:
+            forget_steps(share.chunks)
+        self.outcome = (all_loss, Signals(stop, save, writing), updated)

@@ -1,0 +1,61 @@
+"""One copy of a stage dealt to several ranks: the loss, predictions and states of the whole from what each shard has of it.
+
+With one shard everything is as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from torch import Tensor
+
+from sparkring.models.blocks import StageModule
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.parallel.collectives.sets import SetReducer
+from sparkring.pipelines.parallel.tensor_parallel.sharding import splits_of, whole_tensor
+from sparkring.pipelines.parallel.tensor_parallel.splits import Split
+from sparkring.pipelines.parallel.tensor_parallel.vocabulary import next_token_loss_sum, vocabulary_split, whole_logits
+from sparkring.pipelines.training.job.tasks import LossSum, loss_of
+from sparkring.pipelines.training.strategies.state import parameter_of
+
+
+class Shards:
+    """The shards of this rank's copy of its stage, this one among them."""
+
+    def __init__(self, reducer: SetReducer, chunks: Iterable[StageModule], manifest: Manifest) -> None:
+        self._reducer = reducer
+        self.splits: Mapping[str, Split] = {name: split for chunk in chunks for name, split in splits_of(chunk).items()}
+        """How the parameters are cut of which this rank holds a slice."""
+        tokens = manifest.preprocessing.tokens
+        self._vocabulary = vocabulary_split(tokens.vocabulary, reducer.size) if tokens and reducer.size > 1 else None
+        self.loss_sum: LossSum = loss_of(manifest.task, manifest.preprocessing)
+        """Takes this shard's outputs of the last stage; the same on all shards."""
+        if tokens and self._vocabulary:
+            self.loss_sum = partial(next_token_loss_sum, pad_id=tokens.pad_id, split=self._vocabulary, reducer=reducer)
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the shard that speaks for all."""
+        return self._reducer.place == 0
+
+    def whole_outputs(self, logits: Tensor) -> Tensor:
+        """The last stage's outputs from all shards' parts; all of them call it."""
+        return whole_logits(logits, split=self._vocabulary, reducer=self._reducer) if self._vocabulary else logits
+
+    def whole_size(self, name: str, parameter: Tensor) -> int:
+        """Elements of a parameter in the whole model."""
+        split = self.splits.get(name)
+        return parameter.numel() if split is None else parameter.numel() // parameter.shape[split.dim] * split.whole_size
+
+    def whole_state(self, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+        """A state in whole tensors from every shard's slices; all shards call it, with the same names in the same order."""
+        return {name: self._whole(name, tensor) for name, tensor in tensors}
+
+    def cut(self, parameter: str, tensor: Tensor) -> Tensor:
+        """This shard's slice of a whole tensor."""
+        return self.splits[parameter].take(tensor, self._reducer.place) if parameter in self.splits and tensor.dim() else tensor
+
+    def _whole(self, name: str, tensor: Tensor) -> Tensor:
+        split = self.splits.get(parameter_of(name))
+        return whole_tensor(tensor, split, self._reducer, name) if split is not None and tensor.dim() else tensor

@@ -1,0 +1,123 @@
+"""A model in stages on one rank: its chunks, what they exchange, and passes forward through all stages. Knows no optimizer.
+
+    training      takes the chunks and the executor            pipelined.py
+    judging       passes over a split's rows                   pipelines/training/evaluate_rank.py
+    generating    a pass a token                               pipelines/training/generate_rank.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from sparkring.conf.schema import TrainConfig
+from sparkring.models.blocks import BlockList, StageModule, draw_seed
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.loading.loader import Batch
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
+from sparkring.pipelines.parallel.schedules.schedule import Worker
+from sparkring.pipelines.parallel.stages.executor import Executor
+from sparkring.pipelines.parallel.tensor_parallel.sharding import shard_blocks
+from sparkring.pipelines.parallel.transports.base import Edge
+from sparkring.pipelines.parallel.transports.horovod import HorovodTransport
+from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
+from sparkring.pipelines.training.evaluation.interruptible import Epochs
+from sparkring.pipelines.training.job.layout import Layout
+from sparkring.pipelines.training.strategies.micro_batches import MicroBatches
+from sparkring.pipelines.training.strategies.shards import Shards
+from sparkring.pipelines.training.strategies.step import Inputs
+
+TRANSPORTS = {"horovod": HorovodTransport, "sidecar": SidecarTransport}
+
+
+class Stages:
+    """This rank's part of a model in stages."""
+
+    def __init__(self, blocks: BlockList, layout: Layout, communicator: Communicator, manifest: Manifest, *, inputs: Inputs,
+                 train: TrainConfig, more_edges: Sequence[Edge] = ()) -> None:
+        """Build this rank's chunks and nothing else of the model, with initial weights; open the transport.
+
+        Args:
+            blocks: Of the whole model.
+            layout: Who does what.
+            communicator: Started with the layout's process sets; every rank makes its stages at the same point.
+            manifest: Says what the model predicts.
+            inputs: What of a batch goes where, and in which precision.
+            train: The seed of the weights, and how passes are done.
+            more_edges: On which ranks exchange other messages than the schedule's.
+        """
+        self.layout, self._inputs = layout, inputs
+        self.place = place = layout.mesh.place(communicator.context.rank)
+        shards = open_set_reducer(communicator, layout.mesh.shard_set(place.stage, place.replica))
+        torch.manual_seed(train.seed)
+        self.chunks = _build_chunks(shard_blocks(blocks, shards), layout, place.stage, seed=draw_seed(), inputs=inputs)
+        self.shards = Shards(shards, self.chunks.values(), manifest)
+        self.transport = TRANSPORTS[layout.transport](communicator, [*layout.edges(), *more_edges],
+                                                      dynamic_shapes=train.parallel.dynamic_shapes)
+        self.executor = Executor(layout.schedule, Worker(place.stage, place.replica), self.chunks,
+                                 rank_of=partial(layout.rank_of, shard=place.shard), transport=self.transport,
+                                 recompute=train.parallel.recompute_of(place.stage))
+
+    def micro_batches(self, batch: Batch) -> MicroBatches:
+        """This rank's part of a batch."""
+        return MicroBatches(batch, self._inputs, replica=self.place.replica, replicas=self.layout.mesh.replicas[self.place.stage])
+
+    def predict(self, loader: Epochs) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (logits, labels) of a split's rows, each row on one rank, in evaluation mode and without gradients."""
+        with evaluating(self.chunks.values()):
+            for batch in loader.epoch(0):
+                parts = self.micro_batches(batch)
+                for micro_batch, outputs in self.executor.predict(parts.inputs, rows=parts.rows):
+                    labels, logits = parts.labels(micro_batch), self.shards.whole_outputs(only(outputs))
+                    if len(labels) and self.shards.first:
+                        yield logits, labels
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Take this rank's part of a whole model's parameters and buffers."""
+        for chunk in self.chunks.values():
+            chunk.load_state_dict({name: self.shards.cut(name, weights[name]) for name in chunk.state_dict()})
+
+    def close(self) -> None:
+        """Wait until nothing is on its way, and let go of what is shared with other ranks."""
+        self.transport.drain()
+        self.transport.close()
+
+
+@contextmanager
+def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """In evaluation mode inside, in training mode after."""
+    modules = list(modules)
+    for module in modules:
+        module.eval()
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.train()
+
+
+def only(outputs: Mapping[str, Tensor]) -> Tensor:
+    """The model's one output."""
+    (output,) = outputs.values()
+    return output
+
+
+def _build_chunks(blocks: BlockList, layout: Layout, stage: int, *, seed: int, inputs: Inputs) -> dict[int, StageModule]:
+    """This stage's chunks; a part that several of them hold is one module."""
+    chunks: dict[int, StageModule] = {}
+    held: dict[str, nn.Module] = {}
+    for number in range(stage, layout.schedule.num_chunks, layout.mesh.num_stages):
+        chunk = StageModule(blocks, first=layout.bounds[number], last=layout.bounds[number + 1], seed=seed)
+        for part in (part for part, chunks_of_part in layout.tied.items() if number in chunks_of_part):
+            if part in held:
+                chunk.set_submodule(part, held[part])
+            else:
+                held[part] = chunk.get_submodule(part)
+        inputs.place(chunk)
+        chunks[number] = chunk
+    return chunks

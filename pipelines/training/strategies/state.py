@@ -1,0 +1,108 @@
+"""All that training changes, as named tensors: the model's parameters and buffers, and the optimizer's state of each.
+
+Keyed by the model's own parameter names, so that a state does not depend on how a layout numbers them. The bytes are
+safetensors: nothing is pickled or unpickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from sparkring.errors import CheckpointDamaged
+from sparkring.pipelines.training.strategies.sharded_optimizer import owners
+
+MODEL, OPTIMIZER = "model/", "optimizer/"
+
+
+def pack_state(modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> bytes:
+    """The state as safetensors bytes: ``model/<name>`` and ``optimizer/<name>/<key>``."""
+    return save(dict(named_tensors(modules, optimizer)))
+
+
+def dealt(tensors: Mapping[str, Tensor], place: int, places: int) -> dict[str, Tensor]:
+    """What one of several, who all hold the same tensors, is to save of them: about as much each; the same deal everywhere."""
+    owner = owners({name: tensor.numel() for name, tensor in tensors.items()}, places)
+    return {name: tensor for name, tensor in tensors.items() if owner[name] == place}
+
+
+def weights_of(state: Iterable[bytes]) -> dict[str, Tensor]:
+    """The model's parameters and buffers in the parts of a state, by name."""
+    return {name.removeprefix(MODEL): tensor for part in state for name, tensor in _tensors_of(part).items() if name.startswith(MODEL)}
+
+
+def parameter_of(name: str) -> str:
+    """The parameter or buffer that a tensor of a state belongs to."""
+    return name.removeprefix(OPTIMIZER).rpartition("/")[0] if name.startswith(OPTIMIZER) else name.removeprefix(MODEL)
+
+
+def unpack_state(state: Iterable[bytes], modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer, *, partly: bool = False,
+                 cut: Callable[[str, Tensor], Tensor] = lambda _, tensor: tensor) -> None:
+    """Put a packed state into a model, or its parts, and an optimizer of the same kind.
+
+    Args:
+        state: Its parts as safetensors, in any order; what several of them hold is equal. Of each, no more is kept than goes in.
+        modules: The parts that hold the optimizer's parameters.
+        optimizer: Of their parameters.
+        partly: Whether the state may hold more than these modules and this optimizer have.
+        cut: (parameter, tensor) -> what these modules hold of it.
+    Raises:
+        CheckpointDamaged: the tensors' names or shapes are not those of the modules.
+    """
+    parameters = {name: parameter for module in modules for name, parameter in module.named_parameters()}
+    optimized = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    own = [module.state_dict().keys() for module in modules]
+
+    def held(name: str) -> bool:
+        if name.startswith(MODEL):
+            return not partly or any(name.removeprefix(MODEL) in names for names in own)
+        return name.startswith(OPTIMIZER) and (not partly or parameters.get(parameter_of(name)) in optimized)
+
+    def taken(part: bytes) -> dict[str, Tensor]:
+        try:
+            return {name: cut(parameter_of(name), tensor) for name, tensor in _tensors_of(part).items() if held(name)}
+        except RuntimeError as error:
+            raise _does_not_fit(error) from None
+
+    tensors: dict[str, Tensor] = {}
+    for part in state:  # in turn: together they may be more than there is room for
+        tensors |= taken(part)
+    weights = {name.removeprefix(MODEL): tensor for name, tensor in tensors.items() if name.startswith(MODEL)}
+    optimizer.state.clear()  # a state may be older than what is there, and lack what came since
+    try:
+        for module, names in zip(modules, own, strict=True):
+            module.load_state_dict({name: tensor for name, tensor in weights.items() if name in names} if partly else weights)
+        for name, tensor in tensors.items():
+            if name.startswith(OPTIMIZER):
+                parameter = parameters[parameter_of(name)]
+                key = name.rpartition("/")[2]
+                optimizer.state[parameter][key] = tensor.to(parameter.device)  # counters too: the fused kernels want them there
+    except (RuntimeError, KeyError) as error:
+        raise _does_not_fit(error) from None
+
+
+def _does_not_fit(error: Exception) -> CheckpointDamaged:
+    return CheckpointDamaged(f"the saved state does not fit the model: {' '.join(str(error).split())}; it was saved by another model. Use "
+                             "another workspace.")
+
+
+def _tensors_of(part: bytes) -> dict[str, Tensor]:
+    try:
+        return load(part)
+    except SafetensorError as error:
+        raise CheckpointDamaged(f"a part of the state is no safetensors file: {error}; use the checkpoint before.") from None
+
+
+def named_tensors(modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a state by name, in a fixed order."""
+    for module in modules:
+        for name, tensor in module.state_dict().items():
+            yield MODEL + name, tensor.detach().cpu().contiguous()
+        for name, parameter in module.named_parameters():
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, Tensor):
+                    yield f"{OPTIMIZER}{name}/{key}", value.detach().cpu().contiguous()

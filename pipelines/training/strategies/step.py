@@ -1,0 +1,107 @@
+"""One exact optimizer step on one rank, and what it costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sparkring.models.blocks import BlockRun
+from sparkring.models.dropout import ROW_SEEDS
+from sparkring.models.losses import log_loss_sum
+from sparkring.pipelines.data.dataset.manifest import ROW_ID
+from sparkring.pipelines.data.loading.loader import Batch
+from sparkring.pipelines.data.order.rowhash import row_bits
+from sparkring.pipelines.training.job.precision import Precision
+from sparkring.pipelines.training.job.tasks import LossSum
+from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
+from sparkring.pipelines.training.strategies.signals import Signals
+
+NO_SIGNALS = Signals()
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Seconds of a step."""
+
+    compute_s: float
+    comm_s: float
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What became of a step; all but the cost is the same on all ranks."""
+
+    loss: float
+    """Mean over all rows of the step."""
+    signals: Signals
+    """Of all ranks together."""
+    updated: bool
+    """False where the loss or a gradient was NaN or infinite: the parameters are then as they were."""
+    cost: StepCost
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Which tensors of a batch the model and the loss take, and as what."""
+
+    names: tuple[str, ...]
+    """Passed to the model by name."""
+    label: str
+    precision: Precision
+    device: torch.device
+    seed: int
+    """Of what is random to a row."""
+
+    def of(self, tensors: Mapping[str, Tensor], *, epoch: int) -> dict[str, Tensor]:
+        """The model's arguments: floats in the run's precision, ids as they are, and the seeds of the rows where it asks for them."""
+        if ROW_SEEDS in self.names:
+            bits = row_bits(tensors[ROW_ID].numpy(), seed=self.seed, epoch=epoch)
+            tensors = {**tensors, ROW_SEEDS: torch.from_numpy(bits.view(np.int64))}
+        return {name: self._placed(tensors[name]) for name in self.names}
+
+    def place(self, model: BlockRun) -> None:
+        """Put a model where its inputs will be, in the run's precision."""
+        model.to(self.device, self.precision.kept)
+        model.autocast = self.precision.computed
+
+    def labels(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """(rows, ...) what is to be predicted."""
+        return self._placed(tensors[self.label])
+
+    def _placed(self, tensor: Tensor) -> Tensor:
+        if self.device.type == "cuda":
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, self.precision.kept if tensor.is_floating_point() else None, non_blocking=True)
+
+
+def train_step(model: nn.Module, batch: Batch, inputs: Inputs, ring: GradientRing, optimizer: torch.optim.Optimizer,
+               loss_sum: LossSum = log_loss_sum, signals: Signals = NO_SIGNALS) -> StepResult:
+    """Do one step: this rank's rows forward and backward, the sum over the ring, the update.
+
+    Args:
+        model: In training mode.
+        batch: This rank's rows; there may be none.
+        inputs: What of the batch goes where.
+        ring: Hooked to the model.
+        optimizer: Over the model's parameters.
+        loss_sum: (predictions, labels) -> scalar, summed over rows.
+        signals: This rank's.
+    """
+    began = time.perf_counter()
+    ring.signals = signals
+    if batch.rows:
+        share = loss_sum(model(**inputs.of(batch.tensors, epoch=batch.epoch)), inputs.labels(batch.tensors)) / batch.global_rows
+        ring.begin(share)
+        share.backward()
+    else:
+        ring.begin(0.0)
+    loss = ring.finish()
+    finite = ring.finite()
+    if finite:
+        optimizer.step()
+    return StepResult(loss, ring.signals, finite, StepCost(time.perf_counter() - began - ring.wait_s, ring.wait_s))

@@ -1,0 +1,120 @@
+"""What the loop trains: one rank's part of a model with its optimizer and its sums, whatever the layout.
+
+    WholeTrainee     every rank holds the whole model: plain data parallelism
+    StagedTrainee    a rank holds some chunks of it (pipelined.py)
+
+State is exchanged as whole-model bytes, keyed by the model's own parameter names, so every layout goes on from any other's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from sparkring.conf.schema import Config
+from sparkring.models.build import build_model
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.loading.loader import Batch
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.training.evaluation.held_out import Predictions
+from sparkring.pipelines.training.evaluation.interruptible import Epochs
+from sparkring.pipelines.training.job.optimizer import clip_before_step, make_optimizer, set_learning_rate
+from sparkring.pipelines.training.job.tasks import loss_of, shapes_of
+from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
+from sparkring.pipelines.training.strategies.signals import Signals
+from sparkring.pipelines.training.strategies.state import dealt, named_tensors, pack_state, unpack_state
+from sparkring.pipelines.training.strategies.step import Inputs, StepResult, train_step
+
+
+class Trainee(Protocol):
+    """One rank's part; all ranks call the same methods at the same time."""
+
+    description: str
+    """How gradients are summed, for events and reports."""
+
+    def step(self, batch: Batch, rate: float, signals: Signals) -> StepResult:
+        """Do one optimizer step at this learning rate, and tell the other ranks this one's signals."""
+        ...
+
+    def step_record(self) -> dict[str, Any] | None:
+        """What this rank did in the last step and when (``schedules/records.py``); None where it has no schedule, or another tells it."""
+        ...
+
+    def predict(self, loader: Epochs) -> Predictions:
+        """Yield predictions for a split's rows, each row on one rank, in evaluation mode and without gradients."""
+        ...
+
+    def part(self) -> dict[str, Tensor]:
+        """This rank's part of the state: the ranks' parts together make the whole, in whole tensors by the model's own names."""
+        ...
+
+    def unpack(self, state: Iterable[bytes]) -> None:
+        """Take what this rank holds of a whole state, given in its parts."""
+        ...
+
+    def require_equal(self) -> None:
+        """Check that all ranks that hold the same parameters hold the same values; RingError if not."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what is shared with other ranks."""
+        ...
+
+
+class WholeTrainee:
+    """The whole model, replicated on every rank."""
+
+    def __init__(self, config: Config, manifest: Manifest, inputs: Inputs, communicator: Communicator) -> None:
+        task, features = manifest.task, manifest.preprocessing
+        self._inputs, self._communicator = inputs, communicator
+        self._loss_sum = loss_of(task, features)
+        torch.manual_seed(config.train.seed)
+        self._model = build_model(config.model, shapes_of(task, features))
+        inputs.place(self._model)
+        self._optimizer = make_optimizer(self._model.parameters(), config.train.optimizer)
+        if config.train.optimizer.clip_norm is not None:
+            clip_before_step(self._optimizer, config.train.optimizer.clip_norm)
+        self._ring = GradientRing(self._model.parameters(), communicator, bucket_mb=config.train.bucket_mb)
+        self.description = self._ring.description
+
+    def step(self, batch: Batch, rate: float, signals: Signals) -> StepResult:
+        """See Trainee."""
+        set_learning_rate(self._optimizer, rate)
+        return train_step(self._model, batch, self._inputs, self._ring, self._optimizer, self._loss_sum, signals)
+
+    def step_record(self) -> None:
+        """See Trainee."""
+
+    def predict(self, loader: Epochs) -> Predictions:
+        """See Trainee."""
+        self._model.eval()
+        try:
+            for batch in loader.epoch(0):
+                if batch.rows:
+                    yield self._model(**self._inputs.of(batch.tensors, epoch=0)), self._inputs.labels(batch.tensors)
+        finally:
+            self._model.train()
+
+    def part(self) -> dict[str, Tensor]:
+        """See Trainee."""
+        context = self._communicator.context
+        return dealt(dict(named_tensors([self._model], self._optimizer)), context.rank, context.size)
+
+    def whole(self) -> bytes:
+        """The whole state."""
+        return pack_state([self._model], self._optimizer)
+
+    def unpack(self, state: Iterable[bytes]) -> None:
+        """See Trainee."""
+        unpack_state(state, [self._model], self._optimizer)
+
+    def require_equal(self) -> None:
+        """See Trainee."""
+        self._communicator.require_equal(pack_state([self._model], self._optimizer), what="the model and optimizer state")
+
+    def close(self) -> None:
+        """See Trainee."""
+        self._ring.close()

@@ -1,0 +1,181 @@
+"""``sparkring chaos CONFIG``: train the user's own job twice, undisturbed and under faults, and tell the two apart.
+
+    <workspace>/chaos/undisturbed/run            trained once, reused by later calls
+    <workspace>/chaos/seed-<seed>-<n>/run        the n-th run under that seed's faults
+    <workspace>/chaos/seed-<seed>-<n>/run/chaos.json    what this prints
+
+Nothing of the user's own run is touched, and the dataset is only read.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from safetensors.numpy import load
+
+from sparkring.conf.schema import Config, TrainConfig
+from sparkring.errors import ConfigError, ReceiptError, SparkringError
+from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.training.events.writer import event_files, read_events
+from sparkring.spark_jobs.fault_injection.faults import ENDING, KINDS, Fault, draw
+from sparkring.spark_jobs.fault_injection.injector import sabotaged_rank, strikes
+from sparkring.spark_jobs.fault_injection.losses import Losses, losses
+from sparkring.spark_jobs.spark.progress import SILENT, Progress
+from sparkring.spark_jobs.stored.audit import audit
+from sparkring.spark_jobs.train import TrainResult, train
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FOLDER = "chaos"
+OUTCOME = "chaos.json"
+DEADLINE_S = 10.0
+"""Seconds that ranks wait for one that stands still; a job's own are meant for slow days, and would be waited out each time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChaosResult:
+    """What faults did to a job."""
+
+    url: str
+    """The run under faults."""
+    survived: bool
+    """It came to its end by itself."""
+    failure: str
+    """Why not; empty where it did."""
+    planned: int
+    struck: int
+    """Faults that have happened."""
+    kinds: dict[str, int]
+    """How many of each kind."""
+    restarts: int
+    """Generations of the ring after the first."""
+    checkpoint_interval: int
+    rows_lost: int
+    rows_repeated: int
+    steps_redone: int
+    steps_redone_max: int
+    """After one strike."""
+    resume_s_median: float | None
+    """From a strike to the end of the next step; None where no generation was ended."""
+    resume_s_max: float | None
+    goodput: float
+    """Share of the wall-clock time spent on steps that count."""
+    audit: str
+    """``green``, or what ``sparkring audit`` says."""
+    validation: dict[str, float]
+    """Held-out metrics of the run under faults."""
+    undisturbed: dict[str, float]
+    """The same of the run without."""
+    weights_difference: float | None
+    """Largest of any tensor's, relative to the undisturbed run's; None where there is no model to compare."""
+    losses: Losses
+    """What each strike came to."""
+
+
+def chaos(config: Config, *, num_faults: int = 20, seed: int = 1, kinds: Sequence[str] = KINDS, deadline_s: float = DEADLINE_S,
+          spark: SparkSession | None = None, progress: Progress = SILENT) -> ChaosResult:
+    """Train under faults, and see what was lost.
+
+    Args:
+        config: The user's job, whose dataset version is there.
+        num_faults: How many strike, evenly over the run.
+        seed: Of when, whom and what they strike.
+        kinds: Those that may come; see ``faults.py``.
+        deadline_s: Seconds that ranks wait for one that stands still.
+        spark: The session; default the active one, or one made from ``config.spark``.
+        progress: Where to report.
+    Raises:
+        ConfigError: there is no such kind of fault, or the run has fewer steps than faults.
+        SparkringError: the undisturbed run does not come to its end either.
+    """
+    faults = draw(num_faults, seed=seed, kinds=kinds)
+    calm = _elsewhere(config, "undisturbed", config.train)
+    progress.note("chaos: first without faults, to compare with")
+    expected = train(calm, spark=spark, progress=progress)
+    if expected.steps <= num_faults:
+        raise ConfigError(f"{num_faults} faults need a run of more steps than that, this one has {expected.steps}; "
+                          "ask for fewer, or set train.epochs.")
+    name = _free_name(config, f"seed-{seed}")
+    struck = _elsewhere(config, name, hardened(config.train, num_faults=num_faults, deadline_s=deadline_s))
+    progress.note(f"chaos: now under {num_faults} faults, {_counted(faults)}")
+    work = partial(sabotaged_rank, faults=[fault.model_dump() for fault in faults])
+    try:
+        trained, failure = train(struck, spark=spark, progress=progress, work=work), ""
+    except SparkringError as error:
+        trained, failure = None, str(error).partition("\n")[0]
+    result = outcome(struck, calm, trained, expected, planned=num_faults, failure=failure)
+    open_store(struck.run).put(OUTCOME, json.dumps(asdict(result), indent=1).encode())
+    return result
+
+
+def hardened(train_config: TrainConfig, *, num_faults: int, deadline_s: float) -> TrainConfig:
+    """The same training, ready for more faults than life brings: none of them ends it for good, and no wait is long."""
+    recovery = train_config.recovery.model_copy(update={"restarts": num_faults + 1, "leave_out_after": num_faults + 1})
+    ring = train_config.ring.model_copy(update={"deadline_s": min(deadline_s, train_config.ring.deadline_s)})
+    return train_config.model_copy(update={"recovery": recovery, "ring": ring})
+
+
+def outcome(struck: Config, calm: Config, trained: TrainResult | None, expected: TrainResult, *, planned: int,
+            failure: str = "") -> ChaosResult:
+    """Compare the run of ``struck`` with that of ``calm``; ``trained`` is None where it did not come to its end."""
+    rows = Dataset(struck.dataset).manifest(struck.dataset_version).splits["train"].rows
+    happened = strikes(open_store(struck.run))
+    lost = losses(read_events(struck.run), happened, rows_per_epoch=rows)
+    ended = [one for one in lost.resumptions if one.kind in ENDING]
+    seconds = [one.resume_s for one in ended if one.resume_s is not None]
+    again = [one.steps_redone for one in ended]
+    return ChaosResult(
+        url=struck.run, survived=trained is not None, failure=failure, planned=planned, struck=len(happened),
+        kinds=dict(Counter(strike.kind for strike in happened)), restarts=_generations(struck) - 1,
+        checkpoint_interval=struck.train.checkpoint_steps, rows_lost=lost.rows_lost, rows_repeated=lost.rows_repeated,
+        steps_redone=sum(again), steps_redone_max=max(again, default=0),
+        resume_s_median=statistics.median(seconds) if seconds else None, resume_s_max=max(seconds, default=None),
+        goodput=lost.goodput, audit=_verdict(struck), validation=trained.validation if trained else {}, undisturbed=expected.validation,
+        weights_difference=weights_difference(struck, calm) if trained else None, losses=lost)
+
+
+def weights_difference(one: Config, other: Config) -> float:
+    """The largest difference of a tensor between two runs' models: its norm over the other's norm."""
+    from sparkring.pipelines.training.job.model_files import load_card, load_weights  # brings torch
+
+    mine, theirs = (load(load_weights(config.run, load_card(config.run))) for config in (one, other))
+    return max((float(np.linalg.norm(mine[name] - theirs[name]) / (np.linalg.norm(theirs[name]) or 1.0)) for name in theirs), default=0.0)
+
+
+def _elsewhere(config: Config, name: str, train_config: TrainConfig) -> Config:
+    """The same job in a workspace of its own, on the same dataset."""
+    workspace = f"{config.workspace}/{FOLDER}/{name}"
+    return config.model_copy(update={"workspace": workspace, "dataset_url": config.dataset, "train": train_config})
+
+
+def _free_name(config: Config, stem: str) -> str:
+    """The first that no run has."""
+    number = 1
+    while event_files(f"{config.workspace}/{FOLDER}/{stem}-{number}/run"):
+        number += 1
+    return f"{stem}-{number}"
+
+
+def _generations(config: Config) -> int:
+    return len({name.partition("-")[0] for name in event_files(config.run)})
+
+
+def _verdict(config: Config) -> str:
+    try:
+        audit(config.run)
+    except (ReceiptError, SparkringError) as error:
+        return str(error)
+    return "green"
+
+
+def _counted(faults: Sequence[Fault]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(Counter(fault.kind for fault in faults).items()))

@@ -1,0 +1,63 @@
+"""A label of several classes: which values it has, and their numbers. The classes are the values of the train split."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import IntegralType
+
+from sparkring.errors import SourceError
+from sparkring.spark_jobs.etl.columns.expressions import named
+
+_VALUE, _NUMBER = "__label_value", "__label_number"
+
+
+def fit_classes(examples: DataFrame, label: str, *, split: Column) -> tuple[str, ...]:
+    """The label's values as texts: whole numbers by their size, texts by the alphabet.
+
+    Args:
+        examples: Rows of all splits; none has a null label.
+        label: Column of whole numbers or texts.
+        split: The split of a row.
+    Raises:
+        SourceError: fewer than two values in the train split, a row elsewhere whose value no train row has, or one that is no text.
+    """
+    counts = examples.groupBy(named(label).cast("string").alias("value")).agg(
+        sf.count(sf.lit(1)).alias("rows"), sf.count_if(split == "train").alias("train_rows")).withColumn(
+        "is_text", sf.is_valid_utf8("value")).collect()
+    broken = next((row for row in counts if not row["is_text"]), None)
+    if broken is not None:
+        raise SourceError(f"label {label} holds bytes that are no text (UTF-8) in {broken['rows']} rows, shown as {broken['value']!r}; "
+                          "correct them in the source, or decode them in the query.")
+    whole = isinstance(examples.schema[label].dataType, IntegralType)
+    classes = sorted((row["value"] for row in counts if row["train_rows"]), key=int if whole else None)
+    unseen = min((row for row in counts if not row["train_rows"]), key=lambda row: row["value"], default=None)
+    if unseen is not None:
+        raise SourceError(f"label {label} is {unseen['value']!r} in {unseen['rows']} held-out rows and in no train row, so it "
+                          "cannot be learned; change prepare.split, or leave those rows out in the query.")
+    if len(classes) < 2:
+        raise SourceError(f"label {label} is {classes[0]!r} in all train rows, so there is nothing to tell apart; "
+                          "change the query or prepare.split.")
+    return tuple(classes)
+
+
+def require_known_classes(examples: DataFrame, label: str, classes: tuple[str, ...]) -> None:
+    """See that no label is new.
+
+    Raises:
+        SourceError: a row's label is none of ``classes``.
+    """
+    unknown = ~named(label).cast("string").isin(*classes)
+    count, example = examples.agg(sf.count_if(unknown), sf.min(sf.when(unknown, named(label).cast("string")))).collect()[0]
+    if count:
+        raise SourceError(f"label {label} is {example!r} in {count} new rows, and the version that they are to be added to knows only "
+                          f"{', '.join(classes)}; prepare a whole version instead, without --append.")
+
+
+def number_classes(frame: DataFrame, label: str, classes: tuple[str, ...]) -> DataFrame:
+    """Replace the label by the number of its class, from 0; the other columns are as they were."""
+    entries = frame.sparkSession.createDataFrame(pa.table({
+        _VALUE: pa.array(classes, pa.string()), _NUMBER: pa.array(range(len(classes)), pa.int32())}))
+    joined = frame.join(sf.broadcast(entries), named(label).cast("string") == sf.col(_VALUE), "left")
+    return joined.select([sf.col(_NUMBER).alias(label) if name == label else named(name) for name in frame.columns])

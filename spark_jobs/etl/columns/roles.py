@@ -1,0 +1,103 @@
+"""What type a column must have for what is made of it: of the query's columns, and of raw rows that a model is to score. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DataType, FractionalType, IntegralType, NumericType, StringType
+
+from sparkring.conf.schema import FeaturesConfig, MomentConfig, PrepareConfig
+from sparkring.pipelines.data.dataset.preprocessing import MomentPart, Preprocessing
+from sparkring.spark_jobs.etl.columns.expressions import MOMENTS, ONE_TEXT
+from sparkring.spark_jobs.etl.columns.splits import split_key
+
+_NUMBERS: tuple[type[DataType], ...] = (NumericType, BooleanType)
+_TEXTS: tuple[type[DataType], ...] = (*ONE_TEXT, FractionalType)
+
+
+class Role(NamedTuple):
+    """A column and what it is taken for."""
+
+    key: str
+    """Of the config."""
+    column: str
+    kinds: tuple[type[DataType], ...]
+    """Types that it may have."""
+    expected: str
+    """How to call them."""
+
+
+def roles_of_query(config: PrepareConfig) -> list[Role]:
+    """Every column that the config names, its label and features after what tells rows apart."""
+    key, tokens = split_key(config), config.features.tokens
+    split = Role("prepare.split.column", key.column, key.types, key.expected)
+    if tokens:
+        return [Role("prepare.features.tokens.document", tokens.document, (StringType,), "string"),
+                Role("prepare.features.tokens.column", tokens.column, (StringType, BinaryType), "string"), split]
+    binary = config.task == "binary"
+    return [role_of_row_id(config.row_id),
+            Role("prepare.label", config.label, _NUMBERS if binary else (IntegralType, StringType),
+                 "int (0 or 1)" if binary else "string or bigint"), split, *_roles_of_features(config.features)]
+
+
+def role_of_row_id(column: str) -> Role:
+    """What tells rows apart."""
+    return Role("prepare.row_id", column, (IntegralType,), "bigint")
+
+
+def roles_of_model(fitted: Preprocessing) -> list[Role]:
+    """Every column that a model's features are made of."""
+    parts = [feature for feature in (*fitted.numeric, *fitted.categorical) if feature.moment]
+    return [*([_image(fitted.image.column)] if fitted.image else []),
+            *(_number(feature.column) for feature in fitted.numeric if not feature.moment),
+            *(_category(feature.column) for feature in fitted.categorical if not feature.moment),
+            *(_moment(name) for name in dict.fromkeys(feature.source for feature in parts)),
+            *(_bucket(feature.of) for feature in fitted.buckets), *(_hashed(feature.of) for feature in fitted.hashed)]
+
+
+def moments_of_model(fitted: Preprocessing) -> list[MomentConfig]:
+    """The dates and timestamps that a model's features are made of, each with all parts that are taken of it."""
+    found: dict[tuple[str, str], list[MomentPart]] = {}
+    for feature in (*fitted.numeric, *fitted.categorical):
+        if feature.moment:
+            found.setdefault((feature.moment.of, feature.moment.time_zone), []).append(feature.moment)
+    return [MomentConfig(column=column, time_zone=time_zone, numbers=tuple(moment.part for moment in moments))
+            for (column, time_zone), moments in found.items()]
+
+
+def _roles_of_features(features: FeaturesConfig) -> Iterator[Role]:
+    if features.image:
+        yield _image(features.image.column)
+    for raw in features.raw:
+        kinds, expected = ((ArrayType,), "array of numbers") if raw.shape else (_NUMBERS, "double")
+        yield Role("prepare.features.raw", raw.column, kinds, expected)
+    yield from map(_number, features.numbers)
+    yield from map(_category, features.categorical)
+    yield from (_moment(moment.column) for moment in features.moments)
+    yield from (_bucket(bucket.column) for bucket in features.buckets)
+    yield from (_hashed(hashed.column) for hashed in features.hashed)
+
+
+def _image(column: str) -> Role:
+    return Role("prepare.features.image.column", column, (BinaryType,), "binary")
+
+
+def _number(column: str) -> Role:
+    return Role("prepare.features.numeric", column, _NUMBERS, "double")
+
+
+def _category(column: str) -> Role:
+    return Role("prepare.features.categorical", column, _TEXTS, "string")
+
+
+def _moment(column: str) -> Role:
+    return Role("prepare.features.moments", column, MOMENTS, "timestamp")
+
+
+def _bucket(column: str) -> Role:
+    return Role("prepare.features.buckets", column, _NUMBERS, "double")
+
+
+def _hashed(column: str) -> Role:
+    return Role("prepare.features.hashed", column, ONE_TEXT, "string, whole number, decimal, boolean, date or timestamp")

@@ -1,0 +1,111 @@
+"""Which split a row belongs to, decided by the row alone: no file, partition or neighbour has a say. Column expressions only.
+
+    time     older rows train, newer rows judge
+    hash     rows with an equal key stay together; a share of the keys goes to each split
+    random   the same with the row id (of a text, its name) as the key: every row for itself
+    fold     the keys are dealt to k folds; fold i tests, the next one validates, the others train
+    column   a column says it
+
+For hash, random and fold the key, cast to a string, is hashed with the seed: XXH64 of the key's UTF-8 bytes, seeded with
+XXH64 of the eight little-endian bytes of ``seed``, that one seeded with 42. Spark's ``xxhash64(seed, key)`` is that, and any
+XXH64 library computes it, so the split of a key can be told without Spark.
+
+    share   the hash's upper 53 bits / 2^53:   0.0 [ test )[ validation )[ train            ) 1.0
+    fold    the hash modulo k, as a number from 0 to k - 1
+
+Source: Collet, "XXH64 algorithm description", https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyspark.sql import Column, Row
+from pyspark.sql import functions as sf
+from pyspark.sql.types import DataType, StringType
+
+from sparkring.conf.schema import ColumnSplit, FoldSplit, PrepareConfig, RandomSplit, TimeSplit
+from sparkring.spark_jobs.etl.columns.expressions import MOMENTS, ONE_TEXT, named, seeded_hash
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class SplitKey:
+    """The column that decides."""
+
+    column: str
+    types: tuple[type[DataType], ...]
+    """What it may be."""
+    expected: str
+    """The same in words; the first one is a type to cast to."""
+
+
+def split_key(config: PrepareConfig) -> SplitKey:
+    """The column that decides a row's split, and what it must be."""
+    match config.split:
+        case TimeSplit(column=column):
+            return SplitKey(column, MOMENTS, "timestamp")
+        case ColumnSplit(column=column):
+            return SplitKey(column, (StringType,), "string that says train, validation or test")
+        case RandomSplit():
+            tokens = config.features.tokens
+            return SplitKey(tokens.document if tokens else config.row_id, ONE_TEXT, "string" if tokens else "bigint")
+        case split:
+            return SplitKey(split.column, ONE_TEXT, "string, whole number, decimal, date or timestamp")
+
+
+def split_name(config: PrepareConfig) -> Column:
+    """The split that a row belongs to; null where its key is null, or names no split."""
+    key = named(split_key(config).column)
+    match config.split:
+        case TimeSplit() as split:
+            moment = key.cast("timestamp")
+            name = sf.when(moment < _instant(split.validation_from), "train").when(moment < _instant(split.test_from), "validation")
+            return name.when(moment.isNotNull(), "test")
+        case ColumnSplit():
+            return sf.when(key.isin(*SPLITS), key)
+        case FoldSplit() as split:
+            fold = sf.pmod(seeded_hash(key, split.seed), sf.lit(split.folds))
+            name = sf.when(key.isNull(), None).when(fold == split.fold, "test")
+            return name.when(fold == (split.fold + 1) % split.folds, "validation").otherwise("train")
+        case split:
+            place = sf.shiftrightunsigned(seeded_hash(key, split.seed), 11).cast("double") / sf.lit(2.0**53)
+            name = sf.when(key.isNull(), None).when(place < split.test_share, "test")
+            return name.when(place < split.test_share + split.validation_share, "validation").otherwise("train")
+
+
+def key_figures(config: PrepareConfig, counted: Column) -> list[Column]:
+    """Aggregates named ``first``, ``last`` and ``keys``: the range of the key over the rows where ``counted``, and its different values."""
+    key = named(split_key(config).column)
+    text = sf.date_format(key.cast("timestamp"), "yyyy-MM-dd'T'HH:mm:ssXXX") if isinstance(config.split, TimeSplit) else key.cast("string")
+    seen = sf.when(counted, text)
+    return [sf.min(seen).alias("first"), sf.max(seen).alias("last"), sf.approx_count_distinct(seen).alias("keys")]
+
+
+def why_empty(config: PrepareConfig, name: str, found: Row) -> str:
+    """Say in one line why the split ``name`` has no row, given the ``key_figures`` of the rows, and what to change."""
+    column = split_key(config).column
+    match config.split:
+        case TimeSplit() as split:
+            borders = " and ".join(utc(border).isoformat() for border in (split.validation_from, split.test_from))
+            return (f"the {name} split is empty: {column} reaches from {found['first']} to {found['last']}, and validation_from and "
+                    f"test_from are {borders}; choose both inside that range (prepare.split).")
+        case ColumnSplit():
+            return f"the {name} split is empty: no row has {column} = '{name}'; each of {', '.join(SPLITS)} needs one."
+        case FoldSplit(folds=folds):
+            asked = f"{folds} folds"
+        case split:
+            asked = f"validation_share={split.validation_share:g} and test_share={split.test_share:g}"
+    return (f"the {name} split is empty: {column} has about {found['keys']} different values, too few for {asked}; "
+            "ask for other shares, fewer folds or a key with more values (prepare.split).")
+
+
+def utc(moment: datetime) -> datetime:
+    """A config's moment with its time zone; one without is UTC."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _instant(moment: datetime) -> Column:
+    return sf.timestamp_micros(sf.lit(round(utc(moment).timestamp() * 1_000_000)))

@@ -1,0 +1,157 @@
+"""Columns that the dataset keeps as they are: numbers of any width, and arrays of them as Petastorm's array codecs store them.
+
+    column of the query      kept as                     a value of the dataset's column
+    number, boolean          scalar                      the number, in the wanted type
+    array of numbers         ndarray                     what numpy.save writes; equal shapes share one header, so a whole column
+                                                         is made at once (of ragged rows, those of one length together)
+                             compressed_ndarray          what numpy.savez_compressed writes, row by row
+
+Where other features are made of such a column too (its bucket, its hash), they are made of the query's own values: what is kept
+then stands beside it until ``encode.py`` gives it the name. A value that is null, that the type cannot hold, or an array of
+another length than the config says stops the job.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField, StructType
+
+from sparkring.conf.schema import FeaturesConfig, RawConfig
+from sparkring.errors import ConfigError
+from sparkring.pipelines.data.dataset.manifest import DataField
+from sparkring.spark_jobs.etl.encoding.npy import npy_column
+from sparkring.spark_jobs.etl.encoding.petastorm_schema import stored_type
+
+_STORED = {"bool": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "uint8": pa.int16(),
+           "uint16": pa.int32(), "uint32": pa.int64(), "float32": pa.float32(), "float64": pa.float64()}
+"""Arrow's counterpart of ``petastorm_schema.stored_type``."""
+BESIDE = "__raw_"
+"""Begins the name of what is kept of a column that others are made of. No column of a query that the config names begins so."""
+
+
+def describe_raw(config: RawConfig) -> DataField:
+    """The dataset's column."""
+    return DataField(name=config.column, dtype=config.dtype, shape=config.shape, codec=config.codec if config.shape else "scalar")
+
+
+def store_raw(frame: DataFrame, features: FeaturesConfig) -> DataFrame:
+    """Replace raw columns by what the dataset keeps of them, or put that beside those which others are made of; the rest is as it was."""
+    fields = {raw.column: describe_raw(raw) for raw in features.raw}
+    shared = [name for name in frame.columns if name in fields and name in _sources(features)]
+    stored = {name: StructField(name, stored_type(field), nullable=False) for name, field in fields.items()}
+    schema = StructType([field if field.name in shared else stored.get(field.name, field) for field in frame.schema]
+                        + [StructField(BESIDE + name, stored[name].dataType, nullable=False) for name in shared])
+    return frame.mapInArrow(partial(_store_batches, fields=fields, shared=shared), schema)
+
+
+def _sources(features: FeaturesConfig) -> set[str]:
+    """Columns that others are computed from."""
+    return {*(each.column for each in features.moments), *(each.column for each in features.buckets),
+            *(each.column for each in features.hashed)}
+
+
+def stored_column(column: pa.Array, field: DataField) -> pa.Array:
+    """One column of a batch as the dataset keeps it.
+
+    Raises:
+        ValueError: a null, a number that the type cannot hold, or an array of another shape.
+    """
+    if column.null_count:
+        raise ValueError(f"column {field.name} holds {column.null_count} nulls; fill them or leave those rows out in the query")
+    if field.codec == "scalar":
+        return _checked(column, field).cast(_STORED[field.dtype])
+    lengths = column.value_lengths().to_numpy()
+    values = _checked(column.flatten(), field).to_numpy(zero_copy_only=False)
+    known = math.prod(size for size in field.shape if size is not None)
+    wrong = lengths % known != 0 if None in field.shape else lengths != known
+    if wrong.any():
+        raise ValueError(f"column {field.name} holds an array of {lengths[wrong][0]} numbers, its shape is {list(field.shape)}; "
+                         "correct shape, or give null for an axis whose length differs")
+    if field.codec == "compressed_ndarray":
+        ends = np.cumsum(lengths)
+        return pa.array([_compressed(values[end - size:end], field) for end, size in zip(ends, lengths, strict=True)], pa.binary())
+    return _packed(values, lengths, field)
+
+
+def _checked(values: pa.Array, field: DataField) -> pa.Array:
+    """The numbers in the wanted type; one that it cannot hold raises (``ArrowInvalid`` is a ValueError)."""
+    if values.null_count:
+        raise ValueError(f"column {field.name} holds arrays with nulls; fill them in the query")
+    wanted = pa.from_numpy_dtype(np.dtype(field.dtype))
+    if field.dtype.startswith("float"):  # fewer digits are no error, and neither are an infinity and NaN that were there before
+        doubles = values.cast(pa.float64())
+        narrow = doubles.cast(wanted)
+        _refuse(doubles, pc.and_(pc.is_finite(doubles), pc.invert(pc.is_finite(narrow))), field)
+        return narrow
+    if field.dtype == "bool" and not pa.types.is_boolean(values.type):  # a cast would make true of all but 0
+        doubles = values.cast(pa.float64())
+        _refuse(doubles, pc.invert(pc.is_in(doubles, value_set=pa.array([0.0, 1.0]))), field)
+        return doubles.cast(pa.int8()).cast(wanted)
+    return values.cast(wanted)
+
+
+def _refuse(values: pa.Array, wrong: pa.Array, field: DataField) -> None:
+    """Raise if any is wrong."""
+    found = values.filter(wrong)
+    if len(found):
+        raise ValueError(f"column {field.name} holds {found[0].as_py():g}, which {field.dtype} cannot hold; correct dtype or the query")
+
+
+def require_pad(config: RawConfig) -> None:
+    """See that a ragged column is filled up with a number of its own type.
+
+    Raises:
+        ConfigError: its type has no such number: NumPy would cut it to another.
+    """
+    if config.pad is None or config.dtype.startswith("float"):
+        return
+    kind = np.dtype(config.dtype)
+    least, most = (0, 1) if kind == np.bool_ else (np.iinfo(kind).min, np.iinfo(kind).max)
+    if not (least <= config.pad <= most and config.pad == round(config.pad)):
+        raise ConfigError(f"prepare.features.raw: {config.column} is filled up with {config.pad:g}, which {config.dtype} cannot hold; "
+                          "give another pad or dtype.")
+
+
+def _packed(values: NDArray[np.generic], lengths: NDArray[np.int32], field: DataField) -> pa.Array:
+    """Cells of ``numpy.save``'s bytes: those of one length at once, then all in the order of the rows."""
+    starts = np.cumsum(lengths) - lengths
+    cells, order = [], []
+    for length in np.unique(lengths):
+        rows = np.flatnonzero(lengths == length)
+        picked = values[(starts[rows][:, None] + np.arange(length)).ravel()]
+        cells.append(npy_column(picked.reshape(len(rows), *_shape(field, int(length)))))
+        order.append(rows)
+    if not cells:
+        return pa.array([], pa.binary())
+    return pa.concat_arrays(cells).take(pa.array(np.argsort(np.concatenate(order))))
+
+
+def _shape(field: DataField, length: int) -> tuple[int, ...]:
+    """Of one row with that many numbers."""
+    known = math.prod(size for size in field.shape if size is not None)
+    return tuple(length // known if size is None else size for size in field.shape)
+
+
+def _compressed(values: NDArray[np.generic], field: DataField) -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, arr=values.reshape(_shape(field, len(values))))
+    return file.getvalue()
+
+
+def _store_batches(batches: Iterable[pa.RecordBatch], *, fields: dict[str, DataField], shared: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """What a task runs."""
+    for batch in batches:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        stored = {name: stored_column(columns[name], field) for name, field in fields.items()}
+        yield pa.RecordBatch.from_pydict({
+            **{name: column if name in shared else stored.get(name, column) for name, column in columns.items()},
+            **{BESIDE + name: stored[name] for name in shared}})

@@ -1,0 +1,77 @@
+"""From fitted features to the columns of the files and the tensors of a batch. Pure: no session, no data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from sparkring.conf.schema import FeaturesConfig, PrepareConfig, RawConfig
+from sparkring.pipelines.data.dataset.manifest import LABEL, ROW_ID, Augment, DataField, ImageSpec, TensorSpec
+from sparkring.pipelines.data.dataset.preprocessing import ImageFeature, Preprocessing, TokensFeature
+from sparkring.spark_jobs.etl.encoding.arrays import describe_raw
+
+TOKENS, IMAGE = "tokens", "image"
+"""Names of tensors; ``tokens`` is the column's name too."""
+NUMERIC, CATEGORICAL = "numeric", "categorical"
+"""Names of the tensors that are made of a table's columns."""
+
+
+def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple[DataField, ...], tuple[TensorSpec, ...]]:
+    """The columns of the files (the row id first, the label second), and the tensors of a batch that are made of them."""
+    row_id = DataField(name=config.row_id, dtype="int64")
+    row_id_tensor = TensorSpec(name=ROW_ID, dtype="int64", fields=(config.row_id,), stacked=False)
+    if preprocessing.tokens is not None:
+        field, tensor = describe_tokens(preprocessing.tokens)
+        return (row_id, field), (tensor, row_id_tensor)
+    multiclass = config.task == "multiclass"
+    numeric = preprocessing.numeric_columns
+    categorical = tuple(feature.column for feature in preprocessing.with_ids)
+    fields = [row_id, DataField(name=config.label, dtype="int32" if multiclass else "int8"),
+              *(DataField(name=name, dtype="float32") for name in numeric), *(DataField(name=name, dtype="int32") for name in categorical)]
+    tensors = [TensorSpec(name=NUMERIC, dtype="float32", fields=numeric),
+               TensorSpec(name=CATEGORICAL, dtype="int64", fields=categorical)] if numeric or categorical else []
+    if preprocessing.image is not None:
+        image = config.features.image
+        augment = Augment.model_validate(image.augment.model_dump()) if image and image.augment else None
+        field, tensor = describe_image(preprocessing.image, augment)
+        fields.append(field)
+        tensors.append(tensor)
+    for raw in config.features.raw:
+        fields.append(describe_raw(raw))
+        tensors.append(_raw_tensor(raw))
+    label = TensorSpec(name=LABEL, dtype="int64" if multiclass else "float32", fields=(config.label,), stacked=False)
+    return tuple(fields), (*tensors, label, row_id_tensor)
+
+
+def made_tensors(features: FeaturesConfig) -> set[str]:
+    """Names of a batch's tensors but for the columns that are kept as they are, each of which is a tensor of its own name."""
+    of_table = features.numbers or features.categorical or features.derived
+    return {LABEL, ROW_ID, *((NUMERIC, CATEGORICAL) if of_table else ()), *((IMAGE,) if features.image else ())}
+
+
+def _raw_tensor(raw: RawConfig) -> TensorSpec:
+    shape = tuple(raw.pad_to if size is None else size for size in raw.shape)
+    return TensorSpec(name=raw.column, dtype=raw.dtype, fields=(raw.column,), stacked=False, pad=raw.pad,
+                      shape=tuple(size for size in shape if size is not None))
+
+
+def row_bytes(tensors: Sequence[TensorSpec]) -> int:
+    """Bytes of a row in memory; of an image, those of its pixels."""
+    return sum((1 if tensor.image else np.dtype(tensor.dtype).itemsize) * math.prod(tensor.row_shape) for tensor in tensors)
+
+
+def describe_image(feature: ImageFeature, augment: Augment | None = None) -> tuple[DataField, TensorSpec]:
+    """The column and the tensor of an image."""
+    shape = (feature.height, feature.width) if feature.channels == 1 else (feature.height, feature.width, feature.channels)
+    return (DataField(name=feature.column, dtype="uint8", shape=shape, codec=feature.codec),
+            TensorSpec(name=IMAGE, dtype="float32", fields=(feature.column,), stacked=False,
+                       shape=(feature.channels, feature.height, feature.width),
+                       image=ImageSpec(mean=feature.mean, std=feature.std, augment=augment)))
+
+
+def describe_tokens(feature: TokensFeature) -> tuple[DataField, TensorSpec]:
+    """The column and the tensor of a row of tokens."""
+    return (DataField(name=TOKENS, dtype="uint16" if feature.vocabulary <= 2**16 else "int32", shape=(feature.length,), codec="ndarray"),
+            TensorSpec(name=TOKENS, dtype="int64", fields=(TOKENS,), stacked=False, shape=(feature.length,)))

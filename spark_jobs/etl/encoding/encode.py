@@ -1,0 +1,69 @@
+"""Encode raw features as the numbers that the network sees: Spark columns in, Spark columns out, nothing computed here.
+
+The one implementation of ``Preprocessing``: prepare, scoring of raw rows and the baselines all use it. Values are looked
+up by a broadcast hash join a column, whose cost does not grow with the vocabulary (a map literal is searched from its
+beginning for every row).
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from sparkring.pipelines.data.dataset.preprocessing import CategoricalFeature, NumericFeature, Preprocessing
+from sparkring.spark_jobs.etl.columns.derive import bucket_of, hash_of, value_of
+from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.spark_jobs.etl.encoding.arrays import BESIDE
+
+
+def encode(frame: DataFrame, preprocessing: Preprocessing) -> DataFrame:
+    """Replace each raw feature by its encoded value.
+
+    Args:
+        frame: The columns that features are made of, by their names; other columns pass through, what
+            ``arrays.store_raw`` put beside one takes its name.
+        preprocessing: The fitted figures.
+    Returns:
+        The other columns, then numbers as float (and what says that they were null), then features with ids as int, none of them null.
+    """
+    features = (*preprocessing.numeric, *preprocessing.with_ids)
+    taken = {name for feature in features for name in (feature.source, feature.column)} | {*preprocessing.numeric_columns}
+    others = [named(name).alias(name.removeprefix(BESIDE)) for name in frame.columns if name not in taken]
+    for place, feature in enumerate(preprocessing.categorical):
+        frame = _look_up(frame, feature, place)
+    return frame.select(*others, *(_scaled(feature) for feature in preprocessing.numeric),
+                        *(_number(feature).isNull().cast("float").alias(feature.indicator)
+                          for feature in preprocessing.numeric if feature.indicator),
+                        *(sf.coalesce(sf.col(_id(place)), sf.lit(0)).alias(feature.column)
+                          for place, feature in enumerate(preprocessing.categorical)),
+                        *(bucket_of(feature).alias(feature.column) for feature in preprocessing.buckets),
+                        *(hash_of(feature).alias(feature.column) for feature in preprocessing.hashed))
+
+
+def _scaled(feature: NumericFeature) -> Column:
+    """(x - centre) / spread as a float, of what is filled in where there is no number."""
+    filled = sf.coalesce(_number(feature), sf.lit(feature.filled_with))
+    x = sf.log1p(filled) if feature.scale == "log1p" else filled
+    return ((x - sf.lit(feature.centre)) / sf.lit(feature.spread)).cast("float").alias(feature.column)
+
+
+def _number(feature: NumericFeature) -> Column:
+    """The value before it is filled: null where it is no finite number or its encoding is none, or has no logarithm where one is taken."""
+    least, most = feature.least_and_most
+    number = value_of(feature.column, feature.moment).cast("double")
+    value = sf.when((number >= least) & (number <= most), number)  # Spark orders NaN above all numbers
+    return sf.when(value > -1, value) if feature.scale == "log1p" else value
+
+
+def _look_up(frame: DataFrame, feature: CategoricalFeature, place: int) -> DataFrame:
+    """Add the ids of one column's values; null where the vocabulary has none."""
+    value = f"__value_{place}"
+    entries = pa.table({value: pa.array(feature.vocabulary, pa.string()), _id(place): pa.array(range(1, feature.size), pa.int32())})
+    vocabulary = frame.sparkSession.createDataFrame(entries)
+    found = value_of(feature.column, feature.moment).cast("string")
+    return frame.join(sf.broadcast(vocabulary), found == sf.col(value), "left")
+
+
+def _id(place: int) -> str:
+    return f"__id_{place}"

@@ -1,0 +1,221 @@
+"""Documents become rows of equally many tokens: encoded, joined with an end id between them, and cut.
+
+    documents of one pack   | a a a a a E b b E c c c c c c c E |      E ends a document
+    rows of 4 tokens        [a a a a][a E b b][E c c c][c c c c][E P P P]     P fills the last one up
+
+A pack is some megabytes of one split's documents, chosen and ordered by a hash of their names; so what a document
+becomes does not depend on how Spark deals the work out, and a changed document changes the rows of its own pack only.
+Byte level: ids 0 to 255 are UTF-8 bytes, 256 ends a document, 257 fills up. With a tokenizer these two follow its ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from sparkring.conf.schema import PrepareConfig, TokensConfig
+from sparkring.errors import ConfigError, SourceError
+from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
+from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.spark_jobs.etl.columns.splits import SPLITS, key_figures, split_key, split_name, why_empty
+from sparkring.spark_jobs.etl.encoding.describe import TOKENS
+from sparkring.spark_jobs.etl.encoding.npy import npy_column
+from sparkring.spark_jobs.spark.errors import reason
+
+NUM_BYTES = 256
+SPLIT, COUNT = "__split", "__count"
+"""Columns of packed rows beside row id and tokens; the last one is how many tokens of the row are real."""
+_ROWS_BITS = 32
+_DOCUMENT, _TEXT, _PACK, _ORDER = "__document", "__text", "__pack", "__order"
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How text becomes ids: bytes, or a tokenizer's own file."""
+
+    tokenizer: str | None = None
+    """Content of a ``tokenizer.json``; None for bytes."""
+    size: int = NUM_BYTES
+    """Ids that text can become."""
+
+    @classmethod
+    def load(cls, config: TokensConfig) -> Encoding:
+        """Read the tokenizer that the config names, if it names one.
+
+        Raises:
+            ConfigError: there is no such file, or it is no tokenizer.
+        """
+        if config.tokenizer is None:
+            return cls()
+        try:
+            return cls.of(Path(config.tokenizer).read_text(encoding="utf-8"))
+        except Exception as error:  # noqa: BLE001 - what tokenizers raises
+            raise ConfigError(f"prepare.features.tokens.tokenizer: {config.tokenizer} is no tokenizer.json that can be read: "
+                              f"{error}; name a file that the library tokenizers has saved.") from None
+
+    @classmethod
+    def of(cls, tokenizer: str) -> Encoding:
+        """By the content of a ``tokenizer.json``."""
+        from tokenizers import Tokenizer
+
+        return cls(tokenizer, Tokenizer.from_str(tokenizer).get_vocab_size(with_added_tokens=True))
+
+    @property
+    def end_id(self) -> int:
+        """Stands after each document."""
+        return self.size
+
+    @property
+    def pad_id(self) -> int:
+        """Fills rows up."""
+        return self.size + 1
+
+    @property
+    def dtype(self) -> str:
+        """The smallest type that Petastorm's readers keep and that holds all ids."""
+        return "uint16" if self.pad_id < 2**16 else "int32"
+
+    @property
+    def sha256(self) -> str | None:
+        """Of the tokenizer's file."""
+        return None if self.tokenizer is None else hashlib.sha256(self.tokenizer.encode()).hexdigest()
+
+    def encode(self, texts: Sequence[bytes]) -> list[NDArray[np.generic]]:
+        """The ids of each text (UTF-8 bytes), without an end id."""
+        if self.tokenizer is None:
+            return [np.frombuffer(text, np.uint8) for text in texts]
+        from tokenizers import Tokenizer
+
+        decoded = [text.decode("utf-8", errors="replace") for text in texts]
+        encoded = Tokenizer.from_str(self.tokenizer).encode_batch_fast(decoded, add_special_tokens=False)
+        return [np.array(one.ids, np.int64) for one in encoded]
+
+
+def measure_documents(documents: DataFrame, config: PrepareConfig, *, whole: bool = True) -> dict[str, int]:
+    """UTF-8 bytes of the documents of each split.
+
+    Args:
+        documents: A document a row.
+        config: The names of the columns, and how documents are split.
+        whole: Whether each split must have text; a part that is added to a dataset need not.
+    Raises:
+        SourceError: the query fails on a row, a document without name, text or split, or a split without documents.
+    """
+    assert config.features.tokens is not None
+    tokens, key, split = config.features.tokens, split_key(config).column, split_name(config)
+    needed = dict.fromkeys((tokens.document, tokens.column, key))
+    size = sf.octet_length(named(tokens.column))
+    figures = documents.agg(
+        sf.count(sf.lit(1)).alias("documents"), *(sf.count_if(named(name).isNull()).alias(f"missing_{name}") for name in needed),
+        sf.count_if(named(key).isNotNull() & split.isNull()).alias("nowhere"), *key_figures(config, split.isNotNull()),
+        *(sf.sum(sf.when(split == name, size)).alias(name) for name in SPLITS))
+    try:
+        found = figures.collect()[0]
+    except PySparkException as error:
+        raise SourceError(f"prepare.query fails on its rows: {reason(error)}; correct the query or the source.") from None
+    for name in needed:
+        if found[f"missing_{name}"]:
+            raise SourceError(f"column {name} is null in {found[f'missing_{name}']} of {found['documents']} documents; each needs one: "
+                              "filter or fill it in the query.")
+    if found["nowhere"]:
+        raise SourceError(f"{key} names no split in {found['nowhere']} of {found['documents']} documents; make it {', '.join(SPLITS)} in "
+                          "the query, or filter those rows out.")
+    for name in SPLITS:
+        if whole and not found[name]:
+            raise SourceError(why_empty(config, name, found))
+    return {name: found[name] or 0 for name in SPLITS}
+
+
+def pack_documents(documents: DataFrame, config: PrepareConfig, encoding: Encoding, *, sizes: Mapping[str, int],
+                   first_pack: int = 0) -> DataFrame:
+    """Cut the documents of each split into rows of equally many tokens.
+
+    Args:
+        documents: A document a row, with the columns that the config names.
+        config: Columns, length, pack size, and the seed of the order in which documents are joined.
+        encoding: From text to ids.
+        sizes: What ``measure_documents`` found.
+        first_pack: Number of the first pack; row ids follow from it.
+    Returns:
+        The row id, ``SPLIT``, ``tokens`` (as NdarrayCodec stores them) and ``COUNT``; nothing was computed yet.
+    """
+    assert config.features.tokens is not None
+    tokens, split = config.features.tokens, split_name(config)
+    order = sf.xxhash64(named(tokens.document), sf.lit(config.seed).cast("bigint"))
+    packs = count_packs(tokens, sizes)
+    number = sf.coalesce(*(sf.when(split == name, sf.pmod(order, sf.lit(packs[name]))) for name in sizes))
+    chosen = documents.select(split.alias(SPLIT), number.alias(_PACK), order.alias(_ORDER), named(tokens.document).alias(_DOCUMENT),
+                              named(tokens.column).cast("binary").alias(_TEXT))
+    run = partial(_pack, row_id=config.row_id, encoding=encoding, length=tokens.length, first_pack=first_pack)
+    return chosen.groupBy(SPLIT, _PACK).applyInArrow(run, f"`{config.row_id}` bigint, {SPLIT} string, {TOKENS} binary, {COUNT} int")
+
+
+def count_packs(config: TokensConfig, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Packs of each split, at least one."""
+    return {name: max(math.ceil(size / (config.pack_mb * 1e6)), 1) for name, size in sizes.items()}
+
+
+def fit_tokens(packed: DataFrame, config: TokensConfig, encoding: Encoding, *,
+               sizes: Mapping[str, int]) -> tuple[TokensFeature, dict[str, int]]:
+    """The feature as the manifest holds it, and the rows of each split."""
+    found = packed.groupBy(SPLIT).agg(sf.count(sf.lit(1)).alias("rows"), sf.sum(COUNT).alias("tokens")).collect()
+    feature = TokensFeature(
+        column=config.column, length=config.length, vocabulary=encoding.size + 2, end_id=encoding.end_id, pad_id=encoding.pad_id,
+        tokenizer_sha256=encoding.sha256, tokens={row[SPLIT]: row["tokens"] for row in found}, text_bytes=dict(sizes),
+        packs=max(count_packs(config, sizes).values()))
+    return feature, {row[SPLIT]: row["rows"] for row in found}
+
+
+def added(parent: TokensFeature, new: TokensFeature) -> TokensFeature:
+    """The feature of a dataset to which rows were appended."""
+    def sums(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+        return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
+
+    return parent.model_copy(update={"tokens": sums(parent.tokens, new.tokens), "text_bytes": sums(parent.text_bytes, new.text_bytes),
+                                     "packs": parent.packs + new.packs})
+
+
+def cut(texts: Sequence[bytes], encoding: Encoding, *, length: int) -> tuple[NDArray[np.generic], NDArray[np.int32]]:
+    """Encode texts, join them with an end id after each, and cut.
+
+    Args:
+        texts: UTF-8 bytes of the documents in their order.
+        encoding: From text to ids.
+        length: Tokens of a row.
+    Returns:
+        (rows, length) ids of the encoding's type, and (rows,) how many of each row's are no padding.
+    """
+    documents = encoding.encode(texts)
+    total = sum(map(len, documents)) + len(documents)
+    rows = math.ceil(total / length)
+    tokens = np.full(rows * length, encoding.pad_id, encoding.dtype)
+    place = 0
+    for ids in documents:
+        tokens[place:place + len(ids)] = ids
+        tokens[place + len(ids)] = encoding.end_id
+        place += len(ids) + 1
+    counts = np.full(rows, length, np.int32)
+    counts[-1:] = total - (rows - 1) * length
+    return tokens.reshape(rows, length), counts
+
+
+def _pack(key: tuple[Any, ...], table: pa.Table, *, row_id: str, encoding: Encoding, length: int, first_pack: int) -> pa.Table:
+    """What a task does with one pack."""
+    split, pack = (scalar.as_py() for scalar in key)
+    ordered = table.sort_by([(_ORDER, "ascending"), (_DOCUMENT, "ascending"), (_TEXT, "ascending")])
+    tokens, counts = cut(ordered[_TEXT].to_pylist(), encoding, length=length)
+    first = ((first_pack + pack) * len(SPLITS) + SPLITS.index(split)) << _ROWS_BITS
+    return pa.table({row_id: np.arange(first, first + len(tokens)), SPLIT: pa.repeat(split, len(tokens)), TOKENS: npy_column(tokens),
+                     COUNT: counts})

@@ -1,0 +1,45 @@
+"""Files that a manifest names, as Spark reads them: where Spark cannot, it is told in one line and not by a stack of Java's.
+
+Training reads them by itself (``pipelines/data/loading/reader.py``); Spark reads them to score, to evaluate and to append. On S3 it does
+so by Hadoop's ``s3a``, which does not come with pyspark: docs/stores.md says how to get it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import urlparse
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sparkring.errors import EnvironmentProblem, StorageError
+from sparkring.pipelines.data.dataset.manifest import DataFile
+from sparkring.pipelines.data.stores.base import Store
+from sparkring.spark_jobs.etl.sources.literal_paths import literal
+from sparkring.spark_jobs.spark.errors import CLIENTS, SPARK_ERRORS, lacks_client, reason
+from sparkring.spark_jobs.spark.session import spark_path
+
+
+def read_committed(spark: SparkSession, store: Store, files: Iterable[DataFile]) -> DataFrame:
+    """Exactly these files; their rows are not read yet.
+
+    Args:
+        spark: The session to read with.
+        store: The dataset's.
+        files: As the manifest names them.
+    Raises:
+        EnvironmentProblem: Spark has no client for such a store.
+        StorageError: Spark cannot open a file.
+        ConfigError: no reader of Spark takes the name of its folder.
+    """
+    try:
+        frame = spark.read.parquet(*(literal(spark_path(store.path(file.path))) for file in files))
+        _ = frame.schema  # over Connect nothing was looked at until here
+    except SPARK_ERRORS as error:
+        if lacks_client(error):
+            client = CLIENTS.get(urlparse(store.path("")).scheme, "its client")
+            raise EnvironmentProblem(
+                f"Spark cannot read {store.url}: {reason(error)}; to score, evaluate or append, add "
+                f"{client} of Spark's Hadoop release to spark.conf.spark.jars.packages (docs/stores.md).") from error
+        raise StorageError(f"Spark cannot read {store.url}: {reason(error)}; see that its files are there, and that Spark "
+                           "(the driver and the executors) reaches them with its own settings (docs/stores.md).") from error
+    return frame

@@ -1,0 +1,127 @@
+"""Sources that are folders of files rather than tables: images, IDX files, texts. Each has columns of its own.
+
+    images   path (below the folder), label (name of the folder that the file lies in; null at the top), image (the file's bytes)
+    idx      id, part, label, image (PNG): idx.py
+    text     path (below the folder), content (the file's bytes)
+
+In a folder of this machine, or mounted on all of them, the driver lists the files and the executors read them; elsewhere
+Spark's own ``binaryFile`` does both (and passes over names that begin with ``_`` or ``.``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from urllib.parse import urlparse
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from sparkring.conf.schema import SourceConfig
+from sparkring.errors import SourceError
+from sparkring.spark_jobs.etl.sources.idx import read_idx
+from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
+
+FORMATS = ("images", "idx", "text")
+IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
+_NOT_OURS = ("__pycache__", "site-packages", "dist-packages")
+"""Folders that lie inside Python's library and are no part of it."""
+_BATCH_BYTES = 32 << 20
+_FILES_A_TASK = 256
+
+
+def read_folder(spark: SparkSession, name: str, config: SourceConfig, local: Path | None, *, cache: Path) -> tuple[DataFrame, int]:
+    """Read a source whose format is one of ``FORMATS``.
+
+    Args:
+        spark: The session to read with.
+        name: The source's name, for errors.
+        config: Its path, format and pattern.
+        local: Its folder on this machine; None if only Spark can reach it.
+        cache: Folder that unpacked files go to; all executors must see it.
+    Returns:
+        A frame with the format's columns, and its number of rows.
+    Raises:
+        SourceError: no file fits.
+    """
+    if config.format == "idx":
+        if local is None:
+            raise SourceError(f"source {name}: IDX files are read from a local or mounted folder, not from {config.path}; copy them.")
+        frame = read_idx(spark, name, local, cache=cache)
+        return frame, frame.select("id").count()
+    if local is None:
+        files, rows = _read_remote(spark, name, config)
+    else:
+        listed = list(folder_files(local, config))
+        files, rows = _read_local(spark, local, listed), len(listed)
+    if not rows:
+        what = "image" if config.format == "images" else "file"
+        raise SourceError(f"source {name}: {config.path} holds no {what} whose name fits {config.pattern!r}; "
+                          f"correct prepare.sources.{name}.path or pattern.")
+    if config.format == "text":
+        return files, rows
+    return files.select("path", _folder_of("path").alias("label"), sf.col("content").alias("image")), rows
+
+
+def folder_files(folder: Path, config: SourceConfig) -> Iterator[Path]:
+    """The files of a local folder that a source reads, in the order of their names.
+
+    Hidden files and folders are passed over, and in Python's library what others have installed into it.
+    """
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(inner for inner in folders if not inner.startswith(".") and inner not in _NOT_OURS)
+        for name in sorted(names):
+            if not name.startswith(".") and fnmatch(name, config.pattern) and (config.format != "images" or _is_image(name)):
+                yield Path(place) / name
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(IMAGE_ENDINGS)
+
+
+def _read_local(spark: SparkSession, folder: Path, files: list[Path]) -> DataFrame:
+    names = [file.relative_to(folder).as_posix() for file in files]
+    listed = pa.table({"path": pa.array(names, pa.string()), "file": pa.array(map(str, files), pa.string())})
+    tasks = max(-(-len(files) // _FILES_A_TASK), 1)
+    return spark.createDataFrame(listed).repartition(tasks, "path").mapInArrow(_read_files, "path string, content binary")
+
+
+def _read_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What a task runs: read its files, some megabytes at a time."""
+    for batch in batches:
+        paths: list[str] = []
+        contents: list[bytes] = []
+        waiting = 0
+        for path, file in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            paths.append(path)
+            contents.append(Path(file).read_bytes())
+            waiting += len(contents[-1])
+            if waiting >= _BATCH_BYTES:
+                yield _record_batch(paths, contents)
+                paths, contents, waiting = [], [], 0
+        if paths:
+            yield _record_batch(paths, contents)
+
+
+def _record_batch(paths: list[str], contents: list[bytes]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"path": pa.array(paths, pa.string()), "content": pa.array(contents, pa.binary())})
+
+
+def _read_remote(spark: SparkSession, name: str, config: SourceConfig) -> tuple[DataFrame, int]:
+    try:
+        files = (spark.read.format("binaryFile").option("recursiveFileLookup", "true").option("pathGlobFilter", config.pattern)
+                 .load(config.path))
+        if config.format == "images":
+            files = files.where(sf.lower("path").rlike(f"({'|'.join(ending.replace('.', '[.]') for ending in IMAGE_ENDINGS)})$"))
+        rows = files.select("path").count()
+    except SPARK_ERRORS as error:
+        raise SourceError(f"source {name}: Spark cannot read {config.path}: {reason(error)}; correct prepare.sources.{name}.") from None
+    root = urlparse(config.path).path.rstrip("/") + "/"  # Spark writes scheme and host in ways of its own
+    return files.select(sf.regexp_replace("path", rf"^.*?\Q{root}\E", "").alias("path"), "content"), rows
+
+
+def _folder_of(path: str) -> Column:
+    return sf.try_element_at(sf.split(path, "/"), sf.lit(-2))

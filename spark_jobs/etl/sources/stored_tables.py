@@ -1,0 +1,135 @@
+"""Sources that are tables already: of the session's catalogs, of a database, of Delta, of Iceberg.
+
+Delta and Iceberg keep every version, so version and snapshot say what was read. A catalog's table and a database change
+under the same name; those are known by a digest of their rows. A password goes from the environment to the database's
+driver: no plan, error, log or manifest shows it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from sparkring.conf.schema import DeltaSource, IcebergSource, JdbcSource, StoredTable, TableSource
+from sparkring.errors import ConfigError, SourceError, nearest
+from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
+from sparkring.spark_jobs.spark.session import spark_path
+
+PACKAGES = {
+    "avro": "org.apache.spark:spark-avro_2.13 of Spark's release",
+    "delta": "io.delta:delta-spark_2.13 4.0.x, and Delta's session settings (docs/preparing.md)",
+    "iceberg": "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13, and a catalog (docs/preparing.md)",
+    "jdbc": "the database's JDBC driver",
+}
+"""What a format needs in ``spark.jars.packages``."""
+
+
+def address(config: StoredTable) -> str:
+    """How errors and the manifest call the table."""
+    match config:
+        case TableSource(table=table):
+            return f"table {table}"
+        case JdbcSource(url=url):
+            return url
+        case DeltaSource(path=path, version=version):
+            return f"{path} version {version}"
+        case IcebergSource(table=table, snapshot_id=snapshot):
+            return f"{table} snapshot {snapshot}"
+
+
+def open_table(spark: SparkSession, name: str, config: StoredTable) -> DataFrame:
+    """The table as it is, all columns; nothing was read yet but its schema.
+
+    Args:
+        spark: The session to read with.
+        name: The source's name, for errors.
+        config: Which table.
+    Raises:
+        SourceError: Spark cannot find or open it.
+        ConfigError: an environment variable that it names is not set.
+    """
+    reader = spark.read.options(**_options(name, config))
+    try:
+        match config:
+            case TableSource(table=table):
+                return reader.table(table)
+            case JdbcSource():
+                return reader.format("jdbc").load()
+            case DeltaSource(path=path):
+                return reader.format("delta").load(path if urlparse(path).scheme else spark_path(str(Path(path).absolute())))
+            case IcebergSource(table=table):
+                return reader.format("iceberg").load(table)
+    except SPARK_ERRORS as error:
+        raise SourceError(f"source {name}: Spark cannot read {address(config)}: {redacted(config, reason(error))}; "
+                          f"correct prepare.sources.{name}{lacking(config.format, error)}.") from None
+
+
+def identify_table(spark: SparkSession, name: str, config: StoredTable) -> dict[str, Any]:
+    """What a manifest says about the table: equal facts mean equal rows.
+
+    Raises:
+        SourceError: it cannot be read, or lacks a column that is declared.
+    """
+    facts: dict[str, Any] = {"path": address(config), "format": config.format}
+    match config:
+        case DeltaSource(version=version):
+            return facts | {"version": version}
+        case IcebergSource(snapshot_id=snapshot):
+            return facts | {"snapshot_id": snapshot}
+        case JdbcSource(query=query):
+            facts["query"] = query
+    return facts | {"rows_digest": _digest(open_table(spark, name, config), name, config)}
+
+
+def redacted(config: object, text: str) -> str:
+    """``text``, in which a foreign error may have put the password, without it."""
+    secret = os.environ.get(config.password_env or "") if isinstance(config, JdbcSource) else None
+    return text.replace(secret, "***") if secret else text
+
+
+def lacking(kind: str, error: Exception) -> str:
+    """What to add to Spark where ``error`` says that it does not know a format; else nothing."""
+    signs = ("DATA_SOURCE_NOT_FOUND", "Failed to find data source", "ClassNotFoundException", "No suitable driver", "CONFIGURE_SPARK")
+    unknown = any(sign in str(error) for sign in signs)
+    return f", or add to spark.conf.spark.jars.packages {PACKAGES[kind]}" if unknown and kind in PACKAGES else ""
+
+
+def _options(name: str, config: StoredTable) -> dict[str, str]:
+    match config:
+        case DeltaSource(version=version):
+            return {"versionAsOf": str(version)}
+        case IcebergSource(snapshot_id=snapshot):
+            return {"snapshot-id": str(snapshot)}
+        case JdbcSource():
+            given = {"url": config.url, "query": config.query, "driver": config.driver,
+                     "user": _secret(name, config.user_env), "password": _secret(name, config.password_env)}
+            return {key: value for key, value in given.items() if value is not None}
+    return {}
+
+
+def _secret(name: str, variable: str | None) -> str | None:
+    if variable is not None and variable not in os.environ:
+        raise ConfigError(f"prepare.sources.{name} takes a secret from the environment variable {variable}, which is not set; export it.")
+    return os.environ[variable] if variable is not None else None
+
+
+def _digest(table: DataFrame, name: str, config: StoredTable) -> str:
+    """Number of rows, and sum and exclusive or of a 64-bit hash of each: the order of rows has no say, their multiplicity does."""
+    if missing := [column for column in config.columns if column not in table.columns]:
+        raise SourceError(f"source {name} has no column {missing[0]}{nearest(missing[0], table.columns)}; it has "
+                          f"{', '.join(table.columns)}. Correct prepare.sources.{name}.columns.")
+    # A null leaves Spark's hash as it was: whether there is one must be hashed too.
+    row = sf.xxhash64(*(part for column in config.columns for part in (named(column), named(column).isNull())))
+    total = sf.sum(row.cast("decimal(20,0)")).cast("string")
+    try:
+        rows, added, mixed = table.agg(sf.count(sf.lit(1)), total, sf.bit_xor(row)).collect()[0]
+    except SPARK_ERRORS as error:
+        raise SourceError(f"source {name}: reading {address(config)} fails: {redacted(config, reason(error))}; "
+                          f"correct prepare.sources.{name}.") from None
+    return f"{rows}-{int(added or 0) % 2**64:016x}-{(mixed or 0) % 2**64:016x}"

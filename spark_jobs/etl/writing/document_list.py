@@ -1,0 +1,75 @@
+"""Which documents a text dataset was cut from: a list of their names beside the rows, so that new ones are known when more is appended.
+
+    <url>/data/<data_id>/documents/part-*.parquet     one column, named by the manifest like the files of rows
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from sparkring.errors import DatasetError
+from sparkring.pipelines.data.dataset.manifest import DataFile, Dataset, Manifest
+from sparkring.pipelines.data.stores.base import Store
+from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.spark_jobs.etl.encoding.tokens import Encoding
+from sparkring.spark_jobs.etl.sources.committed_files import read_committed
+from sparkring.spark_jobs.etl.writing.staging import writing_area
+from sparkring.spark_jobs.etl.writing.write_dataset import ENCODING, collect_files, describe_file, spread_of
+from sparkring.spark_jobs.spark.session import spark_path
+
+FOLDER, COLUMN = "documents", "document"
+TOKENIZER = "tokenizer.json"
+"""Beside the list: what a dataset's texts became tokens by, if not by their bytes."""
+
+
+def write_documents(documents: DataFrame, store: Store, folder: str, *, column: str) -> tuple[DataFile, ...]:
+    """Write the names of documents, each once and in order.
+
+    Args:
+        documents: A document a row.
+        store: The dataset's.
+        folder: The version's folder in it.
+        column: The column of ``documents`` that names them.
+    Returns:
+        What the manifest says of the files.
+    """
+    names = documents.select(named(column).alias(COLUMN)).distinct().repartition(1).sortWithinPartitions(COLUMN)
+    target = f"{folder}/{FOLDER}"
+    spread = spread_of(target)
+    with writing_area(store, documents.sparkSession) as area:
+        names.write.options(**ENCODING).parquet(spark_path(area.path(spread)))
+        collect_files(area, spread, store, target, num_files=None)
+    return tuple(describe_file(store, f"{target}/{name}", columns=[])[0] for name in store.names(target))
+
+
+def without_known(documents: DataFrame, dataset: Dataset, parent: Manifest, *, column: str) -> DataFrame:
+    """The documents that ``parent`` was not cut from, by their names.
+
+    Raises:
+        EnvironmentProblem, StorageError: Spark cannot read its list.
+    """
+    known = read_committed(documents.sparkSession, dataset.store, parent.documents).select(sf.col(COLUMN).alias("__known"))
+    return documents.join(known, named(column) == sf.col("__known"), "left_anti")
+
+
+def kept_encoding(dataset: Dataset, parent: Manifest) -> Encoding:
+    """How the texts of ``parent`` became tokens, by what is kept of it there.
+
+    Raises:
+        DatasetError: its tokenizer is gone, or another one.
+    """
+    tokens = parent.preprocessing.tokens
+    assert tokens is not None
+    if tokens.tokenizer_sha256 is None:
+        return Encoding()
+    name = f"data/{parent.data_id}/{TOKENIZER}"
+    try:
+        encoding = Encoding.of(dataset.store.read(name).decode())
+    except Exception as error:  # noqa: BLE001 - what tokenizers raises
+        raise DatasetError(f"{dataset.url}/{name}, which the texts of version {parent.version} were cut by, cannot be read: {error}; "
+                           "bring it back from a copy, or prepare without --append.") from None
+    if encoding.sha256 != tokens.tokenizer_sha256:
+        raise DatasetError(f"{dataset.url}/{name} has SHA-256 {encoding.sha256}, version {parent.version} says {tokens.tokenizer_sha256}; "
+                           "bring it back from a copy, or prepare without --append.")
+    return encoding

@@ -1,0 +1,45 @@
+"""Where Spark writes files that are to lie in a store.
+
+Into the store itself, wherever Spark has its file system: local folders, HDFS, and on clusters S3 and others (which mostly carry
+Hadoop's clients of them). Spark on one machine has none of these and does not need them: there it writes to a temporary folder, and
+the files are uploaded. docs/stores.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlparse
+
+from pyspark.sql import SparkSession
+
+from sparkring.errors import EnvironmentProblem
+from sparkring.pipelines.data.stores.base import Store
+from sparkring.pipelines.data.stores.local import LocalStore
+from sparkring.spark_jobs.spark.errors import CLIENTS, SPARK_ERRORS, lacks_client, reason
+
+
+@contextmanager
+def writing_area(store: Store, spark: SparkSession) -> Iterator[Store]:
+    """The store that Spark can write to, ``store`` itself or a temporary one; files of a temporary one go with the block.
+
+    Raises:
+        EnvironmentProblem: Spark on a cluster has no client for such addresses.
+    """
+    scheme = urlparse(store.path("")).scheme
+    if scheme in ("", "hdfs"):
+        yield store
+    elif (spark.conf.get("spark.master") or "").startswith("local"):
+        with tempfile.TemporaryDirectory(prefix="sparkring-") as folder:
+            yield LocalStore(Path(folder))
+    else:
+        try:
+            yield store
+        except SPARK_ERRORS as error:
+            if not lacks_client(error):
+                raise
+            raise EnvironmentProblem(
+                f"Spark cannot write to {store.url}: {reason(error)}; set spark.conf.spark.jars.packages to "
+                f"{CLIENTS.get(scheme, 'its client')} of the cluster's Hadoop release (docs/stores.md).") from error

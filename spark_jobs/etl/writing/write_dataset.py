@@ -1,0 +1,208 @@
+"""Write a split: global shuffle, equal files, equal row groups, Petastorm metadata; then read back what was written.
+
+Spark's own Parquet writer writes native columns; no row passes through Python. What the manifest says about the files
+(rows, bytes, hashes, digest) is taken from the files themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import BinaryType
+
+from sparkring.conf.schema import PrepareConfig
+from sparkring.errors import SourceError
+from sparkring.pipelines.data.dataset.manifest import DataField, DataFile, Split, TensorSpec
+from sparkring.pipelines.data.order.rowhash import add, rows_digest, to_hex
+from sparkring.pipelines.data.stores.base import Store
+from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.spark_jobs.etl.encoding.describe import row_bytes
+from sparkring.spark_jobs.etl.encoding.petastorm_schema import COMMON_METADATA, dataset_metadata, stored_type, unischema
+from sparkring.spark_jobs.etl.writing.file_layout import BUCKET_BITS, NUM_BUCKETS, SplitLayout, lay_out
+from sparkring.spark_jobs.etl.writing.staging import writing_area
+from sparkring.spark_jobs.spark.session import spark_path
+
+_CHUNK = 8 << 20
+_READERS = 4
+"""Files that are read back at a time."""
+ENCODING = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false", "compression": "snappy"}
+"""One encoding a column. Where there are several, the footer lists them in the order of a Java hash set, which differs from JVM
+to JVM, and equal content would have unequal hashes. Integers are delta-packed, so small ids take few bits all the same."""
+
+
+def lay_out_splits(examples: DataFrame, config: PrepareConfig, tensors: Sequence[TensorSpec], *, split: Column) -> dict[str, SplitLayout]:
+    """Count the rows of each split and bucket, on the way see that ids are unique, and cut the splits.
+
+    Args:
+        examples: Row id, and what ``split`` is made of, of every example.
+        config: Seed, files, row groups.
+        tensors: What a row is decoded to.
+        split: The split of an example.
+    Returns:
+        A layout for each split that has rows.
+    Raises:
+        SourceError: an id stands for several rows.
+    """
+    ids = examples.groupBy(named(config.row_id).cast("bigint").alias("id")).agg(
+        sf.count(sf.lit(1)).alias("rows"), sf.min(split).alias("split"))
+    bucket = sf.shiftrightunsigned(_key(sf.col("id"), config.seed), 64 - BUCKET_BITS).cast("int")
+    counts = ids.groupBy("split", bucket.alias("bucket")).agg(
+        sf.sum("rows").alias("rows"), sf.max("rows").alias("most"), sf.max_by("id", "rows").alias("worst")).collect()
+    worst = max(counts, key=lambda row: row["most"])
+    if worst["most"] > 1:
+        raise SourceError(f"{config.row_id} is not unique: {worst['worst']} stands for {worst['most']} rows; "
+                          "see that no join of the query matches a row twice, or choose an id that tells the rows apart.")
+    rows: dict[str, list[int]] = {}
+    for row in counts:
+        rows.setdefault(row["split"], [0] * NUM_BUCKETS)[row["bucket"]] = row["rows"]
+    return {name: lay_out(buckets, num_files=config.num_files, row_bytes=row_bytes(tensors), group_bytes=config.row_group_mb * 1e6,
+                          min_groups=config.min_row_groups) for name, buckets in rows.items()}
+
+
+def write_split(encoded: DataFrame, store: Store, folder: str, *, fields: Sequence[DataField], layout: SplitLayout,
+                seed: int | None) -> None:
+    """Write the rows of one split in their final order.
+
+    Args:
+        encoded: The rows, with the fields' columns; the first field is the row id, the second the label.
+        store: The dataset's.
+        folder: The split's folder in it; not there yet.
+        fields: The columns to write.
+        layout: Files and row groups.
+        seed: Of the shuffle; None leaves rows where they lie, a file a partition.
+    """
+    rows = encoded.select(*(_never_null(named(field.name), field).alias(field.name) for field in fields))
+    if seed is not None:
+        rows = _in_order(rows, key=_key(named(fields[0].name), seed), layout=layout)
+    spread = spread_of(folder)
+    with writing_area(store, encoded.sparkSession) as area:
+        rows.write.options(**ENCODING, **_group_options(layout.group_rows)).parquet(spark_path(area.path(spread)))
+        collect_files(area, spread, store, folder, num_files=None if seed is None else layout.num_files)
+
+
+def _in_order(rows: DataFrame, *, key: Column, layout: SplitLayout) -> DataFrame:
+    """All rows of file i in task i, by key. Spark writes one file a task, and numbers the files as it does the tasks."""
+    bucket = sf.shiftrightunsigned(key, 64 - BUCKET_BITS)
+    number = sum(((bucket >= border).cast("int") for border in layout.borders), start=sf.lit(0))
+    dealt_to = sf.array(*map(sf.lit, _one_a_task(rows.sparkSession, layout.num_files)))
+    return rows.repartition(layout.num_files, dealt_to[number]).sortWithinPartitions(key)
+
+
+def _one_a_task(spark: SparkSession, count: int) -> list[int]:
+    """Integers that Spark's ``repartition(count, ...)`` sends to the tasks 0 .. count - 1, in this order.
+
+    It takes the hash modulo ``count``, so of many integers one is found for each task. Left to itself it sends what it likes where it
+    likes: with four files numbered 0 to 3, three went to one task.
+    """
+    tried = 20 * count
+    while True:
+        dealt = spark.sql(f"SELECT transform(sequence(0, {tried}), number -> pmod(hash(number), {count}))").collect()[0][0]
+        first = {task: number for number, task in reversed(list(enumerate(dealt)))}
+        if len(first) == count:
+            return [first[task] for task in range(count)]
+        tried *= 2
+
+
+def spread_of(folder: str) -> str:
+    """Where Spark writes what becomes ``folder``: beside it, under a name that no reader looks into."""
+    parent, name = posixpath.split(folder)
+    return f"{parent}/.{name}.writing"
+
+
+def collect_files(area: Store, spread: str, store: Store, folder: str, *, num_files: int | None) -> None:
+    """Make ``part-00003-<job>.parquet`` ``part-00003.parquet``: names that say nothing of the job.
+
+    Args:
+        area: Where Spark wrote; the dataset's own store, or a local one that is uploaded from.
+        spread: The folder that it wrote.
+        store: The dataset's.
+        folder: The split's folder in it.
+        num_files: Files that there must be; None for any number.
+    """
+    written = [name for name in area.names(spread) if name.endswith(".parquet")]
+    assert num_files in (None, len(written)), f"Spark wrote {len(written)} files, expected {num_files}: {written}"
+    for number, name in enumerate(written):
+        target = f"{folder}/part-{number:05d}.parquet"
+        if area is store:
+            store.move(f"{spread}/{name}", target)
+        else:
+            store.upload(Path(area.path(f"{spread}/{name}")), target)
+    area.delete(spread)
+
+
+def read_back(store: Store, folder: str, fields: Sequence[DataField]) -> Split:
+    """Add Petastorm's metadata to a written split and describe its files.
+
+    Args:
+        store: The dataset's.
+        folder: The split's folder in it.
+        fields: The columns; the first is the row id, the second the label (of type int8 where it is 0 or 1).
+    Returns:
+        What the manifest says about the split.
+    """
+    row_id, label = fields[:2]
+    wanted = [row_id.name, label.name] if label.dtype == "int8" else [row_id.name]
+    names = [f"{folder}/{name}" for name in store.names(folder) if name.endswith(".parquet")]
+    with ThreadPoolExecutor(_READERS) as pool:
+        read = list(pool.map(lambda name: describe_file(store, name, columns=wanted), names))
+    files, tables = tuple(file for file, _ in read), [table for _, table in read]
+    with store.open_input(names[-1]) as source:
+        schema = pq.read_schema(source)
+    metadata = dataset_metadata(schema, unischema(posixpath.basename(folder), fields),
+                                {posixpath.basename(file.path): len(file.row_groups) for file in files})
+    store.put(f"{folder}/{COMMON_METADATA}", metadata)
+    positives = sum(int(table[label.name].to_numpy().sum(dtype="int64")) for table in tables) if label.name in wanted else None
+    digest = add(rows_digest(table[row_id.name].to_numpy()) for table in tables)
+    return Split(files=files, rows=sum(file.rows for file in files), positives=positives, rows_digest=to_hex(digest))
+
+
+def describe_file(store: Store, name: str, *, columns: list[str]) -> tuple[DataFile, pa.Table]:
+    """What the manifest says about a file, and some of its columns."""
+    with store.open_input(name) as source:
+        size, sha256 = source.size(), _sha256(source)
+        parquet = pq.ParquetFile(source)
+        groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
+        sizes = (sum(group.column(column).total_compressed_size for column in range(group.num_columns)) for group in groups)
+        file = DataFile(path=name, bytes=size, sha256=sha256, row_groups=tuple(group.num_rows for group in groups),
+                        row_group_bytes=tuple(sizes))
+        return file, parquet.read(columns=columns)
+
+
+def _sha256(source: pa.NativeFile) -> str:
+    """Over all bytes; leaves the file at its beginning."""
+    digest = hashlib.sha256()
+    while chunk := source.read_buffer(_CHUNK):
+        digest.update(chunk)
+    source.seek(0)
+    return digest.hexdigest()
+
+
+def _key(row_id: Column, seed: int) -> Column:
+    """A 64-bit hash of the id; different ids have different keys, since each step of XXH64 can be undone."""
+    return sf.xxhash64(row_id, sf.lit(seed).cast("bigint"))
+
+
+def _group_options(rows: int) -> dict[str, str]:
+    """Writer options that end each row group, and each of its pages, after exactly ``rows`` rows.
+
+    parquet-java learned ``parquet.block.row.count.limit`` in 1.16 and Spark 4.0 carries 1.15. But every version looks at a
+    row group's size only when as many rows have come as the size check says, at least and at most; with a limit of one
+    byte it finds every group too large at the first look.
+    """
+    return {"parquet.block.size": "1", "parquet.page.size.row.check.min": str(rows), "parquet.page.size.row.check.max": str(rows),
+            "parquet.page.row.count.limit": str(rows),
+            "maxRecordsPerFile": "0"}  # whatever the session says: how many files there are is decided here
+
+
+def _never_null(column: Column, field: DataField) -> Column:
+    """The column in its field's type. No row is null here; coalesce lets Spark know it, so that Parquet says REQUIRED."""
+    kind = stored_type(field)
+    return sf.coalesce(column.cast(kind), sf.lit(b"") if kind == BinaryType() else sf.lit(0).cast(kind))

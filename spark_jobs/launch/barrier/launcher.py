@@ -1,0 +1,93 @@
+"""The default launcher, driver side: one stage by ``mapInArrow``, which classic sessions and Spark Connect both know.
+
+It is a barrier stage, or, where Spark allocates executors dynamically and has none, a plain one whose tasks meet at the driver.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from sparkring.conf.schema import RingConfig
+from sparkring.errors import HostsLeftOut, NotEnoughSlots, SparkringError
+from sparkring.spark_jobs.launch.barrier.task import SCHEMA, Launch, run_task
+from sparkring.spark_jobs.launch.meeting.driver import DriverMeeting, unreachable
+from sparkring.spark_jobs.launch.meeting.driver_address import driver_address
+from sparkring.spark_jobs.launch.meeting.encryption import require_plaintext_allowed
+from sparkring.spark_jobs.launch.meeting.hosts import memory_identity, python_version
+from sparkring.spark_jobs.launch.meeting.status_board import ANSWER_TIMEOUT_S
+from sparkring.spark_jobs.launch.rank.end import Json, RankEnd, results_or_error
+from sparkring.spark_jobs.spark.slots import brings_executors, master_of, require_slots, slots_of
+from sparkring.spark_jobs.spark.watched_job import collect_when_started
+from sparkring.version import __version__
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+LATE_START_S = 10.0
+"""Seconds for Spark to bring up its Python workers once it has granted the slots."""
+
+
+def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: int, spark: SparkSession, config: RingConfig,
+                   left_out: Collection[str] = ()) -> list[Json]:
+    """Run ``fn`` on the tasks of a stage; see ``run_ring``.
+
+    Spark cannot be told which hosts to take. To leave some out, all slots are asked for, and only tasks elsewhere become ranks; where
+    nobody knows how many there are (Spark Connect), none is left out.
+
+    Raises:
+        HostsLeftOut: there are hosts elsewhere, and too few slots on them.
+    """
+    from pyspark import cloudpickle
+
+    require_plaintext_allowed(spark, config)
+    require_slots(spark, num_ranks=num_ranks, within_s=config.start_timeout_s)
+    slots = slots_of(spark) if left_out else None
+    left_out = left_out if slots is not None else ()
+    num_tasks = max(num_ranks, slots or 0)
+    meet_within_s = config.start_timeout_s + LATE_START_S
+    with ExitStack() as stack:
+        secret, meeting = secrets.token_hex(16), None
+        if brings_executors(spark):
+            meeting = stack.enter_context(DriverMeeting(driver_address(spark)[0], secret=secret, num_tasks=num_tasks,
+                                                        within_s=config.start_timeout_s, deadline_s=config.deadline_s + ANSWER_TIMEOUT_S))
+        launch = Launch(
+            num_ranks=num_ranks, left_out=tuple(left_out), payload=cloudpickle.dumps((fn, tuple(args))), token=uuid4().hex,
+            secret=secret, threads=config.threads_per_rank, device=config.device,
+            allow_cpu_fallback=config.allow_cpu_fallback, deadline_s=config.deadline_s, heartbeat_s=config.heartbeat_s,
+            shared_memory=config.shared_memory, fork_ranks=config.fork_ranks, meet_within_s=meet_within_s,
+            meeting=None if meeting is None else meeting.place, not_after=time.time() + meet_within_s, driver_memory=memory_identity(),
+            driver_path=tuple(str(Path(entry).absolute()) for entry in sys.path), sparkring=__version__, python=python_version())
+        tasks = spark.range(0, num_tasks, 1, num_tasks).mapInArrow(partial(run_task, launch), SCHEMA, barrier=meeting is None)
+        rows = collect_when_started(tasks, spark, tag=f"sparkring-{launch.token}", num_tasks=num_tasks, within_s=config.start_timeout_s,
+                                    may_end_early=num_tasks - num_ranks, broken=partial(_why_broken, meeting, num_ranks, master_of(spark)))
+    ends = [RankEnd.from_json(row["end"]) for row in rows]
+    refused = next((end for end in ends if end.kind == "refused"), None)
+    if meeting is not None and refused is not None:
+        raise refused.error()
+    broken = _why_broken(meeting, num_ranks, master_of(spark), 0)
+    if broken is not None:
+        raise broken
+    if all(end.kind == "idle" for end in ends):
+        spared = sum(end.host in left_out for end in ends)
+        raise HostsLeftOut(wanted=num_ranks, slots=len(ends) - spared, spared=spared)
+    return results_or_error(ends)
+
+
+def _why_broken(meeting: DriverMeeting | None, num_ranks: int, master: str, num_ended: int) -> SparkringError | None:
+    """Why no ring can come of tasks that meet at the driver, ``num_ended`` of which have ended."""
+    if meeting is None or (meeting.complete and meeting.lost is None):
+        return None
+    if meeting.lost is not None:
+        return meeting.lost
+    if meeting.closed:
+        return NotEnoughSlots(wanted=num_ranks, slots=meeting.num_come, master=master)
+    return unreachable("some executor", meeting.place, "see its log") if num_ended else None

@@ -1,0 +1,296 @@
+"""One task of the stage: start a rank process, meet the other tasks, watch, and return how the rank ended.
+
+    task 0                              task 1                                  (one Spark slot each)
+      start the rank process              start the rank process
+      bind the rendezvous
+      gather(facts, port)  <==========>   gather(facts)                         on one machine a socket, else Spark's own channel
+      order: place, environment           order: place, environment
+      watch the rank and the board        watch the rank and the board          HTTP to task 0, see meeting/status_board.py
+      return its end as one JSON row      return its end as one JSON row
+
+Spark's allGather looks only once a second whether it is done, so tasks gather once, and use the board from then on; on one machine
+they meet without Spark (``meeting/local.py``). A task raises nothing that it can report: Spark would show the driver a Java stack
+instead of the rank's own words. Where a task is lost all the same, Spark ends the whole stage, and never runs a failed barrier *result*
+stage again ("Could not recover from a failed barrier ResultStage"): a function runs once at most, and a test holds Spark to it. Where Spark
+has no barrier stages, the tasks meet at the driver (``meeting/driver.py``), which sees to the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from sparkring.errors import DeadlinePassed, EnvironmentProblem, ExecutorLost
+from sparkring.pipelines.parallel.context import RankContext
+from sparkring.spark_jobs.launch.meeting.driver import DriverMeetingGuest
+from sparkring.spark_jobs.launch.meeting.hosts import (
+    Place,
+    TaskFacts,
+    chosen_tasks,
+    describe_task,
+    heard_addresses,
+    memory_identity,
+    places,
+    remove_left_memory,
+)
+from sparkring.spark_jobs.launch.meeting.local import MEET_S, LocalMeeting, meet
+from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous, meeting_address
+from sparkring.spark_jobs.launch.meeting.spark import SparkMeeting
+from sparkring.spark_jobs.launch.meeting.status_board import ANSWER_TIMEOUT_S, Board, BoardClient
+from sparkring.spark_jobs.launch.meeting.watch import CAUSE_GRACE_S, Event, Watch
+from sparkring.spark_jobs.launch.rank import environment as rank_environment
+from sparkring.spark_jobs.launch.rank.end import RankEnd
+from sparkring.spark_jobs.launch.rank.gpu import common_device
+from sparkring.spark_jobs.launch.rank.graceful_stop import last_call
+from sparkring.spark_jobs.launch.rank.process import RankProcess
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+SCHEMA = "end string"
+"""Of the rows that tasks return: ``RankEnd`` as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """All that a task needs to know; travels from the driver inside Spark's task closure."""
+
+    num_ranks: int
+    left_out: tuple[str, ...] = ()
+    """Hosts that are to get no rank, if there are others; where these are too few, nobody gets one."""
+    payload: bytes
+    """The function and its arguments, by cloudpickle."""
+    token: str
+    """Names the launch: its processes, its shared memory, its Spark job. Whoever is on the machine can see it."""
+    secret: str
+    """Opens the rendezvous and the board."""
+    threads: int
+    device: Literal["cpu", "cuda"]
+    allow_cpu_fallback: bool
+    deadline_s: float
+    heartbeat_s: float
+    shared_memory: bool
+    fork_ranks: bool = True
+    meet_within_s: float
+    """Seconds that a task waits for the others to come."""
+    meeting: tuple[str, int] | None = None
+    """Where the driver has them meet; None: they are of a barrier stage, and meet without it."""
+    not_after: float
+    """When the driver has given up, in seconds since the epoch. Spark may hold a stage that does not fit for ten minutes and start
+    it then, cancelled or not (SPARK-24819)."""
+    driver_memory: str
+    """``memory_identity`` of the driver."""
+    driver_path: tuple[str, ...]
+    """``sys.path`` of the driver, for ranks beside it: a notebook's own modules import there as they do in the notebook."""
+    sparkring: str
+    """Version of the driver's sparkring."""
+    python: str
+    """Version of the driver's Python, e.g. ``3.11``."""
+
+
+def run_task(launch: Launch, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Be one task; this is the function that Spark maps over the partitions."""
+    import pyarrow as pa
+    from pyspark import BarrierTaskContext, TaskContext
+
+    for _ in rows:
+        pass  # Spark keeps the Python worker for the next task only if it has read its input to the end
+    context = TaskContext.get() if launch.meeting else BarrierTaskContext.get()
+    assert context is not None
+    end = _Task(launch, context).run()
+    yield pa.RecordBatch.from_pydict({"end": [end.to_json()]})
+
+
+def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) -> str | None:
+    """Why these tasks cannot make a ring, or None.
+
+    Args:
+        launch: What the driver said.
+        facts: Of all tasks, by partition.
+        on_one_host: Whether Spark names one host for all executors, so that the ring was laid on loopback.
+    """
+    for fact in facts:
+        if (fact.sparkring, fact.python) != (launch.sparkring, launch.python):
+            return (f"the executor on {fact.hostname} has sparkring {fact.sparkring} on Python {fact.python}, the driver has "
+                    f"{launch.sparkring} on {launch.python}; install the same on both, or point PYSPARK_PYTHON at such a Python.")
+        if on_one_host and fact.network != facts[0].network:
+            return (f"Spark names one host for all executors, but {fact.hostname} and {facts[0].hostname} do not share a network; "
+                    "give each executor an address of its own (SPARK_LOCAL_IP).")
+        if launch.device == "cuda" and fact.gpu is None and not launch.allow_cpu_fallback:
+            return (f"device is cuda, but Spark assigned no GPU to the task on {fact.hostname}; set spark.executor.resource.gpu.amount, "
+                    "spark.task.resource.gpu.amount and a discovery script, or train.ring.allow_cpu_fallback=true.")
+        if launch.meeting is None and fact.clock > launch.not_after:
+            return (f"the task on {fact.hostname} came {fact.clock - launch.not_after:.0f} seconds after this launch was given up; if "
+                    "nobody gave it up, the clocks of that host and of the driver differ: set them right.")
+    return None
+
+
+def _meeting_of_all(launch: Launch, context: TaskContext) -> SparkMeeting | DriverMeetingGuest:
+    """Where the tasks meet that do not share a machine."""
+    if launch.meeting is not None:
+        return DriverMeetingGuest(context, launch.meeting, secret=launch.secret)
+    from pyspark import BarrierTaskContext
+
+    assert isinstance(context, BarrierTaskContext)
+    return SparkMeeting(context)
+
+
+class _Task:
+    def __init__(self, launch: Launch, context: TaskContext) -> None:
+        self._launch, self._partition = launch, context.partitionId()
+        self._everywhere = _meeting_of_all(launch, context)
+        self._spark_host, self._on_one_host = self._everywhere.host, False
+        gpus = context.resources().get("gpu") if launch.device == "cuda" else None
+        self._gpu = gpus.addresses[0] if gpus else None
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._rendezvous: Rendezvous | None = None
+        self._meeting: LocalMeeting | None = None
+
+    def run(self) -> RankEnd:
+        process = RankProcess(self._launch.device, env=self._environment(), on_report=self._events.put, on_exit=self._events.put,
+                              fork=self._launch.fork_ranks)
+        try:
+            with last_call(process.ask_to_stop):
+                return self._run(process)
+        except EnvironmentProblem as problem:
+            return RankEnd(rank=self._partition, host=self._spark_host, kind="refused", summary=str(problem))
+        except DeadlinePassed as late:
+            return RankEnd(rank=self._partition, host=self._spark_host, kind="waited", summary=str(late))
+        except ExecutorLost as lost:
+            return RankEnd(rank=self._partition, host=self._spark_host, kind="lost", summary=str(lost))
+        finally:
+            process.stop()
+            remove_left_memory(self._launch.token)
+            if self._meeting is not None:
+                self._meeting.close()
+            if self._rendezvous is not None:
+                self._rendezvous.close()
+
+    def _run(self, process: RankProcess) -> RankEnd:
+        everyone = self._meet()
+        chosen = chosen_tasks(everyone, self._launch.num_ranks, left_out=self._launch.left_out)
+        if self._rendezvous is not None and self._partition not in chosen[:1]:
+            self._rendezvous.close()
+            self._rendezvous = None
+        mine = everyone[self._partition]
+        if self._partition not in chosen:
+            if chosen:
+                self._stand_by()
+            return RankEnd(rank=-1, host=mine.name_in(self._launch.left_out) or mine.hostname, kind="idle")
+        facts = [everyone[partition] for partition in chosen]
+        place = places([fact.memory for fact in facts])[chosen.index(self._partition)]
+        process.label = f"rank {place.rank}"
+        if self._rendezvous is not None:
+            self._rendezvous.start(allowed=heard_addresses(facts))
+        device, note = self._agree_on_device(mine)
+        process.send(self._order(place, mine, facts, device=device, note=note), self._launch.payload)
+        board = BoardClient(facts[0].address, facts[0].port, secret=self._launch.secret, heartbeat_s=self._launch.heartbeat_s)
+        watch = Watch(process, self._events, rank=place.rank, host=mine.hostname, deadline_s=self._launch.deadline_s)
+        end = watch.until_the_end(board)
+        if self._rendezvous is not None:
+            self._rendezvous.board.wait_until_left(within_s=CAUSE_GRACE_S + ANSWER_TIMEOUT_S)
+        return end
+
+    def _meet(self) -> tuple[TaskFacts, ...]:
+        """Tell the others about this task and hear about them.
+
+        Raises:
+            EnvironmentProblem: no ring can come of these tasks; the same in each of them.
+            DeadlinePassed: some task did not come.
+            ExecutorLost: this one had been in the ring already.
+        """
+        within_s = self._launch.meet_within_s
+        hosts = self._everywhere.hosts(within_s=within_s)
+        self._on_one_host = len(set(hosts)) == 1
+        introduction, until = self._introduction(), time.monotonic() + within_s
+        if self._on_one_host:
+            self._meeting = meet(self._partition, num_tasks=len(hosts), secret=self._launch.secret,
+                                 deadline_s=self._launch.deadline_s + ANSWER_TIMEOUT_S, within_s=min(MEET_S, within_s))
+        told = self._gather(introduction, within_s=max(0.0, until - time.monotonic()))
+        problems = [entry["problem"] for entry in told if "problem" in entry]
+        if problems:
+            raise EnvironmentProblem(problems[0])
+        facts = tuple(TaskFacts(**entry) for entry in told)
+        refusal = objection(self._launch, facts, on_one_host=self._on_one_host)
+        if refusal:
+            raise EnvironmentProblem(refusal)
+        return facts
+
+    def _gather(self, mine: Any, *, within_s: float) -> list[Any]:
+        """What all tasks tell each other, by partition; where they have met on one machine, the meeting has a deadline of its own."""
+        text = json.dumps(mine)
+        told = self._meeting.gather(text) if self._meeting else self._everywhere.gather(text, within_s=within_s)
+        return [json.loads(each) for each in told]
+
+    def _introduction(self) -> dict[str, Any]:
+        """This task's facts, or its problem; a problem is told, not raised, so that no other task waits in vain."""
+        try:
+            mine = describe_task(self._spark_host, on_one_host=self._on_one_host, gpu=self._gpu)
+            if self._partition != 0 and not self._launch.left_out:
+                return asdict(mine)
+            board = Board(self._launch.secret, size=self._launch.num_ranks, heartbeat_s=self._launch.heartbeat_s)
+            self._rendezvous = Rendezvous(mine.address, board)
+            return asdict(mine) | {"port": self._rendezvous.port}
+        except EnvironmentProblem as problem:
+            return {"problem": str(problem)}
+        except OSError as error:
+            return {"problem": f"cannot listen on {self._spark_host}: {error}; see that the host has a free port on the ring's interface."}
+
+    def _agree_on_device(self, mine: TaskFacts) -> tuple[str, str]:
+        """The device of all ranks, and what to say about it."""
+        if self._launch.device == "cpu":
+            return "cpu", ""
+        which = f"GPU {mine.gpu} on {mine.hostname}" if mine.gpu else f"Spark assigned none to a task on {mine.hostname}"
+        problem = None
+        try:
+            event = self._events.get(timeout=self._launch.deadline_s)
+        except queue.Empty:
+            event = {"kind": "device", "summary": f"its driver did not answer within {self._launch.deadline_s:g} s"}
+        if isinstance(event, dict) and event["kind"] == "device":
+            problem = event["summary"] and f"{which}: {event['summary']}"
+        else:
+            self._events.put(event)  # the rank has ended already; the watch deals with that
+        return common_device(self._gather_devices(problem), allow_cpu_fallback=self._launch.allow_cpu_fallback)
+
+    def _stand_by(self) -> None:
+        """Take part in what all tasks do, without a rank."""
+        if self._launch.device == "cuda":
+            self._gather_devices(None)
+
+    def _gather_devices(self, problem: str | None) -> list[str | None]:
+        return self._gather(problem, within_s=self._launch.deadline_s + ANSWER_TIMEOUT_S)
+
+    def _environment(self) -> dict[str, str]:
+        """What the rank process starts with: all that must be there before torch is imported."""
+        launch = self._launch
+        path = [entry for entry in sys.path if entry]
+        if memory_identity() == launch.driver_memory:
+            path += [entry for entry in launch.driver_path if entry not in path]
+        return rank_environment.defaults(launch.deadline_s) | os.environ | rank_environment.settings(
+            threads=launch.threads, deadline_s=launch.deadline_s) | {
+                "PYTHONPATH": os.pathsep.join(path),
+                "CUDA_VISIBLE_DEVICES": self._gpu or "",
+                "SPARKRING_TOKEN": launch.token,  # marks the process and all that it starts, for whoever looks for them
+                "SPARKRING_TASK": str(os.getpid()),
+            }
+
+    def _order(self, place: Place, mine: TaskFacts, facts: Sequence[TaskFacts], *, device: str, note: str) -> bytes:
+        """The rank's place and the variables that only now are known, as JSON."""
+        launch, interface = self._launch, mine.interface
+        sockets = {name: os.environ.get(name, interface) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
+        env = place.horovod_environment() | sockets | {
+            "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo",
+            "HOROVOD_GLOO_IFACE": interface,
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": meeting_address(facts[0].address, facts[0].port, launch.secret),
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(facts[0].port),
+        }
+        context = RankContext(rank=place.rank, hosts=place.hosts, device=device, token=launch.token,
+                              deadline_s=launch.deadline_s, shared_memory=launch.shared_memory)
+        return json.dumps({"context": asdict(context), "env": env, "note": note}).encode()

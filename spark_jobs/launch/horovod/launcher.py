@@ -1,0 +1,203 @@
+"""``launcher: horovod.spark``: upstream's own launcher (``horovod.spark.run`` with Gloo) behind ``run_ring``'s contract.
+
+For clusters that have grown used to it. What listens to the network there is closed to strangers first (``doors.py``),
+and the ranks are started and watched by us (``ranks.py``). What is different all the same:
+
+- It needs a SparkContext, so Spark Connect cannot use it, and one driver runs one such ring at a time.
+- It has services on the driver and in each task, which unpickle what the run's key has signed.
+- Driver and executors must have an interface of the same name; HOROVOD_GLOO_IFACE on the driver chooses it.
+- Errors come back by way of the ranks' standard error, and a dead rank is known by its exit code alone, not by its host.
+- A rank that returns early ends the ring for the others: let the function end with a barrier.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import os
+import re
+import secrets
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import uuid4
+
+from sparkring.conf.schema import RingConfig
+from sparkring.errors import DeadlinePassed, EnvironmentProblem, RingError
+from sparkring.pipelines.parallel.context import RankContext
+from sparkring.spark_jobs.launch.horovod.doors import locked_doors
+from sparkring.spark_jobs.launch.horovod.ranks import RanksOfHorovod
+from sparkring.spark_jobs.launch.meeting.driver_address import driver_address
+from sparkring.spark_jobs.launch.meeting.encryption import require_plaintext_allowed
+from sparkring.spark_jobs.launch.meeting.hosts import memory_identity
+from sparkring.spark_jobs.launch.rank import environment as rank_environment
+from sparkring.spark_jobs.launch.rank.end import Json, RankEnd, result_to_json, results_or_error
+from sparkring.spark_jobs.launch.rank.gpu import common_device, cuda_problem
+from sparkring.spark_jobs.launch.rank.process import TAIL_LINES
+from sparkring.spark_jobs.spark.slots import require_slots, spark_context
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MARK = "sparkring-end "
+"""Opens a line of a rank's standard error that holds its ``RankEnd``."""
+ASK_AGAIN_S = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What the driver tells each rank."""
+
+    token: str
+    device: Literal["cpu", "cuda"]
+    allow_cpu_fallback: bool
+    deadline_s: float
+    shared_memory: bool
+
+
+def run_by_horovod(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: int, spark: SparkSession, config: RingConfig) -> list[Json]:
+    """Run ``fn`` by ``horovod.spark.run``; see ``run_ring``."""
+    if spark_context(spark) is None:
+        raise EnvironmentProblem("launcher horovod.spark needs a SparkContext, which Spark Connect does not have; use launcher: barrier.")
+    require_plaintext_allowed(spark, config)
+    require_slots(spark, num_ranks=num_ranks, within_s=config.start_timeout_s)
+    import horovod.spark
+    from horovod.runner.common.util.timeout import TimeoutException
+
+    told = Told(token=uuid4().hex, device=config.device, allow_cpu_fallback=config.allow_cpu_fallback,
+                deadline_s=config.deadline_s, shared_memory=config.shared_memory)
+    said = _StandardError()
+    address, interface = driver_address(spark)
+    ranks = RanksOfHorovod(secret=secrets.token_hex(16), address=address, cause_told=said.tells_a_cause)
+    # Upstream counts all that happens before the ranks run, not only Spark's part of it.
+    start_timeout_s = config.start_timeout_s + config.deadline_s
+    try:
+        with locked_doors(interface, ranks):
+            texts = horovod.spark.run(
+                run_rank, args=(fn, tuple(args), told), num_proc=num_ranks, start_timeout=math.ceil(start_timeout_s),
+                env=_environment(told, threads=config.threads_per_rank), stderr=said, nics={interface}, verbose=0, use_gloo=True)
+    except TimeoutException as error:
+        raise DeadlinePassed(f"horovod.spark did not start its ranks within {start_timeout_s:g} seconds, train.ring's start_timeout_s and "
+                             f"deadline_s together: {error}") from error
+    except EnvironmentProblem:
+        raise
+    except Exception as error:  # upstream raises bare RuntimeError and Exception
+        results_or_error(said.with_ends_of(ranks))
+        raise RingError(f"horovod.spark ended the ring: {' '.join(str(error).split())[:600]} -- see the executors' logs.") from error
+    return [json.loads(text) for text in texts]
+
+
+def run_rank(fn: Callable[..., Json], args: Sequence[Any], told: Told) -> str:
+    """On a rank: make its context, call the function; its result as JSON."""
+    rank = int(os.environ["HOROVOD_RANK"])
+    host = os.uname().nodename
+    try:
+        return result_to_json(fn(_context(rank, told), *args))
+    except EnvironmentProblem as problem:
+        end = RankEnd(rank=rank, host=host, kind="refused", summary=str(problem))
+    except Exception as error:  # noqa: BLE001 (whatever it is, the driver is to hear it)
+        end = RankEnd(rank=rank, host=host, kind="raised", summary=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+    sys.stderr.write(f"{MARK}{end.to_json()}\n")
+    sys.exit(1)
+
+
+def _environment(told: Told, *, threads: int) -> dict[str, str]:
+    """What upstream adds to the environment of Spark's Python workers for a rank."""
+    defaults = {name: os.environ.get(name, value) for name, value in rank_environment.defaults(told.deadline_s).items()}
+    no_gpu_yet = {"CUDA_VISIBLE_DEVICES": "", "SPARKRING_TOKEN": told.token}
+    return defaults | rank_environment.settings(threads=threads, deadline_s=told.deadline_s) | no_gpu_yet
+
+
+def _context(rank: int, told: Told) -> RankContext:
+    """Exchange hosts and devices with the other ranks, through the store that Horovod's own ranks meet at."""
+    problem = _cuda_problem() if told.device == "cuda" else None
+    everyone = _exchange(f"sparkring-{told.token}", rank, [memory_identity(), problem], deadline_s=told.deadline_s)
+    numbers = {memory: number for number, memory in enumerate(dict.fromkeys(memory for memory, _ in everyone))}
+    device, note = "cpu", ""
+    if told.device == "cuda":
+        device, note = common_device([problem for _, problem in everyone], allow_cpu_fallback=told.allow_cpu_fallback)
+    if note:
+        sys.stderr.write(f"{note}\n")
+    return RankContext(rank=rank, hosts=tuple(numbers[memory] for memory, _ in everyone), device=device, token=told.token,
+                       deadline_s=told.deadline_s, shared_memory=told.shared_memory)
+
+
+def _exchange(scope: str, rank: int, mine: Json, *, deadline_s: float) -> list[Json]:
+    """Put one's own value and get those of all ranks, as JSON."""
+    _ask("PUT", f"/{scope}/{rank}", json.dumps(mine).encode())
+    everyone = []
+    deadline = time.monotonic() + deadline_s
+    for other in range(int(os.environ["HOROVOD_SIZE"])):
+        while (value := _ask("GET", f"/{scope}/{other}")) is None:
+            if time.monotonic() > deadline:
+                raise DeadlinePassed(f"rank {other} did not show up within {deadline_s:g} seconds.")
+            time.sleep(ASK_AGAIN_S)
+        everyone.append(json.loads(value))
+    return everyone
+
+
+def _ask(method: str, path: str, body: bytes | None = None) -> bytes | None:
+    address, _, secret = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"].partition("/")
+    connection = http.client.HTTPConnection(address, timeout=10)
+    try:
+        connection.request(method, f"/{secret}{path}", body)
+        response = connection.getresponse()
+        return response.read() if response.status == http.client.OK else None
+    finally:
+        connection.close()
+
+
+def _cuda_problem() -> str | None:
+    """Take the GPU that Spark assigned to this rank's task; why that is not to be had, or None."""
+    from horovod.spark.task import get_available_devices
+
+    assigned = get_available_devices()
+    os.environ["CUDA_VISIBLE_DEVICES"] = assigned[0] if assigned else ""
+    return cuda_problem() if assigned else f"Spark assigned no GPU to a task on {os.uname().nodename}"
+
+
+class _StandardError:
+    """What the ranks write to standard error: their ends are kept, the rest goes to the driver's own."""
+
+    def __init__(self) -> None:
+        self._ends: list[RankEnd] = []
+        self._tails: dict[int, deque[str]] = {}
+        self._lock = threading.Lock()
+        self._rest = ""
+
+    def with_ends_of(self, ranks: RanksOfHorovod) -> list[RankEnd]:
+        """What the ranks said of their ends, and of those that said nothing how they ended."""
+        said = {end.rank for end in self._ends}
+        return self._ends + [replace(end, output_tail="\n".join(self._tails.get(ranks.tasks.get(end.rank, -1), ())))
+                             for end in ranks.ends if end.rank not in said]
+
+    def tells_a_cause(self) -> bool:
+        """Whether a rank has said that it failed for a reason of its own."""
+        return any(end.severity == 0 for end in self._ends)
+
+    def write(self, text: str) -> None:
+        """Take text as it comes, from several threads."""
+        with self._lock:
+            *lines, self._rest = (self._rest + text).split("\n")
+            for line in lines:
+                self._take(line)
+
+    def flush(self) -> None:
+        """As streams do."""
+        sys.stderr.flush()
+
+    def _take(self, line: str) -> None:
+        _, mark, end = line.partition(MARK)
+        if mark:
+            self._ends.append(RankEnd.from_json(end))
+        elif line.strip():
+            by_task = re.match(r"\[(\d+)\]<stderr>:(.*)", line)
+            if by_task:
+                self._tails.setdefault(int(by_task.group(1)), deque(maxlen=TAIL_LINES)).append(by_task.group(2))
+            sys.stderr.write(f"{line}\n")

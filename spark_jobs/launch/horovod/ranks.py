@@ -1,0 +1,152 @@
+"""The ranks of ``launcher: horovod.spark``, driver side: start them by upstream's own services, and end them all when one fails.
+
+Stands in for what ``horovod.spark.run`` does once its tasks have registered (``_launch_job``). Upstream starts its own
+rendezvous there, which is open to everybody, and waits for every rank, also for those that wait for a dead one.
+
+That rendezvous has a second flaw, which ours has not: it forgets which ranks are through with *any* scope when the last rank is
+through with one. A rank that is alone in its scope between hosts then leaves the addresses of the scope within its host behind,
+and a second ``hvd.init`` may find them: "Connection refused" (tests/spark/test_horovod_doors.py shows it).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import queue
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from sparkring.errors import RingError
+from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous, meeting_address
+from sparkring.spark_jobs.launch.meeting.status_board import Board
+from sparkring.spark_jobs.launch.meeting.watch import CAUSE_GRACE_S
+from sparkring.spark_jobs.launch.rank.end import RankEnd
+
+Execute: TypeAlias = "Callable[..., tuple[int | None, float]]"
+"""Runs a command for a slot, given events that abort it; exit code (None: not known) and time."""
+LATE_CAUSE_S = 15.0
+"""Seconds to wait for the end that is the cause, where all ends so far tell of a lost peer: upstream looks once a second whether a
+rank has ended, and then waits for its output."""
+LAST_RANK_S = 30.0
+"""Seconds for the ranks to end once they are told to; upstream takes five to end one kindly."""
+
+
+class RanksOfHorovod:
+    """The ranks of one launch.
+
+    Args:
+        secret: Opens the rendezvous.
+        address: Where the rendezvous listens.
+        cause_told: Whether a rank has said so far why the ring ends.
+    """
+
+    def __init__(self, *, secret: str, address: str, cause_told: Callable[[], bool] = lambda: True) -> None:
+        self._secret, self._address, self._cause_told = secret, address, cause_told
+        self._exits: queue.SimpleQueue[tuple[int, int | None]] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self.ends: list[RankEnd] = []
+        """Of the ranks that ended badly, in the order of their ends."""
+        self.tasks: dict[int, int] = {}
+        """The number of each rank's task, which upstream puts before its output."""
+
+    def run(self, settings: Any, driver: Any, env: dict[str, str], stdout: Any, stderr: Any, executable: str | None) -> None:
+        """Run the ranks to their ends; takes what upstream gives its ``_launch_job``.
+
+        Raises:
+            RingError: one ended badly; ``ends`` says how.
+        """
+        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+
+        slots = get_host_assignments(parse_hosts(settings.hosts), settings.num_proc)
+        heard = {address for index in driver.task_indices() for interface in driver.all_task_addresses(index).values()
+                 for address, _ in interface}
+        rendezvous = Rendezvous(self._address, Board(self._secret, size=len(slots), heartbeat_s=1.0))
+        try:
+            rendezvous.start(allowed=heard)
+            execute = _execute_in_task(settings, driver, env | self._meeting(driver, rendezvous.port), stdout, stderr)
+            command = _command(executable or sys.executable, driver, settings)
+            for slot in slots:
+                threading.Thread(target=self._run_rank, args=(execute, f"{_place(slot)} {command}", slot), daemon=True).start()
+            self._until_all_ended(len(slots))
+        finally:
+            self._stop.set()
+            rendezvous.close()
+            self.tasks = driver.get_ranks_to_indices()
+        if self.ends:
+            raise RingError(f"{len(self.ends)} of {len(slots)} ranks ended badly")
+
+    def _meeting(self, driver: Any, port: int) -> dict[str, str]:
+        """What tells the ranks where and how to meet."""
+        (interface,) = driver.get_common_interfaces()
+        return {
+            "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo",
+            "HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface,
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": meeting_address(self._address, port, self._secret), "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        }
+    def _run_rank(self, execute: Execute, command: str, slot: Any) -> None:
+        code: int | None = None
+        try:
+            code, _ = execute(command, slot, [self._stop])
+        finally:
+            self._exits.put((slot.rank, code))
+
+    def _until_all_ended(self, num_ranks: int) -> None:
+        """Take the ranks' ends as they come; a bad one leaves the others a while to tell the cause, then they are ended."""
+        until = math.inf
+        for _ in range(num_ranks):
+            try:
+                rank, code = self._next(until)
+            except queue.Empty:
+                return  # a task that does not even answer to this is Spark's to end: upstream cancels the job now
+            if code == 0:
+                continue
+            self.ends.append(self._end(rank, code))
+            # Code 1 is how a rank ends when it has raised, perhaps because another one is gone.
+            until = min(until, time.monotonic() + (CAUSE_GRACE_S if code != 1 or self._cause_told() else LATE_CAUSE_S))
+
+    def _next(self, until: float) -> tuple[int, int | None]:
+        """The next rank's end: whenever it comes while all is well; after a failure until the given moment, and then by force."""
+        if until < math.inf and not self._stop.is_set():
+            try:
+                return self._exits.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                self._stop.set()
+        return self._exits.get(timeout=LAST_RANK_S if self._stop.is_set() else None)
+
+    def _end(self, rank: int, code: int | None) -> RankEnd:
+        host, order = "its executor", len(self.ends)
+        if code is None:
+            return RankEnd(rank=rank, host=host, kind="lost", summary=f"lost contact with the task of rank {rank}.", order=order)
+        if self._stop.is_set():
+            return RankEnd(rank=rank, host=host, kind="stopped", order=order)
+        # Upstream tells of signal 9 as the shell does: 137.
+        return RankEnd(rank=rank, host=host, kind="died", exit_code=128 - code if 128 < code < 192 else code, order=order)
+
+
+def _execute_in_task(settings: Any, driver: Any, env: dict[str, str], stdout: Any, stderr: Any) -> Execute:
+    """Upstream's way to run a command in a task and wait for its end; ``env`` goes there signed, not on a command line."""
+    from horovod.spark.gloo_run import _exec_command_fn
+
+    execute: Execute = _exec_command_fn(driver, settings.key, settings, env, stdout, stderr, settings.prefix_output_with_timestamp)
+    return execute
+
+
+def _place(slot: Any) -> str:
+    """The rank's place, for ``env``. It stands on the command line, where all of the machine's users can read it: no secrets here."""
+    from horovod.runner.gloo_run import create_slot_env_vars
+
+    return shlex.join(["env", *(f"{name}={value}" for name, value in create_slot_env_vars(slot).items())])
+
+
+def _command(executable: str, driver: Any, settings: Any) -> str:
+    """The command of upstream that fetches the function from the driver and calls it."""
+    from horovod.runner.common.util import codec
+
+    public = copy.copy(settings)
+    public.key = None
+    return shlex.join([executable, "-m", "horovod.spark.task.gloo_exec_fn", codec.dumps_base64(driver.addresses()),
+                       codec.dumps_base64(public)])

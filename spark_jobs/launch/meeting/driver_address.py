@@ -1,0 +1,33 @@
+"""Where executors reach the driver, for what listens there."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from sparkring.spark_jobs.launch.meeting.hosts import ring_address
+from sparkring.spark_jobs.spark.slots import master_of, spark_context
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def driver_address(spark: SparkSession) -> tuple[str, str]:
+    """The driver's IPv4 address towards the ring, and the interface that owns it: loopback where all of the ring is on this machine.
+
+    Args:
+        spark: A classic session.
+    Raises:
+        EnvironmentProblem: it has none that other hosts could reach.
+    """
+    context = spark_context(spark)
+    assert context is not None
+    host = context.getConf().get("spark.driver.host") or "localhost"
+    return ring_address(host, on_one_host=master_of(spark).partition("[")[0] == "local" or _is_loopback(host))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return socket.gethostbyname(host).startswith("127.")
+    except OSError:
+        return False

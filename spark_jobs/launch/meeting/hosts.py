@@ -1,0 +1,232 @@
+"""Which machine a Spark task is on, and what follows from it: ranks, the ring's addresses, Horovod's environment.
+
+``describe_task`` is the one door to the machine; all else is arithmetic over what the tasks told each other.
+
+    partition   0  1  2  3        hosts are numbered in the order of their first partition,
+    machine     A  B  A  B        and ranks of one host are consecutive:
+    rank        0  2  1  3        host of rank = (0, 0, 1, 1)
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from sparkring.errors import EnvironmentProblem
+from sparkring.version import __version__
+
+LOOPBACK = "127.0.0.1"
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (files are looked at, and those of a launch's own random name removed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFacts:
+    """What a Spark task tells the others before any rank is in a ring."""
+
+    hostname: str
+    spark_host: str
+    """The name or address under which Spark knows the executor."""
+    network: str
+    """See ``network_identity``."""
+    memory: str
+    """See ``memory_identity``."""
+    address: str
+    """The IPv4 address that this task's rank uses in the ring."""
+    interface: str
+    addresses: tuple[str, ...]
+    """All IPv4 addresses of the machine: where its connections may come from."""
+    sparkring: str
+    """Version of the sparkring that the task imported."""
+    python: str
+    gpu: str | None
+    """Address of the GPU that Spark assigned to the task."""
+    clock: float
+    """Seconds since the epoch when the task came, by its machine's clock."""
+    port: int = 0
+    """Where the rendezvous would listen; set by the tasks that may get the first rank."""
+
+    def name_in(self, hosts: Collection[str]) -> str | None:
+        """By which name this task's host is among ``hosts``, if it is: what died there was named by itself or by Spark."""
+        return next((name for name in (self.hostname, self.spark_host) if name in hosts), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One rank's place."""
+
+    rank: int
+    hosts: tuple[int, ...]
+    """Host number of each rank."""
+
+    def horovod_environment(self) -> dict[str, str]:
+        """The variables by which Horovod learns its place."""
+        host = self.hosts[self.rank]
+        local_rank = self.rank - self.hosts.index(host)
+        sizes = [self.hosts.count(number) for number in range(max(self.hosts) + 1)]
+        crossing = [number for number, size in enumerate(sizes) if size > local_rank]
+        return {
+            "HOROVOD_RANK": str(self.rank), "HOROVOD_SIZE": str(len(self.hosts)),
+            "HOROVOD_LOCAL_RANK": str(local_rank), "HOROVOD_LOCAL_SIZE": str(sizes[host]),
+            "HOROVOD_CROSS_RANK": str(crossing.index(host)), "HOROVOD_CROSS_SIZE": str(len(crossing)),
+            # Horovod keys the meeting of one host's ranks by this name; a number serves for machines of equal names too.
+            "HOROVOD_HOSTNAME": f"host-{host}",
+        }
+
+
+def places(memories: Sequence[str]) -> list[Place]:
+    """Give each task its rank.
+
+    Args:
+        memories: ``TaskFacts.memory`` by partition.
+    Returns:
+        The place of each partition's task; partition 0 is rank 0.
+    """
+    numbers = {memory: number for number, memory in enumerate(dict.fromkeys(memories))}
+    partitions = sorted(range(len(memories)), key=lambda partition: (numbers[memories[partition]], partition))
+    hosts = tuple(numbers[memories[partition]] for partition in partitions)
+    by_partition = {partition: Place(rank=rank, hosts=hosts) for rank, partition in enumerate(partitions)}
+    return [by_partition[partition] for partition in range(len(memories))]
+
+
+def chosen_tasks(facts: Sequence[TaskFacts], num_ranks: int, *, left_out: Collection[str]) -> list[int]:
+    """Which tasks are to have ranks, where there may be more tasks than ranks; the same in every task.
+
+    Args:
+        facts: Of all tasks, by partition.
+        num_ranks: As many are chosen.
+        left_out: Names of hosts that get ranks only if there is no other.
+    Returns:
+        Partitions, ascending; none where other hosts are there, and too few tasks on them.
+    """
+    elsewhere = sum(fact.name_in(left_out) is None for fact in facts)
+    if 0 < elsewhere < num_ranks:
+        return []
+    by_liking = sorted(range(len(facts)), key=lambda partition: (facts[partition].name_in(left_out) is not None, partition))
+    return sorted(by_liking[:num_ranks])
+
+
+def heard_addresses(facts: Sequence[TaskFacts]) -> frozenset[str]:
+    """Where requests of the ring's own tasks can come from.
+
+    Args:
+        facts: Of the tasks that have ranks; the first one's address is where the ring meets.
+    Returns:
+        Loopback addresses for a ring that meets on loopback, and else all others of those tasks' machines: which one a
+        machine sends from is up to its routes.
+    """
+    on_loopback = facts[0].address.startswith("127.")
+    return frozenset(address for fact in facts for address in fact.addresses if address.startswith("127.") == on_loopback)
+
+
+def describe_task(spark_host: str, *, on_one_host: bool, gpu: str | None) -> TaskFacts:
+    """Look at this machine.
+
+    Args:
+        spark_host: The name or address under which Spark knows this executor.
+        on_one_host: Whether all executors of the ring go by that name: then the ring needs no network.
+        gpu: Address of the GPU that Spark assigned to the task.
+    Raises:
+        EnvironmentProblem: no address that other hosts could reach.
+    """
+    address, interface = ring_address(spark_host, on_one_host=on_one_host)
+    return TaskFacts(
+        hostname=socket.gethostname(), spark_host=spark_host, network=network_identity(), memory=memory_identity(),
+        address=address, interface=interface,
+        addresses=tuple(address for addresses in _addresses_by_interface().values() for address in addresses),
+        sparkring=__version__, python=python_version(), gpu=gpu, clock=time.time())
+
+
+def network_identity() -> str:
+    """Equal for two processes if they share a network namespace: loopback leads from one to the other."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot}:{Path('/proc/self/ns/net').stat().st_ino}"
+
+
+def memory_identity() -> str:
+    """Equal for two processes if they see the same /dev/shm and go by the same host name: what counts as one host."""
+    shared = SHARED_MEMORY.stat().st_dev if SHARED_MEMORY.is_dir() else 0
+    return f"{socket.gethostname()}:{network_identity()}:{shared}"
+
+
+def remove_left_memory(token: str) -> None:
+    """Remove what ranks of this launch had named in shared memory when they were killed; they unname it as soon as all have opened it."""
+    for path in SHARED_MEMORY.glob(f"sparkring-{token}-*"):
+        path.unlink(missing_ok=True)
+
+
+def python_version() -> str:
+    """The version that pickled functions depend on, e.g. ``3.11``."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def ring_address(spark_host: str, *, on_one_host: bool) -> tuple[str, str]:
+    """Choose the IPv4 address that the ring uses on this machine, and the interface that owns it.
+
+    ``HOROVOD_GLOO_IFACE`` in the executor's environment decides where it is set. Else it is loopback for a ring on one
+    host, and else the address by which Spark knows the executor, or the one of the default route where that name leads to
+    loopback (as Debian's /etc/hosts has it) or to an address that is not this machine's own.
+    """
+    interfaces = _addresses_by_interface()
+    wanted = os.environ.get("HOROVOD_GLOO_IFACE")
+    if wanted:
+        if not interfaces.get(wanted):
+            raise EnvironmentProblem(
+                f"HOROVOD_GLOO_IFACE={wanted} has no IPv4 address on {socket.gethostname()}; name one of {', '.join(interfaces)}.")
+        return interfaces[wanted][0], wanted
+    owners = {address: name for name, addresses in interfaces.items() for address in addresses}
+    candidates = [LOOPBACK] if on_one_host else [*_resolve(spark_host), *_default_route()]
+    for address in candidates:
+        if address in owners and (on_one_host or not address.startswith("127.")):
+            return address, owners[address]
+    raise EnvironmentProblem(
+        f"host {socket.gethostname()} has no IPv4 address that other hosts can reach (Spark knows it as {spark_host}); "
+        f"set spark.executorEnv.HOROVOD_GLOO_IFACE to one of its interfaces: {', '.join(interfaces)}.")
+
+
+def interface_address(interface: str) -> str:
+    """The IPv4 address of one of this machine's interfaces.
+
+    Raises:
+        EnvironmentProblem: it has none here.
+    """
+    addresses = _addresses_by_interface()
+    if not addresses.get(interface):
+        raise EnvironmentProblem(f"{socket.gethostname()} has no interface {interface} with an IPv4 address, which the ring is to use; "
+                                 f"set HOROVOD_GLOO_IFACE to one that driver and executors have ({', '.join(addresses)} here).")
+    return addresses[interface][0]
+
+
+def _addresses_by_interface() -> dict[str, list[str]]:
+    """IPv4 addresses of the interfaces that are up."""
+    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    return {name: [entry.address for entry in entries if entry.family == socket.AF_INET]
+            for name, entries in psutil.net_if_addrs().items() if name in up}
+
+
+def _resolve(host: str) -> list[str]:
+    try:
+        return socket.gethostbyname_ex(host)[2]
+    except OSError:
+        return []
+
+
+def _default_route() -> list[str]:
+    """This machine's address on its default route."""
+    try:
+        return [address_towards("192.0.2.1")]  # TEST-NET-1: an address that is nobody's
+    except OSError:
+        return []
+
+
+def address_towards(host: str) -> str:
+    """The IPv4 address by which this machine would speak to ``host``. Connecting a datagram socket sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))
+        return str(probe.getsockname()[0])

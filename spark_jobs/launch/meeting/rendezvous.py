@@ -1,0 +1,217 @@
+"""The meeting point of a ring: a small HTTP key-value store that Horovod's Gloo ranks find each other through.
+
+It serves what ``horovod/common/gloo/http_store.cc`` asks, and the tasks' board beside it on the same port:
+
+    PUT    /secret:port/scope/key    keep the body
+    GET    /secret:port/scope/key    the body, or 404 where nobody has put it yet (the client asks again)
+    DELETE /secret:port/scope/rank   that rank has read all it needs; a scope goes when all its ranks have said so
+    PUT, GET, DELETE /secret/rank    the board (``status_board.py``): report, verdict, leave
+
+Horovod's own server listens on every interface, takes bodies of any size from anyone and outlives the run. This one is
+bound to the one address that the ring uses, hears only the ring's own machines and of those only who knows the secret of
+the run, has limits and is closed with the run. Horovod's client has no place for a secret, but it makes its requests from
+an address that it only pastes before ``:port/scope/key``, so the secret travels in that (``meeting_address``).
+Values are bytes to it: nothing is unpickled. Horovod's client speaks IPv4 only, hence so does this.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+import socketserver
+import threading
+from collections.abc import Collection
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+from sparkring.spark_jobs.launch.meeting.guarded_server import REQUEST_TIMEOUT_S, GuardedHandler, GuardedServer
+from sparkring.spark_jobs.launch.meeting.status_board import Board
+
+MAX_BODY_BYTES = 4 << 20
+"""A rank puts 136 bytes for each other rank, so this serves rings of 30,000."""
+MAX_KEYS = 1 << 16
+MAX_TOTAL_BYTES = 256 << 20
+CONNECTIONS = 64
+"""Connections at once, beside four for each rank."""
+_PATH = re.compile(r"/([0-9A-Za-z]{1,64})(?::\d{1,5})?/(?:((?:global|local_|cross_|sparkring-)[\w.-]{0,200})/)?(\w{1,20})", re.ASCII)
+
+
+def meeting_address(address: str, port: int, secret: str) -> str:
+    """What ``HOROVOD_GLOO_RENDEZVOUS_ADDR`` must say for Horovod's client to find the server and bring the secret.
+
+    The client asks ``http://<that>:<HOROVOD_GLOO_RENDEZVOUS_PORT>/scope/key`` and takes what stands before the first slash
+    as host and port. Source: horovod/common/gloo/http_store.h and third_party/HTTPRequest, 0.28.1.
+    """
+    return f"{address}:{port}/{secret}"
+
+
+class KeyValueStore:
+    """Scopes of keys and bytes, with limits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._scopes: dict[str, dict[str, bytes]] = {}
+        self._finished: dict[str, set[str]] = {}
+        self._num_keys = self._num_bytes = 0
+
+    def put(self, scope: str, key: str, value: bytes) -> bool:
+        """Keep ``value``; False where the store is full."""
+        with self._lock:
+            old = self._scopes.get(scope, {}).get(key)
+            num_keys = self._num_keys + (old is None)
+            num_bytes = self._num_bytes + len(value) - len(old or b"")
+            if num_keys > MAX_KEYS or num_bytes > MAX_TOTAL_BYTES:
+                return False
+            self._num_keys, self._num_bytes = num_keys, num_bytes
+            self._scopes.setdefault(scope, {})[key] = value
+            self._finished.setdefault(scope, set()).discard(key)
+            return True
+
+    def get(self, scope: str, key: str) -> bytes | None:
+        """The value, or None."""
+        with self._lock:
+            return self._scopes.get(scope, {}).get(key)
+
+    def finish(self, scope: str, rank: str) -> None:
+        """Note that ``rank`` is through with ``scope``, and forget the scope with its last rank.
+
+        Each rank puts two values, under ``rank_0`` and under ``0``, and deletes the second. Values outlive that, since a
+        slower rank may not have read them yet; but all ranks have put theirs by then, so who is missing is known.
+        """
+        with self._lock:
+            keys = self._scopes.get(scope, {})
+            finished = self._finished.get(scope, set())
+            if rank in keys:
+                finished.add(rank)
+            if finished and finished == {key for key in keys if key.isdecimal()}:
+                del self._scopes[scope], self._finished[scope]
+                self._num_keys -= len(keys)
+                self._num_bytes -= sum(map(len, keys.values()))
+
+
+class Rendezvous(GuardedServer, HTTPServer):
+    """The server; ``board.secret`` is its secret. Bound and listening once made, so that its port is known; answers from ``start`` on."""
+
+    def __init__(self, address: str, board: Board) -> None:
+        self.store, self.board = KeyValueStore(), board
+        self.max_connections = CONNECTIONS + 4 * board.size
+        self._allowed: frozenset[str] = frozenset()
+        self._thread: threading.Thread | None = None
+        super().__init__((address, 0), _Handler)
+
+    @property
+    def port(self) -> int:
+        """The port that the system gave."""
+        return int(self.server_address[1])
+
+    def start(self, *, allowed: Collection[str]) -> None:
+        """Answer from now on, to the addresses ``allowed`` only."""
+        self._allowed = frozenset(allowed)
+        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, name="rendezvous", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, hang up on whoever is there, and free the port."""
+        if self._thread is not None:
+            self.shutdown()
+            self._thread.join()
+            self.hang_up()
+        self.server_close()
+
+    def server_bind(self) -> None:
+        """Bind without HTTPServer's look-up of the machine's name, which can take seconds."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.port
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Hear only the ring's machines; others are hung up on before a byte is read."""
+        return client_address[0] in self._allowed
+
+
+class _Handler(GuardedHandler, BaseHTTPRequestHandler):
+    server: Rendezvous
+    server_version, sys_version = "sparkring", ""
+    timeout = REQUEST_TIMEOUT_S  # for the answer
+
+    def do_GET(self) -> None:
+        path = self._path()
+        if path is None:
+            return
+        scope, key = path
+        if scope is None:
+            self._tell_verdict(key)
+        else:
+            value = self.server.store.get(scope, key)
+            self._answer(HTTPStatus.NOT_FOUND if value is None else HTTPStatus.OK, value or b"")
+
+    def do_PUT(self) -> None:
+        path = self._path()
+        if path is None:
+            return
+        scope, key = path
+        body = self._body()
+        if body is None:
+            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        elif scope is None:
+            self._report(key, body)
+        else:
+            self._answer(HTTPStatus.OK if self.server.store.put(scope, key, body) else HTTPStatus.INSUFFICIENT_STORAGE)
+
+    def do_DELETE(self) -> None:
+        path = self._path()
+        if path is None:
+            return
+        scope, key = path
+        if scope is not None:
+            self.server.store.finish(scope, key)
+        elif key.isdecimal():
+            self.server.board.leave(int(key))
+        self._answer(HTTPStatus.OK)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (named by http.server)
+        """Requests are not news."""
+
+    def _tell_verdict(self, rank: str) -> None:
+        try:
+            verdict = self.server.board.verdict(int(rank))
+        except ValueError:
+            self._answer(HTTPStatus.BAD_REQUEST)
+        else:
+            self._answer(HTTPStatus.OK, verdict.to_json())
+
+    def _report(self, rank: str, body: bytes) -> None:
+        try:
+            severity = json.loads(body)
+            order = self.server.board.report(int(rank), severity=None if severity is None else int(severity))
+        except (TypeError, ValueError):
+            self._answer(HTTPStatus.BAD_REQUEST)
+        else:
+            self._answer(HTTPStatus.OK, str(order).encode())
+
+    def _path(self) -> tuple[str | None, str] | None:
+        """Scope and key, the scope None for the board; None where the request is answered already: it is not for this ring."""
+        match = _PATH.fullmatch(self.path)
+        if match is None:
+            self._answer(HTTPStatus.BAD_REQUEST)
+        elif not hmac.compare_digest(match.group(1).encode(), self.server.board.secret.encode()):
+            self._answer(HTTPStatus.FORBIDDEN)
+        else:
+            return match.group(2), match.group(3)
+        return None
+
+    def _body(self) -> bytes | None:
+        """The body, or None where its length is missing, no number or over the limit, or where it does not come whole."""
+        length = self.headers.get("Content-Length", "")
+        if not re.fullmatch(r"\d{1,9}", length, re.ASCII) or int(length) > MAX_BODY_BYTES:
+            return None
+        self.allow(int(length))
+        body = self.rfile.read(int(length))
+        return body if len(body) == int(length) else None
+
+    def _answer(self, status: HTTPStatus, body: bytes = b"") -> None:
+        self.send_response_only(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)

@@ -1,0 +1,114 @@
+"""Watching one rank: from its order to its end, with an eye on the other ranks by way of the board.
+
+Needs no Spark: events come from a queue, which the rank process and the board feed.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeAlias
+
+from sparkring.errors import RingError
+from sparkring.spark_jobs.launch.meeting.status_board import BoardClient, Verdict
+from sparkring.spark_jobs.launch.rank.end import RankEnd
+from sparkring.spark_jobs.launch.rank.process import RankProcess, Report
+
+CAUSE_GRACE_S = 2.0
+"""Seconds to look for the cause, once a rank has seen no more than that another one is gone."""
+LOOK_S = 1.0
+"""Seconds between two looks at whether the rank stands still."""
+STILL_GRACE_S = 10.0
+"""Seconds past the deadline that a stopped rank is left to the others, who know what they wait for. None of them may be left to tell."""
+
+Event: TypeAlias = "Report | int | Verdict | RingError"
+"""A report of the rank, its exit code, what the board said, or that the board is gone."""
+
+
+class Watch:
+    """The watch over one rank process.
+
+    Args:
+        process: It.
+        events: Where its reports and its exit code arrive.
+        rank: Its rank.
+        host: Where it runs.
+        deadline_s: Seconds that ranks wait for one that stands still.
+    """
+
+    def __init__(self, process: RankProcess, events: queue.SimpleQueue[Event], *, rank: int, host: str, deadline_s: float) -> None:
+        self._process, self._events, self._rank, self._host = process, events, rank, host
+        self._looks_left = self._looks = math.ceil((deadline_s + STILL_GRACE_S) / LOOK_S)
+        """In looks: seconds in which this task was stopped itself do not count."""
+        self._end: RankEnd | None = None
+
+    def until_the_end(self, board: BoardClient) -> RankEnd:
+        """Wait until all ranks are done or one failed; then end this one.
+
+        Returns:
+            How it ended. No process of it is left.
+        """
+        threading.Thread(target=self._ask, args=(board,), daemon=True).start()
+        verdict = self._until_verdict(board)
+        if verdict.kind == "stop" and verdict.severity > 0:
+            self._look_for_cause(board)
+        with suppress(RingError):  # a board that is gone knows
+            board.leave(self._rank)
+        if verdict.kind == "finished":
+            self._process.leave()
+        else:
+            self._process.stop()
+        return self._end or RankEnd(rank=self._rank, host=self._host, kind="stopped")
+
+    def _ask(self, board: BoardClient) -> None:
+        try:
+            self._events.put(board.wait_for_verdict(self._rank))
+        except RingError as error:
+            self._events.put(error)
+
+    def _until_verdict(self, board: BoardClient) -> Verdict:
+        while True:
+            try:
+                event = self._events.get(timeout=LOOK_S)
+            except queue.Empty:
+                self._look_at_the_rank(board)
+                continue
+            if isinstance(event, Verdict):
+                return event
+            if isinstance(event, RingError):
+                self._end = self._end or RankEnd(rank=self._rank, host=self._host, kind="lost", summary=str(event))
+                return Verdict(kind="stop")
+            self._note(self._end_of(event), board)
+
+    def _look_at_the_rank(self, board: BoardClient) -> None:
+        """Report a rank that stands still for too long: where all of them do, none is left to wait for another, and to say so."""
+        self._looks_left = self._looks_left - 1 if self._end is None and self._process.stands_still else self._looks
+        if self._looks_left == 0:
+            self._note(RankEnd(rank=self._rank, host=self._host, kind="halted", output_tail=self._process.tail), board)
+
+    def _look_for_cause(self, board: BoardClient) -> None:
+        deadline = time.monotonic() + CAUSE_GRACE_S
+        while self._end is None and (left := deadline - time.monotonic()) > 0:
+            try:
+                event = self._events.get(timeout=left)
+            except queue.Empty:
+                return
+            if not isinstance(event, Verdict | RingError):
+                self._note(self._end_of(event), board)
+
+    def _note(self, end: RankEnd, board: BoardClient) -> None:
+        """Take up an end of this rank and report it. A rank that dies after its result has failed after all."""
+        if self._end is not None and self._end.failed:
+            return
+        self._end = end
+        with suppress(RingError):  # a board that is gone makes itself heard in the queue
+            order = board.report(self._rank, severity=self._end.severity if self._end.failed else None)
+            self._end = replace(self._end, order=order)
+
+    def _end_of(self, event: Report | int) -> RankEnd:
+        report: Report = {"kind": "died", "exit_code": event} if isinstance(event, int) else event
+        return RankEnd(rank=self._rank, host=self._host, output_tail=self._process.tail, **report)

@@ -1,0 +1,170 @@
+"""A Spark task's handle on the rank process it started: give it its order, hear from it, end it with all it started.
+
+The process leads a process group of its own. It is forked off the server that this worker keeps (``forked.py``), or fresh
+(``fresh.py``). Three pipes join the two: orders in, reports out, and its output, which goes line by line to the executor's
+log with the rank's name before it. When the task's process is gone, however it went, a guard ends the group: a fresh rank's own,
+whose lifeline is the order pipe, or the server.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import IO, Any, TypeAlias
+
+from sparkring.spark_jobs.launch.rank.forked import KEPT, ForkedRank, NoServer, RankServer
+from sparkring.spark_jobs.launch.rank.framing import read_message, write_message
+from sparkring.spark_jobs.launch.rank.fresh import FreshRank, RankEnds, StartedRank, end_group, has_ended, is_stopped
+
+TAIL_LINES = 20
+EXIT_GRACE_S = 10.0
+"""Seconds that a rank with a result may take to leave."""
+LAST_WORDS_S = 1.0
+"""Seconds to read what a dead rank left in its pipes, and for a fork."""
+
+Report: TypeAlias = dict[str, Any]
+
+
+class RankProcess:
+    """One running rank process.
+
+    Args:
+        device: ``cpu`` or ``cuda``: whether it is to look for its GPU first.
+        env: Its whole environment.
+        on_report: Called with each report, from a thread.
+        on_exit: Called once with the exit code (negative: signal), after the last report, from a thread.
+        fork: Whether it may be forked off a server that stays for the next launch.
+    """
+
+    def __init__(self, device: str, *, env: Mapping[str, str], on_report: Callable[[Report], None], on_exit: Callable[[int], None],
+                 fork: bool = False) -> None:
+        self.label = "rank ?"
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._rank: StartedRank | None = None
+        self._began = threading.Event()
+        """Set once there is a rank, or none will be."""
+        self._asked_to_stop = self._stopped = False
+        its_orders, orders = os.pipe()
+        output, its_output = os.pipe()
+        reports, its_reports = os.pipe()
+        self._orders = os.fdopen(orders, "wb")
+        self._listeners = [_in_thread(self._forward_output, os.fdopen(output, "rb")),
+                           _in_thread(_hear, os.fdopen(reports, "rb"), on_report)]
+        self._server = self._kept_server(env) if fork else None
+        self._exited = _in_thread(self._live, device, env, RankEnds(orders=its_orders, output=its_output, reports=its_reports), on_exit)
+
+    @property
+    def tail(self) -> str:
+        """The last lines that it wrote."""
+        return "\n".join(self._tail)
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether somebody has stopped the rank (SIGSTOP), or the server that is to fork it or to tell of its end."""
+        if not self._exited.is_alive():
+            return False
+        awaited = self._server if self._rank is None or has_ended(self._rank.pid) else self._rank
+        return awaited is not None and is_stopped(awaited.pid)
+
+    def send(self, *messages: bytes) -> None:
+        """Send messages in order, without waiting: a pipe holds 64 KiB, and a rank reads only once it has imported torch."""
+        _in_thread(self._write, messages)
+
+    def leave(self) -> None:
+        """Let a rank that has reported its result go."""
+        self.send(b"")
+        self._exited.join(EXIT_GRACE_S)
+        self.stop()
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM to the rank: one that trains saves together with the others after the step that they are in; others end."""
+        self._asked_to_stop = True
+        if self._rank is not None and self._exited.is_alive():
+            with suppress(ProcessLookupError):
+                os.kill(self._rank.pid, signal.SIGTERM)
+
+    def stop(self) -> None:
+        """End the rank and all that it started; nothing happens where that is done.
+
+        Without SIGTERM first: that asks a rank to save after its step, which it cannot finish without the others.
+        """
+        self._stopped = True
+        if self._server is not None and not self._began.wait(LAST_WORDS_S if self._server.has_forked else 0):
+            self._server.end()  # it still imports
+        self._began.wait(LAST_WORDS_S)
+        if self._rank is not None and self._exited.is_alive():
+            end_group(self._rank.pid)
+        self._exited.join(2 * LAST_WORDS_S)
+
+    def _kept_server(self, env: Mapping[str, str]) -> RankServer | None:
+        try:
+            return KEPT.serving(env)
+        except OSError as error:
+            self._say(f"no process to fork ranks off could be started: {error}")
+            return None
+
+    def _write(self, messages: tuple[bytes, ...]) -> None:
+        with suppress(BrokenPipeError, ValueError):  # it is gone, and the pipe perhaps closed: on_exit tells
+            for message in messages:
+                write_message(self._orders, message)
+
+    def _live(self, device: str, env: Mapping[str, str], ends: RankEnds, on_exit: Callable[[int], None]) -> None:
+        """From the start to the end."""
+        try:
+            self._rank = self._start(device, env, ends)
+        except (OSError, NoServer) as error:
+            if not self._stopped:
+                self._say(f"cannot start this rank's process: {error}")
+        finally:
+            ends.close()
+            self._began.set()
+        if self._asked_to_stop:
+            self.ask_to_stop()
+        code = -signal.SIGKILL if self._rank is None else self._rank.wait()
+        for listener in self._listeners:
+            listener.join(LAST_WORDS_S)
+        with suppress(BrokenPipeError):
+            self._orders.close()
+        if self._rank is not None and self._rank.note:
+            self._say(self._rank.note)
+        on_exit(code)
+
+    def _start(self, device: str, env: Mapping[str, str], ends: RankEnds) -> StartedRank:
+        if self._server is not None:
+            try:
+                return ForkedRank(self._server, device, env=env, ends=ends)
+            except NoServer as problem:
+                if self._stopped:
+                    raise
+                KEPT.give_up(self._server)
+                self._say(f"ranks of this executor's worker start as fresh processes, seconds later than forked ones: {problem}")
+        return FreshRank(device, env=env, ends=ends)
+
+    def _forward_output(self, output: IO[bytes]) -> None:
+        # As text with universal newlines: a progress bar ends its lines with a carriage return alone.
+        for line in io.TextIOWrapper(output, encoding="utf-8", errors="replace"):
+            self._say(line.rstrip("\n"))
+
+    def _say(self, line: str) -> None:
+        self._tail.append(line)
+        sys.stderr.write(f"[{self.label}] {line}\n")
+        sys.stderr.flush()
+
+
+def _hear(reports: IO[bytes], on_report: Callable[[Report], None]) -> None:
+    with reports:
+        while (message := read_message(reports)) is not None:
+            on_report(json.loads(message))
+
+
+def _in_thread(work: Callable[..., None], *args: Any) -> threading.Thread:
+    thread = threading.Thread(target=work, args=args, daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,266 @@
+"""The rank server: a process with all imports done, off which a Spark task forks its ranks, launch after launch.
+
+Started by ``forked.py``, not by hand. Importing torch and Horovod takes seconds of a core, a fork a few milliseconds:
+
+    Spark's Python worker (task after task)          rank server                     rank
+      start it ------------------------------------> import torch, Horovod, sparkring
+      task 1: place, pipes, a pipe for answers ----> fork ------------------------->  its own session and process group,
+                      <--------------------------------------------------- its id     a rank as in main.py
+                      <----------------------------- its exit code <----------------  ends
+      task 2: ...                                    fork
+      ends, or is killed --------------------------> end the rank, if there is one, with all it started; end
+
+The two speak over an unnamed pair of sockets, which nobody else can open. The server is the guard of its ranks: it runs nobody's
+code but ours, waits for two things alone, and the kernel ends the rank should the server itself be killed. What a rank starts in a
+session of its own (a daemon) is killed with it, too: it becomes the server's child when its parent ends.
+
+What makes the fork safe: the server has one thread, as it sees to before each fork (a lock that another thread holds would stay
+locked in the child), it computes nothing, so no pool of OpenMP has been started, and it never touches a GPU. The one exception
+are the threads that OpenBLAS starts as numpy is imported, where ranks have several: it ends them itself before a fork. Arrow starts
+a thread that a child would be without, so nothing that brings it is imported here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import multiprocessing
+import os
+import secrets
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkring.spark_jobs.launch.rank import environment as rank_environment
+from sparkring.spark_jobs.launch.rank.main import be_a_rank, import_frameworks
+
+OFTEN_NEEDED = ("sparkring.conf.schema", "sparkring.models.build", "sparkring.pipelines.parallel.collectives.communicator",
+                "sparkring.pipelines.parallel.stages.executor", "safetensors.torch", "pyspark.cloudpickle")
+"""What training brings, and functions that cloudpickle ships by value, less what brings Arrow; imported too where it is there."""
+LONGEST_REQUEST = 1 << 17
+ENDS_OF_A_REQUEST = 4
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+"""From Linux's <sys/prctl.h>."""
+LOOK_S = 0.005
+STRAYS_END_S = 2.0
+"""Seconds for what has left a rank's process group to end, once it was killed; nothing but the kernel can keep it longer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a task asks for: one rank, at the ends of these pipes."""
+
+    device: str
+    environment: Mapping[str, str]
+    """The variables of this launch alone, see ``rank_environment.of_one_launch``."""
+    orders: int
+    output: int
+    reports: int
+    answers: int
+    server: int
+    """Process id of the server."""
+
+
+def main() -> None:
+    """Serve: ``python -m sparkring.spark_jobs.launch.rank.server CONTROL_FD``; or, in a forked child, be a rank."""
+    with socket.socket(fileno=int(sys.argv[1])) as control:
+        control.set_inheritable(False)
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        problem, tolerated = _import_all()
+        request = _serve(control, problem, tolerated)
+    if request is not None:
+        _settle(request)
+        be_a_rank(request.orders, request.reports, device=request.device)
+
+
+def _import_all() -> tuple[str, int]:
+    """Import what ranks need.
+
+    Returns:
+        Why that cannot be done, or nothing; and the threads that OpenBLAS has.
+    """
+    if problem := _unsafe_to_fork(0):
+        return problem, 0  # before seconds are spent
+    try:
+        importlib.import_module("numpy")
+        tolerated = _threads() - 1
+        import_frameworks()
+    except ImportError as error:
+        return str(error), 0
+    gc.disable()
+    for name in OFTEN_NEEDED:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    gc.freeze()  # and stays off: a collection would write to pages that server and ranks share
+    return "", tolerated
+
+
+def _serve(control: socket.socket, problem: str, tolerated: int) -> Request | None:
+    """Fork a rank for each request.
+
+    Returns:
+        In a forked child its request; in the server None, once the task's process is gone.
+    """
+    with _ends_of_children() as ended:
+        while True:
+            message, fds, _, _ = socket.recv_fds(control, LONGEST_REQUEST, ENDS_OF_A_REQUEST)
+            if len(fds) != ENDS_OF_A_REQUEST:
+                return None  # no message: the task's process is gone
+            for fd in fds:
+                os.set_inheritable(fd, False)  # noqa: FBT003 (takes no keywords)
+            told = json.loads(message)
+            request = Request(device=told["device"], environment=told["environment"], orders=fds[0], output=fds[1], reports=fds[2],
+                              answers=fds[3], server=os.getpid())
+            if problem := problem or _unsafe_to_fork(tolerated):
+                answer(request.answers, problem=problem)
+                return None
+            _flush()
+            rank = os.fork()
+            if rank == 0:
+                return request
+            for fd in (request.orders, request.output, request.reports):
+                os.close(fd)
+            answer(request.answers, exit=_until_the_end(rank, control, ended))
+            os.close(request.answers)
+
+
+def answer(fd: int, **told: Any) -> None:
+    """Tell the task; one that is gone hears nothing."""
+    with suppress(BrokenPipeError):
+        os.write(fd, f"{json.dumps(told)}\n".encode())
+
+
+def _unsafe_to_fork(tolerated: int) -> str:
+    more = _threads() - 1 - tolerated
+    return f"something that Python or the imports bring started {more} thread(s), beside which no fork is safe" if more > 0 else ""
+
+
+def _threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def _flush() -> None:
+    """Write out what is buffered here; a child would write it once more."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)
+
+
+@contextmanager
+def _ends_of_children() -> Iterator[int]:
+    """A pipe that can be read when a child has ended. In a forked child nothing of it is left."""
+    readable, writable = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # Python writes to the pipe only for signals that it handles
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    try:
+        yield readable
+    finally:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.close(readable)
+        os.close(writable)
+
+
+def _until_the_end(rank: int, control: socket.socket, ended: int) -> int:
+    """Wait for the rank, end it where the task's process has gone, and then all that it started.
+
+    Returns:
+        Its exit code; negative: signal.
+    """
+    events = select.poll()
+    events.register(control, 0)  # asks for no event, so the next request wakes nobody and the hang-up does
+    events.register(ended, select.POLLIN)
+    while os.waitid(os.P_PID, rank, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        for fd, _ in events.poll():
+            if fd == ended:
+                with suppress(BlockingIOError):
+                    os.read(ended, 1 << 10)
+            else:
+                events.unregister(control)
+                _end_group(rank)
+    _end_group(rank)  # before its id is given up, so that the id is nobody else's
+    code = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1])
+    _end_strays()
+    return code
+
+
+def _end_strays() -> None:
+    """End what is left of a rank that has ended: of this process's children, there being no rank, and theirs, which it inherits."""
+    until = time.monotonic() + STRAYS_END_S
+    while strays := _children():
+        for stray in strays:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(stray, signal.SIGKILL)
+                os.waitpid(stray, os.WNOHANG)
+        if time.monotonic() > until:
+            return
+        time.sleep(LOOK_S)
+
+
+def _children() -> list[int]:
+    """Process ids; none where the kernel does not say."""
+    found: list[str] = []
+    for told in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has ended since
+            found += told.read_text(encoding="ascii").split()
+    return [int(child) for child in found]
+
+
+def _end_group(rank: int) -> None:
+    try:
+        os.killpg(rank, signal.SIGKILL)
+    except ProcessLookupError:  # it has not come to lead a group yet
+        os.kill(rank, signal.SIGKILL)
+
+
+def _settle(request: Request) -> None:
+    """Make a forked child what a fresh process of this launch is."""
+    os.setsid()
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != request.server:
+        os._exit(1)  # the server was killed before the kernel knew what to do then
+    for fd in (1, 2):
+        os.dup2(request.output, fd)
+    os.close(request.output)
+    for name in filter(rank_environment.of_one_launch, list(os.environ)):
+        del os.environ[name]
+    os.environ.update(request.environment)
+    _take_name(request.environment.get("SPARKRING_TOKEN", ""))
+    _forget_shared_secrets()
+    importlib.invalidate_caches()  # modules that have come since the server looked
+    gc.enable()
+    answer(request.answers, pid=os.getpid())
+    os.close(request.answers)
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, int(value), 0, 0, 0)
+
+
+def _take_name(token: str) -> None:
+    """What ``top`` and ``ps`` show; the environment that /proc shows stays the server's."""
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(rank_environment.process_name(token), encoding="ascii")
+
+
+def _forget_shared_secrets() -> None:
+    """Draw anew what a process draws once: Python's own generator does so by itself, the global ones of numpy and torch do not."""
+    import numpy as np
+    import torch
+
+    multiprocessing.current_process().authkey = secrets.token_bytes(32)
+    np.random.seed()  # noqa: NPY002 (the global generator is the one in question)
+    torch.default_generator.seed()  # not torch.seed, which would have CUDA's follow
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""Pictures drawn from facts, as SVG.
+
+May import: pipelines, spark_jobs/reporting/facts.
+Not here: reading files.
+"""

@@ -1,0 +1,95 @@
+"""Pictures of how good the model is: ROC and calibration, each beside the baselines."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from sparkring.pipelines.training.evaluation.metrics import CalibrationBin
+from sparkring.spark_jobs.reporting.charts.canvas import HEIGHT, Key, KeyStyle, Picture, draw, name_axes
+from sparkring.spark_jobs.reporting.charts.palette import BASE_RATE, LOGISTIC, MUTED, NETWORK, Shade
+from sparkring.spark_jobs.reporting.facts.quality import ModelQuality, QualityFacts
+from sparkring.spark_jobs.reporting.facts.words import compact, metric
+
+_SHADES: dict[str, Shade] = {"network": NETWORK, "logistic_regression": LOGISTIC, "base_rate": BASE_RATE}
+_DASHES = {"network": "-", "logistic_regression": (0, (5, 2)), "base_rate": (0, (1, 2))}
+_STYLES: dict[str, KeyStyle] = {"network": "line", "logistic_regression": "dashed", "base_rate": "dotted"}
+
+
+FEWEST_ROWS = 20
+"""Rows that a bin needs to be drawn: the observed share of fewer says nothing."""
+
+
+def quality_pictures(facts: QualityFacts) -> tuple[Picture, ...]:
+    """ROC, then calibration."""
+    return _roc(facts), _calibration(facts)
+
+
+def _roc(facts: QualityFacts) -> Picture:
+    def paint(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        axes.grid(axis="both")
+        for model in reversed(facts.models):  # the network on top
+            axes.plot(model.metrics.roc.fpr, model.metrics.roc.tpr, color=_SHADES[model.key].light, linestyle=_DASHES[model.key])
+        axes.set(xlim=(0, 1), ylim=(0, 1.005))
+        axes.margins(0)
+        name_axes(axes, x="share of negatives flagged", y="share of positives found")
+
+    found = "; ".join(f"{model.title} {metric(model.metrics.auc)}" for model in facts.models)
+    return Picture(
+        name="roc", title="Positives found against false alarms",
+        svg=draw(paint, name="roc", label=f"ROC curves. Area under each: {found}.", height=HEIGHT + 50),
+        legend=tuple(_key(model, f"{model.title}, AUC {metric(model.metrics.auc)}") for model in facts.models),
+        caption="The further a curve bends to the upper left, the better the model ranks the rows. The diagonal is guessing.")
+
+
+def _calibration(facts: QualityFacts) -> Picture:
+    def paint(figure: Figure) -> None:
+        grid = figure.add_gridspec(2, 1, height_ratios=[3, 1])
+        top = figure.add_subplot(grid[0])
+        highest = max((max(part.predicted, part.observed) for model in facts.models for part in _drawn(model)), default=1.0)
+        limit = min(1.0, 1.05 * highest)
+        top.plot([0, 1], [0, 1], color=MUTED.light, linewidth=1, linestyle=(0, (2, 3)))
+        for model in reversed(facts.models):
+            _plot_bins(top, model)
+        top.set(xlim=(0, limit), ylim=(0, limit))
+        top.tick_params(labelbottom=False)
+        top.set_title("observed share of positives", loc="left", fontsize=11.5, color=MUTED.light)
+        bottom = figure.add_subplot(grid[1], sharex=top)
+        for model in facts.models[1::-1]:
+            _plot_counts(bottom, model)
+        bottom.yaxis.set_major_locator(MaxNLocator(nbins=2, integer=True))
+        bottom.yaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
+        name_axes(bottom, x="predicted probability", y="rows")
+
+    errors = "; ".join(f"{model.title} {metric(model.metrics.calibration_error)}" for model in facts.models)
+    return Picture(
+        name="calibration", title="Predicted against observed",
+        svg=draw(paint, name="calibration", label=f"Calibration plot with rows per bin. Calibration error: {errors}.", height=HEIGHT + 50),
+        legend=tuple(_key(model, model.title) for model in facts.models),
+        caption="On the dotted diagonal, of the rows given 30\u00a0% about 30\u00a0% are positive. Below: how many rows were "
+                f"given each prediction; where they are fewer than {FEWEST_ROWS}, no share is drawn above.")
+
+
+def _key(model: ModelQuality, label: str) -> Key:
+    return Key(label, _SHADES[model.key], _STYLES[model.key])
+
+
+def _plot_bins(axes: Axes, model: ModelQuality) -> None:
+    """A point a bin, joined."""
+    bins = _drawn(model)
+    axes.plot([part.predicted for part in bins], [part.observed for part in bins], color=_SHADES[model.key].light,
+              linestyle=_DASHES[model.key], marker="o", markersize=4.5)
+
+
+def _drawn(model: ModelQuality) -> list[CalibrationBin]:
+    return [part for part in model.metrics.calibration if part.rows >= FEWEST_ROWS]
+
+
+def _plot_counts(axes: Axes, model: ModelQuality) -> None:
+    """Rows a bin: the network filled, a baseline as an outline over it."""
+    bins, colour = model.metrics.calibration, _SHADES[model.key].light
+    fill, edge, alpha = (colour, "none", 0.45) if model.key == "network" else ("none", colour, 1.0)
+    axes.bar([part.lower for part in bins], [part.rows for part in bins], width=[part.upper - part.lower for part in bins],
+             align="edge", color=fill, edgecolor=edge, alpha=alpha)

@@ -1,0 +1,129 @@
+"""What a manifest says of the data: rows and label shares a split, how each column is stored and encoded. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkring.pipelines.data.dataset.manifest import DataField, Manifest, Split
+from sparkring.pipelines.data.dataset.preprocessing import NumericFeature
+from sparkring.spark_jobs.reporting.facts.feature_words import Feature, feature_words
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitFacts:
+    """One split's files, added up."""
+
+    name: str
+    rows: int
+    label_share: float | None
+    """Share of rows whose label is 1; None without rows."""
+    files: int
+    row_groups: int
+    smallest_group: int
+    """Rows of the smallest row group."""
+    largest_group: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnFacts:
+    """One column: how it is stored and what the network gets of it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+    codec: str
+    nullable: bool
+    role: str
+    """``row id``, ``label``, ``number``, ``category`` or ``not used``."""
+    encoding: str
+    """In words: vocabulary or mean."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFacts:
+    """One source table."""
+
+    name: str
+    path: str
+    rows: int | None
+    sha256: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFacts:
+    """Everything that the report says about a dataset version."""
+
+    version: int
+    parent: int | None
+    content_id: str
+    recipe_id: str
+    created_at: str
+    code_version: str
+    label: str
+    split_column: str | None
+    seed: int | None
+    splits: tuple[SplitFacts, ...]
+    columns: tuple[ColumnFacts, ...]
+    sources: tuple[SourceFacts, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all splits."""
+        return sum(split.rows for split in self.splits)
+
+
+def data_facts(manifest: Manifest) -> DataFacts:
+    """Compute the facts of a dataset version."""
+    seed, split = manifest.recipe.get("seed"), manifest.recipe.get("split")
+    return DataFacts(
+        version=manifest.version, parent=manifest.parent, content_id=manifest.content_id, recipe_id=manifest.recipe_id,
+        created_at=manifest.created_at, code_version=manifest.code_version, label=manifest.label,
+        split_column=split.get("column") if isinstance(split, dict) else None, seed=seed if isinstance(seed, int) else None,
+        splits=tuple(_split(name, split) for name, split in manifest.splits.items()),
+        columns=tuple(_column(field, manifest) for field in manifest.fields),
+        sources=tuple(_source(name, facts) for name, facts in sorted(manifest.source.items())))
+
+
+def _split(name: str, split: Split) -> SplitFacts:
+    groups = [rows for file in split.files for rows in file.row_groups]
+    return SplitFacts(
+        name=name, rows=split.rows, files=len(split.files), row_groups=len(groups),
+        label_share=split.positives / split.rows if split.rows and split.positives is not None else None,
+        smallest_group=min(groups, default=0), largest_group=max(groups, default=0),
+        bytes=sum(file.bytes for file in split.files))
+
+
+def _column(field: DataField, manifest: Manifest) -> ColumnFacts:
+    numeric = manifest.preprocessing.numeric
+    features: dict[str, Feature] = {feature.column: feature for feature in (*numeric, *manifest.preprocessing.with_ids)}
+    feature = features.get(field.name)
+    flagged = next((each for each in numeric if each.indicator == field.name), None)
+    return ColumnFacts(
+        name=field.name, dtype=field.dtype, shape=field.shape, codec=field.codec, nullable=field.nullable,
+        role=_role(field.name, feature or flagged, manifest),
+        encoding=f"1 where {flagged.source} is null" if flagged else _encoding(feature, manifest.preprocessing.train_rows))
+
+
+def _role(name: str, feature: Feature | None, manifest: Manifest) -> str:
+    if name == manifest.row_id:
+        return "row id"
+    if name == manifest.label:
+        return "label"
+    if isinstance(feature, NumericFeature):
+        return "number"
+    return "not used" if feature is None else "category"
+
+
+def _encoding(feature: Feature | None, train_rows: int) -> str:
+    if feature is None:
+        return ""
+    made_of = f"of {feature.source}: " if feature.source != feature.column else ""
+    return made_of + feature_words(feature, train_rows=train_rows)
+
+
+def _source(name: str, facts: object) -> SourceFacts:
+    known = facts if isinstance(facts, dict) else {}
+    rows, sha256 = known.get("rows"), known.get("sha256")
+    return SourceFacts(name=name, path=str(known.get("path", "")), rows=rows if isinstance(rows, int) else None,
+                       sha256=sha256 if isinstance(sha256, str) else None)

@@ -1,0 +1,124 @@
+"""What a workspace holds so far: each part read and turned into facts, or the reason why it is not there.
+
+The only module of the report that touches files. A part that is missing or damaged never hides the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sparkring.conf.schema import Config
+from sparkring.errors import DatasetError, SparkringError
+from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.training.events.writer import read_events
+from sparkring.pipelines.training.job.model_files import CARD, ModelCard, load_card
+from sparkring.spark_jobs.reporting.facts.data import DataFacts, data_facts
+from sparkring.spark_jobs.reporting.facts.quality import QualityFacts, quality_facts
+from sparkring.spark_jobs.reporting.facts.run import RunFacts
+from sparkring.spark_jobs.reporting.facts.run_reader import read_run
+from sparkring.spark_jobs.scoring.latest import Scores, latest_scores
+
+DATASET, TRAINING, MODEL, EVALUATION, SCORES = "dataset", "training run", "trained model", "evaluation", "scores"
+
+MADE_BY = {DATASET: "sparkring prepare", TRAINING: "sparkring train", MODEL: "sparkring train", EVALUATION: "sparkring evaluate",
+           SCORES: "sparkring score"}
+"""The command that makes each part, in the order in which they are made."""
+
+Facts = TypeVar("Facts")
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A part that cannot be shown."""
+
+    what: str
+    """E.g. ``evaluation``."""
+    why: str
+    """In one sentence."""
+    command: str
+    """What makes it, e.g. ``sparkring train``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workspace:
+    """The parts of a report; None where ``absent`` says why."""
+
+    data: DataFacts | None
+    run: RunFacts | None
+    card: ModelCard | None
+    quality: QualityFacts | None
+    scores: Scores | None
+    absent: tuple[Absent, ...]
+    """In the order in which jobs make the parts."""
+
+
+class _NotThere(Exception):
+    """A part that no job has made yet."""
+
+
+def gather(config: Config) -> Workspace:
+    """Read every part of the workspace that ``config`` names."""
+    absent: list[Absent] = []
+    run = _part(TRAINING, absent, lambda: _run(config))
+    version = run.dataset_version if run else config.dataset_version
+    return Workspace(
+        data=_part(DATASET, absent, lambda: _data(config, version)), run=run, card=_part(MODEL, absent, lambda: _card(config)),
+        quality=_part(EVALUATION, absent, lambda: _quality(config)), scores=_part(SCORES, absent, lambda: _scores(config)),
+        absent=tuple(sorted(absent, key=lambda part: list(MADE_BY).index(part.what))))
+
+
+def _part(what: str, absent: list[Absent], read: Callable[[], Facts]) -> Facts | None:
+    try:
+        return read()
+    except _NotThere:
+        why = "not there yet"
+    except SparkringError as error:
+        why = str(error)
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        why = f"cannot be read ({type(error).__name__}: {error})"
+    absent.append(Absent(what, why, MADE_BY[what]))
+    return None
+
+
+def _run(config: Config) -> RunFacts:
+    facts = read_run(read_events(config.run))
+    if facts is None:
+        raise _NotThere
+    return facts
+
+
+def _data(config: Config, version: int | None) -> DataFacts:
+    dataset = Dataset(config.dataset)
+    if not dataset.versions():
+        raise _NotThere
+    return data_facts(dataset.manifest(version))
+
+
+def _card(config: Config) -> ModelCard:
+    folder, _, name = CARD.rpartition("/")
+    if name not in open_store(config.run).names(folder):
+        raise _NotThere
+    return load_card(config.run)
+
+
+def _quality(config: Config) -> QualityFacts:
+    try:
+        document = json.loads(open_store(config.run).read("evaluation.json"))
+    except FileNotFoundError:
+        raise _NotThere from None
+    if isinstance(document, dict) and document.get("task", "binary") != "binary":
+        network, base = document["network"], document["base_rate"]
+        raise DatasetError(f"the network has a loss of {network['loss']:.4f} and an accuracy of {network['accuracy']:.4f}, the base rate "
+                           f"{base['loss']:.4f} and {base['accuracy']:.4f}; pictures are drawn for labels of 0 and 1 only")
+    return quality_facts(document)
+
+
+def _scores(config: Config) -> Scores:
+    scores = latest_scores(open_store(config.scores))
+    if scores is None:
+        raise _NotThere
+    return scores

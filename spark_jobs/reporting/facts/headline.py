@@ -1,0 +1,77 @@
+"""The top of the report: what was trained, on what and how good, in one paragraph and a row of figures. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sparkring.spark_jobs.reporting.facts.gather import Workspace
+from sparkring.spark_jobs.reporting.facts.quality import QualityFacts
+from sparkring.spark_jobs.reporting.facts.run import RunFacts
+from sparkring.spark_jobs.reporting.facts.words import count, duration, layers, metric, several
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One figure."""
+
+    label: str
+    value: str
+    note: str
+    good: bool | None = None
+    """True or False where the figure is a verdict."""
+
+
+def headline(workspace: Workspace) -> str:
+    """One to three sentences, of what is known."""
+    return " ".join(_sentences(workspace)) or "Nothing has been prepared or trained here yet."
+
+
+def tiles(workspace: Workspace) -> tuple[Tile, ...]:
+    """The figures that a reader looks for first."""
+    return (*(_quality_tiles(workspace.quality) if workspace.quality else ()), *(_run_tiles(workspace.run) if workspace.run else ()))
+
+
+def _sentences(workspace: Workspace) -> Iterator[str]:
+    run, quality, data = workspace.run, workspace.quality, workspace.data
+    if run:
+        yield _training(run, workspace)
+    elif data:
+        yield f"Version {data.version} of the dataset holds {count(data.rows)} rows; nothing has been trained on it yet."
+    if quality:
+        label = f"\u201c{data.label}\u201d " if data else ""
+        others = " and ".join(f"{metric(other.metrics.auc)} for the {other.title.lower()}" for other in quality.baselines)
+        yield (f"{'It' if run else 'The network'} predicts {label}on {count(quality.network.rows)} held-out {quality.split} rows with a "
+               f"ROC AUC of {metric(quality.network.auc)}, against {others}.")
+        yield "It beats both." if quality.beaten else "It does not beat both in loss and AUC."
+
+
+def _training(run: RunFacts, workspace: Workspace) -> str:
+    """What was trained, on what, for how long."""
+    splits = workspace.data.splits if workspace.data else ()
+    rows = "".join(f" over {count(split.rows)} rows" for split in splits if split.name == "train")
+    network = f"A network ({layers(workspace.card.model)})" if workspace.card else "A network"
+    ranks, epochs, spent = several(run.size, "Horovod rank"), several(len(run.epochs), "epoch"), duration(run.wall_s)
+    if run.finished:
+        return f"{network} was trained on {ranks} for {epochs}{rows} in {spent}."
+    return f"{network} is being trained on {ranks}: {epochs}{rows} and {several(run.steps, 'step')} so far, in {spent}."
+
+
+def _quality_tiles(quality: QualityFacts) -> Iterator[Tile]:
+    """AUC and loss, each beside the baseline that comes nearest."""
+    mine = quality.network
+    rival = max(quality.baselines, key=lambda other: other.metrics.auc)
+    yield Tile("ROC AUC", metric(mine.auc), f"{rival.title.lower()} {metric(rival.metrics.auc)}", mine.auc > rival.metrics.auc)
+    rival = min(quality.baselines, key=lambda other: other.metrics.loss)
+    yield Tile("held-out loss", metric(mine.loss), f"{rival.title.lower()} {metric(rival.metrics.loss)}", mine.loss < rival.metrics.loss)
+
+
+def _run_tiles(run: RunFacts) -> Iterator[Tile]:
+    if run.steps:
+        yield Tile("rows a second", count(run.rows_per_s), f"{several(run.size, 'rank')} on {run.device}")
+    restarts = len(run.generations) - 1
+    work = several(run.steps, "step") + (f", {several(restarts, 'restart')}" if restarts else "")
+    yield Tile("time to train", duration(run.wall_s), work)
+    if run.exact is not None:
+        yield Tile("each row, each epoch", "exactly once" if run.exact else "NOT once",
+                   f"checked in {several(len(run.epochs), 'epoch')}", run.exact)

@@ -1,0 +1,50 @@
+"""Where the model comes from: versions, hashes, seeds and the shape of the ring, as labelled texts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkring.conf.schema import Config
+from sparkring.pipelines.training.job.model_files import ModelCard
+from sparkring.spark_jobs.reporting.facts.data import DataFacts
+from sparkring.spark_jobs.reporting.facts.gather import Workspace
+from sparkring.spark_jobs.reporting.facts.run import RunFacts
+from sparkring.spark_jobs.reporting.facts.words import layers, moment, several
+
+Entry = tuple[str, str]
+
+
+def provenance(workspace: Workspace, config: Config) -> tuple[Entry, ...]:
+    """Label and text of each fact that is known."""
+    return (*(_of_data(workspace.data) if workspace.data else ()), *(_of_run(workspace.run, config) if workspace.run else ()),
+            *(_of_model(workspace.card) if workspace.card else ()))
+
+
+def _of_data(data: DataFacts) -> Iterator[Entry]:
+    yield "dataset version", f"{data.version}" + (f", after version {data.parent}" if data.parent else "")
+    yield "content id", data.content_id
+    yield "recipe id", data.recipe_id
+    yield "prepared", f"{data.created_at} by sparkring {data.code_version}"
+    if data.split_column:
+        yield "split by", data.split_column
+    if data.seed is not None:
+        yield "shuffle seed", str(data.seed)
+
+
+def _of_run(run: RunFacts, config: Config) -> Iterator[Entry]:
+    yield "training started", moment(run.started)
+    yield "seed of weights and row order", str(config.train.seed)
+    yield "ring", f"{several(run.size, 'rank')} on {run.device}, gradients by {run.reduction}"
+    yield "lanes", str(run.lanes)
+    yield "global batch", several(config.train.batch_rows, "row")
+    optimizer = config.train.optimizer
+    yield "optimizer", (f"{optimizer.name}, learning rate up to {optimizer.lr:g}, {optimizer.schedule} schedule, "
+                        f"{several(optimizer.warmup_steps, 'warm-up step')}")
+    yield "restarts", several(len(run.generations) - 1, "restart") + f", {several(run.repeated_steps, 'step')} done again"
+
+
+def _of_model(card: ModelCard) -> Iterator[Entry]:
+    yield "model", f"{card.model.kind}, {layers(card.model)}"
+    yield "weights from", f"epoch {card.epoch}, step {card.step:,}"
+    yield "weights SHA-256", card.weights_sha256
+    yield "trained by", f"sparkring {card.code_version}"

@@ -1,0 +1,86 @@
+"""What ``evaluation.json`` says: the network beside its baselines on the same held-out rows. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparkring.pipelines.training.evaluation.metrics import BinaryMetrics
+
+
+@dataclass(frozen=True)
+class Column:
+    """One metric of the table."""
+
+    metric: Literal["loss", "auc", "average_precision", "calibration_error"]
+    title: str
+    lower_is_better: bool
+
+
+METRICS = (Column("loss", "Loss", lower_is_better=True), Column("auc", "ROC AUC", lower_is_better=False),
+           Column("average_precision", "Average precision", lower_is_better=False),
+           Column("calibration_error", "Calibration error", lower_is_better=True))
+
+_TITLES = {"network": "Network", "logistic_regression": "Logistic regression", "base_rate": "Base rate"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelQuality:
+    """One model's exact metrics."""
+
+    key: str
+    """Its name in ``evaluation.json``."""
+    title: str
+    metrics: BinaryMetrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityFacts:
+    """Everything that the report says about how good the model is."""
+
+    split: str
+    dataset_version: int
+    weights_sha256: str
+    """Of the network that was judged."""
+    models: tuple[ModelQuality, ...]
+    """The network first, then the baselines."""
+
+    @property
+    def network(self) -> BinaryMetrics:
+        """The trained network's."""
+        return self.models[0].metrics
+
+    @property
+    def baselines(self) -> tuple[ModelQuality, ...]:
+        """What it must beat."""
+        return self.models[1:]
+
+    @property
+    def beaten(self) -> bool:
+        """Whether the network has the lower loss and the higher AUC against every baseline."""
+        return all(self.network.loss < other.metrics.loss and self.network.auc > other.metrics.auc for other in self.baselines)
+
+    def best(self, column: Column) -> tuple[str, ...]:
+        """Keys of the models that are best in ``column``; none where no figure is finite."""
+        figures = {model.key: getattr(model.metrics, column.metric) for model in self.models}
+        finite = {key: value for key, value in figures.items() if math.isfinite(value)}
+        pick: Callable[..., float] = min if column.lower_is_better else max
+        return tuple(key for key, value in finite.items() if value == pick(finite.values()))
+
+
+def quality_facts(document: Mapping[str, Any]) -> QualityFacts:
+    """Read the parsed ``evaluation.json``.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is not one, or lacks the network or a baseline.
+    """
+    models = tuple(ModelQuality(key=key, title=title, metrics=_metrics(document[key])) for key, title in _TITLES.items())
+    return QualityFacts(split=document["split"], dataset_version=document["dataset_version"],
+                        weights_sha256=document["weights_sha256"], models=models)
+
+
+def _metrics(document: Mapping[str, Any]) -> BinaryMetrics:
+    """JSON has no NaN: a metric that does not exist (labels of one class only) is null there."""
+    return BinaryMetrics.model_validate({key: math.nan if value is None else value for key, value in document.items()})

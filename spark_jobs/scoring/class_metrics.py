@@ -1,0 +1,118 @@
+"""Exact judgement of a network that tells classes apart or predicts tokens, beside what needs no network: the base rate.
+
+Sums are taken by Spark over all rows of the split and divided once; no average of averages. The base rate predicts every
+row by the shares of the train split: of its classes, or of its tokens (each counted once more, so that none is impossible).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
+from sparkring.pipelines.data.loading.assemble import Assembler
+from sparkring.pipelines.training.evaluation.held_out import bits_per_byte
+from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.spark_jobs.etl.encoding.describe import TOKENS, describe_tokens
+from sparkring.spark_jobs.scoring.predict import NATS, PREDICTED, PREDICTION, PROBABILITIES, RIGHT
+
+Judgement = dict[str, Any]
+Counts = NDArray[np.int64]
+
+
+def judge_classes(predicted: DataFrame, *, label: str, classes: Sequence[str]) -> Judgement:
+    """Judge a network that tells classes apart.
+
+    Args:
+        predicted: What ``predict`` gives, with the label's number kept.
+        label: The label's column.
+        classes: The classes' names by their number.
+    Returns:
+        ``rows``, ``loss`` (nats a row), ``accuracy`` and ``confusion`` (rows of each class, by the class that was predicted).
+    """
+    number = named(label).cast("int")
+    nats = -sf.ln(sf.greatest(sf.get(sf.col(PROBABILITIES), number), sf.lit(np.finfo(np.float64).tiny.item())))
+    cells = predicted.groupBy(number.alias("label"), PREDICTION).agg(
+        sf.count(sf.lit(1)).alias("rows"), sf.sum(nats).alias("nats")).collect()
+    place = {name: position for position, name in enumerate(classes)}
+    confusion: Counts = np.zeros((len(classes), len(classes)), np.int64)
+    for cell in cells:
+        confusion[cell["label"], place[cell[PREDICTION]]] = cell["rows"]
+    rows = int(confusion.sum())
+    return {"rows": rows, "loss": math.fsum(cell["nats"] for cell in cells) / rows, "accuracy": int(confusion.trace()) / rows,
+            "confusion": confusion.tolist()}
+
+
+def judge_tokens(predicted: DataFrame, *, tokens: TokensFeature, split: str) -> Judgement:
+    """Judge a network that predicts the next token.
+
+    Args:
+        predicted: What ``predict`` gives of the test rows.
+        tokens: What a token is.
+        split: Name of the test rows' split.
+    Returns:
+        ``rows`` (predicted tokens), ``loss`` (nats a token), ``accuracy``, ``bits_per_byte``.
+    """
+    found = predicted.agg(sf.sum(NATS).alias("nats"), sf.sum(PREDICTED).alias("rows"), sf.sum(RIGHT).alias("right")).collect()[0]
+    loss = found["nats"] / found["rows"]
+    return {"rows": found["rows"], "loss": loss, "accuracy": found["right"] / found["rows"],
+            "bits_per_byte": bits_per_byte(loss, tokens, split)}
+
+
+def class_base_rate(train: DataFrame, network: Judgement, *, label: str) -> Judgement:
+    """``rows``, ``loss`` and ``accuracy`` of the train split's shares of the classes.
+
+    Args:
+        train: Rows of the train split, with the label's number.
+        network: A judgement on the test rows, whose ``confusion`` counts their classes.
+        label: The label's column.
+    """
+    test = np.array(network["confusion"], np.int64).sum(axis=1)
+    counts = np.zeros(len(test), np.int64)
+    for row in train.groupBy(named(label).cast("int").alias("label")).count().collect():
+        counts[row["label"]] = row["count"]
+    return _base_rate(counts, test)
+
+
+def token_base_rate(train: DataFrame, test: DataFrame, *, tokens: TokensFeature, split: str) -> Judgement:
+    """What ``judge_tokens`` tells, of the train split's shares of the tokens on the rows of the test split."""
+    figures = _base_rate(_count_targets(train, tokens) + 1, _count_targets(test, tokens))
+    return {**figures, "bits_per_byte": bits_per_byte(figures["loss"], tokens, split)}
+
+
+def _base_rate(train: Counts, test: Counts) -> Judgement:
+    """What the train shares are worth on rows with these counts."""
+    seen = test > 0
+    logs = np.log(train[seen] / train.sum())
+    rows = int(test.sum())
+    return {"rows": rows, "loss": -float((test[seen] * logs).sum()) / rows, "accuracy": int(test[train.argmax()]) / rows}
+
+
+def _count_targets(frame: DataFrame, tokens: TokensFeature) -> Counts:
+    """How often each token is one to predict."""
+    counted = frame.select(TOKENS).mapInArrow(partial(_count_batches, tokens=tokens), "token int, times bigint")
+    counts = np.zeros(tokens.vocabulary, np.int64)
+    for row in counted.groupBy("token").agg(sf.sum("times").alias("times")).collect():
+        counts[row["token"]] = row["times"]
+    return counts
+
+
+def _count_batches(batches: Iterable[pa.RecordBatch], *, tokens: TokensFeature) -> Iterator[pa.RecordBatch]:
+    field, tensor = describe_tokens(tokens)
+    assembler = Assembler(specs=(tensor,), fields={field.name: field}, seed=0, augmented=False)
+    counts = np.zeros(tokens.vocabulary, np.int64)
+    for batch in batches:
+        if batch.num_rows:
+            rows = assembler.join([{tensor.name: batch.column(0).to_pylist()}], epoch=0)[tensor.name].numpy()
+            counts += np.bincount(rows[:, 1:].ravel(), minlength=tokens.vocabulary)
+    counts[tokens.pad_id] = 0
+    there = np.flatnonzero(counts)
+    yield pa.RecordBatch.from_pydict({"token": pa.array(there.astype(np.int32)), "times": pa.array(counts[there])})

@@ -1,0 +1,162 @@
+"""A trained network over the rows of a Spark frame: what it predicts of each, by the kind of its task.
+
+    binary       probability        double: of label 1
+    multiclass   prediction         string: the likeliest class
+                 probability        double: of that class
+                 probabilities      array<double>: of each class, in the order of the model's classes
+    next_token   nats               double: cross entropy, summed over the row's predicted tokens
+                 tokens_predicted   int: how many those are
+                 tokens_right       int: for how many the likeliest token was the right one
+
+The network travels to the executors inside the function that they run (its card as JSON, its weights as safetensors), so
+they need neither the run folder nor anything unpickled from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+from pyspark.sql.types import ArrayType, DoubleType, IntegerType, LongType, StringType, StructField, StructType
+
+from sparkring.models.networks import carrying
+from sparkring.pipelines.data.dataset.manifest import Task
+from sparkring.pipelines.training.job.model_files import ModelCard, load_card, load_weights, model_from_bytes
+from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.spark_jobs.etl.encoding.describe import TOKENS, describe_image, describe_tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PROBABILITY, MODEL, VERSION = "probability", "model", "dataset_version"
+"""Columns that scoring adds: of label 1 (or of the predicted class); the first 16 digits of the weights' SHA-256; the dataset
+version that the model was trained on."""
+PREDICTION, PROBABILITIES = "prediction", "probabilities"
+NATS, PREDICTED, RIGHT = "nats", "tokens_predicted", "tokens_right"
+
+_COLUMNS: dict[Task, tuple[StructField, ...]] = {
+    "binary": (StructField(PROBABILITY, DoubleType(), nullable=False),),
+    "multiclass": (StructField(PREDICTION, StringType(), nullable=False), StructField(PROBABILITY, DoubleType(), nullable=False),
+                   StructField(PROBABILITIES, ArrayType(DoubleType(), containsNull=False), nullable=False)),
+    "next_token": (StructField(NATS, DoubleType(), nullable=False), StructField(PREDICTED, IntegerType(), nullable=False),
+                   StructField(RIGHT, IntegerType(), nullable=False))}
+
+
+def predict(encoded: DataFrame, run_url: str, *, keep: list[str], batch_rows: int) -> DataFrame:
+    """Add what the trained network predicts to encoded rows.
+
+    Args:
+        encoded: The features as ``encode`` or a dataset version gives them, and the columns to keep.
+        run_url: The run whose model predicts.
+        keep: Columns to pass through.
+        batch_rows: Rows of a forward pass at most.
+    Returns:
+        ``keep``, then the task's columns, ``model`` and ``dataset_version``; nothing was computed yet.
+    """
+    card = load_card(run_url)
+    kept = encoded.select([named(name) for name in keep]).schema.fields
+    schema = StructType([*kept, *_COLUMNS[card.task], StructField(MODEL, StringType(), nullable=False),
+                         StructField(VERSION, LongType(), nullable=False)])
+    run = carrying(partial(_predict_batches, card_json=card.model_dump_json(), weights=load_weights(run_url, card), keep=keep,
+                           batch_rows=batch_rows))
+    wanted = dict.fromkeys([*keep, *feature_columns(card)])
+    return encoded.select([named(name) for name in wanted]).mapInArrow(run, schema)
+
+
+def feature_columns(card: ModelCard) -> list[str]:
+    """The columns of a dataset that a model looks at."""
+    features = card.preprocessing
+    if card.model.kind == "text":
+        return [TOKENS]
+    if card.model.kind == "image" and features.image:
+        return [features.image.column]
+    return [*features.numeric_columns, *(feature.column for feature in features.with_ids)]
+
+
+def source_columns(card: ModelCard) -> list[str]:
+    """The columns of raw rows that those are made of."""
+    if card.model.kind != "tabular":
+        return feature_columns(card)
+    features = card.preprocessing
+    return list(dict.fromkeys(feature.source for feature in (*features.numeric, *features.with_ids)))
+
+
+def _predict_batches(batches: Iterator[pa.RecordBatch], *, card_json: str, weights: bytes, keep: list[str],
+                     batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """What a task runs: build the network once, then predict batch after batch on one thread (the task has one core)."""
+    import torch
+
+    torch.set_num_threads(1)
+    card = ModelCard.model_validate_json(card_json)
+    model = model_from_bytes(card, weights)
+    dtype = next(model.parameters()).dtype
+    for batch in batches:
+        for start in range(0, batch.num_rows, batch_rows):
+            part = batch.slice(start, batch_rows)
+            columns = {name: part.column(name) for name in keep}
+            with torch.inference_mode():
+                inputs = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in _inputs(part, card).items()}
+                columns |= _predictions(model(**inputs), inputs, card)
+            columns[MODEL] = pa.repeat(card.weights_sha256[:16], part.num_rows)
+            columns[VERSION] = pa.repeat(pa.scalar(card.dataset_version, pa.int64()), part.num_rows)
+            yield pa.RecordBatch.from_pydict(columns)
+
+
+def _inputs(batch: pa.RecordBatch, card: ModelCard) -> dict[str, Tensor]:
+    """The network's arguments."""
+    import torch
+
+    from sparkring.pipelines.data.loading.assemble import Assembler
+
+    features = card.preprocessing
+    if card.model.kind == "tabular":
+        categorical = [feature.column for feature in features.with_ids]
+        return {"numeric": torch.from_numpy(_matrix(batch, features.numeric_columns, np.float32)),
+                "categorical": torch.from_numpy(_matrix(batch, categorical, np.int64))}
+    if card.model.kind == "image":
+        assert features.image is not None
+        field, tensor = describe_image(features.image)
+    else:
+        assert features.tokens is not None
+        field, tensor = describe_tokens(features.tokens)
+    assembler = Assembler(specs=(tensor,), fields={field.name: field}, seed=0, augmented=False)
+    return assembler.join([{tensor.name: batch.column(field.name).to_pylist()}], epoch=0)
+
+
+def _predictions(logits: Tensor, inputs: dict[str, Tensor], card: ModelCard) -> dict[str, pa.Array]:
+    """The task's columns of one batch.
+
+    In float64: a float32 sigmoid is exactly 1 from logit 17 on, and then the logarithm of its rest is lost.
+    """
+    import torch
+
+    if card.task == "binary":
+        return {PROBABILITY: pa.array(torch.sigmoid(logits.double()).numpy())}
+    if card.task == "multiclass":
+        probabilities = torch.softmax(logits.double(), dim=1)
+        best, number = probabilities.max(dim=1)
+        offsets = np.arange(0, probabilities.numel() + 1, probabilities.shape[1], dtype=np.int32)
+        return {PREDICTION: pa.array(card.preprocessing.classes, pa.string()).take(pa.array(number.numpy())),
+                PROBABILITY: pa.array(best.numpy()), PROBABILITIES: pa.ListArray.from_arrays(offsets, probabilities.flatten().numpy())}
+    from sparkring.models.losses import next_token_nats
+
+    assert card.preprocessing.tokens is not None
+    tokens = inputs[TOKENS]
+    nats, counted = next_token_nats(logits, tokens, pad_id=card.preprocessing.tokens.pad_id)
+    right = (logits[:, :-1].argmax(dim=2) == tokens[:, 1:]) & counted[:, :-1]
+    return {NATS: pa.array(nats.sum(dim=1, dtype=torch.float64).numpy()),
+            PREDICTED: pa.array(counted.sum(dim=1, dtype=torch.int32).numpy()),
+            RIGHT: pa.array(right.sum(dim=1, dtype=torch.int32).numpy())}
+
+
+def _matrix(batch: pa.RecordBatch, columns: Sequence[str], dtype: type[np.generic]) -> NDArray[np.generic]:
+    """(rows, columns) from columns of a batch; (rows, 0) from none."""
+    matrix: NDArray[np.generic] = np.empty((batch.num_rows, len(columns)), dtype)
+    for place, name in enumerate(columns):
+        matrix[:, place] = batch.column(name).to_numpy(zero_copy_only=False)
+    return matrix

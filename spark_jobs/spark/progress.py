@@ -1,0 +1,50 @@
+"""Progress of long work: what a job reports, and the one reporter that says nothing.
+
+Jobs take a ``Progress`` and know nothing of terminals; ``sparkring/cli/console.py`` draws bars or plain lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+
+class Bar(Protocol):
+    """One piece of work whose share done is known, or not."""
+
+    def update(self, done: int, *, total: int | None = None, text: str = "") -> None:
+        """Say that ``done`` of ``total`` units are done; ``text`` is shown beside, e.g. ``loss 0.41``."""
+        ...
+
+
+class Progress(Protocol):
+    """Where a job reports to."""
+
+    def stage(self, title: str, *, total: int | None = None) -> AbstractContextManager[Bar]:
+        """Open a bar titled ``title``; it closes with the block, also when the block raises."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Show one line, e.g. that earlier work is reused."""
+        ...
+
+
+class SilentProgress:
+    """Shows nothing: the default of the plain functions."""
+
+    @contextmanager
+    def stage(self, title: str, *, total: int | None = None) -> Iterator[Bar]:
+        """A bar that nobody sees."""
+        yield _SilentBar()
+
+    def note(self, text: str) -> None:
+        """Nothing."""
+
+
+class _SilentBar:
+    def update(self, done: int, *, total: int | None = None, text: str = "") -> None:
+        """Nothing."""
+
+
+SILENT: Progress = SilentProgress()

@@ -1,0 +1,170 @@
+"""The Spark session that a job runs in: the active one as it is, else one made from the config.
+
+On a laptop the session is made to be quiet and to listen on loopback only; on a cluster, in a notebook and under
+spark-submit nothing is decided here that the caller has decided already. Also here: the settings that results depend on
+(time zone, ANSI casts), put on for the length of a job and taken off again, since the session may be somebody else's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from urllib.parse import unquote
+
+from pyspark.sql import SparkSession
+
+from sparkring.conf.schema import SparkConfig
+from sparkring.errors import EnvironmentProblem
+from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
+
+JAVA_VERSIONS = (17, 21)
+"""Releases that Spark 4.0 runs on."""
+RESULT_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",  # hour(), dayofyear() and casts of timestamps read it
+    "spark.sql.ansi.enabled": "true",  # overflow and division by zero are errors, not silent nulls
+}
+
+_HARMLESS = ("use_ssl", "user_id", "user_agent", "session_id")
+"""Parameters of a Connect address that are no secrets: all that Spark knows but ``token``. Others become headers of each request."""
+_LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+"""What a session on this machine is like when the config does not say: no web page, nothing reachable from outside."""
+PARTITIONS_PER_SLOT = 2
+"""Shuffle partitions of a local session. Spark's 200 are meant for clusters: on 2 cores they tripled the time of prepare."""
+
+
+def spark_session(config: SparkConfig, *, app_name: str) -> SparkSession:
+    """The active session, or a new one.
+
+    Args:
+        config: Master or Connect address, and properties that win over the defaults here.
+        app_name: Shown in Spark's page.
+    Returns:
+        A session; the caller does not stop it, since later jobs of the process use it too.
+    Raises:
+        EnvironmentProblem: no Java that fits, or a master that cannot be reached.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    address = config.remote or config.master or ""
+    local = address.startswith("local")
+    builder = SparkSession.builder.appName(app_name)
+    if config.remote:
+        builder = builder.remote(config.remote)
+    elif config.master:
+        builder = builder.master(config.master)
+    if local or not config.remote:
+        require_java()
+    if local:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    defaults = {**RESULT_SETTINGS, **(_local(address) if local else {}), **(_quiet() if local or not config.remote else {})}
+    for key, value in {**defaults, **config.conf}.items():
+        builder = builder.config(key, value)
+    try:
+        with warnings.catch_warnings():
+            # A local Connect server is started with these properties, and then the client tries to set them once more.
+            warnings.filterwarnings("ignore", message="Failed to set spark", category=UserWarning)
+            return builder.getOrCreate()
+    except (*SPARK_ERRORS, RuntimeError, ValueError) as error:
+        shown, said = without_secrets(address, address), without_secrets(reason(error), address)
+        raise EnvironmentProblem(f"no Spark session on {shown or 'the default master'}: {said}; "
+                                 "see that the address is right and takes connections, and that spark.conf fits it."
+                                 ) from (error if shown == address else None)  # a traceback would show what the message does not
+
+
+def without_secrets(text: str, address: str) -> str:
+    """``text`` with ``***`` in the place of what a Connect or master address in it must not show.
+
+    Args:
+        text: The address itself, or a foreign error that may repeat it or parts of it.
+        address: E.g. ``sc://user:password@host:443/;token=...;x-tenant=...``: user info and the values of parameters are secret,
+            but for those that Connect knows as harmless.
+    """
+    parameters = (part.partition("=") for part in re.split("[;?&]", address)[1:])
+    secrets = [value if equals else key for key, equals, value in parameters if key.strip().lower() not in _HARMLESS]
+    found = re.search(r"//([^;?]*)@", address)
+    secrets += [found.group(1), found.group(1).partition(":")[2]] if found else []
+    for secret in sorted({*secrets, *map(unquote, secrets)} - {""}, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
+
+
+@contextmanager
+def result_settings(spark: SparkSession) -> Iterator[None]:
+    """Give a session the settings that results depend on while the block runs, then what it had before."""
+    before = {key: spark.conf.get(key, None) for key in RESULT_SETTINGS}
+    for key, value in RESULT_SETTINGS.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)
+
+
+def spark_path(path: str) -> str:
+    """How Spark addresses a file of the driver's file system, whatever its default file system is; a URL stays as it is.
+
+    Databricks mounts volumes under the same path for Spark and for plain files, and there the plain path is the one that works.
+    """
+    return path if "://" in path or path.startswith(("/Volumes/", "/dbfs/")) else f"file:{path}"
+
+
+def java_version() -> int | None:
+    """Major version of the Java that Spark would start (``JAVA_HOME``, else ``PATH``); None if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if program is None:
+        return None
+    try:
+        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+    except OSError:
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', said)  # Java 8 calls itself 1.8
+    return int(found.group(1)) if found else None
+
+
+def require_java() -> None:
+    """Refuse to start a JVM that Spark does not run on.
+
+    Raises:
+        EnvironmentProblem: none found, or a release that does not fit.
+    """
+    found = java_version()
+    if found in JAVA_VERSIONS:
+        return
+    where = f"in JAVA_HOME={os.environ['JAVA_HOME']}" if os.environ.get("JAVA_HOME") else "on PATH"
+    what = "none" if found is None else f"Java {found}"
+    raise EnvironmentProblem(
+        f"found {what} {where}, Spark needs Java 17 or 21; install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
+        "RHEL: dnf install java-17-openjdk-headless) and set JAVA_HOME to it if it is not first on PATH.")
+
+
+def _local(address: str) -> dict[str, str]:
+    """Defaults for ``local``, ``local[2]`` or ``local[*]``."""
+    found = re.match(r"local\[(\d+|\*)", address)
+    slots = 1 if found is None else os.cpu_count() or 1 if found.group(1) == "*" else int(found.group(1))
+    return {**_LOCAL, "spark.sql.shuffle.partitions": str(PARTITIONS_PER_SLOT * slots)}
+
+
+def _quiet() -> dict[str, str]:
+    """For a JVM of our own: errors only on the console, where our progress bars are."""
+    log_config = resources.files("sparkring.conf").joinpath("log4j2.yaml")
+    return {"spark.ui.showConsoleProgress": "false", "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log_config}"}

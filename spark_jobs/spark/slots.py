@@ -1,0 +1,118 @@
+"""Slots: whether Spark can run all ranks at once, asked before anything starts.
+
+Spark itself would wait ten minutes with a barrier stage that never fits (SPARK-24819), and for ever with one that fits but
+finds its slots taken. The first is refused here; for the second ``watched_job.py`` has a deadline. Under dynamic allocation nobody knows
+before tasks have waited for executors (``launch/driver_meeting.py``).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+from sparkring.errors import EnvironmentProblem, NotEnoughSlots
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+LOOK_AGAIN_S = 0.2
+
+
+def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float) -> None:
+    """Wait until Spark has at least ``num_ranks`` slots, as executors may still be registering.
+
+    Over Spark Connect only a local master's slots can be known beforehand, and under dynamic allocation none: those are found out by the
+    launch's deadline.
+
+    Args:
+        spark: A classic or a Connect session.
+        num_ranks: Slots needed at once.
+        within_s: Seconds to wait for them; a local master is refused at once, since it never grows.
+    Raises:
+        EnvironmentProblem: dynamic allocation is on, and something beside it with which it cannot be had.
+        NotEnoughSlots: there are fewer.
+    """
+    master = master_of(spark)
+    if brings_executors(spark):
+        require_on_demand(spark, num_ranks=num_ranks)
+        return
+    deadline = time.monotonic() + (0 if _is_local(master) else within_s)
+    while (slots := slots_of(spark)) is not None and slots < num_ranks:
+        if time.monotonic() >= deadline:
+            raise NotEnoughSlots(wanted=num_ranks, slots=slots, master=master)
+        time.sleep(LOOK_AGAIN_S)
+
+
+def brings_executors(spark: SparkSession) -> bool:
+    """Whether Spark brings executors once tasks wait for them (dynamic allocation), and has no barrier stages therefore (SPARK-24942)."""
+    return _is_on(spark, "spark.dynamicAllocation.enabled") and not _is_local(master_of(spark))
+
+
+def require_on_demand(spark: SparkSession, *, num_ranks: int) -> None:
+    """See that executors for so many ranks can come on demand; where some do not come, it is the launch's deadline that tells.
+
+    Raises:
+        EnvironmentProblem: a ring cannot be had with dynamic allocation and what else the session is, or is told.
+        NotEnoughSlots: as many executors never come.
+    """
+    if _is_connect(spark):
+        raise EnvironmentProblem(
+            "spark.dynamicAllocation.enabled is true, with which Spark refuses barrier stages (SPARK-24942), and over Spark Connect a ring "
+            "cannot do without; start the server with it off and spark.executor.instances set.")
+    if _is_on(spark, "spark.speculation"):
+        raise EnvironmentProblem("spark.speculation and spark.dynamicAllocation.enabled are both true: Spark might start a second task for "
+                                 "a rank; set spark.speculation=false.")
+    ratio = spark.conf.get("spark.dynamicAllocation.executorAllocationRatio", None) or "1"
+    if float(ratio) < 1:
+        raise EnvironmentProblem(f"spark.dynamicAllocation.executorAllocationRatio is {ratio}: Spark would bring executors for that share "
+                                 "of the ranks only; set it to 1.")
+    executors, cores = spark.conf.get("spark.dynamicAllocation.maxExecutors", None), spark.conf.get("spark.executor.cores", None)
+    if executors and cores:
+        most, master = int(executors) * (int(cores) // int(spark.conf.get("spark.task.cpus", None) or 1)), master_of(spark)
+        if most < num_ranks:
+            raise NotEnoughSlots(wanted=num_ranks, slots=most, master=f"{master} with spark.dynamicAllocation.maxExecutors={executors}")
+
+
+def _is_local(master: str) -> bool:
+    """Whether all of Spark is one process, which never gets more slots."""
+    return re.match(r"local(\[|$)", master) is not None
+
+
+def _is_on(spark: SparkSession, name: str) -> bool:
+    return (spark.conf.get(name, "false") or "").lower() == "true"
+
+
+def slots_of(spark: SparkSession) -> int | None:
+    """Ranks that the session could run at once; None over Spark Connect, where only a local master tells."""
+    sc = spark_context(spark)
+    return local_slots(master_of(spark)) if sc is None else _slots_of(sc)
+
+
+def spark_context(spark: SparkSession) -> SparkContext | None:
+    """The session's SparkContext, or None over Spark Connect."""
+    return None if _is_connect(spark) else spark.sparkContext
+
+
+def _is_connect(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def master_of(spark: SparkSession) -> str:
+    """What the session runs on, for messages too."""
+    return spark.conf.get("spark.master", None) or "the Spark server"
+
+
+def _slots_of(sc: SparkContext) -> int:
+    """What Spark itself will compare a barrier stage with: cores, task cpus and task resources are all counted in."""
+    scala = sc._jsc.sc()  # noqa: SLF001 (PySpark offers no other way to it)
+    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+
+
+def local_slots(master: str) -> int | None:
+    """Slots of ``local`` and ``local[n]``; None for ``local[*]`` and all other masters."""
+    if master == "local":
+        return 1
+    match = re.fullmatch(r"local\[(\d+)(?:,\d+)?\]", master)
+    return int(match.group(1)) if match else None

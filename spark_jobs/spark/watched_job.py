@@ -1,0 +1,280 @@
+"""One Spark job, run in a thread so that the caller can give it up: when its tasks do not start in time, when one of them does not end
+with the others, or on Ctrl-C.
+
+What Spark says about a job that failed becomes one of our errors here.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from sparkring.errors import DeadlinePassed, EnvironmentProblem, ExecutorLost, NotEnoughSlots, RingError, SparkringError
+from sparkring.spark_jobs.spark.slots import master_of, spark_context
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext, SparkStageInfo
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.connect.shell.progress import StageInfo
+
+T = TypeVar("T")
+
+LOOK_S = 0.2
+"""Seconds between two looks at a job that has not started, or not ended."""
+LOOK_AT_ENDS_S = 2.0
+"""Seconds between two looks at which tasks have ended, of a job that runs for as long as it trains."""
+GIVE_UP_S = 10.0
+"""Seconds to cancel a job again and again."""
+OWN_WORDS_S = 5.0
+"""Seconds for tasks to end by themselves, and to say why, once it is known that nothing can come of them."""
+MAX_TASKS = 10_000
+"""Of a stage that are asked for."""
+LAST_TASK_S = 30.0
+"""Seconds for the tasks of a ring to end once the first of them has. They let each other go, so they end within a few; one that does not
+stands still, with its Python worker or its executor, and Spark would wait for it."""
+
+
+def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num_tasks: int, within_s: float,
+                         may_end_early: int | None = None, broken: Callable[[int], SparkringError | None] = lambda _: None) -> list[Row]:
+    """Collect ``frame``, whose tasks must start within ``within_s`` seconds.
+
+    Args:
+        frame: The work, one stage.
+        spark: Its session.
+        tag: A name of its own for the job, by which it is found and cancelled.
+        num_tasks: Tasks that the job needs at once; for the error.
+        within_s: Seconds for Spark to start them.
+        may_end_early: How many of the tasks may end long before the others; None: as they like.
+        broken: Asked now and then while they run: why nothing can come of them any more; is told how many have ended.
+    Raises:
+        NotEnoughSlots: they did not start.
+        DeadlinePassed: some ended and the others did not.
+        SparkringError: what ``broken`` said.
+        SparkringError: Spark ended the job.
+    """
+    from pyspark import InheritableThread
+
+    sc = spark_context(spark)
+    job: _Job = _ConnectJob(spark, tag) if sc is None else _ClassicJob(sc, tag)
+    outcomes: queue.SimpleQueue[list[Row] | BaseException] = queue.SimpleQueue()
+    ended = threading.Event()
+    too_late = NotEnoughSlots(wanted=num_tasks, slots=None, master=master_of(spark))
+    collecting = InheritableThread(target=_collect, args=(frame, job, outcomes), session=spark, daemon=True)
+    collecting.start()
+
+    def watch() -> None:
+        if _started_in_time(job, ended, time.monotonic() + within_s):
+            error = None if may_end_early is None else _why_not_ended(job, ended, num_tasks, may_end_early, broken)
+            if error is not None:
+                outcomes.put(error)
+        elif not ended.is_set():
+            outcomes.put(too_late)
+
+    threading.Thread(target=watch, name="sparkring-job", daemon=True).start()
+    try:
+        # Ctrl-C is heard here. This thread asks Spark nothing meanwhile: PySpark's handler for it speaks to Spark in this very
+        # thread, and would break into the talk.
+        outcome = outcomes.get()
+    except BaseException:
+        _give_up(job, collecting)
+        raise
+    finally:
+        ended.set()
+        job.close()
+    if isinstance(outcome, SparkringError):  # ours: Spark still runs it
+        _give_up(job, collecting)
+        raise outcome
+    if isinstance(outcome, BaseException):
+        raise explain(outcome, num_tasks=num_tasks, host_of=job.host_of) from outcome
+    return outcome
+
+
+def explain(error: BaseException, *, num_tasks: int, host_of: Callable[[str], str]) -> SparkringError:
+    """Put what Spark said about a failed job into one line; ``host_of`` knows where an executor ran."""
+    text = str(error)
+    if "SPARK-24819" in text or "requires more slots" in text:
+        return NotEnoughSlots(wanted=num_tasks, slots=None, master="Spark")
+    wrong_python = (re.search(r"No module named '[\w.]+'", text)
+                    or re.search(r"Python in worker has different version: [\d.]+ than that in driver: [\d.]+", text))
+    if wrong_python:
+        return EnvironmentProblem(
+            f"the executors' Python does not serve ({wrong_python.group()}); install sparkring and its dependencies there, or point "
+            f"PYSPARK_PYTHON at a Python that has them, such as {sys.executable} on this machine.")
+    words = f"Spark ended the ring: {' '.join(_said(text))[:600]} -- see the executors' logs."
+    lost = re.search(r"ExecutorLostFailure \(executor (\S+)", text)
+    if lost is None:
+        return RingError(words)
+    blameless = "unrelated to the running tasks" in text  # e.g. the cluster took it back
+    return ExecutorLost(words, host="" if blameless else _told(partial(host_of, lost.group(1)), otherwise=""))
+
+
+def _said(text: str) -> list[str]:
+    """The lines of Java's and Python's stack traces that say something: the calls are indented."""
+    empty = re.compile(r"\s|$|An error occurred while calling|Driver stacktrace|.*Traceback \(most recent call last\)")
+    return [line.removeprefix(": ") for line in text.splitlines() if not empty.match(line)]
+
+
+class _Job(Protocol):
+    def name(self) -> None:
+        """Tag what this thread starts from now on."""
+        ...
+
+    def started(self) -> bool:
+        """Whether a task runs or has run; a barrier stage starts all its tasks at once."""
+        ...
+
+    def num_ended(self) -> int:
+        """Tasks that have come to their end."""
+        ...
+
+    def running(self) -> list[str]:
+        """What is known of the tasks that have not, for people: number and host."""
+        ...
+
+    def host_of(self, executor: str) -> str:
+        """Where an executor runs or ran, as Spark names it; empty where that is not known."""
+        ...
+
+    def cancel(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _ClassicJob:
+    def __init__(self, sc: SparkContext, tag: str) -> None:
+        self._sc, self._tag = sc, tag
+
+    def name(self) -> None:
+        self._sc.addJobTag(self._tag)
+
+    def started(self) -> bool:
+        return any(stage.numActiveTasks + stage.numCompletedTasks + stage.numFailedTasks for stage in self._stages())
+
+    def num_ended(self) -> int:
+        return sum(stage.numCompletedTasks for stage in self._stages())
+
+    def running(self) -> list[str]:
+        store = self._sc._jsc.sc().statusStore()  # noqa: SLF001 (PySpark shows no tasks)
+        lists = [store.taskList(stage.stageId, stage.currentAttemptId, MAX_TASKS) for stage in self._stages()]
+        tasks = [tasks.apply(place) for tasks in lists for place in range(tasks.size())]
+        return [f"task {number} on {host}" for number, host in sorted((task.index(), task.host()) for task in tasks
+                                                                      if task.status() == "RUNNING")]
+
+    def host_of(self, executor: str) -> str:
+        store = self._sc._jsc.sc().statusStore()  # noqa: SLF001 (PySpark shows no executors)
+        every = store.executorList(False)  # noqa: FBT003 (Java has no keywords; lost ones, too)
+        summaries = [every.apply(place) for place in range(every.size())]
+        return next((str(one.hostPort()).rpartition(":")[0] for one in summaries if one.id() == executor), "")
+
+    def _stages(self) -> list[SparkStageInfo]:
+        tracker = self._sc.statusTracker()
+        numbers = self._sc._jsc.sc().statusTracker().getJobIdsForTag(self._tag)  # noqa: SLF001 (PySpark's tracker does not know tags)
+        jobs = [tracker.getJobInfo(number) for number in numbers]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+        return [stage for stage in stages if stage]
+
+    def cancel(self) -> None:
+        self._sc.cancelJobsWithTag(self._tag)
+
+    def close(self) -> None:
+        """The tag goes with its thread."""
+
+
+class _ConnectJob:
+    def __init__(self, spark: SparkSession, tag: str) -> None:
+        self._spark, self._tag = spark, tag
+        self._thread = 0
+        self._started, self._ended = False, 0
+        spark.registerProgressHandler(self._on_progress)
+
+    def name(self) -> None:
+        self._thread = threading.get_ident()
+        self._spark.addTag(self._tag)
+
+    def started(self) -> bool:
+        return self._started
+
+    def num_ended(self) -> int:
+        return self._ended
+
+    def running(self) -> list[str]:
+        return []  # all that Connect tells is how many
+
+    def host_of(self, executor: str) -> str:
+        """Connect does not tell."""
+        return ""
+
+    def cancel(self) -> None:
+        self._spark.interruptTag(self._tag)
+
+    def close(self) -> None:
+        self._spark.removeProgressHandler(self._on_progress)
+
+    def _on_progress(self, *, stages: Iterable[StageInfo] | None, inflight_tasks: int, **_: object) -> None:
+        """Called for all jobs of the session, each in the thread that collects it."""
+        if threading.get_ident() == self._thread:
+            self._started |= inflight_tasks > 0
+            self._ended = sum(stage.num_completed_tasks for stage in stages or ())
+
+
+def _collect(frame: DataFrame, job: _Job, outcomes: queue.SimpleQueue[list[Row] | BaseException]) -> None:
+    try:
+        job.name()
+        outcomes.put(frame.collect())
+    except BaseException as error:  # noqa: BLE001 (the waiting caller gets it)
+        outcomes.put(error)
+
+
+def _give_up(job: _Job, collecting: threading.Thread) -> None:
+    """Cancel the job until it has ended: at the first try Spark may not have had it yet."""
+    deadline = time.monotonic() + GIVE_UP_S
+    while collecting.is_alive() and time.monotonic() < deadline:
+        job.cancel()
+        collecting.join(LOOK_S)
+
+
+def _started_in_time(job: _Job, ended: threading.Event, deadline: float) -> bool:
+    """Wait until the job's tasks have started; False where they have not by ``deadline``, or where it ended before that was seen."""
+    while not ended.wait(LOOK_S):
+        if _told(job.started, otherwise=False):
+            return True
+        if time.monotonic() > deadline:
+            return False
+    return False
+
+
+def _why_not_ended(job: _Job, ended: threading.Event, num_tasks: int, may_end_early: int,
+                   broken: Callable[[int], SparkringError | None]) -> SparkringError | None:
+    """Wait until the job has ended, or until there is a reason to end it: what is broken, or tasks that do not end with the others."""
+    first = math.inf
+    while not ended.wait(min(LOOK_AT_ENDS_S, LAST_TASK_S)):
+        num_ended = _told(job.num_ended, otherwise=0)
+        error = broken(num_ended)
+        if error is not None:
+            return None if ended.wait(OWN_WORDS_S) else error
+        if may_end_early < num_ended < num_tasks:
+            first = min(first, time.monotonic())
+        if time.monotonic() - first > LAST_TASK_S:
+            return _stands_still(job)
+    return None
+
+
+def _stands_still(job: _Job) -> DeadlinePassed:
+    who = " and ".join(_told(job.running, otherwise=[])) or "some task"
+    return DeadlinePassed(f"{who} did not come or stands still: the ring's other tasks ended {LAST_TASK_S:g} s ago, having waited for it; "
+                          "see the log of its executor, and that its machine is not suspended or out of memory.")
+
+
+def _told(ask: Callable[[], T], *, otherwise: T) -> T:
+    """What Spark says; a session that is ending answers with whatever it likes, and the collecting thread tells of that."""
+    try:
+        return ask()
+    except Exception:  # noqa: BLE001 (see above)
+        return otherwise

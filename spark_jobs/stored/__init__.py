@@ -1,0 +1,5 @@
+"""Commands that look after what is stored: datasets, checkpoints, receipts. They start no Spark.
+
+May import: pipelines, spark_jobs/spark.
+Not here: writing datasets and checkpoints.
+"""

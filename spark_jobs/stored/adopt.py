@@ -1,0 +1,197 @@
+"""``sparkring adopt URL``: make an existing Petastorm or plain Parquet dataset a dataset version, where it lies.
+
+Writes one manifest, ``_versions/1.json``, and moves, rewrites and deletes nothing; whatever else reads the files still does.
+A Petastorm schema is taken from the pickle in ``_common_metadata`` without unpickling anything that it names
+(``pipelines/data/dataset/unischema_pickle.py``). Every file is hashed and the row ids are read once; needs neither Spark nor Petastorm.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparkring.errors import ConfigError, DatasetError
+from sparkring.pipelines.data.dataset.foreign_schema import (
+    fields_of_columns,
+    fields_of_unischema,
+    preprocessing_of,
+    require_classes,
+    task_of,
+    tensors_of,
+)
+from sparkring.pipelines.data.dataset.integrity import CHUNK_BYTES, row_group_bytes, schema_drift
+from sparkring.pipelines.data.dataset.manifest import DataField, DataFile, Dataset, Manifest, Split, content_id
+from sparkring.pipelines.data.dataset.unischema_pickle import read_unischema
+from sparkring.pipelines.data.order.rowhash import add, rows_digest, to_hex
+from sparkring.pipelines.data.stores.base import Store
+from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
+from sparkring.version import __version__
+
+COMMON_METADATA = "_common_metadata"
+UNISCHEMA = b"dataset-toolkit.unischema.v1"
+"""Petastorm's key of its schema (petastorm 0.13.1, etl/dataset_metadata.py)."""
+Array = np.ndarray[Any, np.dtype[np.generic]]
+
+
+@dataclass(frozen=True)
+class AdoptResult:
+    """The version that describes the files."""
+
+    url: str
+    version: int
+    petastorm: bool
+    """Whether the schema is Petastorm's, or that of plain Parquet."""
+    rows: dict[str, int]
+    """Rows of each split."""
+    task: str
+    tensors: tuple[str, ...]
+    left_out: tuple[str, ...]
+    """Columns that no tensor is made of: arrays and images whose size differs from row to row."""
+
+
+def adopt(url: str, *, row_id: str, label: str, splits: Mapping[str, str] | None = None, progress: Progress = SILENT) -> AdoptResult:
+    """Commit version 1 of a dataset that is there already.
+
+    Args:
+        url: The folder that holds the Parquet files or the splits' folders.
+        row_id: The column of integers that tells each row from all others.
+        label: The column that is predicted.
+        splits: Split -> its folder inside ``url``; default one split, ``train``, of the files directly in ``url``.
+        progress: Where to report.
+    Raises:
+        HostileDataset: the metadata asks for something that no dataset needs; nothing of it was run.
+        DatasetError: the files cannot be adopted; nothing was written.
+        CommitConflict: another process committed the version meanwhile.
+    """
+    dataset = Dataset(url)
+    if dataset.versions():
+        raise ConfigError(f"{dataset.url} has committed versions already ({', '.join(map(str, dataset.versions()))}); "
+                          "there is nothing to adopt.")
+    folders = dict(splits or {"train": ""})
+    if "train" not in folders:
+        raise ConfigError(f"splits {', '.join(folders)} lack one called train; name it, e.g. --split train=FOLDER.")
+    names = {split: _parquet_files(dataset.store, folder) for split, folder in folders.items()}
+    with progress.stage("adopt", total=sum(map(len, names.values()))) as bar:
+        return _adopt(dataset, folders, names, row_id, label, bar)
+
+
+def _adopt(dataset: Dataset, folders: Mapping[str, str], names: Mapping[str, list[str]], row_id: str, label: str, bar: Bar) -> AdoptResult:
+    store = dataset.store
+    columns = _footer(store, names["train"][0]).schema.to_arrow_schema()
+    fields, petastorm = _fields(store, folders["train"], columns, origin=dataset.url)
+    tensors_of(fields, row_id=row_id, label=label, task="binary")  # what is amiss with them is told before every file is read
+    made: dict[str, Split] = {}
+    ids: list[Array] = []
+    labels: dict[str, Array] = {}
+    for split, files in names.items():
+        described: list[DataFile] = []
+        for name in files:
+            bar.update(sum(len(each.files) for each in made.values()) + len(described), text=name)
+            described.append(_describe(store, name, fields))
+        split_ids = _column(store, files, row_id)
+        labels[split] = _column(store, files, label)
+        ids.append(split_ids)
+        made[split] = Split(files=tuple(described), rows=len(split_ids), rows_digest=to_hex(add([rows_digest(split_ids.astype(np.int64))])))
+    _require_unique(np.concatenate(ids), row_id)
+    task, classes = task_of(label, labels["train"])
+    for split, values in labels.items():
+        require_classes(label, values, split=split, classes=classes)
+    if task == "binary":
+        made = {split: each.model_copy(update={"positives": int((labels[split] == 1).sum())}) for split, each in made.items()}
+    tensors = tensors_of(fields, row_id=row_id, label=label, task=task)
+    recipe = {"adopted": {"row_id": row_id, "label": label, "splits": dict(folders), "petastorm": petastorm}}
+    manifest = Manifest(
+        version=1, parent=None, data_id="adopted", content_id=content_id(fields, made),
+        recipe_id=hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest(),
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"), code_version=__version__, row_id=row_id, label=label, task=task,
+        classes=classes, fields=fields, tensors=tensors, splits=made, recipe=recipe, source={},
+        preprocessing=preprocessing_of(fields, tensors, task=task, classes=classes, rows=made["train"].rows))
+    dataset.commit(manifest, adopted=True)
+    used = {name for spec in tensors for name in spec.fields}
+    return AdoptResult(url=dataset.url, version=1, petastorm=petastorm, rows={split: each.rows for split, each in made.items()}, task=task,
+                       tensors=tuple(spec.name for spec in tensors), left_out=tuple(each.name for each in fields if each.name not in used))
+
+
+def _parquet_files(store: Store, folder: str) -> list[str]:
+    """Names of the Parquet files directly in ``folder``; what begins with ``_`` or ``.`` is metadata."""
+    inside = folder.strip("/")
+    found = [f"{inside}/{name}".lstrip("/") for name in store.names(inside)
+             if name.endswith(".parquet") and not name.startswith(("_", "."))]
+    if not found:
+        raise DatasetError(f"{store.path(inside)} holds no .parquet files; name the folders of the splits with --split NAME=FOLDER. "
+                           "A table in partition folders is prepared instead, as a source of format parquet.")
+    return found
+
+
+def _fields(store: Store, folder: str, columns: pa.Schema, *, origin: str) -> tuple[tuple[DataField, ...], bool]:
+    """The fields of the files, and whether Petastorm described them."""
+    inside = f"{folder.strip('/')}/{COMMON_METADATA}".lstrip("/")
+    if store.size(inside) is None:
+        return fields_of_columns(columns, origin=origin), False
+    pickled = (_footer(store, inside).metadata or {}).get(UNISCHEMA)
+    if pickled is None:
+        return fields_of_columns(columns, origin=origin), False
+    return fields_of_unischema(read_unischema(pickled, origin=store.path(inside)), columns, origin=origin), True
+
+
+def _footer(store: Store, name: str) -> pq.FileMetaData:
+    try:
+        with store.open_input(name) as opened:
+            return pq.ParquetFile(opened).metadata
+    except (OSError, pa.ArrowException) as error:
+        raise DatasetError(f"{store.path(name)} is no readable Parquet file: {str(error).partition(chr(10))[0]}") from None
+
+
+def _describe(store: Store, name: str, fields: tuple[DataField, ...]) -> DataFile:
+    """What the manifest says about a file."""
+    footer = _footer(store, name)
+    drift = schema_drift(fields, footer.schema.to_arrow_schema())
+    if drift:
+        raise DatasetError(f"{store.path(name)} has another schema than the dataset: {'; '.join(drift)}; adopt takes files of one schema.")
+    _require_no_nulls(footer, name)
+    digest = hashlib.sha256()
+    with store.open_input(name) as opened:
+        size = opened.size()
+        while chunk := opened.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return DataFile(path=name, bytes=size, sha256=digest.hexdigest(), row_group_bytes=row_group_bytes(footer),
+                    row_groups=tuple(footer.row_group(number).num_rows for number in range(footer.num_row_groups)))
+
+
+def _require_no_nulls(footer: pq.FileMetaData, name: str) -> None:
+    """As far as the footer tells."""
+    for group in (footer.row_group(number) for number in range(footer.num_row_groups)):
+        for column in (group.column(number) for number in range(group.num_columns)):
+            if column.statistics is not None and column.statistics.has_null_count and column.statistics.null_count:
+                raise DatasetError(f"column {column.path_in_schema} of {name} holds nulls; adopt takes numbers as they are. "
+                                   "Prepare a dataset from it, which fills them in.")
+
+
+def _column(store: Store, files: list[str], name: str) -> Array:
+    """(rows,) the values of a column of numbers of a split."""
+    return np.concatenate(list(_columns(store, files, name)))
+
+
+def _columns(store: Store, files: list[str], name: str) -> Iterator[Array]:
+    for file in files:
+        with store.open_input(file) as opened:
+            column = pq.read_table(opened, columns=[name]).column(name)
+        if column.null_count:
+            raise DatasetError(f"column {name} of {file} holds {column.null_count} nulls; every row needs one.")
+        yield column.to_numpy()
+
+
+def _require_unique(ids: Array, row_id: str) -> None:
+    ordered = np.sort(ids)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if len(twice):
+        raise DatasetError(f"{row_id} is not unique: {twice[0]} stands for several rows, in one split or in two; "
+                           "name a column that tells all rows apart.")

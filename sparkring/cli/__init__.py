@@ -1,0 +1,5 @@
+"""The command line's verbs: arguments in, one call of a job, text or JSON out.
+
+May import: conf, models, pipelines, spark_jobs.
+Not here: the work itself (spark_jobs).
+"""

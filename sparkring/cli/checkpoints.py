@@ -1,0 +1,60 @@
+"""The commands ``sparkring checkpoints list | show | verify``: what a run could go on from."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Annotated
+
+import typer
+
+from sparkring.cli.answers import AsJson, examples, print_table, show_json
+
+commands = typer.Typer()
+checkpoints = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+commands.add_typer(checkpoints, name="checkpoints")
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's folder or URL, <workspace>/run.")]
+Steps = Annotated[int | None, typer.Option(help="Which one, by the optimizer steps that were done.")]
+
+
+@checkpoints.callback()
+def _checkpoints() -> None:
+    """See what checkpoints a run has, what is in them, and whether they are whole."""
+
+
+@checkpoints.command("list", epilog=examples("sparkring checkpoints list runs/flights/run"))
+def list_(run: Run, as_json: AsJson = False) -> None:
+    """List the committed checkpoints, oldest first."""
+    from sparkring.spark_jobs.stored.checkpoints import list_checkpoints
+
+    found = list_checkpoints(run)
+    if as_json:
+        show_json([dataclasses.asdict(each) for each in found])
+        return
+    print_table(["steps", "next", "held-out loss", "kept as", "MB", "parts", "made by"], [
+        [f"{each.steps:,}", f"epoch {each.epoch}, step {each.step}", f"{each.validation['loss']:.4f}" if each.validation else "",
+         each.kept_as, f"{each.bytes / 1e6:,.1f}", str(each.parts), each.damaged or each.layout] for each in found])
+
+
+@checkpoints.command("show", epilog=examples("sparkring checkpoints show runs/flights/run", "sparkring checkpoints show RUN --steps 400"))
+def show_(run: Run, steps: Steps = None) -> None:
+    """Print what a checkpoint says of itself, as JSON; default the latest."""
+    from sparkring.spark_jobs.stored.checkpoints import show_checkpoint
+
+    show_json(show_checkpoint(run, steps))
+
+
+@checkpoints.command("verify", epilog=examples("sparkring checkpoints verify runs/flights/run"))
+def verify(run: Run, steps: Steps = None, as_json: AsJson = False) -> None:
+    """Read every byte and compare the hashes; exit code 1 if a checkpoint is damaged."""
+    from sparkring.spark_jobs.stored.checkpoints import verify_checkpoints
+
+    found = verify_checkpoints(run, steps)
+    if as_json:
+        show_json([dataclasses.asdict(each) for each in found])
+    else:
+        print_table(["steps", "tensors", "parameters", "verdict"], [
+            [f"{each.steps:,}", f"{each.tensors:,}", f"{each.parameters:,}", each.problem or "whole"] for each in found])
+    if any(each.problem for each in found):
+        sys.exit(1)

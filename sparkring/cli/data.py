@@ -1,0 +1,194 @@
+"""The commands that look after datasets and runs and need no config, only where they lie: ``datasets ...``, ``adopt``, ``audit``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparkring.cli.answers import AsJson, examples, print_table, show, show_json
+from sparkring.cli.console import console_progress
+from sparkring.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sparkring.spark_jobs.stored.audit import AuditResult
+    from sparkring.spark_jobs.stored.datasets import ShuffleQuality, VersionDetails
+
+GRACE_HOURS = 24.0
+
+commands = typer.Typer()
+datasets = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+commands.add_typer(datasets, name="datasets")
+
+Url = Annotated[str, typer.Argument(metavar="URL", help="The dataset's folder or URL, e.g. <workspace>/dataset.")]
+Version = Annotated[int | None, typer.Option(help="Which version; default the latest.")]
+
+
+@datasets.callback()
+def _datasets() -> None:
+    """See what versions a dataset has, compare and verify them, and clear away what belongs to none."""
+
+
+@datasets.command("list", epilog=examples("sparkring datasets list runs/flights/dataset"))
+def list_(url: Url, as_json: AsJson = False) -> None:
+    """List the committed versions."""
+    from sparkring.spark_jobs.stored.datasets import list_versions
+
+    versions = list_versions(url)
+    if as_json:
+        show_json([dataclasses.asdict(each) for each in versions])
+    elif not versions:
+        typer.echo(f"{url} has no committed version yet")
+    else:
+        print_table(["version", "made from", "committed", "task", "rows", "files", "MB", "content"], [
+            [str(each.version), str(each.parent or ""), each.created_at, each.task, _counts(each.rows), f"{each.files:,}",
+             f"{each.bytes / 1e6:,.1f}", each.content_id[:16]] for each in versions])
+
+
+@datasets.command("show", epilog=examples("sparkring datasets show runs/flights/dataset", "sparkring datasets show /data/x --version 2"))
+def show_(url: Url, version: Version = None, as_json: AsJson = False) -> None:
+    """Show a version: its columns, tensors, splits and source, and how well its rows are mixed in training."""
+    from sparkring.spark_jobs.stored.datasets import show_version
+
+    details = show_version(url, version)
+    if as_json:
+        quality = dataclasses.asdict(details.quality) if details.quality else None
+        show_json({"url": details.url, "manifest": details.manifest.model_dump(mode="json"), "shuffle_quality": quality})
+    else:
+        _print_details(details)
+
+
+@datasets.command("diff", epilog=examples("sparkring datasets diff runs/flights/dataset 1 2"))
+def diff(url: Url, before: Annotated[int, typer.Argument(metavar="A", help="A version.")],
+         after: Annotated[int, typer.Argument(metavar="B", help="Another version.")], as_json: AsJson = False) -> None:
+    """Show what differs between versions A and B: columns, rows, fitted statistics and vocabularies, recipe and source."""
+    from sparkring.spark_jobs.stored.datasets import diff_versions
+
+    differences = diff_versions(url, before, after)
+    if as_json:
+        show_json([dataclasses.asdict(each) for each in differences])
+    elif not differences:
+        typer.echo(f"versions {before} and {after} hold the same")
+    else:
+        print_table(["", "what", f"version {before}", f"version {after}"],
+                     [[each.section, each.what, each.before, each.after] for each in differences])
+
+
+@datasets.command("verify", epilog=examples("sparkring datasets verify runs/flights/dataset --version 2"))
+def verify(url: Url, version: Version = None, as_json: AsJson = False) -> None:
+    """Check the SHA-256 of every file of a version, that no other lies beside them, and that nobody edited its manifest."""
+    from sparkring.spark_jobs.stored.datasets import verify_version
+
+    summary = verify_version(url, version, progress=console_progress())
+    show(summary, as_json=as_json, text=f"version {summary.version}: all {summary.files:,} files ({summary.bytes / 1e6:,.1f} MB) are "
+                                        "what was committed")
+
+
+@datasets.command("gc", epilog=examples("sparkring datasets gc runs/flights/dataset --delete"))
+def gc(url: Url, delete: Annotated[bool, typer.Option("--delete", help="Delete them; without this they are only listed.")] = False,
+       grace_hours: Annotated[float, typer.Option(min=0.0, help="Leave alone what changed in the last so many hours.")] = GRACE_HOURS,
+       as_json: AsJson = False) -> None:
+    """Find data folders that no version names, as a killed prepare leaves them, and delete them with --delete."""
+    from sparkring.spark_jobs.stored.dataset_gc import collect_garbage
+
+    result = collect_garbage(url, delete=delete, grace_hours=grace_hours)
+    lines = [f"{'deleted' if result.deleted else 'garbage'}  {folder}  {size / 1e6:,.1f} MB" for folder, size in result.garbage.items()]
+    lines += [f"too young to tell  {folder}" for folder in result.young]
+    hint = ["nothing was deleted; add --delete to do it"] if result.garbage and not result.deleted else []
+    show(result, as_json=as_json, text="\n".join([*lines, *hint] or ["every data folder belongs to a version"]))
+
+
+@commands.command(epilog=examples("sparkring audit runs/flights/run", "sparkring audit runs/flights/run --dataset /mnt/copies/flights"))
+def audit(run: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a training run, e.g. <workspace>/run.")],
+          dataset: Annotated[str | None, typer.Option(help="Where its dataset is now; default where the run read it.")] = None,
+          as_json: AsJson = False) -> None:
+    """Prove offline that each epoch of a run read each row exactly once, whatever restarts and numbers of ranks it had.
+
+    Takes the events of the run and the manifest of the dataset version alone; a record that was changed is named.
+    """
+    from sparkring.spark_jobs.stored.audit import audit as run_audit
+
+    result = run_audit(run, dataset_url=dataset, progress=console_progress())
+    show(result, as_json=as_json, text=_audit_text(result))
+
+
+@commands.command(epilog=examples("sparkring adopt /data/rides --row-id id --label late",
+                                  "sparkring adopt /data/rides --row-id id --label late --split train=train --split validation=val"))
+def adopt(url: Annotated[str, typer.Argument(metavar="URL", help="Folder of the Parquet files, or of the splits' folders.")],
+          row_id: Annotated[str, typer.Option(help="Column of integers that tells each row from all others.")],
+          label: Annotated[str, typer.Option(help="Column that is predicted: 0 and 1, or class numbers from 0 on.")],
+          split: Annotated[list[str] | None, typer.Option(metavar="NAME=FOLDER", help="A split and its folder. May be repeated.")] = None,
+          as_json: AsJson = False) -> None:
+    """Make an existing Petastorm or plain Parquet dataset version 1 of a dataset, where it lies: writes a manifest, moves nothing.
+
+    Metadata that would run something when it is unpickled is refused; nothing of it is run.
+    """
+    from sparkring.spark_jobs.stored.adopt import adopt as run_adopt
+
+    result = run_adopt(url, row_id=row_id, label=label, splits=dict(map(_split_folder, split)) if split else None,
+                       progress=console_progress())
+    left_out = f"\nno tensor is made of {', '.join(result.left_out)}, whose rows differ in size" if result.left_out else ""
+    show(result, as_json=as_json, text=f"dataset version {result.version} ({'Petastorm' if result.petastorm else 'plain Parquet'}, "
+                                       f"{result.task}) at {result.url}\nrows: {_counts(result.rows)}\n"
+                                       f"tensors: {', '.join(result.tensors)}{left_out}")
+
+
+def _split_folder(text: str) -> tuple[str, str]:
+    name, equals, folder = text.partition("=")
+    if not (name and equals):
+        raise ConfigError(f"--split {text} is not of the form NAME=FOLDER, e.g. --split train=train.")
+    return name, folder
+
+
+def _audit_text(result: AuditResult) -> str:
+    """What was proved, and over which rings."""
+    begun = f"; of epoch {result.epochs + 1} {result.rows_begun:,} rows so far, none twice" if result.rows_begun else ""
+    state = "finished" if result.finished else "not finished, proved up to its latest checkpoint"
+    rings = [f"  generation {part.generation}, {part.num_ranks} ranks: epoch {part.begins[0] + 1} step {part.begins[1]} "
+             f"to epoch {part.ends[0] + 1} step {part.ends[1]}" for part in result.parts]
+    return "\n".join([
+        f"proved: {result.epochs} epochs read each of {result.rows:,} rows exactly once{begun}",
+        f"  dataset  {result.dataset_url} version {result.dataset_version}, content {result.content_id[:16]}, rows {result.rows_digest}",
+        f"  run      {state}; {result.records:,} records unbroken, {result.repeated:,} of steps that were done again",
+        f"  receipts {result.receipts}",
+        *rings])
+
+
+def _print_details(details: VersionDetails) -> None:
+    from sparkring.pipelines.data.dataset.manifest_diff import describe_field
+    from sparkring.spark_jobs.reporting.facts.feature_words import feature_words
+
+    manifest, fitted = details.manifest, details.manifest.preprocessing
+    made = f"version {manifest.version}" + (f", made from version {manifest.parent}" if manifest.parent else "")
+    typer.echo(f"{details.url}\n{made}, committed {manifest.created_at} by sparkring {manifest.code_version}")
+    typer.echo(f"task {manifest.task}, label {manifest.label}, row id {manifest.row_id}, content {manifest.content_id[:16]}\n")
+    print_table(["column", "kind"], [[field.name, describe_field(field)] for field in manifest.fields])
+    print_table(["tensor", "type", "row shape", "columns"], [
+        [spec.name, spec.dtype, str(spec.row_shape), ", ".join(spec.fields)] for spec in manifest.tensors])
+    if features := (*fitted.numeric, *fitted.with_ids):
+        print_table(["feature", "of", f"fitted on {fitted.train_rows:,} train rows"],
+                     [[each.column, each.source, feature_words(each, train_rows=fitted.train_rows)] for each in features])
+    print_table(["split", "rows", "files", "row groups", "MB"], [
+        [name, f"{split.rows:,}", f"{len(split.files):,}", f"{sum(len(file.row_groups) for file in split.files):,}",
+         f"{sum(file.bytes for file in split.files) / 1e6:,.1f}"] for name, split in manifest.splits.items()])
+    if manifest.source:
+        print_table(["source", "facts"], [
+            [name, ", ".join(f"{key} {value}" for key, value in facts.items()) if isinstance(facts, Mapping) else str(facts)]
+            for name, facts in manifest.source.items()])
+    if details.quality:
+        typer.echo(_quality_text(details.quality))
+
+
+def _quality_text(quality: ShuffleQuality) -> str:
+    changes = ", ".join(f"{share:.0%} on {width} ranks (chance gives {1 - 1 / width:.0%})" for width, share in quality.owner_change.items())
+    lines = ["how train rows are mixed:", f"  rows that another rank reads in the next epoch: {changes}"]
+    if quality.lag1_in_order is not None:
+        lines.append(f"  correlation of a row's label with the next row's: {quality.lag1_in_order:+.3f} in the order of training, "
+                     f"{quality.lag1_in_files:+.3f} as the files lie (first {quality.rows:,} rows)")
+    return "\n".join(lines)
+
+
+def _counts(rows: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in rows.items())
