@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+import typer.core
 from packaging.requirements import Requirement
 
 import sparkring
+from sparkring.__main__ import app
 from sparkring.conf.loading import load_config, shipped_configs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,10 +177,9 @@ def test_what_a_page_tells_people_to_run_and_to_read_is_there(page: str, must_na
     text = (ROOT / page).read_text(encoding="utf-8")
     code = "\n".join(re.findall(r"```.*?```|`[^`\n]+`|^ {4}\S[^\n]*$", text, flags=re.DOTALL | re.MULTILINE))
     assert must_name <= set(re.findall(r"\bmake ([a-z-]+)", code)) <= make_targets()
-    programs = [ROOT / "sparkring" / "__main__.py", *(ROOT / "sparkring" / "cli").glob("*.py")]
-    sources = "\n".join(path.read_text(encoding="utf-8") for path in programs)
-    commands = set(re.findall(r"^def (\w+)\(", sources, flags=re.MULTILINE))
-    assert set(re.findall(r"^[ `$]*(?:uv run |\.venv/bin/)?sparkring ([a-z]+)\b", code, flags=re.MULTILINE)) <= commands
+    command = typer.main.get_command(app)
+    assert isinstance(command, typer.core.TyperGroup)
+    assert set(re.findall(r"^[ `$]*(?:uv run |\.venv/bin/)?sparkring ([a-z]+)\b", code, flags=re.MULTILINE)) <= command.commands.keys()
     for benchmark in re.findall(r"-m benchmarks\.(\w+)", code):
         assert (ROOT / "benchmarks" / f"{benchmark}.py").is_file(), f"{page} names benchmarks.{benchmark}"
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
