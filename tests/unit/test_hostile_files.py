@@ -141,7 +141,7 @@ KINDS = {
     "config": Kind("config.yaml", lambda folder: load_config(str(folder / "config.yaml"))),
     "events": Kind("run/events/0-0.jsonl", lambda folder: list(read_events(str(folder / "run")))),
     "result": Kind("run/result.json", lambda folder: training._finished(LocalStore(folder / "run"))),
-    "evaluation": Kind("run/evaluation.json", lambda folder: evaluate._judged(LocalStore(folder / "run"))),
+    "evaluation": Kind("run/evaluation.json", lambda folder: evaluate._earlier_evaluation(LocalStore(folder / "run"))),
     "unischema": Kind("unischema.pickle", lambda folder: read_unischema((folder / "unischema.pickle").read_bytes(), origin="x")),
 }
 HOSTILE_TEXTS = [
