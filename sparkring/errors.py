@@ -163,12 +163,12 @@ class SparkEnded(EnvironmentProblem):
 
 
 class HostsLeftOut(RingError):
-    """Without the hosts that a ring is to do without, there are fewer slots than ranks: ``slots`` elsewhere, ``spared`` on those hosts."""
+    """Too few slots remain once failing hosts are left out: ``slots`` remain, ``slots_left_out`` are on those hosts."""
 
-    def __init__(self, *, wanted: int, slots: int, spared: int) -> None:
-        self.wanted, self.slots, self.spared = wanted, slots, spared
-        super().__init__(f"{wanted} ranks were to do without {spared} slots of hosts that fail repeatedly, which leaves {slots}; set "
-                         f"train.num_ranks to at most {slots}, or have more executors.")
+    def __init__(self, *, wanted: int, slots: int, slots_left_out: int) -> None:
+        self.wanted, self.slots, self.slots_left_out = wanted, slots, slots_left_out
+        super().__init__(f"{slots_left_out} slots are on hosts that fail repeatedly and are left out, "
+                         f"which leaves {slots} for {wanted} ranks; set train.num_ranks to at most {slots}, or add executors.")
 
 
 class NotEnoughSlots(RingError):
