@@ -21,7 +21,7 @@ from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.saver import Saver
-from sparkring.pipelines.training.strategies import strategy as trainee
+from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.strategies.step import train_step
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.stored.audit import AuditResult, GenerationSpan, audit
@@ -60,7 +60,7 @@ def _train(context: RankContext, job: dict[str, Any], die_after: int | None) -> 
         done += 1
         return train_step(*args, **settings)
 
-    trainee.train_step = step  # type: ignore[attr-defined]
+    strategy.train_step = step  # type: ignore[attr-defined]
     return train_rank(context, job)
 
 
