@@ -90,7 +90,8 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
         reused = summary is not None
         if summary is None:
             with progress.stage("train") as bar:
-                ring = _SparkRing(folder, dataset.url, manifest, lanes=identity["lanes"], spark=spark, progress=progress, bar=bar, work=work)
+                ring = _SparkRing(folder, dataset.url, manifest, lanes=identity["lanes"], spark=spark, progress=progress, bar=bar,
+                                  work=work)
                 summary = _supervised(ring, config, stop)
             failed_checkpoints = ring.failed_checkpoints
         else:

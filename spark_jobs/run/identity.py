@@ -50,7 +50,7 @@ def first_difference(theirs: Identity, mine: Identity) -> Difference | None:
 
 def parts_of_step(config: Config) -> int:
     """How many parts the rows of a step are dealt to: micro-batches of a model in stages, else ranks."""
-    return config.train.num_micro_batches if config.train.parallel.staged else config.train.num_ranks
+    return config.train.num_micro_batches if config.train.parallel.pipelined else config.train.num_ranks
 
 
 def _lanes(config: Config) -> int:
