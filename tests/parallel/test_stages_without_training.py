@@ -11,7 +11,7 @@ import torch
 
 from sparkring.models.blocks import BlockRun
 from sparkring.models.generation import Sampling, Texts, write_alone
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.evaluate_rank import evaluate_rank
 from sparkring.pipelines.training.generate_rank import GenerateJob, generate_rank, generating, token_ids
