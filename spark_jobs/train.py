@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import ConfigError, DatasetError
 from sparkring.pipelines.data.dataset.integrity import require_sealed
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
-from sparkring.pipelines.data.stores.retry import patiently
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.pipelines.data.stores.retry import retry
 from sparkring.pipelines.training.job.job import TrainJob, TrainSummary, layout_of
 from sparkring.spark_jobs.auto_layout import LayoutChooser
 from sparkring.spark_jobs.recovery.stop import StopRequest
@@ -203,7 +204,7 @@ class _SparkRing:
             chooser = LayoutChooser(self.folder.store, dataset_url=self._dataset_url, manifest=self.manifest, lanes=self.lanes,
                                     progress=self.progress)
             config, predicted_s = chooser.choose(config, spark)
-        self._generation = patiently(partial(self.folder.claim_generation, at_least=self._generation + 1))
+        self._generation = retry(partial(self.folder.claim_generation, at_least=self._generation + 1))
         return TrainJob(config=config, dataset_url=self._dataset_url, dataset_version=self.manifest.version, run_url=self.folder.url,
                         generation=self._generation, lanes=self.lanes, predicted_s=predicted_s)
 

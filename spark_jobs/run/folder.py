@@ -19,7 +19,7 @@ from functools import partial
 from sparkring.errors import CommitConflict, RunFolderMismatch
 from sparkring.pipelines.data.stores.documents import read_document, read_model
 from sparkring.pipelines.data.stores.open import open_store
-from sparkring.pipelines.data.stores.retry import patiently
+from sparkring.pipelines.data.stores.retry import retry
 from sparkring.pipelines.data.stores.writable import require_writable, write_errors_explained
 from sparkring.pipelines.training.checkpoints.store import DATA, Checkpoints
 from sparkring.pipelines.training.events.writer import FOLDER as EVENTS
@@ -113,7 +113,7 @@ class RunFolder:
 
     def committed(self) -> int:
         """Optimizer steps of the latest checkpoint; -1 where there is none."""
-        return max(patiently(self._checkpoints.numbers), default=-1)
+        return max(retry(self._checkpoints.numbers), default=-1)
 
     def claim_generation(self, *, at_least: int = 0) -> int:
         """Take a generation number that no other driver has, not even one that has lost its lock without noticing."""
