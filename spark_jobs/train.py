@@ -362,7 +362,7 @@ def _lanes(config: Config) -> int:
 
 def _dealt_to(config: Config) -> int:
     """Into how many parts a step's rows are dealt."""
-    return config.train.num_micro_batches if config.train.parallel.staged else config.train.num_ranks
+    return config.train.num_micro_batches if config.train.parallel.pipelined else config.train.num_ranks
 
 
 def _first_difference(key: str, theirs: Any, mine: Any) -> tuple[str, Any, Any]:

@@ -24,7 +24,7 @@ RING_WIDTHS = (2, 4, 8)
 EPOCHS, MANY_GROUPS = 9, 10_000
 """Owner changes are averaged over so many epochs, since few row groups leave much to chance; over two where there are many."""
 SAMPLE_ROWS = 200_000
-"""Rows whose labels are read to tell how they follow each other."""
+"""Rows whose labels are read to report_file how they follow each other."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ def verify_version(url: str, version: int | None = None, *, progress: Progress =
     with progress.stage("verify", total=summary.bytes) as bar:
         done = 0
 
-        def tell(file: DataFile) -> None:
+        def report_file(file: DataFile) -> None:
             nonlocal done
             done += file.bytes
             bar.update(done, total=summary.bytes, text=file.path)
 
-        findings = [*verify_document(dataset, manifest.version), *verify_files(dataset.store, manifest, on_file=tell)]
+        findings = [*verify_document(dataset, manifest.version), *verify_files(dataset.store, manifest, on_file=report_file)]
     if findings:
         raise DatasetChanged(dataset.url, version=manifest.version, findings=list(map(str, findings)))
     return summary

@@ -38,7 +38,7 @@ def findings(folder: Path, spark: SparkSession) -> list[list[Any]]:
     try:
         prepare(etl_config(folder, expectations=EXPECTED), spark=spark)
     except ExpectationsNotMet as error:
-        return [list(finding) for finding in error.findings]
+        return [list(result) for result in error.results]
     return []
 
 
