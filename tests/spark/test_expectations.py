@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkring.errors import ConfigError, ExpectationResult, ExpectationsNotMet
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.prepare import prepare
 from tests.support.etl_tables import Trip, etl_config, trips
 

@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 from sparkring.conf.schema import Config, SourceConfig
 from sparkring.errors import CommitConflict, ConfigError
 from sparkring.pipelines.data.dataset.integrity import verify_files
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
