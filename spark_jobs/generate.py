@@ -24,7 +24,7 @@ from sparkring.spark_jobs.spark.progress import SILENT, Progress
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sparkring.models.generation import Sampling
+    from sparkring.models.decoding import Sampling
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def generate(config: Config, prompts: Sequence[str], *, max_tokens: int = 200, t
         ConfigError: the run has no trained model, the model is not for texts, its tokenizer is not the config's, or a figure is out of
             range.
     """
-    from sparkring.models.generation import Sampling
+    from sparkring.models.decoding import Sampling
 
     if max_tokens < 1 or temperature < 0:
         raise ConfigError(f"max_tokens={max_tokens}, temperature={temperature:g}: give at least one token and no temperature below 0.")
@@ -82,22 +82,22 @@ def generate(config: Config, prompts: Sequence[str], *, max_tokens: int = 200, t
 
 
 def _alone(config: Config, card: ModelCard, prompts: list[list[int]], sampling: Sampling) -> list[list[int]]:
-    from sparkring.models.generation import Texts, write_alone
+    from sparkring.models.decoding import Texts, decode_locally
     from sparkring.pipelines.training.generate_rank import token_ids
 
     assert card.preprocessing.tokens is not None
     model = model_from_bytes(card, load_weights(config.run, card))
-    return write_alone(Texts(prompts, token_ids(card.preprocessing.tokens), sampling), model)
+    return decode_locally(Texts(prompts, token_ids(card.preprocessing.tokens), sampling), model)
 
 
 def _by_stages(config: Config, card: ModelCard, prompts: list[list[int]], sampling: Sampling,
                spark: SparkSession | None) -> list[list[int]]:
-    from sparkring.pipelines.training.generate_rank import GenerateJob, generate_rank, generating
+    from sparkring.pipelines.training.generate_rank import GenerateJob, decoding_config, generate_rank
     from sparkring.pipelines.training.job.job import TrainJob
     from sparkring.spark_jobs.ring import run_ring
     from sparkring.spark_jobs.spark.session import spark_session
 
-    laid = generating(config, card.model)
+    laid = decoding_config(config, card.model)
     job = GenerateJob(
         train=TrainJob(config=laid, dataset_url=card.dataset_url, dataset_version=card.dataset_version, run_url=config.run, generation=0,
                        lanes=default_lanes(1)),

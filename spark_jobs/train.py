@@ -186,11 +186,11 @@ class _Run:
 
         return None if self._spark is None else slots_of(self._spark)
 
-    def brings_more(self) -> bool:
+    def grows_on_demand(self) -> bool:
         """See Ring."""
-        from sparkring.spark_jobs.spark.slots import brings_executors
+        from sparkring.spark_jobs.spark.slots import has_dynamic_allocation
 
-        return self._spark is not None and brings_executors(self._spark)
+        return self._spark is not None and has_dynamic_allocation(self._spark)
 
     def run(self, config: Config, left_out: tuple[str, ...]) -> TrainSummary:
         """See Ring."""
@@ -362,7 +362,7 @@ def _lanes(config: Config) -> int:
 
 def _dealt_to(config: Config) -> int:
     """Into how many parts a step's rows are dealt."""
-    return config.train.num_micro_batches if config.train.parallel.staged else config.train.num_ranks
+    return config.train.num_micro_batches if config.train.parallel.pipelined else config.train.num_ranks
 
 
 def _first_difference(key: str, theirs: Any, mine: Any) -> tuple[str, Any, Any]:

@@ -49,7 +49,7 @@ class SourceError(SparkringError, ValueError):
     """Source data that is missing or is not what the config says it is."""
 
 
-class Finding(NamedTuple):
+class ExpectationResult(NamedTuple):
     """An expectation of a column, or of the table where ``column`` is empty, and what was found."""
 
     column: str
@@ -61,7 +61,7 @@ class Finding(NamedTuple):
 class ExpectationsNotMet(SparkringError, ValueError):
     """Rows that are not what ``prepare.expectations`` says; the message ends in a table of all ``findings``."""
 
-    def __init__(self, findings: Sequence[Finding]) -> None:
+    def __init__(self, findings: Sequence[ExpectationResult]) -> None:
         self.findings = tuple(findings)
         breaches = sum(not finding.met for finding in findings)
         rows = [("", "column", "expected", "found")]
@@ -163,12 +163,12 @@ class SparkEnded(EnvironmentProblem):
 
 
 class HostsLeftOut(RingError):
-    """Without the hosts that a ring is to do without, there are fewer slots than ranks: ``slots`` elsewhere, ``spared`` on those hosts."""
+    """Too few slots remain once failing hosts are left out: ``slots`` remain, ``slots_left_out`` are on those hosts."""
 
-    def __init__(self, *, wanted: int, slots: int, spared: int) -> None:
-        self.wanted, self.slots, self.spared = wanted, slots, spared
-        super().__init__(f"{wanted} ranks were to do without {spared} slots of hosts that fail repeatedly, which leaves {slots}; set "
-                         f"train.num_ranks to at most {slots}, or have more executors.")
+    def __init__(self, *, wanted: int, slots: int, slots_left_out: int) -> None:
+        self.wanted, self.slots, self.slots_left_out = wanted, slots, slots_left_out
+        super().__init__(f"{slots_left_out} slots are on hosts that fail repeatedly and are left out, "
+                         f"which leaves {slots} for {wanted} ranks; set train.num_ranks to at most {slots}, or add executors.")
 
 
 class NotEnoughSlots(RingError):

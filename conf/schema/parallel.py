@@ -54,7 +54,7 @@ class ParallelConfig(Section):
     """Keep each parameter's optimizer state on one replica of its stage only (ZeRO-1)."""
 
     @property
-    def staged(self) -> bool:
+    def pipelined(self) -> bool:
         """Whether this is more than plain data parallelism; not known of ``auto`` before a layout was chosen."""
         asked = (len(self.replicas) > 1, self.shards > 1, self.micro_batches is not None, self.chunks_per_stage > 1, bool(self.cut),
                  set(self.recompute) != {"never"}, self.shard_optimizer)

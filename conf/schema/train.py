@@ -90,7 +90,8 @@ class TrainConfig(Section):
     bucket_mb: Annotated[float, Field(gt=0)] = 25.0
     """Gradients travel in flat buckets of about this size, in megabytes."""
     checkpoint_steps: Positive = 200
-    """Most optimizer steps that a failure may make be done again; a checkpoint is written at each epoch's end too (docs/explanation/recovery.md)."""
+    """Most optimizer steps that a failure may cost. A checkpoint is also written at the end of each epoch
+    (docs/explanation/recovery.md)."""
     checkpoint_seconds: Seconds | None = None
     """Seconds after which a checkpoint is written in any case; null: only steps count."""
     keep_checkpoints: Positive = 3

@@ -16,7 +16,7 @@ from sparkring.spark_jobs.diagnosis.check import Check, Status, verdict
 from sparkring.spark_jobs.diagnosis.needs import MB, Needs
 from sparkring.spark_jobs.diagnosis.packages import describe_horovod, release
 from sparkring.spark_jobs.diagnosis.survey import Machine, TaskReport
-from sparkring.spark_jobs.spark.slots import brings_executors, require_on_demand, require_slots
+from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, require_on_demand, require_slots
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ FEWEST_PORTS = 1000
 def check_settings(spark: SparkSession, needs: Needs) -> Check:
     """Spark properties that keep a ring from starting, or from running well."""
     problems: Problems = []
-    on_demand = brings_executors(spark)
+    on_demand = has_dynamic_allocation(spark)
     if on_demand:
         try:
             require_on_demand(spark, num_ranks=needs.train.num_ranks)
@@ -53,7 +53,7 @@ def check_settings(spark: SparkSession, needs: Needs) -> Check:
 def check_slots(spark: SparkSession, needs: Needs) -> Check:
     """Whether Spark can run all ranks at once."""
     require_slots(spark, num_ranks=needs.train.num_ranks, within_s=needs.train.ring.start_timeout_s)
-    if brings_executors(spark):
+    if has_dynamic_allocation(spark):
         return Check("slots", "ok", f"not known before ranks wait for them; {needs.train.num_ranks} have to come within "
                                     f"train.ring.start_timeout_s, {needs.train.ring.start_timeout_s:g} s")
     return Check("slots", "ok", f"{needs.train.num_ranks} ranks fit at once on {setting(spark, 'spark.master') or 'the Spark server'}")

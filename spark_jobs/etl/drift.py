@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import PrepareConfig
-from sparkring.errors import ConfigError, Finding
+from sparkring.errors import ConfigError, ExpectationResult
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.stores.base import Store
@@ -39,7 +39,7 @@ class Parent:
     manifest: Manifest
 
 
-def check_drift(train: DataFrame, config: PrepareConfig, parent: Parent | None) -> list[Finding]:
+def check_drift(train: DataFrame, config: PrepareConfig, parent: Parent | None) -> list[ExpectationResult]:
     """Compare the train rows of a version in the making with its parent's.
 
     Args:
@@ -81,13 +81,13 @@ def stability_index(before: NDArray[np.int64], now: NDArray[np.int64]) -> float:
     return float(((q - p) * np.log(q / p)).sum())
 
 
-def _finding(column: str, expected: str, found: float | None, limit: float, parent: Parent | None) -> Finding:
+def _finding(column: str, expected: str, found: float | None, limit: float, parent: Parent | None) -> ExpectationResult:
     if parent is None:
-        return Finding(column, expected, "no earlier version", met=True)
+        return ExpectationResult(column, expected, "no earlier version", met=True)
     version = parent.manifest.version
     if found is None:
-        return Finding(column, expected, f"not in version {version}", met=True)
-    return Finding(column, expected, f"{found:.4g} against version {version}", met=found <= limit)
+        return ExpectationResult(column, expected, f"not in version {version}", met=True)
+    return ExpectationResult(column, expected, f"{found:.4g} against version {version}", met=found <= limit)
 
 
 def _mean_shifts(train: DataFrame, columns: Sequence[str], parent: Parent) -> dict[str, float]:

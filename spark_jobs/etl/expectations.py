@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column, DataFrame
 
 from sparkring.conf.schema import ColumnExpectations, ExpectationsConfig, PrepareConfig
-from sparkring.errors import ConfigError, EnvironmentProblem, ExpectationsNotMet, Finding, nearest
+from sparkring.errors import ConfigError, EnvironmentProblem, ExpectationResult, ExpectationsNotMet, nearest
 from sparkring.pipelines.data.dataset.manifest import Dataset
 from sparkring.spark_jobs.etl.columns.splits import SPLITS
 from sparkring.spark_jobs.etl.drift import Parent, check_drift
@@ -53,7 +53,7 @@ def expect(examples: DataFrame, config: PrepareConfig, *, split: Column, dataset
         raise ExpectationsNotMet(findings)
 
 
-def check_rows(rows: DataFrame, config: ExpectationsConfig) -> list[Finding]:
+def check_rows(rows: DataFrame, config: ExpectationsConfig) -> list[ExpectationResult]:
     """See whether ``rows`` are as expected.
 
     Args:
@@ -124,13 +124,13 @@ def _measure(rows: DataFrame, checks: Sequence[_Check]) -> list[Any]:
     return sorted(results, key=lambda result: result.expectation_config.meta["place"])
 
 
-def _finding(check: _Check, result: Any) -> Finding:
+def _finding(check: _Check, result: Any) -> ExpectationResult:
     if not result.result:
         failures = (info for info in (result.exception_info, *result.exception_info.values()) if isinstance(info, dict))
         said = next((info["exception_message"] for info in failures if info.get("exception_message")), "no reason given")
         raise ConfigError(f"{check.column or 'the table'} cannot be expected to have {check.expected}: {' '.join(said.split())[:200]}; "
                           "correct prepare.expectations.")
-    return Finding(check.column, check.expected, check.found(result.result), bool(result.success))
+    return ExpectationResult(check.column, check.expected, check.found(result.result), bool(result.success))
 
 
 def _null_share(result: dict[str, Any]) -> str:

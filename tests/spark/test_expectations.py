@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkring.errors import ConfigError, ExpectationsNotMet, Finding
+from sparkring.errors import ConfigError, ExpectationResult, ExpectationsNotMet
 from sparkring.pipelines.data.dataset.manifest import Dataset
 from sparkring.spark_jobs.prepare import prepare
 from tests.support.etl_tables import Trip, etl_config, trips
@@ -27,7 +27,7 @@ def _findings(spark: SparkSession, folder: Path, expectations: dict[str, Any],
     with pytest.raises(ExpectationsNotMet) as caught:
         prepare(etl_config(folder, rows, expectations=expectations), spark=spark)
     for finding in caught.value.findings:
-        assert isinstance(finding, Finding)
+        assert isinstance(finding, ExpectationResult)
         assert finding.found in str(caught.value)
     return {f"{finding.column}: {finding.expected}": (finding.found, finding.met) for finding in caught.value.findings}
 

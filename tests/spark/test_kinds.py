@@ -1,4 +1,4 @@
-"""Images and texts the whole way: prepared, trained on two ranks, judged and scored; figures against numpy and torch."""
+"""Images and texts the whole way: prepared, trained on two ranks, evaluated and scored; figures against numpy and torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Staged training on real ranks for tests, beside serial training of the same blocks: ``train_staged`` and ``train_serially``."""
+"""Staged training on real ranks for tests, beside serial training of the same blocks: ``train_pipelined`` and ``train_serially``."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class _Work:
         self._optimizer.step()
 
 
-def train_staged(context: RankContext, job: Job, cases: list[Case]) -> list[tuple[dict[str, Values], list[float], int]]:
+def train_pipelined(context: RankContext, job: Job, cases: list[Case]) -> list[tuple[dict[str, Values], list[float], int]]:
     """Train the same in stages on this rank, case after case; returns of each its chunks' state, the losses and its stage."""
     sets = {ranks for case in cases for ranks in case.mesh.process_sets(context.hosts, wraps=True)}
     results = []

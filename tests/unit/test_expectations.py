@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sparkring.conf.schema import ExpectationsConfig
-from sparkring.errors import ExpectationsNotMet, Finding
+from sparkring.errors import ExpectationResult, ExpectationsNotMet
 from sparkring.spark_jobs.etl.drift import stability_index
 from sparkring.spark_jobs.etl.expectations import asked
 
@@ -25,7 +25,8 @@ def test_the_stability_index_is_the_sum_over_bins(before: list[int], now: list[i
 
 
 def test_the_error_ends_in_a_table_of_all_findings() -> None:
-    error = ExpectationsNotMet([Finding("", "at least 9 rows", "8 rows", met=False), Finding("km", "values at least 0", "all", met=True)])
+    error = ExpectationsNotMet([ExpectationResult("", "at least 9 rows", "8 rows", met=False),
+                                ExpectationResult("km", "values at least 0", "all", met=True)])
     assert str(error).splitlines() == [
         "1 of 2 expectations are not met, so nothing was committed; mend the source or the query, or change prepare.expectations:",
         "    column   expected           found",

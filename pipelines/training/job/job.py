@@ -60,7 +60,7 @@ def layout_of(config: Config, manifest: Manifest) -> Layout | None:
     Raises:
         LayoutRefused, ConfigError: there is no such layout.
     """
-    if not config.train.parallel.staged:
+    if not config.train.parallel.pipelined:
         return None
     from sparkring.models.build import list_blocks  # brings torch, which is not needed otherwise
     from sparkring.pipelines.training.job.layout import Layout

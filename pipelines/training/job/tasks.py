@@ -1,6 +1,6 @@
 """What a model is trained to say: a 0 / 1 label, one of several classes, or each next token. Inputs, loss and layers' shapes.
 
-The formulas are in ``models/losses.py``; how a task is judged is in ``held_out.py``.
+The formulas are in ``models/losses.py``; how a task is evaluated is in ``evaluation/evaluate.py``.
 """
 
 from __future__ import annotations
