@@ -22,7 +22,7 @@ from benchmarks.recovery import FILES, job
 from benchmarks.report import print_result
 from sparkring.cli.console import console_progress
 from sparkring.conf.schema import Config, SparkConfig
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.spark_jobs.chaos import hardened

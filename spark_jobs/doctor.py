@@ -24,7 +24,7 @@ from sparkring.spark_jobs.diagnosis.cluster import (
     setting,
     survey_tasks,
 )
-from sparkring.spark_jobs.diagnosis.machine import check_disk, check_java, check_memory, check_python, check_shared_memory, witness
+from sparkring.spark_jobs.diagnosis.machine import check_disk, check_java, check_memory, check_python, check_shared_memory, probe_file
 from sparkring.spark_jobs.diagnosis.needs import Needs
 from sparkring.spark_jobs.diagnosis.packages import check_horovod, check_petastorm, check_torch
 from sparkring.spark_jobs.diagnosis.survey import TaskReport, this_machine
@@ -119,8 +119,8 @@ class _Examination:
         return Check("Spark", "ok", f"Spark {spark.version} at {setting(spark, 'spark.master') or 'a Spark Connect server'}")
 
     def _ask_executors(self, spark: SparkSession, *, at_once: bool) -> Check:
-        with witness(self._needs) as file:
-            self._reports = survey_tasks(spark, self._needs, witness=file, meet=at_once)
+        with probe_file(self._needs) as file:
+            self._reports = survey_tasks(spark, self._needs, probe_file=file, meet=at_once)
         return check_executors(self._reports, self._here)
 
 

@@ -59,16 +59,16 @@ class ExpectationResult(NamedTuple):
 
 
 class ExpectationsNotMet(SparkringError, ValueError):
-    """Rows that are not what ``prepare.expectations`` says; the message ends in a table of all ``findings``."""
+    """Rows that are not what ``prepare.expectations`` says; the message ends in a table of all ``results``."""
 
-    def __init__(self, findings: Sequence[ExpectationResult]) -> None:
-        self.findings = tuple(findings)
-        breaches = sum(not finding.met for finding in findings)
+    def __init__(self, results: Sequence[ExpectationResult]) -> None:
+        self.results = tuple(results)
+        breaches = sum(not result.met for result in results)
         rows = [("", "column", "expected", "found")]
-        rows += [("ok" if finding.met else "NO", finding.column or "(table)", finding.expected, finding.found) for finding in findings]
+        rows += [("ok" if result.met else "NO", result.column or "(table)", result.expected, result.found) for result in results]
         widths = [max(len(row[place]) for row in rows) for place in range(3)]
         table = "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]) for row in rows)
-        super().__init__(f"{breaches} of {len(findings)} expectations are not met, so nothing was committed; mend the source or the query, "
+        super().__init__(f"{breaches} of {len(results)} expectations are not met, so nothing was committed; mend the source or the query, "
                          f"or change prepare.expectations:\n{table}")
 
 

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from sparkring.conf.schema.section import Positive, Section
 
 Recompute = Literal["never", "always", "except_last"]
+"""Which micro-batches compute their forward pass again before the backward pass; ``except_last``: all but the last of each worker."""
 MOST_FIRST: tuple[Recompute, ...] = ("always", "except_last", "never")
 AUTO = "auto"
 MOST_MICRO_BATCHES = 1 << 14

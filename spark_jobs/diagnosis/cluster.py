@@ -59,13 +59,13 @@ def check_slots(spark: SparkSession, needs: Needs) -> Check:
     return Check("slots", "ok", f"{needs.train.num_ranks} ranks fit at once on {setting(spark, 'spark.master') or 'the Spark server'}")
 
 
-def survey_tasks(spark: SparkSession, needs: Needs, *, witness: str | None, meet: bool) -> list[TaskReport]:
+def survey_tasks(spark: SparkSession, needs: Needs, *, probe_file: str | None, meet: bool) -> list[TaskReport]:
     """Have as many tasks as there will be ranks look at their machines.
 
     Args:
         spark: The session.
         needs: Of the job.
-        witness: A file for the tasks to look for.
+        probe_file: A file for the tasks to look for.
         meet: Run them all at once, in a barrier stage, and let them try to reach each other.
     """
     from pyspark import cloudpickle
@@ -75,7 +75,8 @@ def survey_tasks(spark: SparkSession, needs: Needs, *, witness: str | None, meet
     num_tasks = needs.train.num_ranks
     cloudpickle.register_pickle_by_value(survey)  # it must answer where sparkring is not installed
     try:
-        frame = spark.range(0, num_tasks, 1, num_tasks).mapInArrow(partial(survey.survey_task, witness, meet), survey.SCHEMA, barrier=meet)
+        look = partial(survey.survey_task, probe_file, meet)
+        frame = spark.range(0, num_tasks, 1, num_tasks).mapInArrow(look, survey.SCHEMA, barrier=meet)
         rows = collect_when_started(frame, spark, tag=f"sparkring-doctor-{uuid4().hex}", num_tasks=num_tasks,
                                     within_s=needs.train.ring.start_timeout_s)
     except SparkringError as error:
@@ -96,7 +97,7 @@ def check_executors(reports: Sequence[TaskReport], here: Machine) -> Check:
         problems += _python_problems(machine, here)
         for name in survey.PACKAGES:
             problems += _package_problems(name, machine, here)
-    blind = sorted({report.machine.host for report in reports if report.sees_witness is False})
+    blind = sorted({report.machine.host for report in reports if report.sees_probe is False})
     if blind:
         problems.append(("fail", f"{', '.join(blind)} cannot see the workspace's folder of this machine",
                          "Put the workspace on storage that all machines have mounted at the same path."))

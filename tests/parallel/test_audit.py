@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sparkring.errors import DocumentDamaged, ReceiptError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.order.receipts import seal
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import Checkpoints

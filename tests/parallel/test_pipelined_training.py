@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sparkring.errors import ConfigError
 from sparkring.models.blocks import StageModule
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.events.writer import read_events

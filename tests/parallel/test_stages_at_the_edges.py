@@ -15,7 +15,7 @@ from sparkring.models.blocks import BlockList, StageModule
 from sparkring.models.image import image_blocks
 from sparkring.models.losses import cross_entropy_sum
 from sparkring.models.sequential import sequential_blocks
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.parallel.collectives import communicator as communicator_module
 from sparkring.pipelines.parallel.collectives.communicator import Communicator, await_handles

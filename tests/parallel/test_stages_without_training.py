@@ -11,7 +11,7 @@ import torch
 
 from sparkring.models.blocks import BlockRun
 from sparkring.models.decoding import Sampling, Texts, decode_locally
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.evaluate_rank import evaluate_rank
 from sparkring.pipelines.training.generate_rank import GenerateJob, decoding_config, generate_rank, token_ids

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints

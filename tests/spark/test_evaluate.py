@@ -20,7 +20,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from sparkring import __main__ as cli
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import ConfigError, DatasetError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs import evaluate as evaluate_module
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare

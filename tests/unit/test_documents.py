@@ -12,7 +12,7 @@ import pytest
 from sparkring import __main__ as cli
 from sparkring.conf.schema import Config
 from sparkring.errors import DocumentDamaged
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.documents import read_document
 from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.spark_jobs import evaluate

@@ -33,8 +33,9 @@ from sparkring.conf.schema import TabularModelConfig
 from sparkring.errors import DatasetError, SparkringError
 from sparkring.models.build import build_model
 from sparkring.pipelines.data.dataset.integrity import check_footers, verify_files
-from sparkring.pipelines.data.dataset.manifest import DataFile, Dataset
+from sparkring.pipelines.data.dataset.manifest import DataFile
 from sparkring.pipelines.data.dataset.unischema_pickle import read_unischema
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, CheckpointPart, Checkpoints, Position
