@@ -20,7 +20,7 @@ from tests.support.etl_tables import etl_config
 from tests.support.hadoop import Hdfs
 from tests.support.spark_cluster import standalone
 
-pytest_plugins = ["tests.support.places", "tests.support.etl_spark"]
+pytest_plugins = ["tests.support.places", "tests.support.spark_sessions"]
 
 pytestmark = pytest.mark.timeout(600)  # a cluster of its own, and a server that answers one request at a time
 

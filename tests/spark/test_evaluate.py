@@ -30,7 +30,7 @@ from tests.support.configs import write
 from tests.support.datasets import write_dataset
 from tests.support.etl_tables import etl_config, save_untrained
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from tests.support.datasets import write_dataset
 from tests.support.etl_tables import etl_config, save_untrained
 from tests.support.training import train_config
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # Petastorm's, of pyarrow
 
 
