@@ -22,12 +22,12 @@ from benchmarks.recovery import FILES, job
 from benchmarks.report import print_result
 from sparkring.cli.console import console_progress
 from sparkring.conf.schema import Config, SparkConfig
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.spark_jobs.chaos import hardened
 from sparkring.spark_jobs.fault_injection.faults import draw
-from sparkring.spark_jobs.fault_injection.injector import sabotaged_rank, strikes
+from sparkring.spark_jobs.fault_injection.injector import strikes, train_rank_under_faults
 from sparkring.spark_jobs.fault_injection.losses import Losses, losses
 from sparkring.spark_jobs.spark.progress import Progress
 from sparkring.spark_jobs.spark.session import spark_session
@@ -46,7 +46,7 @@ def under_kills(config: Config, kills: int, *, seed: int, spark: SparkSession, p
     """Train while so many kills come; what they cost."""
     config = config.model_copy(update={"train": hardened(config.train, num_faults=kills, deadline_s=30.0)})
     faults = [fault.model_dump() for fault in draw(kills, seed=seed, kinds=["kill"])]
-    train(config, spark=spark, progress=progress, work=partial(sabotaged_rank, faults=faults))
+    train(config, spark=spark, progress=progress, work=partial(train_rank_under_faults, faults=faults))
     rows = Dataset(config.dataset).manifest(config.dataset_version).splits["train"].rows
     audit(config.run)  # raises where a row came twice or not at all
     return losses(read_events(config.run), strikes(open_store(config.run)), rows_per_epoch=rows)

@@ -35,7 +35,7 @@ MEMORY_MB = 768.0
 
 
 def _sparkring(folder: Path, kind: str) -> Iterator[int]:
-    from sparkring.pipelines.data.dataset.manifest import Dataset
+    from sparkring.pipelines.data.dataset.versions import Dataset
     from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
     from sparkring.pipelines.data.loading.reader import SplitReader
 

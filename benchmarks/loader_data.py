@@ -11,8 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkring.pipelines.data.dataset.manifest import DataField, DataFile, Dataset, ImageSpec, Manifest, Split, TensorSpec
+from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.dataset.row_schema import DataField, ImageSpec, TensorSpec
+from sparkring.pipelines.data.dataset.versions import Dataset
 
 COLUMNS = tuple(f"c{number:02d}" for number in range(33))
 SIDE, LENGTH = 28, 512

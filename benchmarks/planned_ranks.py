@@ -197,7 +197,7 @@ class _StagedRank(_Rank):
         self._step, self.round_steps = -1, len(self._dealt)
 
     def step(self) -> float:
-        """As ``StagedTrainee`` does it."""
+        """As ``PipelinedStrategy`` does it."""
         self._step = (self._step + 1) % self.round_steps
         self.ring.begin()
         return self._executor.run(_Work(self))

@@ -26,11 +26,11 @@ from pyspark.sql import functions as sf
 from benchmarks.report import print_result
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import SparkConfig
-from sparkring.pipelines.data.dataset.manifest import DataField, TensorSpec
+from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.etl.encoding.petastorm_schema import unischema
-from sparkring.spark_jobs.etl.writing.file_layout import SplitLayout
-from sparkring.spark_jobs.etl.writing.write_dataset import lay_out_splits, read_back, write_split
+from sparkring.spark_jobs.etl.writing.file_layout import FileLayout
+from sparkring.spark_jobs.etl.writing.write_dataset import read_back, split_layouts, write_split
 from sparkring.spark_jobs.spark.session import spark_session
 
 ROWS, PETASTORM_ROWS, FILES, ROUNDS = 1_000_000, 50_000, 4, 3
@@ -43,7 +43,7 @@ def _plain(frame: DataFrame, folder: Path, *, shuffled: bool) -> None:
     (frame.repartition(FILES, sf.rand(1)) if shuffled else frame).write.parquet(f"file:{folder}")
 
 
-def _ours(frame: DataFrame, folder: Path, layout: SplitLayout, *, shuffled: bool) -> None:
+def _ours(frame: DataFrame, folder: Path, layout: FileLayout, *, shuffled: bool) -> None:
     store = open_store(str(folder))
     write_split(frame, store, "data/train", fields=FIELDS, layout=layout, seed=1 if shuffled else None)
     split = read_back(store, "data/train", FIELDS)
@@ -81,14 +81,14 @@ def _frame(spark: SparkSession) -> DataFrame:
     return frame
 
 
-def _layout(frame: DataFrame) -> tuple[SplitLayout, float]:
+def _layout(frame: DataFrame) -> tuple[FileLayout, float]:
     """Where rows go, and the seconds that this takes: prepare counts rows and sees that ids are unique."""
     config = parse_config({"name": "benchmark", "workspace": "unused", "prepare": {
         "sources": {"rows": {"path": "unused", "columns": {"row_id": "bigint"}}}, "query": "SELECT * FROM rows", "label": "label",
         "features": {"numeric": list(COLUMNS)}, "split": {"by": "random"}, "num_files": FILES}}, origin="benchmark").prepare
     tensors = (TensorSpec(name="numeric", dtype="float32", fields=COLUMNS),)
     began = time.perf_counter()
-    layouts = lay_out_splits(frame, config, tensors, split=sf.lit("train"))
+    layouts = split_layouts(frame, config, tensors, split=sf.lit("train"))
     return layouts["train"], time.perf_counter() - began
 
 

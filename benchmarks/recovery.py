@@ -38,7 +38,7 @@ from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.spark_jobs.chaos import ChaosResult, hardened, outcome
 from sparkring.spark_jobs.fault_injection.faults import draw
-from sparkring.spark_jobs.fault_injection.injector import FOLDER, sabotaged_rank
+from sparkring.spark_jobs.fault_injection.injector import FOLDER, train_rank_under_faults
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.spark.progress import Progress
 from sparkring.spark_jobs.spark.session import spark_session
@@ -108,7 +108,7 @@ def measure(folder: Path, kills: int, seed: int, spark: SparkSession, progress: 
     faults = [fault.model_dump() for fault in draw(kills, seed=seed, kinds=["kill"])]
     begin(struck.model_copy(update={"train": struck.train.model_copy(update={"num_ranks": WORLDS[0]})}), spark, progress)
     with slots_as_kills_go(struck.run):
-        trained = train(struck, spark=spark, progress=progress, work=partial(sabotaged_rank, faults=faults))
+        trained = train(struck, spark=spark, progress=progress, work=partial(train_rank_under_faults, faults=faults))
     return outcome(struck, calm, trained, expected, planned=kills)
 
 

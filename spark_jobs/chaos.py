@@ -22,11 +22,11 @@ from safetensors.numpy import load
 
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import ConfigError, ReceiptError, SparkringError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.events.writer import event_files, read_events
 from sparkring.spark_jobs.fault_injection.faults import ENDING, KINDS, Fault, draw
-from sparkring.spark_jobs.fault_injection.injector import sabotaged_rank, strikes
+from sparkring.spark_jobs.fault_injection.injector import strikes, train_rank_under_faults
 from sparkring.spark_jobs.fault_injection.losses import Losses, losses
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 from sparkring.spark_jobs.stored.audit import audit
@@ -107,7 +107,7 @@ def chaos(config: Config, *, num_faults: int = 20, seed: int = 1, kinds: Sequenc
     name = _free_name(config, f"seed-{seed}")
     struck = _elsewhere(config, name, hardened(config.train, num_faults=num_faults, deadline_s=deadline_s))
     progress.note(f"chaos: now under {num_faults} faults, {_counted(faults)}")
-    work = partial(sabotaged_rank, faults=[fault.model_dump() for fault in faults])
+    work = partial(train_rank_under_faults, faults=[fault.model_dump() for fault in faults])
     try:
         trained, failure = train(struck, spark=spark, progress=progress, work=work), ""
     except SparkringError as error:

@@ -24,12 +24,12 @@ from sparkring.spark_jobs.diagnosis.cluster import (
     setting,
     survey_tasks,
 )
-from sparkring.spark_jobs.diagnosis.machine import check_disk, check_java, check_memory, check_python, check_shared_memory, witness
+from sparkring.spark_jobs.diagnosis.machine import check_disk, check_java, check_memory, check_python, check_shared_memory, probe_file
 from sparkring.spark_jobs.diagnosis.needs import Needs
 from sparkring.spark_jobs.diagnosis.packages import check_horovod, check_petastorm, check_torch
 from sparkring.spark_jobs.diagnosis.survey import TaskReport, this_machine
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
-from sparkring.spark_jobs.spark.slots import brings_executors
+from sparkring.spark_jobs.spark.slots import has_dynamic_allocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,9 +88,9 @@ class _Examination:
             return
         self._add("Spark settings", lambda: check_settings(spark, needs))
         self._add("slots", lambda: check_slots(spark, needs))
-        at_once = not any(check.status == "fail" for check in self._checks[-2:]) and not brings_executors(spark)
+        at_once = not any(check.status == "fail" for check in self._checks[-2:]) and not has_dynamic_allocation(spark)
         self._add("executors", lambda: self._ask_executors(spark, at_once=at_once))
-        if brings_executors(spark):
+        if has_dynamic_allocation(spark):
             self._reports = []  # its tasks ran one after the other, where no ranks may ever be
         if self._reports:
             self._add("executor memory", lambda: check_executor_memory(self._reports, needs))
@@ -119,8 +119,8 @@ class _Examination:
         return Check("Spark", "ok", f"Spark {spark.version} at {setting(spark, 'spark.master') or 'a Spark Connect server'}")
 
     def _ask_executors(self, spark: SparkSession, *, at_once: bool) -> Check:
-        with witness(self._needs) as file:
-            self._reports = survey_tasks(spark, self._needs, witness=file, meet=at_once)
+        with probe_file(self._needs) as file:
+            self._reports = survey_tasks(spark, self._needs, probe_file=file, meet=at_once)
         return check_executors(self._reports, self._here)
 
 

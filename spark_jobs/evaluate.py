@@ -1,4 +1,4 @@
-"""Judge the trained network on the test split, beside baselines on the same rows.
+"""Evaluate the trained network on the test split, beside baselines on the same rows.
 
     binary       the base rate and logistic regression; AUC, calibration and more: metrics.py
     multiclass   the base rate; loss, accuracy, confusion: scoring/class_metrics.py
@@ -6,9 +6,9 @@
 
     sparkring evaluate local/flights
 
-A model that ``train.parallel``, or the planner in its place, cuts into stages or shards is judged by a ring of them, any other one by
+A model that ``train.parallel``, or the planner in its place, cuts into stages or shards is evaluated by a ring of them, any other one by
 Spark's tasks, each of which holds the model. Metrics are exact. For the binary task every test row's probability and label come to the
-driver (16 bytes a row). The result is ``<run>/evaluation.json``; the same model on the same data is not judged twice.
+driver (16 bytes a row). The result is ``<run>/evaluation.json``; the same model on the same data is not evaluated twice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sparkring.spark_jobs.auto_layout import as_planned
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.score import read_split, split_of, trained_on
 from sparkring.spark_jobs.scoring.baselines import logistic_regression
-from sparkring.spark_jobs.scoring.class_metrics import Judgement, class_base_rate, judge_classes, judge_tokens, token_base_rate
+from sparkring.spark_jobs.scoring.class_metrics import Metrics, class_base_rate, evaluate_classes, evaluate_tokens, token_base_rate
 from sparkring.spark_jobs.scoring.predict import PROBABILITY, predict
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
@@ -45,7 +45,7 @@ SPLIT = "test"
 
 
 def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT) -> dict[str, Any]:
-    """Judge the model of ``config.run``, or find that it was judged already.
+    """Evaluate the model of ``config.run``, or find that it was evaluated already.
 
     Args:
         config: Names the run.
@@ -65,9 +65,9 @@ def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Pro
     manifest = trained_on(card)
     identity = {"task": card.task, "split": SPLIT, "dataset_version": manifest.version, "content_id": card.content_id,
                 "weights_sha256": card.weights_sha256}
-    before = _judged(store)
+    before = _evaluated(store)
     if before is not None and identity.items() <= before.items():
-        progress.note(f"evaluate: this model was judged on these rows already; reusing {store.url}/{DOCUMENT}")
+        progress.note(f"evaluate: this model was evaluated on these rows already; reusing {store.url}/{DOCUMENT}")
         return before
     if card.task == "binary":
         _require_both_labels(manifest, card)
@@ -77,9 +77,9 @@ def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Pro
         bar.update(0, text="network")
         laid = as_planned(config, store)
         if laid.train.parallel.cuts_the_model:
-            network = _judge_by_stages(laid, card, manifest, session)
+            network = _evaluate_by_stages(laid, card, manifest, session)
         else:
-            network = _judge_by_tasks(config, test, manifest)
+            network = _evaluate_by_tasks(config, test, manifest)
         bar.update(1, text="baselines")
         models = {"network": network, **_baselines(network, train, test, manifest)}
     document = identity | models
@@ -87,20 +87,20 @@ def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Pro
     return document
 
 
-def _judge_by_tasks(config: Config, test: DataFrame, manifest: Manifest) -> Judgement:
-    """The network's judgement, predicted by Spark's tasks."""
+def _evaluate_by_tasks(config: Config, test: DataFrame, manifest: Manifest) -> Metrics:
+    """The network's evaluation, predicted by Spark's tasks."""
     keep = [] if manifest.task == "next_token" else [manifest.label]
     predicted = predict(test, config.run, keep=keep, batch_rows=config.score.batch_rows)
     if manifest.task == "multiclass":
-        return judge_classes(predicted, label=manifest.label, classes=manifest.preprocessing.classes)
+        return evaluate_classes(predicted, label=manifest.label, classes=manifest.preprocessing.classes)
     if manifest.task == "next_token":
         assert manifest.preprocessing.tokens is not None
-        return judge_tokens(predicted, tokens=manifest.preprocessing.tokens, split=SPLIT)
+        return evaluate_tokens(predicted, tokens=manifest.preprocessing.tokens, split=SPLIT)
     return binary_metrics(*_collect(predicted, manifest.label)).model_dump(mode="json")
 
 
-def _judge_by_stages(config: Config, card: ModelCard, manifest: Manifest, session: SparkSession) -> Judgement:
-    """The network's judgement, predicted by a ring of its stages in the precision that it is kept in."""
+def _evaluate_by_stages(config: Config, card: ModelCard, manifest: Manifest, session: SparkSession) -> Metrics:
+    """The network's evaluation, predicted by a ring of its stages in the precision that it is kept in."""
     from sparkring.models.build import without_dropout
     from sparkring.pipelines.training.evaluate_rank import evaluate_rank  # brings torch and horovod
     from sparkring.spark_jobs.ring import run_ring
@@ -108,12 +108,12 @@ def _judge_by_stages(config: Config, card: ModelCard, manifest: Manifest, sessio
     train = config.train.model_copy(update={"precision": "float32"} if config.train.precision == "bf16" else {})
     job = TrainJob(config=config.model_copy(update={"model": without_dropout(card.model), "train": train}), dataset_url=card.dataset_url,
                    dataset_version=manifest.version, run_url=config.run, generation=0, lanes=default_lanes(train.num_micro_batches))
-    judged: Judgement = run_ring(evaluate_rank, job.model_dump(mode="json"), SPLIT, num_ranks=train.num_ranks, spark=session,
+    evaluated: Metrics = run_ring(evaluate_rank, job.model_dump(mode="json"), SPLIT, num_ranks=train.num_ranks, spark=session,
                                  config=train.ring)[0]
-    return judged
+    return evaluated
 
 
-def _baselines(network: Judgement, train: DataFrame, test: DataFrame, manifest: Manifest) -> dict[str, Judgement]:
+def _baselines(network: Metrics, train: DataFrame, test: DataFrame, manifest: Manifest) -> dict[str, Metrics]:
     """The base rate, and a logistic regression where rows are a table's with two labels."""
     if manifest.task == "multiclass":
         return {"base_rate": class_base_rate(train, network, label=manifest.label)}
@@ -143,7 +143,7 @@ def _require_both_labels(manifest: Manifest, card: ModelCard) -> None:
                                f"{min(split.positives, 1)}, so no model can be told from another; change prepare.split and prepare again.")
 
 
-def _judged(store: Store) -> dict[str, Any] | None:
+def _evaluated(store: Store) -> dict[str, Any] | None:
     try:
         return read_document(store, DOCUMENT, keys=("weights_sha256", "network", "base_rate"),
                              remedy="delete it and run `sparkring evaluate` again")

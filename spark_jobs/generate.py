@@ -18,13 +18,13 @@ from sparkring.pipelines.data.order.row_order import default_lanes
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card, load_weights, model_from_bytes
 from sparkring.spark_jobs.auto_layout import as_planned
-from sparkring.spark_jobs.etl.encoding.tokens import NUM_BYTES, Encoding
+from sparkring.spark_jobs.etl.encoding.tokens import NUM_BYTES, TokenEncoding
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sparkring.models.generation import Sampling
+    from sparkring.models.decoding import Sampling
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def generate(config: Config, prompts: Sequence[str], *, max_tokens: int = 200, t
         ConfigError: the run has no trained model, the model is not for texts, its tokenizer is not the config's, or a figure is out of
             range.
     """
-    from sparkring.models.generation import Sampling
+    from sparkring.models.decoding import Sampling
 
     if max_tokens < 1 or temperature < 0:
         raise ConfigError(f"max_tokens={max_tokens}, temperature={temperature:g}: give at least one token and no temperature below 0.")
@@ -67,7 +67,7 @@ def generate(config: Config, prompts: Sequence[str], *, max_tokens: int = 200, t
     if tokens is None or card.model.kind != "text":
         raise ConfigError(f"the model of {config.run} is of kind {card.model.kind}, which goes on with no texts; name a run of a model of "
                           "kind text.")
-    encoding = _encoding(config, tokens)
+    encoding = _token_encoding(config, tokens)
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=seed)
     begun = [ids.tolist() for ids in encoding.encode([prompt.encode() for prompt in prompts])]
     with progress.stage("generate") as bar:
@@ -82,22 +82,22 @@ def generate(config: Config, prompts: Sequence[str], *, max_tokens: int = 200, t
 
 
 def _alone(config: Config, card: ModelCard, prompts: list[list[int]], sampling: Sampling) -> list[list[int]]:
-    from sparkring.models.generation import Texts, write_alone
+    from sparkring.models.decoding import Texts, decode_locally
     from sparkring.pipelines.training.generate_rank import token_ids
 
     assert card.preprocessing.tokens is not None
     model = model_from_bytes(card, load_weights(config.run, card))
-    return write_alone(Texts(prompts, token_ids(card.preprocessing.tokens), sampling), model)
+    return decode_locally(Texts(prompts, token_ids(card.preprocessing.tokens), sampling), model)
 
 
 def _by_stages(config: Config, card: ModelCard, prompts: list[list[int]], sampling: Sampling,
                spark: SparkSession | None) -> list[list[int]]:
-    from sparkring.pipelines.training.generate_rank import GenerateJob, generate_rank, generating
+    from sparkring.pipelines.training.generate_rank import GenerateJob, decoding_config, generate_rank
     from sparkring.pipelines.training.job.job import TrainJob
     from sparkring.spark_jobs.ring import run_ring
     from sparkring.spark_jobs.spark.session import spark_session
 
-    laid = generating(config, card.model)
+    laid = decoding_config(config, card.model)
     job = GenerateJob(
         train=TrainJob(config=laid, dataset_url=card.dataset_url, dataset_version=card.dataset_version, run_url=config.run, generation=0,
                        lanes=default_lanes(1)),
@@ -108,19 +108,19 @@ def _by_stages(config: Config, card: ModelCard, prompts: list[list[int]], sampli
     return added
 
 
-def _encoding(config: Config, tokens: TokensFeature) -> Encoding:
+def _token_encoding(config: Config, tokens: TokensFeature) -> TokenEncoding:
     """How the model's texts became tokens."""
     if tokens.tokenizer_sha256 is None:
-        return Encoding()
+        return TokenEncoding()
     named = config.prepare.features.tokens
-    encoding = Encoding.load(named) if named else Encoding()
+    encoding = TokenEncoding.load(named) if named else TokenEncoding()
     if encoding.sha256 != tokens.tokenizer_sha256:
         raise ConfigError(f"the model of {config.run} was trained on tokens of the tokenizer {tokens.tokenizer_sha256[:16]}, the one that "
                           f"prepare.features.tokens.tokenizer names is {(encoding.sha256 or 'none')[:16]}; name the file that it was.")
     return encoding
 
 
-def _decoded(ids: list[int], encoding: Encoding) -> str:
+def _decoded(ids: list[int], encoding: TokenEncoding) -> str:
     if encoding.tokenizer is None:
         assert max(ids, default=0) < NUM_BYTES
         return bytes(ids).decode("utf-8", errors="replace")

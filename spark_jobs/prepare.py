@@ -24,21 +24,22 @@ from pyspark.sql import SparkSession
 from sparkring.conf.schema import Config, PrepareConfig
 from sparkring.errors import SourceError
 from sparkring.pipelines.data.dataset.commit import commit_version
-from sparkring.pipelines.data.dataset.manifest import DataFile, Dataset, Manifest, Split, content_id
+from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, content_id
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.etl.append import appendable, joined_splits, known_rows
 from sparkring.spark_jobs.etl.columns.splits import SPLITS
 from sparkring.spark_jobs.etl.encoding.describe import TOKENS, describe
 from sparkring.spark_jobs.etl.encoding.encode import encode
-from sparkring.spark_jobs.etl.encoding.tokens import Encoding
+from sparkring.spark_jobs.etl.encoding.tokens import TokenEncoding
 from sparkring.spark_jobs.etl.examples import tables
-from sparkring.spark_jobs.etl.expectations import expect
+from sparkring.spark_jobs.etl.expectations import check_expectations
 from sparkring.spark_jobs.etl.fitted import Fitted, fitted_examples, new_examples, new_texts
 from sparkring.spark_jobs.etl.sources.tables import Source, identify, locate, read_table
 from sparkring.spark_jobs.etl.writing.document_list import kept_encoding, without_known, write_documents
-from sparkring.spark_jobs.etl.writing.write_dataset import lay_out_splits, read_back, write_split
+from sparkring.spark_jobs.etl.writing.write_dataset import read_back, split_layouts, write_split
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
 from sparkring.version import __version__
@@ -95,9 +96,9 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
     reused = manifest is not None
     if manifest is None:
         dataset.store.check_commits()
-        job = _Job(config, dataset, sources, facts, recipe_id, parent, latest)
+        job = _PrepareJob(config, dataset, sources, facts, recipe_id, parent, latest)
         with progress.stage("prepare", total=len(sources) + 2 + len(SPLITS)) as bar:
-            manifest = job.run(session(), _Steps(bar))
+            manifest = job.run(session(), _Phases(bar))
         if parent is not None and manifest is parent:
             reused = True
             progress.note(f"prepare: version {parent.version} holds all rows of this source; nothing to append")
@@ -116,7 +117,7 @@ class _Written:
     """Lists of the documents that rows were cut from."""
 
 
-class _Steps:
+class _Phases:
     """Moves a bar step by step, naming what is being done."""
 
     def __init__(self, bar: Bar) -> None:
@@ -130,7 +131,7 @@ class _Steps:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _PrepareJob:
     """One making of a version, from checked sources to the commit."""
 
     config: Config
@@ -143,41 +144,41 @@ class _Job:
     latest: int | None
     """The latest version when the job began."""
 
-    def run(self, spark: SparkSession, steps: _Steps) -> Manifest:
+    def run(self, spark: SparkSession, phases: _Phases) -> Manifest:
         """Do everything and commit."""
         with result_settings(spark):
             frames = {}
             for source in self.sources:
-                steps.begin(f"reading {source.name}")
+                phases.begin(f"reading {source.name}")
                 frames[source.name], rows = read_table(spark, source, cache=self._cache)
                 self.facts[source.name]["rows"] = rows
-            with tables(spark, frames), self._examples(spark, steps) as fitted:
+            with tables(spark, frames), self._examples(spark, phases) as fitted:
                 if self.parent and fitted.examples.isEmpty():
                     return self.parent
-                expect(fitted.examples, self.config.prepare, split=fitted.split, dataset=self.dataset)
-                return commit_version(self.dataset, lambda folder: self._write(fitted, folder, steps),
+                check_expectations(fitted.examples, self.config.prepare, split=fitted.split, dataset=self.dataset)
+                return commit_version(self.dataset, lambda folder: self._write(fitted, folder, phases),
                                       lambda data_id, written: self._manifest(fitted.preprocessing, written, data_id))
 
-    def _examples(self, spark: SparkSession, steps: _Steps) -> AbstractContextManager[Fitted]:
+    def _examples(self, spark: SparkSession, phases: _Phases) -> AbstractContextManager[Fitted]:
         config, parent, dataset = self.config.prepare, self.parent, self.dataset
         if parent is None:
-            return fitted_examples(spark, config, steps.begin)
+            return fitted_examples(spark, config, phases.begin)
         tokens = config.features.tokens
         if tokens:
             return new_texts(spark, config, parent.preprocessing, kept_encoding(dataset, parent),
-                             lambda documents: without_known(documents, dataset, parent, column=tokens.document), steps.begin)
-        return new_examples(spark, config, parent.preprocessing, known_rows(spark, dataset, parent), steps.begin)
+                             lambda documents: without_known(documents, dataset, parent, column=tokens.document), phases.begin)
+        return new_examples(spark, config, parent.preprocessing, known_rows(spark, dataset, parent), phases.begin)
 
-    def _write(self, fitted: Fitted, folder: str, steps: _Steps) -> _Written:
+    def _write(self, fitted: Fitted, folder: str, phases: _Phases) -> _Written:
         """Write all splits that have rows, and what lies beside them, into ``folder`` of the store, which nobody knows of yet."""
         config = self.config.prepare
         fields, tensors = describe(config, fitted.preprocessing)
-        layouts = lay_out_splits(fitted.examples, config, tensors, split=fitted.split)
+        layouts = split_layouts(fitted.examples, config, tensors, split=fitted.split)
         store, splits = self.dataset.store, {}
         for name, content in fitted.files.items():
             store.put(f"{folder}/{name}", content)
         for name in (name for name in SPLITS if name in layouts):
-            steps.begin(f"writing {name}")
+            phases.begin(f"writing {name}")
             rows = encode(fitted.examples.where(fitted.split == name), fitted.preprocessing)
             write_split(rows, store, f"{folder}/{name}", fields=fields, layout=layouts[name],
                         seed=config.seed if config.shuffle else None)
@@ -219,7 +220,7 @@ def _recipe_id(config: PrepareConfig, facts: dict[str, dict[str, Any]], parent: 
         document["appended_to"] = parent.content_id
     if config.features.tokens is not None:
         kept = parent.preprocessing.tokens if parent else None
-        document["tokenizer_sha256"] = kept.tokenizer_sha256 if kept else Encoding.load(config.features.tokens).sha256
+        document["tokenizer_sha256"] = kept.tokenizer_sha256 if kept else TokenEncoding.load(config.features.tokens).sha256
         document["documents"] = "listed"  # versions of earlier releases hold no list, and nothing can be appended to them
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 

@@ -83,7 +83,7 @@ class Submission:
         SIGTERM goes on to the driver, if that runs here: it saves, and ends with a code that says so. A driver in the cluster stays.
         """
         process = subprocess.Popen(self.command)
-        with _sigterm_goes_on(process, str(self.folder / MAIN_NAME)):
+        with _forward_sigterm(process, str(self.folder / MAIN_NAME)):
             code = process.wait()
         return 128 - code if code < 0 else code
 
@@ -152,15 +152,15 @@ def spark_submit() -> str:
 
 
 @contextmanager
-def _sigterm_goes_on(process: subprocess.Popen[bytes], program: str) -> Iterator[None]:
+def _forward_sigterm(process: subprocess.Popen[bytes], program: str) -> Iterator[None]:
     """While the block runs, hand SIGTERM on to the Python driver below ``process``, or, where there is none, to that itself."""
-    def hand_on(*_: object) -> None:
+    def forward(*_: object) -> None:
         with suppress(psutil.Error):  # it has ended meanwhile
             spark_submit_jvm = psutil.Process(process.pid)
             drivers = [child for child in spark_submit_jvm.children() if _runs(child, program)]
             (drivers or [spark_submit_jvm])[0].terminate()
 
-    before = signal.signal(signal.SIGTERM, hand_on)
+    before = signal.signal(signal.SIGTERM, forward)
     try:
         yield
     finally:

@@ -49,7 +49,7 @@ class SourceError(SparkringError, ValueError):
     """Source data that is missing or is not what the config says it is."""
 
 
-class Finding(NamedTuple):
+class ExpectationResult(NamedTuple):
     """An expectation of a column, or of the table where ``column`` is empty, and what was found."""
 
     column: str
@@ -59,16 +59,16 @@ class Finding(NamedTuple):
 
 
 class ExpectationsNotMet(SparkringError, ValueError):
-    """Rows that are not what ``prepare.expectations`` says; the message ends in a table of all ``findings``."""
+    """Rows that are not what ``prepare.expectations`` says; the message ends in a table of all ``results``."""
 
-    def __init__(self, findings: Sequence[Finding]) -> None:
-        self.findings = tuple(findings)
-        breaches = sum(not finding.met for finding in findings)
+    def __init__(self, results: Sequence[ExpectationResult]) -> None:
+        self.results = tuple(results)
+        breaches = sum(not result.met for result in results)
         rows = [("", "column", "expected", "found")]
-        rows += [("ok" if finding.met else "NO", finding.column or "(table)", finding.expected, finding.found) for finding in findings]
+        rows += [("ok" if result.met else "NO", result.column or "(table)", result.expected, result.found) for result in results]
         widths = [max(len(row[place]) for row in rows) for place in range(3)]
         table = "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]) for row in rows)
-        super().__init__(f"{breaches} of {len(findings)} expectations are not met, so nothing was committed; mend the source or the query, "
+        super().__init__(f"{breaches} of {len(results)} expectations are not met, so nothing was committed; mend the source or the query, "
                          f"or change prepare.expectations:\n{table}")
 
 
@@ -163,12 +163,12 @@ class SparkEnded(EnvironmentProblem):
 
 
 class HostsLeftOut(RingError):
-    """Without the hosts that a ring is to do without, there are fewer slots than ranks: ``slots`` elsewhere, ``spared`` on those hosts."""
+    """Too few slots remain once failing hosts are left out: ``slots`` remain, ``slots_left_out`` are on those hosts."""
 
-    def __init__(self, *, wanted: int, slots: int, spared: int) -> None:
-        self.wanted, self.slots, self.spared = wanted, slots, spared
-        super().__init__(f"{wanted} ranks were to do without {spared} slots of hosts that fail repeatedly, which leaves {slots}; set "
-                         f"train.num_ranks to at most {slots}, or have more executors.")
+    def __init__(self, *, wanted: int, slots: int, slots_left_out: int) -> None:
+        self.wanted, self.slots, self.slots_left_out = wanted, slots, slots_left_out
+        super().__init__(f"{slots_left_out} slots are on hosts that fail repeatedly and are left out, "
+                         f"which leaves {slots} for {wanted} ranks; set train.num_ranks to at most {slots}, or add executors.")
 
 
 class NotEnoughSlots(RingError):

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from sparkring.conf.schema.section import Positive, Section
 
 Recompute = Literal["never", "always", "except_last"]
+"""Which micro-batches compute their forward pass again before the backward pass; ``except_last``: all but the last of each worker."""
 MOST_FIRST: tuple[Recompute, ...] = ("always", "except_last", "never")
 AUTO = "auto"
 MOST_MICRO_BATCHES = 1 << 14
@@ -54,7 +55,7 @@ class ParallelConfig(Section):
     """Keep each parameter's optimizer state on one replica of its stage only (ZeRO-1)."""
 
     @property
-    def staged(self) -> bool:
+    def pipelined(self) -> bool:
         """Whether this is more than plain data parallelism; not known of ``auto`` before a layout was chosen."""
         asked = (len(self.replicas) > 1, self.shards > 1, self.micro_batches is not None, self.chunks_per_stage > 1, bool(self.cut),
                  set(self.recompute) != {"never"}, self.shard_optimizer)

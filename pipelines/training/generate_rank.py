@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sparkring.conf.schema import Config, ModelConfig, TrainConfig
 from sparkring.models.build import list_blocks, without_dropout
-from sparkring.models.generation import Sampling, Texts, TokenIds, write
+from sparkring.models.decoding import Sampling, Texts, TokenIds, decode
 from sparkring.models.text import TOKENS
 from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
@@ -47,7 +47,7 @@ class GenerateJob(BaseModel):
     seed: int
 
 
-def generating(config: Config, model: ModelConfig) -> Config:
+def decoding_config(config: Config, model: ModelConfig) -> Config:
     """The config for writing: one replica of each stage and one micro-batch, since a token depends on the one before.
 
     Args:
@@ -93,7 +93,7 @@ def generate_rank(context: RankContext, document: dict[str, Any]) -> list[list[i
         sampling = Sampling(max_tokens=job.max_tokens, temperature=job.temperature, seed=job.seed)
         with evaluating(stages.chunks.values()):
             passed = _Passed(stages, rank=context.rank)
-            added = write(Texts(job.prompts, token_ids(tokens), sampling), decode=passed.decode, share=passed.share)
+            added = decode(Texts(job.prompts, token_ids(tokens), sampling), forward=passed.forward, share=passed.share)
         stages.close()
     return added
 
@@ -113,7 +113,7 @@ class _Passed:
         self._inward = [edge for edge in edges if edge.target == rank]
         self._outward = [edge for edge in edges if edge.source == rank]
 
-    def decode(self, window_BT: Tensor) -> Tensor | None:
+    def forward(self, window_BT: Tensor) -> Tensor | None:
         """The logits, where this rank has the last stage."""
         passes = self._stages.executor.predict(lambda _: {TOKENS: window_BT.to(self._device)})
         logits = [self._stages.shards.whole_outputs(only(outputs)) for _, outputs in passes]

@@ -9,7 +9,9 @@ from pathlib import Path
 import torch
 
 from sparkring.conf.schema import Config
-from sparkring.pipelines.data.dataset.manifest import ROW_ID, Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.row_schema import ROW_ID
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.disk_cache import DiskCache
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader

@@ -19,7 +19,7 @@ from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, C
 from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter, Saved
 from sparkring.pipelines.training.events.writer import EventWriter
 from sparkring.pipelines.training.strategies.signals import Signals, SignalSource
-from sparkring.pipelines.training.strategies.strategy import Trainee
+from sparkring.pipelines.training.strategies.strategy import Strategy
 
 LAST_TRIES = 3
 RETRY_S = 1.0
@@ -31,10 +31,10 @@ PATIENCE_S = 2.0
 class Saver:
     """One rank's checkpoints."""
 
-    def __init__(self, run_url: str, train: TrainConfig, trainee: Trainee, communicator: Communicator, events: EventWriter,
+    def __init__(self, run_url: str, train: TrainConfig, strategy: Strategy, communicator: Communicator, events: EventWriter,
                  signals: SignalSource) -> None:
         """Save nothing yet."""
-        self._run_url, self._every, self._trainee, self._communicator = run_url, train.checkpoint_steps, trainee, communicator
+        self._run_url, self._every, self._strategy, self._communicator = run_url, train.checkpoint_steps, strategy, communicator
         self._events, self._signals = events, signals
         self._decides = communicator.context.rank == 0
         self._pace, self._done, self._waited_s = Pace(self._every), 0, 0.0
@@ -77,7 +77,7 @@ class Saver:
         """
         since, self._done = time.perf_counter(), document.position.steps_done
         self.wait()
-        self._writer.begin(self._trainee.part(), document.model_copy(update={"generation": self._events.generation}), since=since)
+        self._writer.begin(self._strategy.part(), document.model_copy(update={"generation": self._events.generation}), since=since)
         self._hear()
         self._pace.begun(self._done)
         self._signals.saved()

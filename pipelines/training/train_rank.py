@@ -27,17 +27,18 @@ import torch
 from sparkring.conf.schema import Config
 from sparkring.errors import DatasetError, NotFinite, SparkringError
 from sparkring.models.build import list_blocks
-from sparkring.pipelines.data.dataset.manifest import ROW_ID, Dataset
+from sparkring.pipelines.data.dataset.row_schema import ROW_ID
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.data.order.receipts import ReceiptMaker, combined
 from sparkring.pipelines.data.order.rowhash import add, from_hex, rows_digest, to_hex
-from sparkring.pipelines.data.stores.retry import patiently
+from sparkring.pipelines.data.stores.retry import retry
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.keepalive import do_together
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import Checkpoint, CheckpointDocument, Checkpoints, Position
-from sparkring.pipelines.training.evaluation.held_out import judge
-from sparkring.pipelines.training.evaluation.interruptible import Heeding, Interrupted
+from sparkring.pipelines.training.evaluation.evaluate import evaluate
+from sparkring.pipelines.training.evaluation.interruptible import Interrupted, Interruptible
 from sparkring.pipelines.training.events.plan_watch import PlanWatch
 from sparkring.pipelines.training.events.slow_ranks import PACKED, SlowRanks, StepSeconds, pack, unpack
 from sparkring.pipelines.training.events.writer import EventWriter
@@ -50,11 +51,11 @@ from sparkring.pipelines.training.rollbacks import Rollbacks
 from sparkring.pipelines.training.rows import RankRows
 from sparkring.pipelines.training.saver import Saver
 from sparkring.pipelines.training.start_check import require_committed_files
-from sparkring.pipelines.training.strategies.pipelined import StagedTrainee
+from sparkring.pipelines.training.strategies.pipelined import PipelinedStrategy
 from sparkring.pipelines.training.strategies.signals import Signals, SignalSource
 from sparkring.pipelines.training.strategies.state import weights_of
 from sparkring.pipelines.training.strategies.step import StepCost, StepResult
-from sparkring.pipelines.training.strategies.strategy import Trainee, WholeTrainee
+from sparkring.pipelines.training.strategies.strategy import DataParallelStrategy, Strategy
 from sparkring.version import __version__
 
 LEFT_OUT = StepResult(loss=math.nan, signals=Signals(), updated=False, cost=StepCost(compute_s=0.0, comm_s=0.0))
@@ -95,15 +96,15 @@ class _RankTrainer:
         self._loaders = {split: rows.loader(split) for split in ("train", "validation")}
         require_committed_files(communicator, rows.dataset, self._manifest, splits=tuple(self._loaders))
         inputs = rows.inputs()
-        self._trainee: Trainee
+        self._strategy: Strategy
         if layout is None:
-            self._trainee = WholeTrainee(self._config, self._manifest, inputs, communicator)
+            self._strategy = DataParallelStrategy(self._config, self._manifest, inputs, communicator)
         else:
             blocks = list_blocks(self._config.model, shapes_of(self._manifest.task, self._manifest.preprocessing))
-            self._trainee = StagedTrainee(self._config, self._manifest, blocks, layout, inputs, communicator)
+            self._strategy = PipelinedStrategy(self._config, self._manifest, blocks, layout, inputs, communicator)
         self._steps = self._loaders["train"].steps()
         """Steps of an epoch."""
-        self._saver = Saver(job.run_url, self._config.train, self._trainee, communicator, events, signals)
+        self._saver = Saver(job.run_url, self._config.train, self._strategy, communicator, events, signals)
         self._rollbacks = Rollbacks(self._config.train.recovery.rollbacks)
         self._spoiled = ""
         """Where a step was not finite, if the run is to go back for that."""
@@ -123,10 +124,10 @@ class _RankTrainer:
         began = time.perf_counter()
         position = start = self._start()
         self._write_start(position)
-        while not self._stopping and (position.to_judge or position.epoch < self._config.train.epochs):
-            position = self._judged(position) if position.to_judge else self._epoch(position)  # one that it went back to, too
+        while not self._stopping and (position.to_evaluate or position.epoch < self._config.train.epochs):
+            position = self._judged(position) if position.to_evaluate else self._epoch(position)  # one that it went back to, too
         self._saver.finish()
-        self._trainee.close()
+        self._strategy.close()
         finish = partial(self._finish, position, resumed_at=start.steps_done) if self._context.rank == 0 else None
         summary = do_together(self._communicator, finish, name="finish")
         self._events.write("end", seconds=round(time.perf_counter() - began, 3))
@@ -137,9 +138,9 @@ class _RankTrainer:
     def _start(self) -> Position:
         """Have all ranks go on from the last checkpoint, or begin alike."""
         position, found = self._restore()
-        if not found and isinstance(self._trainee, WholeTrainee):  # rank 0's, for good measure
-            self._trainee.unpack([self._communicator.broadcast_bytes(self._trainee.whole(), name="start.fresh")])
-        self._trainee.require_equal()
+        if not found and isinstance(self._strategy, DataParallelStrategy):  # rank 0's, for good measure
+            self._strategy.unpack([self._communicator.broadcast_bytes(self._strategy.whole(), name="start.fresh")])
+        self._strategy.require_equal()
         self._saver.go_on(position.steps_done)
         if not found and self._config.train.on_nonfinite == "rollback":
             self._save(position)  # there has to be one to go back to
@@ -147,14 +148,14 @@ class _RankTrainer:
 
     def _restore(self) -> tuple[Position, bool]:
         """Give every rank what it holds of the last checkpoint, and the position; whether there is one."""
-        find = partial(patiently, self._checkpoints.latest) if self._context.rank == 0 else None
+        find = partial(retry, self._checkpoints.latest) if self._context.rank == 0 else None
         latest = do_together(self._communicator, find, name="start.latest")
         position, state = self._whole(*latest) if latest else (Position(), ())
         told = self._communicator.broadcast_bytes(json.dumps([position.model_dump(), len(state)]).encode(), name="start.position")
         values, parts = json.loads(told)
         if parts:
             states = _parts(state)
-            self._trainee.unpack(self._communicator.broadcast_bytes(next(states, b""), name=f"start.state.{number}")
+            self._strategy.unpack(self._communicator.broadcast_bytes(next(states, b""), name=f"start.state.{number}")
                                  for number in range(parts))
         return Position.model_validate(values), parts > 0
 
@@ -169,7 +170,7 @@ class _RankTrainer:
             "start", size=self._context.size, host=socket.gethostname(), pid=os.getpid(), device=self._context.device,
             lanes=self._job.lanes, seed=self._config.train.seed, batch_rows=self._config.train.batch_rows,
             dataset_url=self._job.dataset_url, dataset_version=self._job.dataset_version, content_id=self._manifest.content_id,
-            manifest_sha256=Dataset(self._job.dataset_url).manifest_sha256(self._job.dataset_version), reduction=self._trainee.description,
+            manifest_sha256=Dataset(self._job.dataset_url).manifest_sha256(self._job.dataset_version), reduction=self._strategy.description,
             readers=self._witnesses, shards=self._layout.mesh.shards if self._layout else 1,
             steps_per_epoch=self._steps, epochs=self._config.train.epochs, epoch=position.epoch, step=position.step,
             resumed=position.receipts)
@@ -201,7 +202,7 @@ class _RankTrainer:
         self._require_exact(position)
         self._plan.epoch_ends()
         return self._judged(position.model_copy(update={
-            "epoch": position.epoch + 1, "step": 0, "seconds": earlier + time.perf_counter() - began, "to_judge": True}))
+            "epoch": position.epoch + 1, "step": 0, "seconds": earlier + time.perf_counter() - began, "to_evaluate": True}))
 
     def _judged(self, position: Position) -> Position:
         """Judge the epoch before ``position``, checkpoint; returns where to go on.
@@ -209,9 +210,9 @@ class _RankTrainer:
         Where ranks are asked to stop meanwhile, that is where they stand: who goes on judges first.
         """
         began = time.perf_counter()
-        heeding = Heeding(self._loaders["validation"], self._communicator, lambda: self._signals.now().stop > 0)
+        interruptible = Interruptible(self._loaders["validation"], self._communicator, lambda: self._signals.now().stop > 0)
         try:
-            validation = judge(self._trainee.predict(heeding), self._communicator, self._manifest)
+            validation = evaluate(self._strategy.predict(interruptible), self._communicator, self._manifest)
         except Interrupted:
             self._stopping = True
             self._save(position)
@@ -229,7 +230,7 @@ class _RankTrainer:
         train = self._config.train
         rate = learning_rate(position.steps_done, total_steps=train.epochs * self._steps, config=train.optimizer)
         left_out = self._rollbacks.leaves_out(position.steps_done)
-        result = LEFT_OUT if left_out else self._trainee.step(batch, rate, self._votes(position))
+        result = LEFT_OUT if left_out else self._strategy.step(batch, rate, self._votes(position))
         self._stopping = result.signals.stop > 0
         digest = rows_digest(batch.tensors[ROW_ID].numpy()) if self._receipts else 0
         self._digest = add([self._digest, digest])
@@ -280,7 +281,7 @@ class _RankTrainer:
             often = f"train.recovery.rollbacks={self._config.train.recovery.rollbacks} is used up" if found else "there is no checkpoint"
             raise NotFinite(f"{where}; {often}, so the run does not go back again. Lower train.optimizer.lr, set "
                             "train.optimizer.clip_norm, or look at the rows of that step.")
-        self._trainee.require_equal()
+        self._strategy.require_equal()
         self._events.write("rollback", epoch=position.epoch, step=position.step - 1, steps_done=to.steps_done, text=f"{where}; {said}")
         self._events.next_generation()
         self._saver.go_on(to.steps_done)
@@ -291,7 +292,7 @@ class _RankTrainer:
 
     def _write_timeline(self, position: Position) -> None:
         """What this rank did in the step, where it follows a schedule; before the step's own record, whose hash its receipt is."""
-        record = self._trainee.step_record()
+        record = self._strategy.step_record()
         if record is not None:
             self._events.write("timeline", epoch=position.epoch, step=position.step, **record)
 
@@ -353,10 +354,10 @@ class _RankTrainer:
 
     def _finish(self, position: Position, *, resumed_at: int) -> TrainSummary:
         """Make the best epoch's weights the run's model, if the run is done."""
-        if position.epoch < self._config.train.epochs or position.to_judge:
+        if position.epoch < self._config.train.epochs or position.to_evaluate:
             return TrainSummary(steps=position.steps_done, resumed_at=resumed_at, receipts=position.receipts, interrupted=True,
                                 failed_checkpoints=self._saver.failures)
-        best = patiently(self._checkpoints.best)
+        best = retry(self._checkpoints.best)
         if best is None or best.document.validation is None:
             raise SparkringError(f"{self._job.run_url} has no whole checkpoint of a finished epoch left; run the same command again.")
         card = ModelCard(
@@ -374,7 +375,7 @@ def _parts(state: Sequence[bytes]) -> Iterator[bytes]:
     def part(number: int) -> bytes:
         return state[number]
 
-    return (patiently(partial(part, number)) for number in range(len(state)))
+    return (retry(partial(part, number)) for number in range(len(state)))
 
 
 def _mean_loss(position: Position) -> float:

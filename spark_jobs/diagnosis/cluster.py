@@ -16,7 +16,7 @@ from sparkring.spark_jobs.diagnosis.check import Check, Status, verdict
 from sparkring.spark_jobs.diagnosis.needs import MB, Needs
 from sparkring.spark_jobs.diagnosis.packages import describe_horovod, release
 from sparkring.spark_jobs.diagnosis.survey import Machine, TaskReport
-from sparkring.spark_jobs.spark.slots import brings_executors, require_on_demand, require_slots
+from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, require_on_demand, require_slots
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ FEWEST_PORTS = 1000
 def check_settings(spark: SparkSession, needs: Needs) -> Check:
     """Spark properties that keep a ring from starting, or from running well."""
     problems: Problems = []
-    on_demand = brings_executors(spark)
+    on_demand = has_dynamic_allocation(spark)
     if on_demand:
         try:
             require_on_demand(spark, num_ranks=needs.train.num_ranks)
@@ -53,19 +53,19 @@ def check_settings(spark: SparkSession, needs: Needs) -> Check:
 def check_slots(spark: SparkSession, needs: Needs) -> Check:
     """Whether Spark can run all ranks at once."""
     require_slots(spark, num_ranks=needs.train.num_ranks, within_s=needs.train.ring.start_timeout_s)
-    if brings_executors(spark):
+    if has_dynamic_allocation(spark):
         return Check("slots", "ok", f"not known before ranks wait for them; {needs.train.num_ranks} have to come within "
                                     f"train.ring.start_timeout_s, {needs.train.ring.start_timeout_s:g} s")
     return Check("slots", "ok", f"{needs.train.num_ranks} ranks fit at once on {setting(spark, 'spark.master') or 'the Spark server'}")
 
 
-def survey_tasks(spark: SparkSession, needs: Needs, *, witness: str | None, meet: bool) -> list[TaskReport]:
+def survey_tasks(spark: SparkSession, needs: Needs, *, probe_file: str | None, meet: bool) -> list[TaskReport]:
     """Have as many tasks as there will be ranks look at their machines.
 
     Args:
         spark: The session.
         needs: Of the job.
-        witness: A file for the tasks to look for.
+        probe_file: A file for the tasks to look for.
         meet: Run them all at once, in a barrier stage, and let them try to reach each other.
     """
     from pyspark import cloudpickle
@@ -75,7 +75,8 @@ def survey_tasks(spark: SparkSession, needs: Needs, *, witness: str | None, meet
     num_tasks = needs.train.num_ranks
     cloudpickle.register_pickle_by_value(survey)  # it must answer where sparkring is not installed
     try:
-        frame = spark.range(0, num_tasks, 1, num_tasks).mapInArrow(partial(survey.survey_task, witness, meet), survey.SCHEMA, barrier=meet)
+        look = partial(survey.survey_task, probe_file, meet)
+        frame = spark.range(0, num_tasks, 1, num_tasks).mapInArrow(look, survey.SCHEMA, barrier=meet)
         rows = collect_when_started(frame, spark, tag=f"sparkring-doctor-{uuid4().hex}", num_tasks=num_tasks,
                                     within_s=needs.train.ring.start_timeout_s)
     except SparkringError as error:
@@ -96,7 +97,7 @@ def check_executors(reports: Sequence[TaskReport], here: Machine) -> Check:
         problems += _python_problems(machine, here)
         for name in survey.PACKAGES:
             problems += _package_problems(name, machine, here)
-    blind = sorted({report.machine.host for report in reports if report.sees_witness is False})
+    blind = sorted({report.machine.host for report in reports if report.sees_probe is False})
     if blind:
         problems.append(("fail", f"{', '.join(blind)} cannot see the workspace's folder of this machine",
                          "Put the workspace on storage that all machines have mounted at the same path."))

@@ -120,7 +120,7 @@ def gradient_mb(config: Config | None) -> float | None:
     import torch
 
     from sparkring.models.build import build_model
-    from sparkring.pipelines.data.dataset.manifest import Dataset
+    from sparkring.pipelines.data.dataset.versions import Dataset
     from sparkring.pipelines.training.job.tasks import shapes_of
 
     try:
@@ -134,7 +134,7 @@ def gradient_mb(config: Config | None) -> float | None:
 
 
 @contextmanager
-def witness(needs: Needs) -> Iterator[str | None]:
+def probe_file(needs: Needs) -> Iterator[str | None]:
     """A file in the workspace while the block runs, for executors to look for; None where they need not see it.
 
     Lies in the nearest folder that is there, so that looking leaves nothing behind.

@@ -79,7 +79,7 @@ class TaskReport:
     """What one Spark task found."""
 
     machine: Machine
-    sees_witness: bool | None = None
+    sees_probe: bool | None = None
     """Whether the file that the driver wrote into the workspace is there; None if there was none to look for."""
     gpus: list[str] = field(default_factory=list)
     """Addresses of the GPUs that Spark assigned to the task."""
@@ -104,11 +104,11 @@ def this_machine(*, with_packages: bool = True) -> Machine:
         packages=installed_packages() if with_packages else {})
 
 
-def survey_task(witness: str | None, meet: bool, _: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:  # noqa: FBT001
+def survey_task(probe_file: str | None, meet: bool, _: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:  # noqa: FBT001
     """Be one task of the survey: look at the machine and, with ``meet``, listen and reach out to the other tasks.
 
     Args:
-        witness: A file that the driver wrote, to see whether this machine sees the same folder.
+        probe_file: A file that the driver wrote, to see whether this machine sees the same folder.
         meet: Whether this is a barrier stage, whose tasks can meet.
     """
     import pyarrow as pa
@@ -119,7 +119,7 @@ def survey_task(witness: str | None, meet: bool, _: Iterator[pa.RecordBatch]) ->
     gpus = context.resources().get("gpu")
     meeting = _meet(context) if isinstance(context, BarrierTaskContext) else _Meeting()
     report = TaskReport(
-        machine=this_machine(with_packages=meeting.first_of_machine), sees_witness=Path(witness).exists() if witness else None,
+        machine=this_machine(with_packages=meeting.first_of_machine), sees_probe=Path(probe_file).exists() if probe_file else None,
         gpus=list(gpus.addresses) if gpus else [], address=meeting.address, interface=meeting.interface, trouble=meeting.trouble)
     yield pa.RecordBatch.from_pydict({"report": [json.dumps(asdict(report))]})
 

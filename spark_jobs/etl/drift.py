@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import PrepareConfig
-from sparkring.errors import ConfigError, Finding
+from sparkring.errors import ConfigError, ExpectationResult
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.stores.base import Store
@@ -32,14 +32,14 @@ _LEAST_SHARE = 1e-4
 
 
 @dataclass(frozen=True)
-class Parent:
+class ParentVersion:
     """The version that a new one follows."""
 
     store: Store
     manifest: Manifest
 
 
-def check_drift(train: DataFrame, config: PrepareConfig, parent: Parent | None) -> list[Finding]:
+def check_drift(train: DataFrame, config: PrepareConfig, parent: ParentVersion | None) -> list[ExpectationResult]:
     """Compare the train rows of a version in the making with its parent's.
 
     Args:
@@ -47,12 +47,12 @@ def check_drift(train: DataFrame, config: PrepareConfig, parent: Parent | None) 
         config: The features, and what is expected of them.
         parent: The version to compare with; None for a first version, which cannot drift.
     Returns:
-        A finding for each expectation of drift, met or not. A feature that the parent does not have has not drifted.
+        A result for each expectation of drift, met or not. A feature that the parent does not have has not drifted.
     Raises:
         ConfigError: drift of a column that is no feature of the kind.
     """
     numeric = set(config.features.numbers)
-    findings = []
+    results = []
     for key, words, allowed, measure in (
             ("max_mean_shift", "mean moved by at most {:g} deviations", numeric, _mean_shifts),
             ("max_psi", "stability index at most {:g}", numeric | set(config.features.categorical), _stability_indices)):
@@ -62,8 +62,8 @@ def check_drift(train: DataFrame, config: PrepareConfig, parent: Parent | None) 
             raise ConfigError(f"prepare.expectations.columns.{strange[0]}.{key}: {strange[0]} is none of the features that it is told for "
                               f"({', '.join(sorted(allowed)) or 'there are none'}); leave it out.")
         found = measure(train, list(limits), parent) if limits and parent else {}
-        findings += [_finding(name, words.format(limits[name]), found.get(name), limits[name], parent) for name in limits]
-    return findings
+        results += [_result(name, words.format(limits[name]), found.get(name), limits[name], parent) for name in limits]
+    return results
 
 
 def stability_index(before: NDArray[np.int64], now: NDArray[np.int64]) -> float:
@@ -81,16 +81,16 @@ def stability_index(before: NDArray[np.int64], now: NDArray[np.int64]) -> float:
     return float(((q - p) * np.log(q / p)).sum())
 
 
-def _finding(column: str, expected: str, found: float | None, limit: float, parent: Parent | None) -> Finding:
+def _result(column: str, expected: str, found: float | None, limit: float, parent: ParentVersion | None) -> ExpectationResult:
     if parent is None:
-        return Finding(column, expected, "no earlier version", met=True)
+        return ExpectationResult(column, expected, "no earlier version", met=True)
     version = parent.manifest.version
     if found is None:
-        return Finding(column, expected, f"not in version {version}", met=True)
-    return Finding(column, expected, f"{found:.4g} against version {version}", met=found <= limit)
+        return ExpectationResult(column, expected, f"not in version {version}", met=True)
+    return ExpectationResult(column, expected, f"{found:.4g} against version {version}", met=found <= limit)
 
 
-def _mean_shifts(train: DataFrame, columns: Sequence[str], parent: Parent) -> dict[str, float]:
+def _mean_shifts(train: DataFrame, columns: Sequence[str], parent: ParentVersion) -> dict[str, float]:
     """How far each mean is from the parent's, in the parent's deviations; nulls aside."""
     known = [feature for feature in parent.manifest.preprocessing.numeric if feature.column in columns and feature.moment is None]
     if not known:
@@ -100,7 +100,7 @@ def _mean_shifts(train: DataFrame, columns: Sequence[str], parent: Parent) -> di
             for feature, mean in zip(known, means, strict=True)}
 
 
-def _stability_indices(train: DataFrame, columns: Sequence[str], parent: Parent) -> dict[str, float]:
+def _stability_indices(train: DataFrame, columns: Sequence[str], parent: ParentVersion) -> dict[str, float]:
     before = parent.manifest.preprocessing
     known = Preprocessing(numeric=tuple(feature for feature in before.numeric if feature.column in columns and feature.moment is None),
                           categorical=tuple(each for each in before.categorical if each.column in columns and each.moment is None),
@@ -126,7 +126,7 @@ def _bin(value: Column, edges: NDArray[np.float64]) -> Column:
     return sum(((value.cast("double") >= float(edge)).cast("int") for edge in edges), start=sf.lit(0))
 
 
-def _sample(parent: Parent, columns: list[str]) -> dict[str, NDArray[np.float64]]:
+def _sample(parent: ParentVersion, columns: list[str]) -> dict[str, NDArray[np.float64]]:
     """Encoded values of the parent's train rows: from each of its files the first row groups, about SAMPLE_ROWS in all."""
     files = parent.manifest.splits["train"].files
     tables = []

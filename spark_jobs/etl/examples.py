@@ -81,7 +81,7 @@ def with_label(result: DataFrame, config: PrepareConfig) -> DataFrame:
     return result.where(named(config.label).isNotNull())
 
 
-def survey(examples: DataFrame, config: PrepareConfig, *, unlabelled: Callable[[], int], whole: bool = True) -> dict[str, int]:
+def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Callable[[], int], whole: bool = True) -> dict[str, int]:
     """Compute the examples and look at the id, label and split key of each.
 
     Args:
@@ -111,7 +111,7 @@ def survey(examples: DataFrame, config: PrepareConfig, *, unlabelled: Callable[[
                               "see that its joins and filters keep rows.")
     except PySparkException as error:  # such as a cast or a division in the query that a row does not allow
         raise SourceError(f"prepare.query fails on its rows: {reason(error)}; correct the query or the source.") from None
-    _judge(found, config, whole=whole)
+    _check_figures(found, config, whole=whole)
     return {name: found[name] for name in SPLITS}
 
 
@@ -153,7 +153,7 @@ def _require_apart(config: PrepareConfig) -> None:
         seen[name.lower()] = name
 
 
-def _judge(found: Row, config: PrepareConfig, *, whole: bool) -> None:
+def _check_figures(found: Row, config: PrepareConfig, *, whole: bool) -> None:
     rows = found["rows"]
     if found["strange"]:
         raise SourceError(f"label {config.label} is neither 0 nor 1 in {found['strange']} of {rows} rows, e.g. {found['strange_example']}; "

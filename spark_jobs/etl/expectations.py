@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column, DataFrame
 
 from sparkring.conf.schema import ColumnExpectations, ExpectationsConfig, PrepareConfig
-from sparkring.errors import ConfigError, EnvironmentProblem, ExpectationsNotMet, Finding, nearest
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.errors import ConfigError, EnvironmentProblem, ExpectationResult, ExpectationsNotMet, nearest
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.etl.columns.splits import SPLITS
-from sparkring.spark_jobs.etl.drift import Parent, check_drift
+from sparkring.spark_jobs.etl.drift import ParentVersion, check_drift
 
 if TYPE_CHECKING:
     from great_expectations.expectations.expectation import Expectation
 
 _EXAMPLES = 3
-"""Values that a finding shows."""
+"""Values that a result shows."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class _Check:
     """Words for what Great Expectations measured."""
 
 
-def expect(examples: DataFrame, config: PrepareConfig, *, split: Column, dataset: Dataset) -> None:
+def check_expectations(examples: DataFrame, config: PrepareConfig, *, split: Column, dataset: Dataset) -> None:
     """Hold all rows that are to be written against what the config expects of them.
 
     Args:
@@ -47,20 +47,20 @@ def expect(examples: DataFrame, config: PrepareConfig, *, split: Column, dataset
         ExpectationsNotMet: something was not as expected; it says what was found.
         ConfigError, EnvironmentProblem: as ``check_rows`` and ``check_drift`` raise them.
     """
-    parent = Parent(dataset.store, dataset.manifest()) if dataset.versions() else None
-    findings = [*check_rows(examples, config.expectations), *check_drift(examples.where(split == SPLITS[0]), config, parent)]
-    if not all(finding.met for finding in findings):
-        raise ExpectationsNotMet(findings)
+    parent = ParentVersion(dataset.store, dataset.manifest()) if dataset.versions() else None
+    results = [*check_rows(examples, config.expectations), *check_drift(examples.where(split == SPLITS[0]), config, parent)]
+    if not all(result.met for result in results):
+        raise ExpectationsNotMet(results)
 
 
-def check_rows(rows: DataFrame, config: ExpectationsConfig) -> list[Finding]:
+def check_rows(rows: DataFrame, config: ExpectationsConfig) -> list[ExpectationResult]:
     """See whether ``rows`` are as expected.
 
     Args:
         rows: All rows that are to be written, raw.
         config: What is expected of them.
     Returns:
-        A finding for each expectation but those of drift, met or not.
+        A result for each expectation but those of drift, met or not.
     Raises:
         ConfigError: an expectation of a column that is not there, or that its type does not allow.
         EnvironmentProblem: Great Expectations is not installed.
@@ -69,13 +69,13 @@ def check_rows(rows: DataFrame, config: ExpectationsConfig) -> list[Finding]:
         if column not in rows.columns:
             raise ConfigError(f"prepare.expectations names column {column}, which is neither feature, label, id nor split column"
                               f"{nearest(column, rows.columns)}; there are {', '.join(rows.columns)}.")
-    if not asked(config):
+    if not expects_rows(config):
         return []
     checks = list(_checks(config))
-    return [_finding(check, result) for check, result in zip(checks, _measure(rows, checks), strict=True)]
+    return [_result(check, result) for check, result in zip(checks, _measure(rows, checks), strict=True)]
 
 
-def asked(config: ExpectationsConfig) -> bool:
+def expects_rows(config: ExpectationsConfig) -> bool:
     """Whether anything is expected that is not drift."""
     drift = {"max_mean_shift", "max_psi"}
     columns = (column.model_dump(exclude=drift, exclude_defaults=True) for column in config.columns.values())
@@ -124,13 +124,13 @@ def _measure(rows: DataFrame, checks: Sequence[_Check]) -> list[Any]:
     return sorted(results, key=lambda result: result.expectation_config.meta["place"])
 
 
-def _finding(check: _Check, result: Any) -> Finding:
+def _result(check: _Check, result: Any) -> ExpectationResult:
     if not result.result:
         failures = (info for info in (result.exception_info, *result.exception_info.values()) if isinstance(info, dict))
         said = next((info["exception_message"] for info in failures if info.get("exception_message")), "no reason given")
         raise ConfigError(f"{check.column or 'the table'} cannot be expected to have {check.expected}: {' '.join(said.split())[:200]}; "
                           "correct prepare.expectations.")
-    return Finding(check.column, check.expected, check.found(result.result), bool(result.success))
+    return ExpectationResult(check.column, check.expected, check.found(result.result), bool(result.success))
 
 
 def _null_share(result: dict[str, Any]) -> str:

@@ -21,8 +21,8 @@ from sparkring.spark_jobs.etl.columns.labels import fit_classes, number_classes,
 from sparkring.spark_jobs.etl.columns.splits import SPLITS, split_name
 from sparkring.spark_jobs.etl.encoding.arrays import store_raw
 from sparkring.spark_jobs.etl.encoding.images import fit_images, normalise_images
-from sparkring.spark_jobs.etl.encoding.tokens import SPLIT, Encoding, added, fit_tokens, measure_documents, pack_documents
-from sparkring.spark_jobs.etl.examples import run_query, survey, with_label
+from sparkring.spark_jobs.etl.encoding.tokens import SPLIT, TokenEncoding, fit_tokens, measure_documents, pack_documents, with_appended
+from sparkring.spark_jobs.etl.examples import check_examples, run_query, with_label
 from sparkring.spark_jobs.etl.fit import fit
 from sparkring.spark_jobs.etl.writing.document_list import TOKENIZER
 
@@ -51,7 +51,7 @@ def fitted_examples(spark: SparkSession, config: PrepareConfig, begin: Callable[
         config: What to read and how.
         begin: Told what is being done.
     Raises:
-        ConfigError, SourceError: as ``run_query``, ``survey`` and the fits raise them.
+        ConfigError, SourceError: as ``run_query``, ``check_examples`` and the fits raise them.
     """
     with ExitStack() as kept:
         def keep(frame: DataFrame) -> DataFrame:
@@ -59,7 +59,7 @@ def fitted_examples(spark: SparkSession, config: PrepareConfig, begin: Callable[
             return frame
 
         result, tokens = run_query(spark, config), config.features.tokens
-        yield _cut_texts(result, config, Encoding.load(tokens), keep, begin) if tokens else _fit_rows(result, config, keep, begin)
+        yield _cut_texts(result, config, TokenEncoding.load(tokens), keep, begin) if tokens else _fit_rows(result, config, keep, begin)
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def new_examples(spark: SparkSession, config: PrepareConfig, parent: Preprocessi
         known: One column, the row ids that are there.
         begin: Told what is being done.
     Raises:
-        ConfigError, SourceError: as ``run_query`` and ``survey`` raise them; a label that is none of the fitted classes.
+        ConfigError, SourceError: as ``run_query`` and ``check_examples`` raise them; a label that is none of the fitted classes.
     """
     with ExitStack() as kept:
         begin("joining")
@@ -82,7 +82,7 @@ def new_examples(spark: SparkSession, config: PrepareConfig, parent: Preprocessi
         result = result.join(known, named(config.row_id).cast("bigint") == sf.col(known.columns[0]), "left_anti")
         examples = _stored(result, config).persist()
         kept.callback(examples.unpersist)
-        survey(examples, config, unlabelled=result.count, whole=False)
+        check_examples(examples, config, unlabelled=result.count, whole=False)
         if config.task == "multiclass":
             require_known_classes(examples, config.label, parent.classes)
             examples = number_classes(examples, config.label, parent.classes)
@@ -90,7 +90,7 @@ def new_examples(spark: SparkSession, config: PrepareConfig, parent: Preprocessi
 
 
 @contextmanager
-def new_texts(spark: SparkSession, config: PrepareConfig, parent: Preprocessing, encoding: Encoding,
+def new_texts(spark: SparkSession, config: PrepareConfig, parent: Preprocessing, encoding: TokenEncoding,
               choose: Callable[[DataFrame], DataFrame], begin: Callable[[str], None]) -> Iterator[Fitted]:
     """Rows cut from those documents of the query that a dataset does not hold yet.
 
@@ -116,7 +116,7 @@ def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFram
     begin("joining")
     features, split = config.features, split_name(config)
     examples = keep(_stored(result, config))
-    rows = survey(examples, config, unlabelled=result.count)
+    rows = check_examples(examples, config, unlabelled=result.count)
     begin("fitting on train")
     of_train = split == SPLITS[0]
     preprocessing = fit(examples.where(of_train), features, rows=rows[SPLITS[0]], row_id=config.row_id,
@@ -138,7 +138,7 @@ def _stored(result: DataFrame, config: PrepareConfig) -> DataFrame:
     return normalise_images(examples, features.image) if features.image else examples
 
 
-def _cut_texts(documents: DataFrame, config: PrepareConfig, encoding: Encoding, keep: Callable[[DataFrame], DataFrame],
+def _cut_texts(documents: DataFrame, config: PrepareConfig, encoding: TokenEncoding, keep: Callable[[DataFrame], DataFrame],
                begin: Callable[[str], None], *, parent: Preprocessing | None = None) -> Fitted:
     """Rows of all documents, or of those that come to a parent's; what is counted is then of both."""
     assert config.features.tokens is not None
@@ -149,6 +149,6 @@ def _cut_texts(documents: DataFrame, config: PrepareConfig, encoding: Encoding, 
     packed = keep(pack_documents(documents, config, encoding, sizes=sizes, first_pack=before.packs if before else 0))
     tokens, rows = fit_tokens(packed, config.features.tokens, encoding, sizes=sizes)
     fitted = Preprocessing(numeric=(), categorical=(), train_rows=rows.get(SPLITS[0], 0) + (parent.train_rows if parent else 0),
-                           tokens=added(before, tokens) if before else tokens)
+                           tokens=with_appended(before, tokens) if before else tokens)
     files = {TOKENIZER: encoding.tokenizer.encode()} if encoding.tokenizer else {}
     return Fitted(packed, sf.col(SPLIT), fitted, files, documents)

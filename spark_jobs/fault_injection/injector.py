@@ -24,31 +24,31 @@ from sparkring.errors import CommitConflict
 from sparkring.pipelines.data.stores.base import Store, numbered
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.checkpoints.store import DATA, Checkpoints, Part
+from sparkring.pipelines.training.checkpoints.store import DATA, CheckpointPart, Checkpoints
 from sparkring.pipelines.training.events.writer import EventWriter
 from sparkring.spark_jobs.fault_injection.faults import DELAY_S, FAILED_WRITES, Fault, Kind, Strike
 
 FOLDER = "chaos"
 
 
-def sabotaged_rank(context: RankContext, job: dict[str, Any], *, faults: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def train_rank_under_faults(context: RankContext, job: dict[str, Any], *, faults: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Be a rank of a training job that meets ``faults``; returns what ``train_rank`` does."""
     from sparkring.pipelines.training import train_rank as loop  # brings torch
 
-    saboteur = Saboteur([Fault.model_validate(fault) for fault in faults], open_store(job["run_url"]), rank=context.rank, size=context.size,
-                        generation=job["generation"])
+    injector = FaultInjector([Fault.model_validate(fault) for fault in faults], open_store(job["run_url"]),
+                             rank=context.rank, size=context.size, generation=job["generation"])
 
     class Overheard(EventWriter):
-        """Tells the saboteur of each record too."""
+        """Tells the injector of each record too."""
 
         def write(self, event: str, **values: Any) -> None:
             super().write(event, **values)
-            saboteur.hear(event, values)
+            injector.hear(event, values)
 
     put_part = Checkpoints.put_part
 
-    def put_where_there_is_space(checkpoints: Checkpoints, *args: Any, **named: Any) -> Part:
-        saboteur.require_space()
+    def put_where_there_is_space(checkpoints: Checkpoints, *args: Any, **named: Any) -> CheckpointPart:
+        injector.require_space()
         return put_part(checkpoints, *args, **named)
 
     with patch.object(loop, "EventWriter", Overheard), patch.object(Checkpoints, "put_part", put_where_there_is_space):
@@ -61,7 +61,7 @@ def strikes(store: Store) -> list[Strike]:
     return sorted(found, key=lambda strike: strike.time)
 
 
-class Saboteur:
+class FaultInjector:
     """Knows the faults that this rank has to suffer, and makes them."""
 
     def __init__(self, faults: Sequence[Fault], store: Store, *, rank: int, size: int, generation: int) -> None:

@@ -27,7 +27,7 @@ def resized(train: TrainConfig, ranks: int, *, works: Callable[[TrainConfig], bo
     """
     if ranks >= train.num_ranks:
         return train
-    if not train.parallel.staged:
+    if not train.parallel.pipelined:
         return _changed(train, num_ranks=ranks) if ranks >= 1 else None
     for replicas in sorted(_smaller(train, ranks), key=lambda found: (-sum(found), -len(found), found)):
         same_stages = len(replicas) == len(train.replicas)

@@ -73,7 +73,7 @@ class Ring(Protocol):
         """Ranks that could run at once now; None where that cannot be known."""
         ...
 
-    def brings_more(self) -> bool:
+    def grows_on_demand(self) -> bool:
         """Whether slots come once ranks wait for them, so that none need be there before."""
         ...
 
@@ -142,14 +142,14 @@ class Supervisor:
                 if self._stop.asked:  # while no ranks were there that could save
                     raise Stopped(f"stopped as asked ({self._stop.reason}) before ranks were started; the same command goes on from the "
                                   "last checkpoint.")
-                with self._looking_around(width):
+                with self._watching_slots(width):
                     summary = self._ring.run(self._config.model_copy(update={"train": width.train}), self._hosts.left_out)
             except HostsLeftOut as found:
-                self._do_without(found)
+                self._leave_out_hosts(found)
                 failed = first = False
                 continue
             except (RingError, EnvironmentProblem, OSError) as error:  # of storage, too
-                failed = not self._makes_do_with(error, first=first)
+                failed = not self._accepts_fewer(error, first=first)
                 if failed:
                     self._count(error, first=first)
                 first = False
@@ -177,12 +177,13 @@ class Supervisor:
             self._progress.note(f"training: {failure.host} failed {self._config.train.recovery.leave_out_after} times in a row; "
                                 "going on without it")
 
-    def _do_without(self, found: HostsLeftOut) -> None:
+    def _leave_out_hosts(self, found: HostsLeftOut) -> None:
         """Go on with fewer ranks on the other hosts or, where that is not worth it, on those that were left out, too."""
         recovery = self._config.train.recovery
         before = self._elsewhere
-        again = before is not None and (before.slots, before.spared) == (found.slots, found.spared)  # knowing that did not help
-        if again and before is not None and self._ring.brings_more():  # unless as many ranks as wanted were tried once more
+        # Knowing how many there are did not help.
+        again = before is not None and (before.slots, before.slots_left_out) == (found.slots, found.slots_left_out)
+        if again and before is not None and self._ring.grows_on_demand():  # unless as many ranks as wanted were tried once more
             again = found.wanted <= before.slots
         if again or not recovery.shrink or self._shrunk_to(found.slots) is None:
             self._hosts.forgive()
@@ -192,9 +193,9 @@ class Supervisor:
             self._elsewhere = found
             self._came = found.slots
 
-    def _makes_do_with(self, error: Exception, *, first: bool) -> bool:
+    def _accepts_fewer(self, error: Exception, *, first: bool) -> bool:
         """Whether the next launch asks for fewer ranks, as no more slots came for this one."""
-        if not isinstance(error, NotEnoughSlots) or error.slots is None or error.slots >= error.wanted or not self._ring.brings_more():
+        if not isinstance(error, NotEnoughSlots) or error.slots is None or error.slots >= error.wanted or not self._ring.grows_on_demand():
             return False
         begun = not first or self._committed() >= 0
         if not (begun and self._config.train.recovery.shrink) or self._shrunk_to(error.slots) is None:
@@ -268,11 +269,11 @@ class Supervisor:
         if slots <= found.slots:  # the hosts that were left out may have gone, and what comes may be on others: the next launch finds out
             self._elsewhere = None
             return slots
-        return max(found.slots, slots - found.spared)
+        return max(found.slots, slots - found.slots_left_out)
 
     def _slots(self) -> int | None:
         try:
-            return self._came if self._ring.brings_more() else self._usable(self._ring.slots())
+            return self._came if self._ring.grows_on_demand() else self._usable(self._ring.slots())
         except SparkringError:
             raise
         except Exception as error:  # a session whose JVM has ended answers with whatever Py4J or the socket says
@@ -281,7 +282,7 @@ class Supervisor:
                                      "checkpoint.") from error
 
     @contextmanager
-    def _looking_around(self, width: _Width) -> Iterator[None]:
+    def _watching_slots(self, width: _Width) -> Iterator[None]:
         """While a generation runs: have it save and end where somebody asks for it, or where other slots are there than it began with."""
         done = threading.Event()
 

@@ -19,16 +19,16 @@ from pyspark.sql import functions as sf
 
 from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
 from sparkring.pipelines.data.loading.assemble import Assembler
-from sparkring.pipelines.training.evaluation.held_out import bits_per_byte
+from sparkring.pipelines.training.evaluation.evaluate import bits_per_byte
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.encoding.describe import TOKENS, describe_tokens
 from sparkring.spark_jobs.scoring.predict import NATS, PREDICTED, PREDICTION, PROBABILITIES, RIGHT
 
-Judgement = dict[str, Any]
+Metrics = dict[str, Any]
 Counts = NDArray[np.int64]
 
 
-def judge_classes(predicted: DataFrame, *, label: str, classes: Sequence[str]) -> Judgement:
+def evaluate_classes(predicted: DataFrame, *, label: str, classes: Sequence[str]) -> Metrics:
     """Judge a network that tells classes apart.
 
     Args:
@@ -51,7 +51,7 @@ def judge_classes(predicted: DataFrame, *, label: str, classes: Sequence[str]) -
             "confusion": confusion.tolist()}
 
 
-def judge_tokens(predicted: DataFrame, *, tokens: TokensFeature, split: str) -> Judgement:
+def evaluate_tokens(predicted: DataFrame, *, tokens: TokensFeature, split: str) -> Metrics:
     """Judge a network that predicts the next token.
 
     Args:
@@ -67,7 +67,7 @@ def judge_tokens(predicted: DataFrame, *, tokens: TokensFeature, split: str) -> 
             "bits_per_byte": bits_per_byte(loss, tokens, split)}
 
 
-def class_base_rate(train: DataFrame, network: Judgement, *, label: str) -> Judgement:
+def class_base_rate(train: DataFrame, network: Metrics, *, label: str) -> Metrics:
     """``rows``, ``loss`` and ``accuracy`` of the train split's shares of the classes.
 
     Args:
@@ -82,13 +82,13 @@ def class_base_rate(train: DataFrame, network: Judgement, *, label: str) -> Judg
     return _base_rate(counts, test)
 
 
-def token_base_rate(train: DataFrame, test: DataFrame, *, tokens: TokensFeature, split: str) -> Judgement:
-    """What ``judge_tokens`` tells, of the train split's shares of the tokens on the rows of the test split."""
+def token_base_rate(train: DataFrame, test: DataFrame, *, tokens: TokensFeature, split: str) -> Metrics:
+    """What ``evaluate_tokens`` tells, of the train split's shares of the tokens on the rows of the test split."""
     figures = _base_rate(_count_targets(train, tokens) + 1, _count_targets(test, tokens))
     return {**figures, "bits_per_byte": bits_per_byte(figures["loss"], tokens, split)}
 
 
-def _base_rate(train: Counts, test: Counts) -> Judgement:
+def _base_rate(train: Counts, test: Counts) -> Metrics:
     """What the train shares are worth on rows with these counts."""
     seen = test > 0
     logs = np.log(train[seen] / train.sum())

@@ -35,7 +35,7 @@ def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float) -> No
         NotEnoughSlots: there are fewer.
     """
     master = master_of(spark)
-    if brings_executors(spark):
+    if has_dynamic_allocation(spark):
         require_on_demand(spark, num_ranks=num_ranks)
         return
     deadline = time.monotonic() + (0 if _is_local(master) else within_s)
@@ -45,7 +45,7 @@ def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float) -> No
         time.sleep(LOOK_AGAIN_S)
 
 
-def brings_executors(spark: SparkSession) -> bool:
+def has_dynamic_allocation(spark: SparkSession) -> bool:
     """Whether Spark brings executors once tasks wait for them (dynamic allocation), and has no barrier stages therefore (SPARK-24942)."""
     return _is_on(spark, "spark.dynamicAllocation.enabled") and not _is_local(master_of(spark))
 

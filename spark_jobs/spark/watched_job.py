@@ -112,7 +112,7 @@ def explain(error: BaseException, *, num_tasks: int, host_of: Callable[[str], st
     if lost is None:
         return RingError(words)
     blameless = "unrelated to the running tasks" in text  # e.g. the cluster took it back
-    return ExecutorLost(words, host="" if blameless else _told(partial(host_of, lost.group(1)), otherwise=""))
+    return ExecutorLost(words, host="" if blameless else _ask_spark(partial(host_of, lost.group(1)), otherwise=""))
 
 
 def _said(text: str) -> list[str]:
@@ -243,7 +243,7 @@ def _give_up(job: _Job, collecting: threading.Thread) -> None:
 def _started_in_time(job: _Job, ended: threading.Event, deadline: float) -> bool:
     """Wait until the job's tasks have started; False where they have not by ``deadline``, or where it ended before that was seen."""
     while not ended.wait(LOOK_S):
-        if _told(job.started, otherwise=False):
+        if _ask_spark(job.started, otherwise=False):
             return True
         if time.monotonic() > deadline:
             return False
@@ -255,24 +255,24 @@ def _why_not_ended(job: _Job, ended: threading.Event, num_tasks: int, may_end_ea
     """Wait until the job has ended, or until there is a reason to end it: what is broken, or tasks that do not end with the others."""
     first = math.inf
     while not ended.wait(min(LOOK_AT_ENDS_S, LAST_TASK_S)):
-        num_ended = _told(job.num_ended, otherwise=0)
+        num_ended = _ask_spark(job.num_ended, otherwise=0)
         error = broken(num_ended)
         if error is not None:
             return None if ended.wait(OWN_WORDS_S) else error
         if may_end_early < num_ended < num_tasks:
             first = min(first, time.monotonic())
         if time.monotonic() - first > LAST_TASK_S:
-            return _stands_still(job)
+            return _stuck(job)
     return None
 
 
-def _stands_still(job: _Job) -> DeadlinePassed:
-    who = " and ".join(_told(job.running, otherwise=[])) or "some task"
+def _stuck(job: _Job) -> DeadlinePassed:
+    who = " and ".join(_ask_spark(job.running, otherwise=[])) or "some task"
     return DeadlinePassed(f"{who} did not come or stands still: the ring's other tasks ended {LAST_TASK_S:g} s ago, having waited for it; "
                           "see the log of its executor, and that its machine is not suspended or out of memory.")
 
 
-def _told(ask: Callable[[], T], *, otherwise: T) -> T:
+def _ask_spark(ask: Callable[[], T], *, otherwise: T) -> T:
     """What Spark says; a session that is ending answers with whatever it likes, and the collecting thread tells of that."""
     try:
         return ask()

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkring.errors import CheckpointDamaged, ReceiptError
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest, Split
+from sparkring.pipelines.data.dataset.manifest import Manifest, Split
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.order.receipt_proof import EpochProof
 from sparkring.pipelines.data.order.receipts import combined
 from sparkring.pipelines.data.order.row_order import EpochOrder, Int64s, group_rows
@@ -39,7 +40,7 @@ Streams = dict[tuple[int, int], SealedEvents]
 
 
 @dataclass(frozen=True)
-class Part:
+class GenerationSpan:
     """The steps of one generation that count."""
 
     generation: int
@@ -76,7 +77,7 @@ class AuditResult:
     """Of their ids, as read and as the manifest says."""
     rows_begun: int
     """Rows of the epoch after those, up to the latest checkpoint; none of them came twice."""
-    parts: tuple[Part, ...]
+    parts: tuple[GenerationSpan, ...]
     records: int
     """Records whose hashes are right."""
     repeated: int
@@ -170,9 +171,9 @@ def _common_start(store: Store, streams: Streams) -> Start:
     return first
 
 
-def _line(store: Store, streams: Streams, place: Place, receipts: str) -> list[Part]:
+def _line(store: Store, streams: Streams, place: Place, receipts: str) -> list[GenerationSpan]:
     """The generations that led to ``place``, first to last, each with the steps of it that count."""
-    parts: list[Part] = []
+    parts: list[GenerationSpan] = []
     generation = max(number for number, _ in streams) + 1
     while receipts:
         found = next(((number, ranks) for number in range(generation - 1, -1, -1)
@@ -185,7 +186,7 @@ def _line(store: Store, streams: Streams, place: Place, receipts: str) -> list[P
         begins, receipts_before = _place(starts[0]), starts[0]["resumed"]
         if any((_place(start), start["resumed"]) != (begins, receipts_before) for start in starts):
             raise ReceiptError(f"{store.url}: the ranks of generation {generation} do not start at one place.")
-        parts.append(Part(generation, starts[0].get("readers", len(ranks)), begins, place, starts[0].get("shards", 1)))
+        parts.append(GenerationSpan(generation, starts[0].get("readers", len(ranks)), begins, place, starts[0].get("shards", 1)))
         place, receipts = begins, receipts_before
     if place != (0, 0):
         raise ReceiptError(f"{store.url}: what stands at epoch {place[0]} step {place[1]} names no receipts of the steps before it; "
@@ -253,7 +254,7 @@ def _manifest(start: Start, dataset_url: str) -> Manifest:
     return manifest
 
 
-def _prove(streams: Streams, parts: Sequence[Part], orders: _Orders, split: Split, bar: Bar) -> int:
+def _prove(streams: Streams, parts: Sequence[GenerationSpan], orders: _Orders, split: Split, bar: Bar) -> int:
     """Prove each epoch that the parts finish, one after the other; returns the rows so far of one that they don't finish."""
     proof = EpochProof(orders.of(0), batch_rows=orders.batch_rows)
     epoch = 0
@@ -275,7 +276,7 @@ def _prove(streams: Streams, parts: Sequence[Part], orders: _Orders, split: Spli
 class _CountedSteps:
     """The step records of one rank that count, in order and without a gap."""
 
-    def __init__(self, stream: SealedEvents, part: Part, orders: _Orders) -> None:
+    def __init__(self, stream: SealedEvents, part: GenerationSpan, orders: _Orders) -> None:
         self._stream, self._orders = stream, orders
         self._records = stream.steps()
         self._wanted = part.begins

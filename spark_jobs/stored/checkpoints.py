@@ -30,7 +30,7 @@ class CheckpointFacts:
     parts: int
     layout: str
     kept_as: str = ""
-    """``latest``, from which the run goes on; ``best``, of those judged the one with the lowest held-out loss; or both."""
+    """``latest``, from which the run goes on; ``best``, of those evaluated the one with the lowest held-out loss; or both."""
     damaged: str = ""
     """Why it cannot be read."""
 
@@ -51,8 +51,8 @@ def list_checkpoints(run_url: str) -> list[CheckpointFacts]:
     checkpoints = Checkpoints(run_url)
     facts = [_facts(checkpoints, number) for number in _numbers(checkpoints, run_url)]
     whole = [each for each in facts if not each.damaged]
-    judged = [(each.validation["loss"], each.steps) for each in whole if each.validation and not math.isnan(each.validation["loss"])]
-    latest, best = max((each.steps for each in whole), default=-1), min(judged, default=(0.0, -1))[1]
+    evaluated = [(each.validation["loss"], each.steps) for each in whole if each.validation and not math.isnan(each.validation["loss"])]
+    latest, best = max((each.steps for each in whole), default=-1), min(evaluated, default=(0.0, -1))[1]
     named = {latest: ["latest"]}
     named[best] = [*named.get(best, []), "best"]
     return [replace(each, kept_as=", ".join(named.get(each.steps, []))) for each in facts]

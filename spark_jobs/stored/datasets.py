@@ -13,8 +13,10 @@ import numpy as np
 
 from sparkring.errors import DatasetChanged
 from sparkring.pipelines.data.dataset.integrity import verify_document, verify_files
-from sparkring.pipelines.data.dataset.manifest import LABEL, DataFile, Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest
 from sparkring.pipelines.data.dataset.manifest_diff import Difference, diff_manifests
+from sparkring.pipelines.data.dataset.row_schema import LABEL
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.order.row_order import MIN_LANES, EpochOrder, Int64s, Window, group_rows
 from sparkring.pipelines.data.order.shuffle_quality import Floats, lag1_correlation, owner_change, stream_labels
@@ -24,7 +26,7 @@ RING_WIDTHS = (2, 4, 8)
 EPOCHS, MANY_GROUPS = 9, 10_000
 """Owner changes are averaged over so many epochs, since few row groups leave much to chance; over two where there are many."""
 SAMPLE_ROWS = 200_000
-"""Rows whose labels are read to tell how they follow each other."""
+"""Rows whose labels are read to report_file how they follow each other."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,12 @@ def verify_version(url: str, version: int | None = None, *, progress: Progress =
     with progress.stage("verify", total=summary.bytes) as bar:
         done = 0
 
-        def tell(file: DataFile) -> None:
+        def report_file(file: DataFile) -> None:
             nonlocal done
             done += file.bytes
             bar.update(done, total=summary.bytes, text=file.path)
 
-        findings = [*verify_document(dataset, manifest.version), *verify_files(dataset.store, manifest, on_file=tell)]
+        findings = [*verify_document(dataset, manifest.version), *verify_files(dataset.store, manifest, on_file=report_file)]
     if findings:
         raise DatasetChanged(dataset.url, version=manifest.version, findings=list(map(str, findings)))
     return summary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.stored.dataset_gc import collect_garbage
 from tests.support.datasets import write_dataset
 from tests.support.versions import Writer, damage

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparkring.errors import StorageError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.stores import s3 as s3_store
-from sparkring.pipelines.data.stores.retry import patiently
+from sparkring.pipelines.data.stores.retry import retry
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints, Position
 from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.timeout(180)
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """A server with one bucket, which this process's environment leads to."""
-    monkeypatch.setattr(s3_store, "ATTEMPTS", 2)  # the client's own patience, which takes seconds
+    monkeypatch.setattr(s3_store, "ATTEMPTS", 2)  # the client's own retries, which take seconds
     with s3_server(tmp_path, flaw="away") as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
@@ -105,7 +105,7 @@ def test_the_latest_checkpoint_is_waited_for_and_not_taken_for_damaged(tmp_path:
         checkpoints.commit(CheckpointDocument(position=Position(steps_done=steps), content_id="c", dataset_version=1, seed=1, lanes=24,
                                               batch_rows=8, code_version="test", parts=(part,)))
     with away_for(tmp_path, requests=5):
-        found, damaged = patiently(checkpoints.latest)
+        found, damaged = retry(checkpoints.latest)
     assert found is not None
     assert (tuple(found.state), damaged) == ((b"state 2",), [])
     (tmp_path / "away").touch()

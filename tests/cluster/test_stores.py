@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from sparkring.errors import CommitConflict, ConfigError
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.base import numbered
 from sparkring.pipelines.data.stores.open import open_store
 from tests.support.datasets import write_dataset

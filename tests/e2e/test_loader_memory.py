@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.loader_data import COLUMNS, commit, files_of
-from sparkring.pipelines.data.dataset.manifest import DataField, ImageSpec, TensorSpec
+from sparkring.pipelines.data.dataset.row_schema import DataField, ImageSpec, TensorSpec
 from tests.support.images import encoded
 from tests.support.loader_memory import Measured
 

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from sparkring.errors import DocumentDamaged, ReceiptError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.order.receipts import seal
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.saver import Saver
-from sparkring.pipelines.training.strategies import strategy as trainee
+from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.strategies.step import train_step
 from sparkring.pipelines.training.train_rank import train_rank
-from sparkring.spark_jobs.stored.audit import AuditResult, Part, audit
+from sparkring.spark_jobs.stored.audit import AuditResult, GenerationSpan, audit
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
 from tests.support.training import begin_checkpoints_on_the_dot, train_config
@@ -60,7 +60,7 @@ def _train(context: RankContext, job: dict[str, Any], die_after: int | None) -> 
         done += 1
         return train_step(*args, **settings)
 
-    trainee.train_step = step  # type: ignore[attr-defined]
+    strategy.train_step = step  # type: ignore[attr-defined]
     return train_rank(context, job)
 
 
@@ -135,7 +135,8 @@ def test_a_run_that_was_killed_and_went_on_with_other_ranks_is_proved_exact(kill
     assert (result.finished, result.epochs, result.rows, result.rows_begun) == (True, EPOCHS, ROWS, 0)
     assert (result.dataset_version, result.content_id) == (1, manifest.content_id)
     assert result.rows_digest == manifest.splits["train"].rows_digest
-    assert result.parts == (Part(0, 2, (0, 0), (1, 5)), Part(2, 3, (1, 5), (1, 10)), Part(3, 5, (1, 10), (3, 0)))
+    assert result.parts == (GenerationSpan(0, 2, (0, 0), (1, 5)), GenerationSpan(2, 3, (1, 5), (1, 10)),
+                            GenerationSpan(3, 5, (1, 10), (3, 0)))
     # Of 23 steps on 2 ranks 21 count; of those on 3 ranks none of the first ring's 2 and 5 of the second one's 9.
     done = {0: 2 * 23, 1: 3 * 2, 2: 3 * 9}
     counted = {0: 2 * 21, 1: 0, 2: 3 * 5}
@@ -146,7 +147,7 @@ def test_a_run_that_was_killed_and_went_on_with_other_ranks_is_proved_exact(kill
 def test_an_unfinished_run_is_proved_up_to_its_latest_checkpoint(killed: Path) -> None:
     result = audit(str(killed / "unfinished"))
     assert (result.finished, result.epochs, result.rows_begun) == (False, 1, 5 * BATCH)
-    assert result.parts == (Part(0, 2, (0, 0), (1, 5)),)
+    assert result.parts == (GenerationSpan(0, 2, (0, 0), (1, 5)),)
 
 
 def test_a_dataset_that_moved_is_taken_from_where_it_is_and_another_is_refused(killed: Path, tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from sparkring.errors import CommitConflict
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training import saver
 from sparkring.pipelines.training.checkpoints import pace as checkpoint_pace
-from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints, Part
+from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, CheckpointPart, Checkpoints
 from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter, Saved
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.saver import Saver
-from sparkring.pipelines.training.strategies import strategy as trainee
+from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.strategies.step import train_step
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.reporting.facts.run_reader import read_run
@@ -130,7 +130,7 @@ def _train_slowly_stored(context: RankContext, job: dict[str, Any], patience_s: 
             come.set()
         return train_step(*args, **settings)
 
-    def slowly(self: Checkpoints, *args: Any, **settings: Any) -> Part:
+    def slowly(self: Checkpoints, *args: Any, **settings: Any) -> CheckpointPart:
         if context.rank == 1 and not waited:
             waited.append(come.wait(3.0))
         return put_part(self, *args, **settings)
@@ -139,7 +139,7 @@ def _train_slowly_stored(context: RankContext, job: dict[str, Any], patience_s: 
         begun.append(done)
         begin(self, *args, **named)
 
-    trainee.train_step = step  # type: ignore[attr-defined]
+    strategy.train_step = step  # type: ignore[attr-defined]
     Checkpoints.put_part = slowly  # type: ignore[method-assign]
     CheckpointWriter.begin = noted  # type: ignore[method-assign]
     train_rank(context, job)
@@ -223,7 +223,7 @@ def _train_beside_slow_storage(context: RankContext, job: dict[str, Any], on_the
     storage, put_part, commit = SlowStorage(), Checkpoints.put_part, Checkpoints.commit
     write, wait = CheckpointWriter._write, Saver.wait
 
-    def slowly(self: Checkpoints, *args: Any, **settings: Any) -> Part:
+    def slowly(self: Checkpoints, *args: Any, **settings: Any) -> CheckpointPart:
         storage.before()
         return put_part(self, *args, **settings)
 
@@ -239,7 +239,7 @@ def _train_beside_slow_storage(context: RankContext, job: dict[str, Any], on_the
         return storage.write(write, *args)
 
     if context.rank == 0:
-        trainee.train_step = storage.step  # type: ignore[attr-defined]
+        strategy.train_step = storage.step  # type: ignore[attr-defined]
         Checkpoints.put_part = slowly  # type: ignore[method-assign]
         Checkpoints.commit = noted  # type: ignore[method-assign]
         Saver.wait = waited  # type: ignore[method-assign]

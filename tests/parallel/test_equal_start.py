@@ -15,7 +15,7 @@ from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
-from sparkring.pipelines.training.strategies import strategy as trainee
+from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.train_rank import train_rank
 from tests.support.datasets import write_dataset
 from tests.support.ranks import run_on_ranks
@@ -40,7 +40,7 @@ def _begin_apart(context: RankContext, job: dict[str, Any], shift: float, told: 
     def kept(self: Communicator, data: bytes, *, name: str) -> bytes:
         return data if name == "start.fresh" else broadcast(self, data, name=name)
 
-    trainee.build_model = drawn  # type: ignore[assignment, attr-defined]
+    strategy.build_model = drawn  # type: ignore[assignment, attr-defined]
     if not told:
         Communicator.broadcast_bytes = kept  # type: ignore[method-assign]
     try:

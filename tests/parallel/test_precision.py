@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.transports.base import LinkedTransport
 from sparkring.pipelines.training.events.writer import read_events

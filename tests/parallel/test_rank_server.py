@@ -152,15 +152,15 @@ def test_a_rank_whose_end_a_stopped_server_cannot_tell_of_is_found_to_stand_stil
     rank.at_work()
     server.suspend()
     try:
-        assert not rank.process.stands_still  # the control: it works on
+        assert not rank.process.is_suspended  # the control: it works on
         server.children()[0].kill()
-        wait_until(lambda: rank.process.stands_still, "the rank to stand still")
+        wait_until(lambda: rank.process.is_suspended, "the rank to stand still")
         rank.process.stop()
         assert_no_process_left(rank.token)
     finally:
         server.resume()
     assert rank.exit_code() == -signal.SIGKILL
-    assert not rank.process.stands_still
+    assert not rank.process.is_suspended
 
 
 def test_a_rank_that_is_ended_while_its_server_still_imports_never_comes_to_be() -> None:

@@ -12,7 +12,7 @@ import torch
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.events.writer import Record, read_events
 from sparkring.pipelines.training.job.job import TrainJob
-from sparkring.pipelines.training.strategies import strategy as trainee
+from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.strategies.step import train_step
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.reporting.facts.run_reader import read_run
@@ -42,7 +42,7 @@ def _train(context: RankContext, job: dict[str, Any], times: int) -> dict[str, A
                     parameter.fill_(1e200)
         return train_step(model, *args, **settings)
 
-    trainee.train_step = step  # type: ignore[attr-defined]
+    strategy.train_step = step  # type: ignore[attr-defined]
     return train_rank(context, job)
 
 

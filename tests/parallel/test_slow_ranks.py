@@ -15,7 +15,7 @@ from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training import train_rank as loop
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
-from sparkring.pipelines.training.strategies import strategy as trainee
+from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.strategies.step import train_step
 from sparkring.spark_jobs.reporting.facts.run_reader import read_run
 from tests.support.datasets import write_dataset
@@ -65,7 +65,7 @@ def _train(context: RankContext, job: dict[str, Any], what: Literal["data", "com
         done += 1
         return result
 
-    with patch.object(Loader, "epoch", read), patch.object(trainee, "train_step", step):
+    with patch.object(Loader, "epoch", read), patch.object(strategy, "train_step", step):
         loop.train_rank(context, job)
 
 

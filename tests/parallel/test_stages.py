@@ -16,7 +16,7 @@ from sparkring.models.blocks import BlockList, in_turn
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.schedules.generators.catalogue import SCHEDULE_NAMES
 from tests.support.pipeline_jobs import ImageJob, RaggedJob, SkipJob, TextJob, TorchDropoutJob
-from tests.support.pipelines import Case, Job, furthest, train_serially, train_staged
+from tests.support.pipelines import Case, Job, furthest, train_pipelined, train_serially
 from tests.support.ranks import run_on_ranks
 
 TWO = [
@@ -81,20 +81,20 @@ class MortalJob(SkipJob):
 def test_a_stage_that_dies_is_reported_by_the_next_one_with_stage_and_micro_batch(transport: str) -> None:
     case = Case((1, 1), "1f1b", transport=transport)
     with pytest.raises(AssertionError, match=r"(?s)rank 1 raised.*PeerSilent: rank 1 \(stage 1, micro-batch [12], RECV_F[12]\) waited"):
-        run_on_ranks(2, train_staged, MortalJob(), [case], doomed={0})
+        run_on_ranks(2, train_pipelined, MortalJob(), [case], doomed={0})
 
 
 @pytest.mark.parametrize("transport", ["sidecar", "horovod"])
 def test_shapes_may_change_between_micro_batches_where_that_was_asked_for(transport: str) -> None:
     case = Case((1, 1), "1f1b", micro_batches=6, transport=transport, dynamic_shapes=True)
-    for results in run_on_ranks(2, train_staged, RaggedJob(), [case]):
+    for results in run_on_ranks(2, train_pipelined, RaggedJob(), [case]):
         wanted, _ = train_serially(RaggedJob(), micro_batches=6, optimizer="sgd")
         assert furthest(results[0][0], wanted) < 1e-10
 
 
 def _refused(context: RankContext, case: Case) -> str:
     try:
-        train_staged(context, RaggedJob(), [case])
+        train_pipelined(context, RaggedJob(), [case])
     except PipelineShapeError as error:
         return str(error)
     return "trained"
@@ -113,7 +113,7 @@ def test_a_shape_that_changes_is_told_by_both_stages_with_rank_stage_and_micro_b
 
 def test_control_torch_s_own_dropout_trains_something_else_in_stages() -> None:
     wanted, _ = train_serially(TorchDropoutJob(), micro_batches=4, optimizer="sgd")
-    for results in run_on_ranks(2, train_staged, TorchDropoutJob(), [Case((1, 1), "1f1b")]):
+    for results in run_on_ranks(2, train_pipelined, TorchDropoutJob(), [Case((1, 1), "1f1b")]):
         assert furthest(results[0][0], wanted) > 1e-3
 
 
@@ -121,7 +121,7 @@ def test_control_torch_s_own_dropout_trains_something_else_in_stages() -> None:
 @pytest.mark.parametrize("cases", [TWO, THREE, FOUR, SIX], ids=["2 ranks", "3 ranks", "4 ranks", "6 ranks"])
 def test_stages_train_as_one_process_does(job: Job, cases: list[Case]) -> None:
     ranks = sum(cases[0].replicas)
-    everyone = run_on_ranks(ranks, train_staged, job, cases)
+    everyone = run_on_ranks(ranks, train_pipelined, job, cases)
     for number, case in enumerate(cases):
         wanted, losses = train_serially(job, micro_batches=case.micro_batches, optimizer=case.optimizer)
         seen: set[str] = set()

@@ -15,7 +15,7 @@ from sparkring.models.blocks import BlockList, StageModule
 from sparkring.models.image import image_blocks
 from sparkring.models.losses import cross_entropy_sum
 from sparkring.models.sequential import sequential_blocks
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.parallel.collectives import communicator as communicator_module
 from sparkring.pipelines.parallel.collectives.communicator import Communicator, await_handles
@@ -30,13 +30,13 @@ from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.job.precision import PRECISIONS
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 from sparkring.pipelines.training.strategies.micro_batches import MicroBatches
-from sparkring.pipelines.training.strategies.pipelined_step import Share, Step
+from sparkring.pipelines.training.strategies.pipelined_step import PipelinedStep, Share
 from sparkring.pipelines.training.strategies.signals import Signals
 from sparkring.pipelines.training.strategies.step import Inputs
 from sparkring.pipelines.training.train_rank import train_rank
 from tests.support.datasets import write_dataset
 from tests.support.pipeline_jobs import ImageJob, SkipJob, TextJob
-from tests.support.pipelines import ROWS, Case, Job, Values, furthest, train_serially, train_staged
+from tests.support.pipelines import ROWS, Case, Job, Values, furthest, train_pipelined, train_serially
 from tests.support.ranks import run_on_ranks
 from tests.support.training import largest_difference, train_config, weights_of_run
 
@@ -80,7 +80,7 @@ class BareEndsJob(SkipJob):
 
 
 def _same_as_serial(job: Job, cases: list[Case]) -> None:
-    everyone = run_on_ranks(sum(cases[0].replicas), train_staged, job, cases)
+    everyone = run_on_ranks(sum(cases[0].replicas), train_pipelined, job, cases)
     for number, case in enumerate(cases):
         wanted, losses = train_serially(job, micro_batches=case.micro_batches, optimizer=case.optimizer)
         seen: set[str] = set()
@@ -135,7 +135,7 @@ def _spoiled(context: RankContext, factors: list[float]) -> dict[str, Values]:
         for number, factor in enumerate(factors):
             ring.begin()
             batch = Batch(number, rows | {"image": rows["image"] * factor}, ROWS, ROWS, (7, ROWS - 7))
-            executor.run(Step(share, MicroBatches(batch, inputs, replica=0, replicas=1), Signals(), global_rows=ROWS))
+            executor.run(PipelinedStep(share, MicroBatches(batch, inputs, replica=0, replicas=1), Signals(), global_rows=ROWS))
         return {name: tensor.numpy().copy() for name, tensor in chunk.state_dict().items()}
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sparkring.models.blocks import LOGITS, Block, BlockList
 from sparkring.pipelines.parallel.context import RankContext
-from tests.support.pipelines import Case, Job, train_staged
+from tests.support.pipelines import Case, Job, train_pipelined
 from tests.support.ranks import run_on_ranks
 
 WIDTH, LAYERS = 1600, 8
@@ -57,7 +57,7 @@ def _train_within(context: RankContext, case: Case) -> list[float]:
     assert found
     limit = int(found[1]) * 1024 + BUDGET_BYTES
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    (_, losses, _), = train_staged(context, WideJob(), [case])
+    (_, losses, _), = train_pipelined(context, WideJob(), [case])
     return losses
 
 

@@ -1,4 +1,4 @@
-"""A trained model judged and writing by its stages: the figures and the texts of one process, and no rank builds the whole of it."""
+"""A trained model evaluated and writing by its stages: the figures and the texts of one process, and no rank builds the whole of it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from sparkring.models.blocks import BlockRun
-from sparkring.models.generation import Sampling, Texts, write_alone
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.models.decoding import Sampling, Texts, decode_locally
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.evaluate_rank import evaluate_rank
-from sparkring.pipelines.training.generate_rank import GenerateJob, generate_rank, generating, token_ids
+from sparkring.pipelines.training.generate_rank import GenerateJob, decoding_config, generate_rank, token_ids
 from sparkring.pipelines.training.job.job import TrainJob, layout_of
 from sparkring.pipelines.training.job.model_files import load_model
 from sparkring.pipelines.training.train_rank import train_rank
@@ -73,24 +73,24 @@ def _built(context: RankContext, what: str, *args: Any) -> tuple[Any, bool]:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_stages_judge_and_write_as_one_process_does(
+def test_stages_evaluate_and_write_as_one_process_does(
         dataset: Path, trained: tuple[Path, dict[str, float]], name: str, tmp_path: Path) -> None:
     (folder, validation), (ranks, parallel) = trained, LAYOUTS[name]
     job = _job(dataset, folder, ranks, parallel)
     model, card = load_model(job.run_url)
     plain = job.model_copy(update={"config": job.config.model_copy(update={"model": card.model.model_copy(update={"dropout": 0.0})})})
-    judged = run_on_ranks(ranks, _built, "evaluate", plain.model_dump(mode="json"), "validation")
-    assert [whole for _, whole in judged] == [False] * ranks
-    assert [figures for figures, _ in judged[1:]] == [None] * (ranks - 1)
-    assert judged[0][0].items() >= {key: pytest.approx(value, rel=1e-9) for key, value in validation.items()}.items()
-    assert judged[0][0]["rows"] > 100
-    laid = job.model_copy(update={"config": generating(job.config, card.model)})
+    evaluated = run_on_ranks(ranks, _built, "evaluate", plain.model_dump(mode="json"), "validation")
+    assert [whole for _, whole in evaluated] == [False] * ranks
+    assert [figures for figures, _ in evaluated[1:]] == [None] * (ranks - 1)
+    assert evaluated[0][0].items() >= {key: pytest.approx(value, rel=1e-9) for key, value in validation.items()}.items()
+    assert evaluated[0][0]["rows"] > 100
+    laid = job.model_copy(update={"config": decoding_config(job.config, card.model)})
     assert card.preprocessing.tokens is not None
     ids = token_ids(card.preprocessing.tokens)
     for temperature in (0.0, 1.0):
         document = GenerateJob(train=laid, prompts=PROMPTS, max_tokens=10, temperature=temperature, seed=7).model_dump(mode="json")
         written = run_on_ranks(laid.config.train.num_ranks, _built, "generate", document)
-        alone = write_alone(Texts(PROMPTS, ids, Sampling(max_tokens=10, temperature=temperature, seed=7)), model)
+        alone = decode_locally(Texts(PROMPTS, ids, Sampling(max_tokens=10, temperature=temperature, seed=7)), model)
         assert written == [(alone, False)] * laid.config.train.num_ranks
         assert len({tuple(added) for added in alone}) == len(PROMPTS)
     layout = layout_of(laid.config, Dataset(job.dataset_url).manifest(1))
@@ -98,7 +98,7 @@ def test_stages_judge_and_write_as_one_process_does(
     assert layout.mesh.size == len(parallel["replicas"]) * parallel.get("shards", 1)
 
 
-def test_training_in_stages_judges_without_the_whole_model_either(dataset: Path, tmp_path: Path) -> None:
+def test_training_in_stages_evaluates_without_the_whole_model_either(dataset: Path, tmp_path: Path) -> None:
     staged = _job(dataset, tmp_path / "staged", 2, {"replicas": [1, 1], "micro_batches": 4}, epochs=1).model_dump(mode="json")
     results = run_on_ranks(2, _built, "train", staged)
     assert [whole for _, whole in results] == [False, False]
@@ -107,7 +107,7 @@ def test_training_in_stages_judges_without_the_whole_model_either(dataset: Path,
     assert run_on_ranks(1, _built, "train", alone)[0][1], "control: one process holds it all"
 
 
-def test_stages_of_a_table_s_network_are_judged_by_all_rows_together(tmp_path: Path) -> None:
+def test_stages_of_a_table_s_network_are_evaluated_by_all_rows_together(tmp_path: Path) -> None:
     write_dataset(tmp_path / "dataset", ([700],))
     job = _job(tmp_path / "dataset", tmp_path, 2, {"replicas": [1, 1], "micro_batches": 4}, kind="tabular", epochs=1)
     summary = run_on_ranks(2, train_rank, job.model_dump(mode="json"))[0]
@@ -118,7 +118,7 @@ def test_stages_of_a_table_s_network_are_judged_by_all_rows_together(tmp_path: P
     assert next(model.parameters()).dtype == torch.float64
 
 
-def test_fewer_rows_than_replicas_are_judged_as_by_one_process(tmp_path: Path) -> None:
+def test_fewer_rows_than_replicas_are_evaluated_as_by_one_process(tmp_path: Path) -> None:
     write_token_dataset(tmp_path / "dataset", (70, 30), validation_rows=1)
     layouts: dict[str, tuple[int, dict[str, Any]]] = {
         "alone": (1, {}), "two of two": (4, {"replicas": [2, 2], "micro_batches": 8}),
@@ -128,6 +128,6 @@ def test_fewer_rows_than_replicas_are_judged_as_by_one_process(tmp_path: Path) -
         job = _job(tmp_path / "dataset", tmp_path / name, ranks, parallel, epochs=1).model_dump(mode="json")
         found[name] = run_on_ranks(ranks, train_rank, job)[0]["validation"]
         if name != "alone":
-            judged = run_on_ranks(ranks, evaluate_rank, job, "validation")[0]
-            assert {key: judged[key] for key in found[name]} == pytest.approx(found[name], rel=1e-9)
+            evaluated = run_on_ranks(ranks, evaluate_rank, job, "validation")[0]
+            assert {key: evaluated[key] for key in found[name]} == pytest.approx(found[name], rel=1e-9)
     assert all(figures == pytest.approx(found["alone"], rel=1e-9) for figures in found.values())

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparkring.errors import DatasetChanged
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob

@@ -16,7 +16,7 @@ from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.spark_jobs.chaos import chaos
 from sparkring.spark_jobs.fault_injection.faults import Fault
-from sparkring.spark_jobs.fault_injection.injector import sabotaged_rank, strikes
+from sparkring.spark_jobs.fault_injection.injector import strikes, train_rank_under_faults
 from sparkring.spark_jobs.spark.progress import SilentProgress
 from sparkring.spark_jobs.train import train
 from tests.support.datasets import write_dataset
@@ -71,7 +71,7 @@ def _stop(*, victim: float) -> dict[str, Any]:
 
 def test_a_rank_that_stands_still_is_named_and_the_run_goes_on_without_it(spark: SparkSession, tmp_path: Path) -> None:
     config, notes = _config(tmp_path, epochs=1, ring={"deadline_s": 6.0}), Notes()
-    work = partial(sabotaged_rank, faults=[_stop(victim=0.6)])
+    work = partial(train_rank_under_faults, faults=[_stop(victim=0.6)])
     assert train(config, spark=spark, progress=notes, work=work).steps == 201
     (strike,) = strikes(open_store(config.run))
     assert (strike.kind, strike.rank) == ("stop", 1)
@@ -82,6 +82,6 @@ def test_a_rank_that_stands_still_is_named_and_the_run_goes_on_without_it(spark:
 def test_without_restarts_a_rank_that_stands_still_ends_the_run_with_a_typed_error(spark: SparkSession, tmp_path: Path) -> None:
     config = _config(tmp_path, epochs=1, ring={"deadline_s": 6.0}, recovery={"restarts": 0})
     with pytest.raises(DeadlinePassed) as caught:
-        train(config, spark=spark, work=partial(sabotaged_rank, faults=[_stop(victim=0.0)]))
+        train(config, spark=spark, work=partial(train_rank_under_faults, faults=[_stop(victim=0.0)]))
     assert caught.value.awaited == (0,)
     assert caught.value.host

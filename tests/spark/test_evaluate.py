@@ -20,7 +20,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from sparkring import __main__ as cli
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import ConfigError, DatasetError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs import evaluate as evaluate_module
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
@@ -59,7 +59,7 @@ def _design(table: pa.Table) -> NDArray[np.float64]:
     return np.stack([*numeric, *((table["city"].to_numpy() == place).astype(np.float64) for place in range(3))], axis=1)
 
 
-def test_the_network_is_judged_by_the_probabilities_that_scoring_writes(
+def test_the_network_is_evaluated_by_the_probabilities_that_scoring_writes(
         spark: SparkSession, config: Config, evaluation: dict[str, Any]) -> None:
     scored = pq.read_table(Path(score(config, spark=spark).url.removeprefix("file://")))
     label, probability = scored["late"].to_numpy(), scored["probability"].to_numpy()
@@ -89,7 +89,7 @@ def test_logistic_regression_is_what_scikit_learn_makes_of_the_same_features(con
     assert found["auc"] > 0.9 > evaluation["base_rate"]["auc"]
 
 
-def test_the_document_says_what_was_judged_and_is_reused_for_it_only(
+def test_the_document_says_what_was_evaluated_and_is_reused_for_it_only(
         spark: SparkSession, config: Config, evaluation: dict[str, Any]) -> None:
     path = Path(config.run, "evaluation.json")
     manifest = Dataset(config.dataset).manifest()
@@ -104,7 +104,7 @@ def test_the_document_says_what_was_judged_and_is_reused_for_it_only(
     assert other["logistic_regression"]["auc"] == pytest.approx(evaluation["logistic_regression"]["auc"])
 
 
-def test_a_ring_of_stages_judges_as_spark_s_tasks_do(spark: SparkSession, config: Config, evaluation: dict[str, Any],
+def test_a_ring_of_stages_evaluates_as_spark_s_tasks_do(spark: SparkSession, config: Config, evaluation: dict[str, Any],
                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(config.run, "evaluation.json")
     committed = path.read_bytes()
@@ -112,7 +112,7 @@ def test_a_ring_of_stages_judges_as_spark_s_tasks_do(spark: SparkSession, config
     monkeypatch.setattr(evaluate_module, "predict", None)  # no task of Spark holds the network now
     layout: dict[str, Any] = {"num_ranks": 2, "parallel": {"replicas": [1, 1], "micro_batches": 4}}
     staged = config.model_copy(update={"train": TrainConfig.model_validate(config.train.model_dump() | layout)})
-    save_untrained(staged)  # the weights that the others judge
+    save_untrained(staged)  # the weights that the others evaluate
     found = evaluate(staged, spark=spark)
     path.write_bytes(committed)
     for model in ("network", "base_rate", "logistic_regression"):
@@ -135,7 +135,7 @@ def test_a_damaged_document_ends_the_command_in_one_line(config: Config, evaluat
     assert "delete it and run `sparkring evaluate` again" in said
 
 
-def test_without_a_model_there_is_nothing_to_judge(spark: SparkSession, config: Config, tmp_path: Path) -> None:
+def test_without_a_model_there_is_nothing_to_evaluate(spark: SparkSession, config: Config, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no trained model"):
         evaluate(config.model_copy(update={"workspace": str(tmp_path)}), spark=spark)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkring.errors import ConfigError, ExpectationsNotMet, Finding
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.errors import ConfigError, ExpectationResult, ExpectationsNotMet
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.prepare import prepare
 from tests.support.etl_tables import Trip, etl_config, trips
 
@@ -21,15 +21,15 @@ MET: dict[str, Any] = {"min_rows": 800, "max_rows": 891, "columns": {
     "city": {"allowed": ["Bern", "Cork", "Rome", "Oslo"], "max_null_share": 0.3}}}
 
 
-def _findings(spark: SparkSession, folder: Path, expectations: dict[str, Any],
+def _results(spark: SparkSession, folder: Path, expectations: dict[str, Any],
               rows: list[Trip] | None = None) -> dict[str, tuple[str, bool]]:
     """Column and expectation -> what was found, of a version that must be refused."""
     with pytest.raises(ExpectationsNotMet) as caught:
         prepare(etl_config(folder, rows, expectations=expectations), spark=spark)
-    for finding in caught.value.findings:
-        assert isinstance(finding, Finding)
-        assert finding.found in str(caught.value)
-    return {f"{finding.column}: {finding.expected}": (finding.found, finding.met) for finding in caught.value.findings}
+    for result in caught.value.results:
+        assert isinstance(result, ExpectationResult)
+        assert result.found in str(caught.value)
+    return {f"{result.column}: {result.expected}": (result.found, result.met) for result in caught.value.results}
 
 
 def test_rows_as_expected_are_committed(spark: SparkSession, tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_rows_as_expected_are_committed(spark: SparkSession, tmp_path: Path) -> 
 
 
 def test_each_breach_is_named_with_what_was_found_and_nothing_is_written(spark: SparkSession, tmp_path: Path) -> None:
-    found = _findings(spark, tmp_path, {"min_rows": 892, "columns": {
+    found = _results(spark, tmp_path, {"min_rows": 892, "columns": {
         "km": {"max_null_share": 0.01, "min": 2, "max": 99}, "km2": {"max": 10_000}, "late": {"unique": True},
         "city": {"allowed": ["Bern", "Cork", "Rome"]}, "row_id": {"unique": True}}})
     rows = [trip for trip in trips() if trip.late is not None]
@@ -61,7 +61,7 @@ def test_drift_is_told_against_the_parent_version(spark: SparkSession, tmp_path:
     again = [trip for trip in trips() if trip.id % 10]
     assert prepare(etl_config(tmp_path, again, expectations=limits), spark=spark).version == 2  # a tenth less of the same
     moved = [replace(trip, km=trip.km and trip.km + 20, city="Cork" if trip.city == "Bern" else trip.city) for trip in trips()]
-    found = _findings(spark, tmp_path, limits, moved)
+    found = _results(spark, tmp_path, limits, moved)
     assert {key: met for key, (_, met) in found.items()} == {
         "km: mean moved by at most 0.25 deviations": False, "km: stability index at most 0.1": False,
         "city: stability index at most 0.1": False, "km2: stability index at most 5": True}

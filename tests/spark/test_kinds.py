@@ -1,4 +1,4 @@
-"""Images and texts the whole way: prepared, trained on two ranks, judged and scored; figures against numpy and torch."""
+"""Images and texts the whole way: prepared, trained on two ranks, evaluated and scored; figures against numpy and torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.nn import functional
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
 from sparkring.errors import SourceError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.training.job.model_files import load_model

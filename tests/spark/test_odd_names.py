@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import Config, SourceConfig
 from sparkring.errors import ConfigError, SourceError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.etl.sources.literal_paths import literal
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score

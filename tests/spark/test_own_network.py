@@ -84,7 +84,7 @@ def _train(**layout: Any) -> dict[str, Any]:
     return {"epochs": 2, "batch_rows": 20, "precision": "float64", "lanes": 24, "optimizer": {"schedule": "constant"}, **layout}
 
 
-def test_a_network_from_a_file_trains_on_two_ranks_as_on_one_is_judged_and_scores(
+def test_a_network_from_a_file_trains_on_two_ranks_as_on_one_is_evaluated_and_scores(
         spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_files, "_FILES", [])  # commands of other tests in this process have none
     file = tmp_path / "mine.py"
@@ -94,8 +94,8 @@ def test_a_network_from_a_file_trains_on_two_ranks_as_on_one_is_judged_and_score
         _trained(tmp_path / str(ranks), "--networks", str(file), model=model, train=_train(num_ranks=ranks))
     assert largest_difference(*(weights_of_run(tmp_path / name) for name in ("2", "1"))) < 1e-10
     assert "network.layers.0.weight" in weights_of_run(tmp_path / "2")
-    judged = json.loads(said("--networks", str(file), "evaluate", str(tmp_path / "2/config.yaml"), "--json"))
-    assert (judged["split"], judged["network"]["rows"], judged["base_rate"]["rows"]) == ("test", 90, 90)
+    evaluated = json.loads(said("--networks", str(file), "evaluate", str(tmp_path / "2/config.yaml"), "--json"))
+    assert (evaluated["split"], evaluated["network"]["rows"], evaluated["base_rate"]["rows"]) == ("test", 90, 90)
     said("--networks", str(file), "score", str(tmp_path / "2/config.yaml"), "--set", "score.split=validation")
     scored = spark.read.parquet(f"{tmp_path}/2/scores/*")
     assert (scored.count(), scored.where("probability between 0 and 1").count()) == (257, 257)

@@ -21,7 +21,8 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import Config
 from sparkring.errors import CommitConflict
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
 from sparkring.spark_jobs.etl.writing.write_dataset import _one_a_task
 from sparkring.spark_jobs.prepare import PrepareResult, prepare

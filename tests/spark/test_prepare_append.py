@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 from sparkring.conf.schema import Config, SourceConfig
 from sparkring.errors import CommitConflict, ConfigError
 from sparkring.pipelines.data.dataset.integrity import verify_files
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
@@ -86,7 +87,7 @@ def test_a_version_that_another_writer_commits_meanwhile_is_a_conflict_not_lost(
     def expect(*_: object, **__: object) -> None:  # any point between the beginning and the commit
         dataset.commit(dataset.manifest(1).model_copy(update={"version": 2, "parent": 1, "created_at": "meanwhile"}))
 
-    monkeypatch.setattr("sparkring.spark_jobs.prepare.expect", expect)
+    monkeypatch.setattr("sparkring.spark_jobs.prepare.check_expectations", expect)
     with pytest.raises(CommitConflict):
         prepare(config, append=True, spark=spark)
     assert dataset.versions() == [1, 2]

@@ -26,8 +26,9 @@ from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError, SourceError, SparkringError
 from sparkring.models.build import build_model
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.training.job.tasks import shapes_of

@@ -19,7 +19,7 @@ from pyspark.sql import functions as sf
 from sparkring import __main__ as cli
 from sparkring.conf.schema import Config, SourceConfig
 from sparkring.errors import CheckpointDamaged, ConfigError, DatasetChanged, DatasetError, EnvironmentProblem, SourceError, StorageError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.data.stores.s3 import S3Store
 from sparkring.pipelines.training.job.model_files import load_model

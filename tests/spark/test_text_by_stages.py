@@ -1,4 +1,4 @@
-"""A decoder in stages on Spark: judged and writing through a ring of ranks as Spark's tasks and one process do."""
+"""A decoder in stages on Spark: evaluated and writing through a ring of ranks as Spark's tasks and one process do."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def config(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Con
     return made
 
 
-def test_a_ring_of_stages_judges_as_spark_s_tasks_do(spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ring_of_stages_evaluates_as_spark_s_tasks_do(spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     by_tasks = evaluate(config, spark=spark)
     Path(config.run, "evaluation.json").unlink()
     monkeypatch.setattr(evaluate_module, "predict", None)  # no task of Spark holds the model now

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import SparkConfig
 from sparkring.errors import ExpectationsNotMet
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
@@ -38,7 +38,7 @@ def findings(folder: Path, spark: SparkSession) -> list[list[Any]]:
     try:
         prepare(etl_config(folder, expectations=EXPECTED), spark=spark)
     except ExpectationsNotMet as error:
-        return [list(finding) for finding in error.findings]
+        return [list(result) for result in error.results]
     return []
 
 

@@ -1,4 +1,4 @@
-"""Staged training on real ranks for tests, beside serial training of the same blocks: ``train_staged`` and ``train_serially``."""
+"""Staged training on real ranks for tests, beside serial training of the same blocks: ``train_pipelined`` and ``train_serially``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sparkring.conf.schema import Recompute
 from sparkring.models.batch_norm import finish_steps
 from sparkring.models.blocks import BlockList, StageModule, WholeModel
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
@@ -19,7 +20,7 @@ from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Mesh
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Schedule, Worker
-from sparkring.pipelines.parallel.stages.executor import Executor, Recompute, edges_of
+from sparkring.pipelines.parallel.stages.executor import Executor, edges_of
 from sparkring.pipelines.parallel.stages.partition import cut_by_count
 from sparkring.pipelines.parallel.transports.horovod import HorovodTransport
 from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
@@ -132,7 +133,7 @@ class _Work:
         self._optimizer.step()
 
 
-def train_staged(context: RankContext, job: Job, cases: list[Case]) -> list[tuple[dict[str, Values], list[float], int]]:
+def train_pipelined(context: RankContext, job: Job, cases: list[Case]) -> list[tuple[dict[str, Values], list[float], int]]:
     """Train the same in stages on this rank, case after case; returns of each its chunks' state, the losses and its stage."""
     sets = {ranks for case in cases for ranks in case.mesh.process_sets(context.hosts, wraps=True)}
     results = []

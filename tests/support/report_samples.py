@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
 from sparkring.models.build import build_model
-from sparkring.pipelines.data.dataset.manifest import DataField, DataFile, Dataset, Manifest, Split, TensorSpec, content_id
+from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, content_id
 from sparkring.pipelines.data.dataset.preprocessing import CategoricalFeature, NumericFeature, Preprocessing
+from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.parallel.schedules.costs import Costs
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule

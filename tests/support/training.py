@@ -17,7 +17,7 @@ from sparkring.pipelines.training.checkpoints import pace as checkpoint_pace
 from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter
 from sparkring.pipelines.training.events.writer import Record, read_events
 from sparkring.pipelines.training.job.model_files import load_card, load_weights
-from sparkring.pipelines.training.strategies import strategy as trainee
+from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.strategies.step import train_step
 from tests.support.configs import MINIMAL
 
@@ -72,7 +72,7 @@ def before_each_step(act: Callable[[int, Sequence[CheckpointWriter]], None]) -> 
         writers.append(self)
         begin(self, *args, **named)
 
-    trainee.train_step = step  # type: ignore[attr-defined]
+    strategy.train_step = step  # type: ignore[attr-defined]
     CheckpointWriter.begin = noted  # type: ignore[method-assign]
 
 

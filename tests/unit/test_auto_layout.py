@@ -32,7 +32,7 @@ DEAR_SUMS = Cluster(links=Links(sum_local=SumCost(step=Line(1000.0)), hop_local=
 def test_one_word_asks_for_it(tmp_path: Path, override: str) -> None:
     config = load_config(write(tmp_path, "tiny.yaml", MINIMAL | {"train": {"num_ranks": 4}}), [override])
     assert config.train.parallel.auto
-    assert not config.train.parallel.staged
+    assert not config.train.parallel.pipelined
     assert TrainConfig.model_validate(config.train.model_dump(mode="json")) == config.train
     assert not load_config(write(tmp_path, "tiny.yaml", MINIMAL)).train.parallel.auto
 

@@ -17,9 +17,9 @@ from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints, Position
 from sparkring.spark_jobs import chaos as job_module
 from sparkring.spark_jobs.chaos import ChaosResult
-from sparkring.spark_jobs.fault_injection import injector as saboteur_module
+from sparkring.spark_jobs.fault_injection import injector as injector_module
 from sparkring.spark_jobs.fault_injection.faults import FAILED_WRITES, KINDS, Fault, Kind, Strike, draw
-from sparkring.spark_jobs.fault_injection.injector import Saboteur, damage_newest, pause, strikes
+from sparkring.spark_jobs.fault_injection.injector import FaultInjector, damage_newest, pause, strikes
 from sparkring.spark_jobs.fault_injection.losses import losses
 from tests.support.configs import MINIMAL, write
 from tests.support.training import await_condition
@@ -45,11 +45,11 @@ def test_a_fault_that_there_is_not_is_refused_with_those_that_there_are() -> Non
         draw(3, seed=1, kinds=[])
 
 
-# -- the saboteur ---------------------------------------------------------------------------------------------------
+# -- the injector ---------------------------------------------------------------------------------------------------
 
 
-def _saboteur(folder: Path, *faults: Fault, rank: int = 0, generation: int = 0) -> Saboteur:
-    made = Saboteur(faults, open_store(str(folder)), rank=rank, size=2, generation=generation)
+def _injector(folder: Path, *faults: Fault, rank: int = 0, generation: int = 0) -> FaultInjector:
+    made = FaultInjector(faults, open_store(str(folder)), rank=rank, size=2, generation=generation)
     made.hear("start", START)
     return made
 
@@ -58,12 +58,12 @@ def _fault(kind: Kind, *, share: float = 0.5, victim: float = 0.0, number: int =
     return Fault(number=number, kind=kind, share=share, victim=victim)
 
 
-def _step(saboteur: Saboteur, number: int) -> None:
-    saboteur.hear("step", {"epoch": number // 10, "step": number % 10})
+def _step(injector: FaultInjector, number: int) -> None:
+    injector.hear("step", {"epoch": number // 10, "step": number % 10})
 
 
 def test_a_fault_strikes_its_rank_at_its_step_and_never_again(tmp_path: Path) -> None:
-    struck, spared = _saboteur(tmp_path, _fault("disk")), _saboteur(tmp_path, _fault("disk"), rank=1)
+    struck, spared = _injector(tmp_path, _fault("disk")), _injector(tmp_path, _fault("disk"), rank=1)
     for one in (struck, spared):
         for number in range(9):
             _step(one, number)
@@ -78,7 +78,7 @@ def test_a_fault_strikes_its_rank_at_its_step_and_never_again(tmp_path: Path) ->
             await_condition(struck.require_space, "the full disk")
     struck.require_space()
     spared.require_space()
-    again = _saboteur(tmp_path, _fault("disk"), generation=1)  # resumed before that step
+    again = _injector(tmp_path, _fault("disk"), generation=1)  # resumed before that step
     _step(again, 9)
     _step(again, 10)
     again.require_space()
@@ -87,8 +87,8 @@ def test_a_fault_strikes_its_rank_at_its_step_and_never_again(tmp_path: Path) ->
 
 def test_faults_that_are_due_together_strike_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[tuple[int, Kind]] = []
-    monkeypatch.setattr(saboteur_module.Saboteur, "_act", lambda self, kind: done.append((self._done, kind)))
-    one = _saboteur(tmp_path, _fault("kill", number=0), _fault("stop", number=1), _fault("worker", number=2, share=0.55))
+    monkeypatch.setattr(injector_module.FaultInjector, "_act", lambda self, kind: done.append((self._done, kind)))
+    one = _injector(tmp_path, _fault("kill", number=0), _fault("stop", number=1), _fault("worker", number=2, share=0.55))
     for number in range(9, 12):
         _step(one, number)
         await_condition(lambda: len(done) == number - 8, "the strike")  # noqa: B023
@@ -97,8 +97,8 @@ def test_faults_that_are_due_together_strike_one_after_the_other(tmp_path: Path,
 
 def test_a_checkpoint_is_damaged_when_it_has_just_been_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[Kind] = []
-    monkeypatch.setattr(saboteur_module.Saboteur, "_act", lambda _, kind: done.append(kind))
-    one = _saboteur(tmp_path, _fault("corrupt", victim=0.9))
+    monkeypatch.setattr(injector_module.FaultInjector, "_act", lambda _, kind: done.append(kind))
+    one = _injector(tmp_path, _fault("corrupt", victim=0.9))
     one.hear("checkpoint", {})
     for number in range(12):
         _step(one, number)

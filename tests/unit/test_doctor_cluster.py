@@ -115,7 +115,7 @@ def test_tasks_that_left_the_packages_to_a_neighbour_are_no_machine_of_their_own
 
 
 def test_executors_that_do_not_see_the_workspace_fail() -> None:
-    check = check_executors([task(sees_witness=True), task(machine(host="beta"), sees_witness=False)], machine())
+    check = check_executors([task(sees_probe=True), task(machine(host="beta"), sees_probe=False)], machine())
     assert (check.status, check.found) == ("fail", "beta cannot see the workspace's folder of this machine")
 
 
@@ -166,5 +166,5 @@ def test_a_ring_in_the_clear_is_told_where_spark_encrypts_between_machines() -> 
 
 
 def test_a_report_survives_its_way_through_json() -> None:
-    report = task(gpus=["0"], trouble=["x"], sees_witness=True)
+    report = task(gpus=["0"], trouble=["x"], sees_probe=True)
     assert TaskReport.from_json(json.dumps(asdict(report))) == report

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from sparkring.conf.loading import load_config
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.diagnosis import survey
 from sparkring.spark_jobs.diagnosis.machine import (
     check_disk,
@@ -19,7 +19,7 @@ from sparkring.spark_jobs.diagnosis.machine import (
     check_shared_memory,
     gradient_mb,
     install_java,
-    witness,
+    probe_file,
 )
 from sparkring.spark_jobs.diagnosis.needs import MB, RANK_MB, SPARK_MB, Needs
 from tests.support.doctor_samples import machine, needs
@@ -180,7 +180,7 @@ def test_shared_memory_is_left_alone_where_it_is_not_used(overrides: list[str], 
 
 
 def test_a_witness_lies_in_the_workspace_while_it_is_asked_for(tmp_path: Path) -> None:
-    with witness(needs("spark.master=yarn", f"workspace={tmp_path / 'later'}")) as file:
+    with probe_file(needs("spark.master=yarn", f"workspace={tmp_path / 'later'}")) as file:
         assert file is not None
         assert Path(file).parent == tmp_path
     assert list(tmp_path.iterdir()) == []
@@ -188,5 +188,5 @@ def test_a_witness_lies_in_the_workspace_while_it_is_asked_for(tmp_path: Path) -
 
 @pytest.mark.parametrize("overrides", [["workspace=s3://bucket/x", "spark.master=yarn"], ["spark.master=local[2]"]])
 def test_there_is_no_witness_where_none_can_be_or_none_is_needed(overrides: list[str]) -> None:
-    with witness(needs(*overrides)) as file:
+    with probe_file(needs(*overrides)) as file:
         assert file is None

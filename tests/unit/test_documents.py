@@ -12,7 +12,7 @@ import pytest
 from sparkring import __main__ as cli
 from sparkring.conf.schema import Config
 from sparkring.errors import DocumentDamaged
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.documents import read_document
 from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.spark_jobs import evaluate
@@ -73,9 +73,9 @@ def test_whole_documents_are_read_and_missing_ones_missed(tmp_path: Path) -> Non
 def test_an_evaluation_that_was_damaged_is_told(tmp_path: Path, content: bytes, found: str) -> None:
     (tmp_path / "evaluation.json").write_bytes(content)
     with pytest.raises(DocumentDamaged, match=rf"evaluation\.json is damaged: found ({found}).*; delete it and run `sparkring eval"):
-        evaluate._judged(LocalStore(tmp_path))
+        evaluate._evaluated(LocalStore(tmp_path))
     (tmp_path / "evaluation.json").unlink()
-    assert evaluate._judged(LocalStore(tmp_path)) is None
+    assert evaluate._evaluated(LocalStore(tmp_path)) is None
 
 
 @pytest.mark.parametrize(("content", "found"), DAMAGED)

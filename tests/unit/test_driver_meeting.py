@@ -16,7 +16,7 @@ import pytest
 
 from sparkring.errors import DeadlinePassed, EnvironmentProblem, ExecutorLost
 from sparkring.spark_jobs.launch.meeting import guarded_server
-from sparkring.spark_jobs.launch.meeting.driver import DriverMeeting, DriverMeetingGuest
+from sparkring.spark_jobs.launch.meeting.driver import DriverMeeting, DriverMeetingClient
 from sparkring.spark_jobs.launch.meeting.hosts import LOOPBACK
 
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -29,19 +29,19 @@ def _meeting(num_tasks: int = 2, *, within_s: float = LONG_S, deadline_s: float 
     """A meeting, and a way to have a task gather a text there."""
     with ThreadPoolExecutor(8) as pool, DriverMeeting(
             LOOPBACK, secret=SECRET, num_tasks=num_tasks, within_s=within_s, deadline_s=deadline_s) as meeting:
-        guests: dict[tuple[int, int], DriverMeetingGuest] = {}
+        guests: dict[tuple[int, int], DriverMeetingClient] = {}
 
         def gather(partition: int, text: str, *, attempt: int = 0) -> Future[list[str]]:
             if (partition, attempt) not in guests:
-                guests[partition, attempt] = _guest(meeting.place, partition, attempt)
+                guests[partition, attempt] = _guest(meeting.address, partition, attempt)
             return pool.submit(guests[partition, attempt].gather, text, within_s=LONG_S)
 
         yield meeting, gather
 
 
-def _guest(place: tuple[str, int], partition: int, attempt: int = 0, *, secret: str = SECRET) -> DriverMeetingGuest:
+def _guest(address: tuple[str, int], partition: int, attempt: int = 0, *, secret: str = SECRET) -> DriverMeetingClient:
     context = SimpleNamespace(partitionId=lambda: partition, taskAttemptId=lambda: 100 * attempt + partition)
-    return DriverMeetingGuest(cast(Any, context), place, secret=secret)
+    return DriverMeetingClient(cast(Any, context), address, secret=secret)
 
 
 def _await_come(meeting: DriverMeeting, number: int) -> None:
@@ -61,7 +61,7 @@ def test_everyone_hears_everyone_by_partition_round_after_round() -> None:
 
 def test_a_task_knows_the_address_by_which_it_speaks_to_the_driver() -> None:
     with _meeting() as (meeting, _), ThreadPoolExecutor(2) as pool:
-        guests = [_guest(meeting.place, partition) for partition in range(2)]
+        guests = [_guest(meeting.address, partition) for partition in range(2)]
         assert list(pool.map(lambda guest: guest.hosts(within_s=LONG_S), guests)) == [[LOOPBACK, LOOPBACK]] * 2
 
 
@@ -121,7 +121,7 @@ def test_a_task_that_was_lost_afterwards_is_no_second_rank() -> None:
       for wrong in ({"secret": "0" * 32}, {"secret": 1}, {"round": 99}, {"round": -1}, {"round": None}, {"partition": 2}, {"more": 1}))])
 def test_strangers_and_nonsense_are_hung_up_on_and_change_nothing(sent: bytes) -> None:
     with _meeting() as (meeting, gather):
-        with socket.create_connection(meeting.place, timeout=LONG_S) as connection:
+        with socket.create_connection(meeting.address, timeout=LONG_S) as connection:
             with suppress(ConnectionError):  # it may hang up before it has read all
                 connection.sendall(sent)
             with suppress(OSError):  # "not connected", for the same reason
@@ -140,7 +140,7 @@ def test_a_driver_that_cannot_be_reached_or_hangs_up_is_said_with_what_to_do() -
     with pytest.raises(EnvironmentProblem, match=r"cannot talk to the driver at 127\.0\.0\.1:\d+ .*dynamicAllocation.enabled=false"):
         waiting.result(LONG_S)
     with pytest.raises(EnvironmentProblem, match="Connection refused"):
-        _guest(meeting.place, 0).gather("", within_s=1.0)
+        _guest(meeting.address, 0).gather("", within_s=1.0)
 
 
 def test_nothing_is_left_of_it() -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from sparkring.conf.schema import ExpectationsConfig
-from sparkring.errors import ExpectationsNotMet, Finding
+from sparkring.errors import ExpectationResult, ExpectationsNotMet
 from sparkring.spark_jobs.etl.drift import stability_index
-from sparkring.spark_jobs.etl.expectations import asked
+from sparkring.spark_jobs.etl.expectations import expects_rows
 
 
 @pytest.mark.parametrize(("before", "now", "expected"), [
@@ -24,8 +24,9 @@ def test_the_stability_index_is_the_sum_over_bins(before: list[int], now: list[i
     assert stability_index(np.array(before), np.array(now)) == pytest.approx(expected)
 
 
-def test_the_error_ends_in_a_table_of_all_findings() -> None:
-    error = ExpectationsNotMet([Finding("", "at least 9 rows", "8 rows", met=False), Finding("km", "values at least 0", "all", met=True)])
+def test_the_error_ends_in_a_table_of_all_results() -> None:
+    error = ExpectationsNotMet([ExpectationResult("", "at least 9 rows", "8 rows", met=False),
+                                ExpectationResult("km", "values at least 0", "all", met=True)])
     assert str(error).splitlines() == [
         "1 of 2 expectations are not met, so nothing was committed; mend the source or the query, or change prepare.expectations:",
         "    column   expected           found",
@@ -39,7 +40,7 @@ def test_the_error_ends_in_a_table_of_all_findings() -> None:
     pytest.param({"columns": {"a": {"max_psi": 1}}}, False, id="drift alone"),
     pytest.param({"columns": {"a": {"max_null_share": 0}}}, True, id="no nulls")])
 def test_great_expectations_is_needed_only_where_something_is_expected(config: dict[str, object], expected: bool) -> None:
-    assert asked(ExpectationsConfig.model_validate(config)) is expected
+    assert expects_rows(ExpectationsConfig.model_validate(config)) is expected
 
 
 def test_great_expectations_is_not_imported_before_it_is_needed() -> None:

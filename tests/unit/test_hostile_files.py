@@ -33,11 +33,12 @@ from sparkring.conf.schema import TabularModelConfig
 from sparkring.errors import DatasetError, SparkringError
 from sparkring.models.build import build_model
 from sparkring.pipelines.data.dataset.integrity import check_footers, verify_files
-from sparkring.pipelines.data.dataset.manifest import DataFile, Dataset
+from sparkring.pipelines.data.dataset.manifest import DataFile
 from sparkring.pipelines.data.dataset.unischema_pickle import read_unischema
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.stores.local import LocalStore
-from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints, Part, Position
+from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, CheckpointPart, Checkpoints, Position
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainSummary
 from sparkring.pipelines.training.job.model_files import ModelCard, load_model, save_model
@@ -141,7 +142,7 @@ KINDS = {
     "config": Kind("config.yaml", lambda folder: load_config(str(folder / "config.yaml"))),
     "events": Kind("run/events/0-0.jsonl", lambda folder: list(read_events(str(folder / "run")))),
     "result": Kind("run/result.json", lambda folder: training._finished(LocalStore(folder / "run"))),
-    "evaluation": Kind("run/evaluation.json", lambda folder: evaluate._judged(LocalStore(folder / "run"))),
+    "evaluation": Kind("run/evaluation.json", lambda folder: evaluate._evaluated(LocalStore(folder / "run"))),
     "unischema": Kind("unischema.pickle", lambda folder: read_unischema((folder / "unischema.pickle").read_bytes(), origin="x")),
 }
 HOSTILE_TEXTS = [
@@ -308,7 +309,7 @@ def test_a_link_that_leads_out_of_a_dataset_is_not_followed_and_one_within_is(fo
 @pytest.mark.parametrize("name", ["../../state.safetensors", "/etc/passwd", "5-0-00000000.safetensors/../../x", "x.safetensors", ""])
 def test_a_checkpoint_cannot_name_a_part_outside_its_folder(name: str) -> None:
     with pytest.raises(ValueError, match="String should match pattern"):
-        Part(name=name, bytes=1, blake3="0")
+        CheckpointPart(name=name, bytes=1, blake3="0")
 
 
 def test_a_document_that_names_a_folder_outside_deletes_nothing_there(folder: Path) -> None:

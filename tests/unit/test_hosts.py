@@ -15,25 +15,25 @@ from sparkring.spark_jobs.launch.meeting.hosts import (
     TaskFacts,
     chosen_tasks,
     describe_task,
-    places,
-    remove_left_memory,
+    place_ranks,
+    remove_leftover_memory,
     ring_address,
 )
 
 
 def horovod(places_at: list[str], name: str) -> list[int]:
     """One of Horovod's variables, by partition."""
-    return [int(place.horovod_environment()[f"HOROVOD_{name}"]) for place in places(places_at)]
+    return [int(place.horovod_environment()[f"HOROVOD_{name}"]) for place in place_ranks(places_at)]
 
 
 def test_ranks_of_one_host_are_consecutive() -> None:
     interleaved = list("ABAB")
-    assert [place.rank for place in places(interleaved)] == [0, 2, 1, 3]
-    assert {place.hosts for place in places(interleaved)} == {(0, 0, 1, 1)}
+    assert [place.rank for place in place_ranks(interleaved)] == [0, 2, 1, 3]
+    assert {place.hosts for place in place_ranks(interleaved)} == {(0, 0, 1, 1)}
 
 
 def test_partition_0_is_rank_0_wherever_it_runs() -> None:
-    assert [place.rank for place in places(list("CABC"))] == [0, 2, 3, 1]
+    assert [place.rank for place in place_ranks(list("CABC"))] == [0, 2, 3, 1]
 
 
 def test_horovod_is_told_of_hosts_of_unequal_size() -> None:
@@ -43,7 +43,7 @@ def test_horovod_is_told_of_hosts_of_unequal_size() -> None:
     assert horovod(uneven, "LOCAL_SIZE") == [2, 3, 3, 2, 3]
     assert horovod(uneven, "CROSS_RANK") == [0, 1, 1, 0, 0]  # the third rank of B has no counterpart on A
     assert horovod(uneven, "CROSS_SIZE") == [2, 2, 2, 2, 1]
-    names = [place.horovod_environment()["HOROVOD_HOSTNAME"] for place in places(uneven)]
+    names = [place.horovod_environment()["HOROVOD_HOSTNAME"] for place in place_ranks(uneven)]
     assert names == ["host-0", "host-1", "host-1", "host-0", "host-1"]
 
 
@@ -77,10 +77,10 @@ def test_what_killed_ranks_left_in_shared_memory_is_removed_and_nothing_else() -
     for path in left:
         path.touch()
     try:
-        remove_left_memory(mine)
+        remove_leftover_memory(mine)
         assert [path.exists() for path in left] == [False, False, True, True]
     finally:
-        remove_left_memory(other)
+        remove_leftover_memory(other)
     assert not any(path.exists() for path in left)
 
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from sparkring.errors import EnvironmentProblem
-from sparkring.spark_jobs.launch.meeting.local import LocalMeeting, _place, meet
+from sparkring.spark_jobs.launch.meeting.local import LocalMeeting, _socket_name, meet
 
 DEADLINE_S = 30.0
 
@@ -63,7 +63,7 @@ def test_who_does_not_know_the_secret_is_no_guest() -> None:
         host = threads.submit(meet, 0, num_tasks=2, secret=secret, deadline_s=DEADLINE_S, within_s=1.0)
         for hello in (b"", b"{}", b"[]", b"\xff", json.dumps({"secret": "0" * 32, "partition": 1}).encode()):
             stranger = open_sockets.enter_context(socket.socket(socket.AF_UNIX))
-            while stranger.connect_ex(_place(secret)):
+            while stranger.connect_ex(_socket_name(secret)):
                 assert not host.done()
             stranger.sendall(hello)
             stranger.shutdown(socket.SHUT_WR)
@@ -73,5 +73,5 @@ def test_who_does_not_know_the_secret_is_no_guest() -> None:
 def test_a_task_goes_to_spark_where_another_holds_the_place() -> None:
     secret = secrets.token_hex(16)
     with socket.socket(socket.AF_UNIX) as taken:
-        taken.bind(_place(secret))  # nobody can know the name but by the secret
+        taken.bind(_socket_name(secret))  # nobody can know the name but by the secret
         assert meetings((0, 1), num_tasks=2, within_s=0.1, secret=secret) == [None, None]

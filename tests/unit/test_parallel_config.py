@@ -16,13 +16,13 @@ from sparkring.spark_jobs.recovery.resize import resized
     {"recompute": "except_last"}, {"recompute": ["always"]}, {"cut": [2, 1]}, {"cut": ["layers.2"]},
     {"schedule": "interleaved", "chunks_per_stage": 2}], ids=str)
 def test_what_data_parallelism_alone_does_not_do_takes_the_way_of_stages(asked: dict[str, Any]) -> None:
-    assert ParallelConfig.model_validate(asked).staged
+    assert ParallelConfig.model_validate(asked).pipelined
 
 
 @pytest.mark.parametrize("asked", [
     {}, {"replicas": [4]}, {"schedule": "gpipe"}, {"transport": "horovod"}, {"auto": True, "micro_batches": 8}], ids=str)
 def test_plain_data_parallelism_does_the_rest(asked: dict[str, Any]) -> None:
-    assert not ParallelConfig.model_validate(asked).staged
+    assert not ParallelConfig.model_validate(asked).pipelined
 
 
 def test_activations_are_done_again_in_all_stages_or_in_each_as_it_says() -> None:

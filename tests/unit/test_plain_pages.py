@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from benchmarks.loader_data import commit, files_of
-from sparkring.pipelines.data.dataset.manifest import DataField, Dataset, TensorSpec
+from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading import plain_pages, reader
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.plain_pages import PlainPages

@@ -12,8 +12,8 @@ import pytest
 
 from sparkring.spark_jobs.launch.meeting import guarded_server, rendezvous
 from sparkring.spark_jobs.launch.meeting.hosts import LOOPBACK
-from sparkring.spark_jobs.launch.meeting.rendezvous import KeyValueStore, Rendezvous, meeting_address
-from sparkring.spark_jobs.launch.meeting.status_board import Board
+from sparkring.spark_jobs.launch.meeting.rendezvous import KeyValueStore, Rendezvous, rendezvous_address
+from sparkring.spark_jobs.launch.meeting.status_board import StatusBoard
 
 SECRET = "0123456789abcdef0123456789abcdef"
 OPEN = f"/{SECRET}:1"
@@ -22,7 +22,7 @@ OPEN = f"/{SECRET}:1"
 
 @pytest.fixture
 def server() -> Iterator[Rendezvous]:
-    running = Rendezvous(LOOPBACK, Board(SECRET, size=2, heartbeat_s=0.05))
+    running = Rendezvous(LOOPBACK, StatusBoard(SECRET, size=2, heartbeat_s=0.05))
     running.start(allowed=[LOOPBACK])
     try:
         yield running
@@ -56,7 +56,7 @@ def test_a_value_is_there_once_it_was_put(server: Rendezvous) -> None:
 
 def test_horovod_s_client_brings_the_secret_in_the_address_it_is_given(server: Rendezvous) -> None:
     ask(server, "PUT", f"{OPEN}/global/0", b"kept")
-    url = f"http://{meeting_address(LOOPBACK, server.port, SECRET)}:{server.port}/global/0"  # http_store.h makes its URLs so
+    url = f"http://{rendezvous_address(LOOPBACK, server.port, SECRET)}:{server.port}/global/0"  # http_store.h makes its URLs so
     host, _, path = url.removeprefix("http://").partition("/")  # and HTTPRequest.hpp cuts them so
     assert host == f"{LOOPBACK}:{server.port}"
     assert ask(server, "GET", f"/{path}") == (200, b"kept")
@@ -157,7 +157,7 @@ def test_a_head_has_a_limit(server: Rendezvous) -> None:
 def test_more_clients_than_there_may_be_wait_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "CONNECTIONS", 0)  # four for the one rank are left
     monkeypatch.setattr(guarded_server, "REQUEST_TIMEOUT_S", 0.2)
-    server = Rendezvous(LOOPBACK, Board(SECRET, size=1, heartbeat_s=0.05))
+    server = Rendezvous(LOOPBACK, StatusBoard(SECRET, size=1, heartbeat_s=0.05))
     server.start(allowed=[LOOPBACK])
     before = threading.active_count()
     idle = [socket.create_connection((LOOPBACK, server.port), timeout=5) for _ in range(16)]

@@ -102,7 +102,7 @@ def test_a_host_is_to_blame_for_an_executor_that_died_there_and_not_for_one_that
     pytest.param({"complete": True, "lost": ExecutorLost("gone")}, 1, ExecutorLost, id="one was lost")])
 def test_why_no_ring_can_come_of_tasks_that_meet_at_the_driver(
         state: dict[str, object], num_ended: int, kind: type[SparkringError] | None) -> None:
-    meeting = SimpleNamespace(**{"complete": False, "closed": False, "lost": None, "num_come": 0, "place": ("10.0.0.1", 7), **state})
+    meeting = SimpleNamespace(**{"complete": False, "closed": False, "lost": None, "num_come": 0, "address": ("10.0.0.1", 7), **state})
     error = _why_broken(cast("DriverMeeting", meeting), 4, "yarn", num_ended)
     assert error is None if kind is None else isinstance(error, kind)
     assert _why_broken(None, 4, "yarn", num_ended) is None

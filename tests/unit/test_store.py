@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from sparkring.errors import CommitConflict, ConfigError, DatasetError, DatasetVersionNotFound
-from sparkring.pipelines.data.dataset.manifest import Dataset, parse_manifest
+from sparkring.pipelines.data.dataset.manifest import parse_manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores import local as local_store
 from sparkring.pipelines.data.stores.base import numbered
 from sparkring.pipelines.data.stores.local import LocalStore

@@ -42,8 +42,8 @@ class PretendedRing:
     """A cluster whose generations end as written down; each entry: an error, a summary, or what to do until asked to stop."""
 
     def __init__(self, *ends: SparkringError | TrainSummary | Callable[[PretendedRing], TrainSummary], slots: int | None = None,
-                 committed: int = -1, brings_more: bool = False) -> None:
-        self.ends, self.available, self.steps, self.on_demand = list(ends), slots, committed, brings_more
+                 committed: int = -1, grows_on_demand: bool = False) -> None:
+        self.ends, self.available, self.steps, self.on_demand = list(ends), slots, committed, grows_on_demand
         self.widths: list[int] = []
         self.left_out: list[tuple[str, ...]] = []
         self.asked = threading.Event()
@@ -54,7 +54,7 @@ class PretendedRing:
         self.looks += 1
         return self.available
 
-    def brings_more(self) -> bool:
+    def grows_on_demand(self) -> bool:
         return self.on_demand
 
     def asked_within(self, looks: int) -> bool:
@@ -173,7 +173,7 @@ FEW = NotEnoughSlots(wanted=4, slots=2, master="yarn")
 
 
 def test_where_slots_come_on_demand_as_many_ranks_as_wanted_wait_for_them_and_then_as_many_as_have_come() -> None:
-    ring = PretendedRing(FEW, DIED, FEW, DONE, slots=0, committed=20, brings_more=True)
+    ring = PretendedRing(FEW, DIED, FEW, DONE, slots=0, committed=20, grows_on_demand=True)
     assert _supervised(ring, restarts=1) is DONE  # what did not come was no failure
     assert ring.widths == [4, 2, 4, 2]
 
@@ -185,7 +185,7 @@ def test_where_slots_come_on_demand_as_many_ranks_as_wanted_wait_for_them_and_th
     pytest.param(NotEnoughSlots(wanted=4, slots=None, master="yarn"), 20, {}, id="none came")])
 def test_slots_that_do_not_come_on_demand_end_a_run_that_cannot_do_without(
         few: NotEnoughSlots, committed: int, recovery: dict[str, Any]) -> None:
-    ring = PretendedRing(few, DONE, slots=0, committed=committed, brings_more=True)
+    ring = PretendedRing(few, DONE, slots=0, committed=committed, grows_on_demand=True)
     with pytest.raises(NotEnoughSlots):
         _supervised(ring, **recovery)
     assert ring.widths == [4]
@@ -198,21 +198,21 @@ def test_slots_that_spark_tells_of_and_does_not_give_are_none_to_grow_to() -> No
         assert ring.asked.wait(10)
         return SAVED
 
-    ring = PretendedRing(FEW, until_there_are_more, DONE, slots=4, committed=20, brings_more=True)
+    ring = PretendedRing(FEW, until_there_are_more, DONE, slots=4, committed=20, grows_on_demand=True)
     assert _supervised(ring) is DONE
     assert ring.widths == [4, 2, 4]
 
 
 def test_a_host_that_is_done_without_stays_so_when_another_one_fails() -> None:
-    few = HostsLeftOut(wanted=4, slots=2, spared=2)
-    ring = PretendedRing(DIED, DIED, few, RankDied(0, "host-a", -9), few, DONE, slots=0, committed=20, brings_more=True)
+    few = HostsLeftOut(wanted=4, slots=2, slots_left_out=2)
+    ring = PretendedRing(DIED, DIED, few, RankDied(0, "host-a", -9), few, DONE, slots=0, committed=20, grows_on_demand=True)
     assert _supervised(ring, restarts=5) is DONE
     assert ring.widths == [4, 4, 4, 2, 4, 2]
     assert ring.left_out[-1] == ("host-b",)
 
 
 def test_a_host_is_done_without_where_slots_come_on_demand_too() -> None:
-    ring = PretendedRing(DIED, DIED, HostsLeftOut(wanted=4, slots=3, spared=1), DONE, slots=0, committed=20, brings_more=True)
+    ring = PretendedRing(DIED, DIED, HostsLeftOut(wanted=4, slots=3, slots_left_out=1), DONE, slots=0, committed=20, grows_on_demand=True)
     assert _supervised(ring) is DONE
     assert ring.widths == [4, 4, 4, 3]
 
@@ -382,7 +382,7 @@ def test_a_host_that_fails_repeatedly_is_left_out() -> None:
 
 
 def test_a_run_does_without_a_host_though_fewer_ranks_are_left_then() -> None:
-    found = HostsLeftOut(wanted=4, slots=3, spared=1)
+    found = HostsLeftOut(wanted=4, slots=3, slots_left_out=1)
 
     def asked_by_nobody(ring: PretendedRing) -> TrainSummary:
         assert not ring.asked_within(5), "the slots of the host that is left out are none to grow to"
@@ -396,7 +396,7 @@ def test_a_run_does_without_a_host_though_fewer_ranks_are_left_then() -> None:
 
 
 def test_a_run_grows_again_once_a_host_that_it_did_without_is_replaced() -> None:
-    found = HostsLeftOut(wanted=4, slots=2, spared=2)
+    found = HostsLeftOut(wanted=4, slots=2, slots_left_out=2)
 
     def replaced(ring: PretendedRing) -> TrainSummary:
         assert not ring.asked_within(5), "the slots of the host that is left out are none to grow to"
@@ -411,7 +411,7 @@ def test_a_run_grows_again_once_a_host_that_it_did_without_is_replaced() -> None
 
 
 def test_a_host_is_taken_back_where_leaving_it_out_ends_one_launch_after_another() -> None:
-    found = HostsLeftOut(wanted=8, slots=3, spared=1)  # says the launcher, and that there are more, who counts slots
+    found = HostsLeftOut(wanted=8, slots=3, slots_left_out=1)  # says the launcher, and that there are more, who counts slots
     ring = PretendedRing(DIED, DIED, found, found, DONE, slots=8, committed=20)
     assert _supervised(ring, num_ranks=8) is DONE
     assert (ring.widths, ring.left_out[-1]) == ([8, 8, 8, 7, 8], ())
@@ -419,7 +419,7 @@ def test_a_host_is_taken_back_where_leaving_it_out_ends_one_launch_after_another
 
 @pytest.mark.parametrize("recovery", [{"shrink": False}, {"min_ranks": 4}], ids=str)
 def test_a_run_that_cannot_do_without_a_host_takes_it_back(recovery: dict[str, Any]) -> None:
-    ring = PretendedRing(DIED, DIED, HostsLeftOut(wanted=4, slots=3, spared=1), DONE, slots=4, committed=20)
+    ring = PretendedRing(DIED, DIED, HostsLeftOut(wanted=4, slots=3, slots_left_out=1), DONE, slots=4, committed=20)
     assert _supervised(ring, **recovery) is DONE
     assert (ring.widths, ring.left_out) == ([4] * 4, [(), (), ("host-b",), ()])
 

@@ -26,7 +26,7 @@ class Process:
         self.looks = 0
 
     @property
-    def stands_still(self) -> bool:
+    def is_suspended(self) -> bool:
         self.looks += 1
         return next(self._found)
 
@@ -34,7 +34,7 @@ class Process:
         """It has nothing to stop."""
 
 
-class Board:
+class PretendedBoard:
     """Gives its verdict once a rank has reported its end."""
 
     def __init__(self) -> None:
@@ -59,9 +59,9 @@ def test_a_rank_is_given_up_when_it_was_found_stopped_throughout(monkeypatch: py
     monkeypatch.setattr(watch, "STILL_GRACE_S", 0.0)
     found = [True] * (LOOKS - 1) + [False] + [True] * LOOKS
     process: Any = Process(iter(found))
-    board: Any = Board()
+    board: Any = PretendedBoard()
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    end = Watch(process, events, rank=1, host="a", deadline_s=LOOKS * 0.01).until_the_end(board)
+    end = Watch(process, events, rank=1, host="a", deadline_s=LOOKS * 0.01).wait_for_end(board)
     assert (end.kind, end.rank, end.host, end.output_tail) == ("halted", 1, "a", "its last words")
     assert process.looks == len(found)
     assert board.severities == [0]

@@ -22,7 +22,7 @@ SMALLEST = 64 << 10
 """Bytes below which the allocator itself does not ask the system."""
 
 
-class Recycler:
+class BufferPool:
     """A pool of memory for arrays. Safe to use from several threads."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import lcm
 
-from sparkring.pipelines.parallel.schedules.costs import Checkpointing
+from sparkring.conf.schema import Recompute
 from sparkring.pipelines.parallel.schedules.generators.catalogue import ScheduleName
 
 MOST_UNEQUAL = 6
@@ -41,7 +41,7 @@ class Candidate:
     """Ranks that hold each copy of a stage together."""
     schedule: ScheduleName = "1f1b"
     chunks_per_stage: int = 1
-    recompute: Checkpointing = "never"
+    recompute: Recompute = "never"
     shard_optimizer: bool = False
 
     @property

@@ -16,12 +16,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from sparkring.conf.schema import Recompute
 from sparkring.errors import RingError
 from sparkring.models.blocks import StageModule, has_gradient
 from sparkring.pipelines.parallel.schedules.memory import last_micro_batch
@@ -30,8 +31,6 @@ from sparkring.pipelines.parallel.stages.backward import LayerOutputs, SplitBack
 from sparkring.pipelines.parallel.transports.base import Edge, Transport
 from sparkring.pipelines.parallel.transports.journal import Journal
 
-Recompute = Literal["never", "always", "except_last"]
-"""Which micro-batches' forward passes are done again instead of kept."""
 Tensors = Mapping[str, Tensor]
 Place = tuple[int, int]
 """Chunk and micro-batch."""

@@ -56,7 +56,7 @@ class Commit(NamedTuple):
 class Position(BaseModel):
     """Where a run stands: all that is needed to go on, on any number of ranks."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, populate_by_name=True, serialize_by_alias=True)
 
     epoch: int = 0
     """The epoch that the next step belongs to."""
@@ -74,13 +74,13 @@ class Position(BaseModel):
     """Hash over all ranks' events since the run began (``data/receipts.py``); empty at its beginning."""
     seconds: float = 0.0
     """Seconds of the epoch so far."""
-    to_judge: bool = False
-    """Whether the epoch before has still to be judged: ``loss_sum``, ``rows``, ``rows_digest`` and ``seconds`` are its own then."""
+    to_evaluate: bool = Field(default=False, alias="to_judge")
+    """Whether the epoch before is still to be evaluated: ``loss_sum``, ``rows``, ``rows_digest`` and ``seconds`` are then its own."""
     rows_left_out: int = 0
     """Of ``rows``, those of steps that were not finite: read, but nothing was learned from them."""
 
 
-class Part(BaseModel):
+class CheckpointPart(BaseModel):
     """One file of a state: some of its tensors, whole, as safetensors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -117,7 +117,7 @@ class CheckpointDocument(BaseModel):
     """The rate of the next step; it follows from the position and the config."""
     layout: str = ""
     """How the model lay over the ranks, for people: any layout goes on from any checkpoint."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[CheckpointPart, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class _State(Sequence[bytes]):
     of a large model, not for all of it. One that is no longer what it was then is storage's fault (StorageError).
     """
 
-    def __init__(self, read: Callable[[Part], bytes], parts: Sequence[Part]) -> None:
+    def __init__(self, read: Callable[[CheckpointPart], bytes], parts: Sequence[CheckpointPart]) -> None:
         self._read, self._parts, self._at_hand = read, parts, dict[int, bytes]()
         room = AT_HAND_BYTES
         for number, part in enumerate(parts):
@@ -156,7 +156,7 @@ class _State(Sequence[bytes]):
         number = range(len(self))[index]
         return self._at_hand[number] if number in self._at_hand else self._again(self._parts[number])
 
-    def _again(self, part: Part) -> bytes:
+    def _again(self, part: CheckpointPart) -> bytes:
         try:
             return self._read(part)
         except CheckpointDamaged as error:  # now; who looks for a checkpoint anew passes this one over
@@ -189,16 +189,16 @@ class Checkpoints:
         """Say that a life of the ring goes on after so many steps: what an earlier one commits beyond them does not count from now on."""
         self._store.put(f"{FENCES}/{fence_name(generation, steps)}", b"{}\n")
 
-    def put_part(self, state: bytes | Pieces, *, steps: int, rank: int, generation: int = UNSAID) -> Part:
+    def put_part(self, state: bytes | Pieces, *, steps: int, rank: int, generation: int = UNSAID) -> CheckpointPart:
         """Write one rank's part of a state; nobody sees it before ``commit``. It is hashed while it is written."""
         pieces: Pieces = [state] if isinstance(state, bytes) else state
         name = f"{steps}-{rank}{_life(generation)}-{uuid.uuid4().hex[:8]}.safetensors"
         with ThreadPoolExecutor(1, thread_name_prefix="sparkring-hash") as pool:
             hashing = pool.submit(_hash, pieces)
             self._store.put_pieces(f"{DATA}/{name}", pieces)
-            return Part(name=name, bytes=sum(map(len, pieces)), blake3=hashing.result())
+            return CheckpointPart(name=name, bytes=sum(map(len, pieces)), blake3=hashing.result())
 
-    def drop_part(self, part: Part) -> None:
+    def drop_part(self, part: CheckpointPart) -> None:
         """Take back what was written for a checkpoint that does not come about, if the storage lets it."""
         with suppress(OSError, ConfigError):
             self._store.delete(f"{DATA}/{part.name}")
@@ -319,14 +319,14 @@ class Checkpoints:
 
     def _forget(self, commit: Commit) -> None:
         """Delete a checkpoint, and the parts that it names if that can be read."""
-        parts: tuple[Part, ...] = ()
+        parts: tuple[CheckpointPart, ...] = ()
         with suppress(CheckpointDamaged):
             parts = self._document(commit).parts
         self._store.delete(commit.name)
         for part in parts:
             self._store.delete(f"{DATA}/{part.name}")
 
-    def _read_part(self, commit: Commit, part: Part) -> bytes:
+    def _read_part(self, commit: Commit, part: CheckpointPart) -> bytes:
         where = f"checkpoint {self._store.path(commit.name)}: its part {part.name}"
         state = self._read(f"{DATA}/{part.name}", where)
         found = _hash([state])

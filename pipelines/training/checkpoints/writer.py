@@ -25,7 +25,7 @@ from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.keepalive import in_thread
 from sparkring.pipelines.parallel.shared_memory.exchange import open_exchange
 from sparkring.pipelines.training.checkpoints.safetensors_pieces import safetensors_pieces
-from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints, Part
+from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, CheckpointPart, Checkpoints
 
 UPLOAD_DEADLINE_S = 1800.0
 """How long a rank waits for the others' parts, which may be large and their storage slow."""
@@ -134,7 +134,7 @@ class CheckpointWriter:
     def _write(self, tensors: Mapping[str, Tensor], document: CheckpointDocument, began: float, held_up_s: float) -> Saved:
         """In the thread."""
         name = failure = untidy = ""
-        parts: tuple[Part, ...] = ()
+        parts: tuple[CheckpointPart, ...] = ()
         steps = 0
         try:
             parts = self._exchange(self._put(tensors, document), document.position.steps_done)
@@ -164,7 +164,7 @@ class CheckpointWriter:
             return f"{type(error).__name__}: {error}"
         return ""
 
-    def _put(self, tensors: Mapping[str, Tensor], document: CheckpointDocument) -> Part | str | None:
+    def _put(self, tensors: Mapping[str, Tensor], document: CheckpointDocument) -> CheckpointPart | str | None:
         """Store this rank's part and its events; the part, why there is none, or None where it has no tensors."""
         part, rank = None, self._communicator.context.rank
         try:
@@ -178,7 +178,7 @@ class CheckpointWriter:
             return f"rank {rank}: {type(error).__name__}: {error}"
         return part
 
-    def _exchange(self, mine: Part | str | None, steps: int) -> tuple[Part, ...]:
+    def _exchange(self, mine: CheckpointPart | str | None, steps: int) -> tuple[CheckpointPart, ...]:
         """All ranks' parts.
 
         Raises:
@@ -188,10 +188,10 @@ class CheckpointWriter:
         told = [json.loads(each) for each in self._tell(json.dumps(words).encode(), f"checkpoint.{steps}")]
         failures = [each["failure"] for each in told if "failure" in each]
         if failures:
-            if isinstance(mine, Part):
+            if isinstance(mine, CheckpointPart):
                 self._checkpoints.drop_part(mine)
             raise OSError("; ".join(failures))
-        return tuple(Part.model_validate(each["part"]) for each in told if each["part"])
+        return tuple(CheckpointPart.model_validate(each["part"]) for each in told if each["part"])
 
     def _tell(self, words: bytes, name: str) -> list[bytes]:
         """What all ranks say, by rank: through memory of their own where they share a host, since the thread that trains uses the other."""

@@ -24,7 +24,7 @@ class Interrupted(Exception):
     """Some rank was asked to stop; all ranks have this after the same batch."""
 
 
-class Heeding:
+class Interruptible:
     """Batches before each of which the ranks tell each other whether they are asked to stop."""
 
     def __init__(self, batches: Epochs, communicator: Communicator, asked: Callable[[], bool]) -> None:
@@ -39,6 +39,6 @@ class Heeding:
         """
         with closing(self._batches.epoch(epoch)) as batches:  # else its threads would read on
             for batch in batches:
-                if float(self._communicator.sum(torch.tensor(float(self._asked())), name="held_out.stop")) > 0:
+                if float(self._communicator.sum(torch.tensor(float(self._asked())), name="evaluation.stop")) > 0:
                     raise Interrupted
                 yield batch

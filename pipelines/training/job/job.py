@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict
 
 from sparkring.conf.schema import Config
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
 
 if TYPE_CHECKING:
     from sparkring.pipelines.training.job.layout import Layout
@@ -60,7 +61,7 @@ def layout_of(config: Config, manifest: Manifest) -> Layout | None:
     Raises:
         LayoutRefused, ConfigError: there is no such layout.
     """
-    if not config.train.parallel.staged:
+    if not config.train.parallel.pipelined:
         return None
     from sparkring.models.build import list_blocks  # brings torch, which is not needed otherwise
     from sparkring.pipelines.training.job.layout import Layout

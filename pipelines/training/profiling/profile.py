@@ -22,7 +22,8 @@ from torch import Tensor
 from sparkring.conf.schema import Config
 from sparkring.models.blocks import BlockList
 from sparkring.models.build import Shapes, list_blocks
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.job.tasks import LossSum, loss_of, shapes_of

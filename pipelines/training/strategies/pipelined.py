@@ -26,12 +26,12 @@ from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reduce
 from sparkring.pipelines.parallel.schedules.records import step_record
 from sparkring.pipelines.parallel.schedules.schedule import Worker
 from sparkring.pipelines.parallel.schedules.simulator import Timed
-from sparkring.pipelines.training.evaluation.held_out import Predictions
+from sparkring.pipelines.training.evaluation.evaluate import Predictions
 from sparkring.pipelines.training.evaluation.interruptible import Epochs
 from sparkring.pipelines.training.job.layout import Layout
 from sparkring.pipelines.training.job.optimizer import clip_before_step, make_optimizer, set_learning_rate
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
-from sparkring.pipelines.training.strategies.pipelined_step import Share, Step, TiedParameter
+from sparkring.pipelines.training.strategies.pipelined_step import PipelinedStep, Share, TiedParameter
 from sparkring.pipelines.training.strategies.sharded_optimizer import owners, share_after_step
 from sparkring.pipelines.training.strategies.signals import Signals
 from sparkring.pipelines.training.strategies.stages import Stages
@@ -39,7 +39,7 @@ from sparkring.pipelines.training.strategies.state import OPTIMIZER, dealt, name
 from sparkring.pipelines.training.strategies.step import Inputs, StepCost, StepResult
 
 
-class StagedTrainee:
+class PipelinedStrategy:
     """One rank of a model in stages."""
 
     def __init__(self, config: Config, manifest: Manifest, blocks: BlockList, layout: Layout, inputs: Inputs,
@@ -64,32 +64,32 @@ class StagedTrainee:
         self.description = self._ring.description
 
     def step(self, batch: Batch, rate: float, signals: Signals) -> StepResult:
-        """See Trainee."""
+        """See Strategy."""
         began = time.perf_counter()
         set_learning_rate(self._optimizer, rate)
         self._ring.begin()
         for one in self._share.tied:
             one.parameter.grad = None
         parts, executor = self._stages.micro_batches(batch), self._stages.executor
-        step = Step(self._share, parts, signals, global_rows=batch.global_rows)
+        step = PipelinedStep(self._share, parts, signals, global_rows=batch.global_rows)
         executor.run(step, rows=parts.rows)
         waited = executor.wait_s + self._ring.wait_s
         loss, all_signals, updated = step.outcome
         return StepResult(loss, all_signals, updated, StepCost(time.perf_counter() - began - waited, waited))
 
     def step_record(self) -> dict[str, Any] | None:
-        """See Trainee; a worker's shards do the same at the same time, so the first one tells it."""
+        """See Strategy; a worker's shards do the same at the same time, so the first one tells it."""
         if not self._shards.first:
             return None
         worker, done = Worker(self._place.stage, self._place.replica), self._stages.executor.records
         return step_record(self._layout.schedule, worker, [Timed(*entry) for entry in done], clock_s=time.time() - time.perf_counter())
 
     def predict(self, loader: Epochs) -> Predictions:
-        """See Trainee."""
+        """See Strategy."""
         return self._stages.predict(loader)
 
     def part(self) -> dict[str, Tensor]:
-        """See Trainee."""
+        """See Strategy."""
         state = self._shards.whole_state(named_tensors(list(self._chunks.values()), self._optimizer))
         if not self._shards.first:
             return {}
@@ -101,11 +101,11 @@ class StagedTrainee:
         return self._shares_optimizer and name.startswith(OPTIMIZER)
 
     def unpack(self, state: Iterable[bytes]) -> None:
-        """See Trainee."""
+        """See Strategy."""
         unpack_state(state, list(self._chunks.values()), self._optimizer, partly=True, cut=self._shards.cut)
 
     def require_equal(self) -> None:
-        """See Trainee."""
+        """See Strategy."""
         own = pack_state(list(self._chunks.values()), self._optimizer)
         digest = hashlib.sha256(save(weights_of([own])) if self._shares_optimizer else own).hexdigest()
         digests = self._communicator.gather_bytes(digest.encode(), name="equal.state")
@@ -117,7 +117,7 @@ class StagedTrainee:
                                 "Check that all executors run the same versions of torch and sparkring.")
 
     def close(self) -> None:
-        """See Trainee."""
+        """See Strategy."""
         self._stages.close()
         self._ring.close()
 

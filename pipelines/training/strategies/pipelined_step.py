@@ -51,7 +51,7 @@ class Share:
     """Whether this rank's loss counts: those of other shards are the same."""
 
 
-class Step:
+class PipelinedStep:
     """What one step is about, for the executor."""
 
     def __init__(self, share: Share, parts: MicroBatches, signals: Signals, *, global_rows: int) -> None:

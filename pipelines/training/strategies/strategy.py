@@ -1,7 +1,7 @@
 """What the loop trains: one rank's part of a model with its optimizer and its sums, whatever the layout.
 
-    WholeTrainee     every rank holds the whole model: plain data parallelism
-    StagedTrainee    a rank holds some chunks of it (pipelined.py)
+    DataParallelStrategy     every rank holds the whole model: plain data parallelism
+    PipelinedStrategy    a rank holds some chunks of it (pipelined.py)
 
 State is exchanged as whole-model bytes, keyed by the model's own parameter names, so every layout goes on from any other's.
 """
@@ -19,7 +19,7 @@ from sparkring.models.build import build_model
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.training.evaluation.held_out import Predictions
+from sparkring.pipelines.training.evaluation.evaluate import Predictions
 from sparkring.pipelines.training.evaluation.interruptible import Epochs
 from sparkring.pipelines.training.job.optimizer import clip_before_step, make_optimizer, set_learning_rate
 from sparkring.pipelines.training.job.tasks import loss_of, shapes_of
@@ -29,7 +29,7 @@ from sparkring.pipelines.training.strategies.state import dealt, named_tensors, 
 from sparkring.pipelines.training.strategies.step import Inputs, StepResult, train_step
 
 
-class Trainee(Protocol):
+class Strategy(Protocol):
     """One rank's part; all ranks call the same methods at the same time."""
 
     description: str
@@ -64,7 +64,7 @@ class Trainee(Protocol):
         ...
 
 
-class WholeTrainee:
+class DataParallelStrategy:
     """The whole model, replicated on every rank."""
 
     def __init__(self, config: Config, manifest: Manifest, inputs: Inputs, communicator: Communicator) -> None:
@@ -81,15 +81,15 @@ class WholeTrainee:
         self.description = self._ring.description
 
     def step(self, batch: Batch, rate: float, signals: Signals) -> StepResult:
-        """See Trainee."""
+        """See Strategy."""
         set_learning_rate(self._optimizer, rate)
         return train_step(self._model, batch, self._inputs, self._ring, self._optimizer, self._loss_sum, signals)
 
     def step_record(self) -> None:
-        """See Trainee."""
+        """See Strategy."""
 
     def predict(self, loader: Epochs) -> Predictions:
-        """See Trainee."""
+        """See Strategy."""
         self._model.eval()
         try:
             for batch in loader.epoch(0):
@@ -99,7 +99,7 @@ class WholeTrainee:
             self._model.train()
 
     def part(self) -> dict[str, Tensor]:
-        """See Trainee."""
+        """See Strategy."""
         context = self._communicator.context
         return dealt(dict(named_tensors([self._model], self._optimizer)), context.rank, context.size)
 
@@ -108,13 +108,13 @@ class WholeTrainee:
         return pack_state([self._model], self._optimizer)
 
     def unpack(self, state: Iterable[bytes]) -> None:
-        """See Trainee."""
+        """See Strategy."""
         unpack_state(state, [self._model], self._optimizer)
 
     def require_equal(self) -> None:
-        """See Trainee."""
+        """See Strategy."""
         self._communicator.require_equal(pack_state([self._model], self._optimizer), what="the model and optimizer state")
 
     def close(self) -> None:
-        """See Trainee."""
+        """See Strategy."""
         self._ring.close()

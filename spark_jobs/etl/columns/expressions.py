@@ -6,8 +6,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as sf
 from pyspark.sql.types import BooleanType, DataType, DateType, DecimalType, IntegralType, StringType, TimestampNTZType, TimestampType
 
-MOMENTS: tuple[type[DataType], ...] = (TimestampType, TimestampNTZType, DateType)
-ONE_TEXT: tuple[type[DataType], ...] = (*MOMENTS, BooleanType, DecimalType, IntegralType, StringType)
+TEMPORAL_TYPES: tuple[type[DataType], ...] = (TimestampType, TimestampNTZType, DateType)
+EXACT_TEXT_TYPES: tuple[type[DataType], ...] = (*TEMPORAL_TYPES, BooleanType, DecimalType, IntegralType, StringType)
 """Types whose values have one text each. That of a double depends on the release of Java (JDK-4511638, mended in 19)."""
 
 

@@ -9,11 +9,11 @@ from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DataType, Frac
 
 from sparkring.conf.schema import FeaturesConfig, MomentConfig, PrepareConfig
 from sparkring.pipelines.data.dataset.preprocessing import MomentPart, Preprocessing
-from sparkring.spark_jobs.etl.columns.expressions import MOMENTS, ONE_TEXT
+from sparkring.spark_jobs.etl.columns.expressions import EXACT_TEXT_TYPES, TEMPORAL_TYPES
 from sparkring.spark_jobs.etl.columns.splits import split_key
 
 _NUMBERS: tuple[type[DataType], ...] = (NumericType, BooleanType)
-_TEXTS: tuple[type[DataType], ...] = (*ONE_TEXT, FractionalType)
+_TEXTS: tuple[type[DataType], ...] = (*EXACT_TEXT_TYPES, FractionalType)
 
 
 class Role(NamedTuple):
@@ -92,7 +92,7 @@ def _category(column: str) -> Role:
 
 
 def _moment(column: str) -> Role:
-    return Role("prepare.features.moments", column, MOMENTS, "timestamp")
+    return Role("prepare.features.moments", column, TEMPORAL_TYPES, "timestamp")
 
 
 def _bucket(column: str) -> Role:
@@ -100,4 +100,4 @@ def _bucket(column: str) -> Role:
 
 
 def _hashed(column: str) -> Role:
-    return Role("prepare.features.hashed", column, ONE_TEXT, "string, whole number, decimal, boolean, date or timestamp")
+    return Role("prepare.features.hashed", column, EXACT_TEXT_TYPES, "string, whole number, decimal, boolean, date or timestamp")

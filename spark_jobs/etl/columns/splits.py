@@ -26,7 +26,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, StringType
 
 from sparkring.conf.schema import ColumnSplit, FoldSplit, PrepareConfig, RandomSplit, TimeSplit
-from sparkring.spark_jobs.etl.columns.expressions import MOMENTS, ONE_TEXT, named, seeded_hash
+from sparkring.spark_jobs.etl.columns.expressions import EXACT_TEXT_TYPES, TEMPORAL_TYPES, named, seeded_hash
 
 SPLITS = ("train", "validation", "test")
 
@@ -46,14 +46,14 @@ def split_key(config: PrepareConfig) -> SplitKey:
     """The column that decides a row's split, and what it must be."""
     match config.split:
         case TimeSplit(column=column):
-            return SplitKey(column, MOMENTS, "timestamp")
+            return SplitKey(column, TEMPORAL_TYPES, "timestamp")
         case ColumnSplit(column=column):
             return SplitKey(column, (StringType,), "string that says train, validation or test")
         case RandomSplit():
             tokens = config.features.tokens
-            return SplitKey(tokens.document if tokens else config.row_id, ONE_TEXT, "string" if tokens else "bigint")
+            return SplitKey(tokens.document if tokens else config.row_id, EXACT_TEXT_TYPES, "string" if tokens else "bigint")
         case split:
-            return SplitKey(split.column, ONE_TEXT, "string, whole number, decimal, date or timestamp")
+            return SplitKey(split.column, EXACT_TEXT_TYPES, "string, whole number, decimal, date or timestamp")
 
 
 def split_name(config: PrepareConfig) -> Column:

@@ -27,14 +27,14 @@ from pyspark.sql.types import StructField, StructType
 
 from sparkring.conf.schema import FeaturesConfig, RawConfig
 from sparkring.errors import ConfigError
-from sparkring.pipelines.data.dataset.manifest import DataField
+from sparkring.pipelines.data.dataset.row_schema import DataField
 from sparkring.spark_jobs.etl.encoding.npy import npy_column
 from sparkring.spark_jobs.etl.encoding.petastorm_schema import stored_type
 
 _STORED = {"bool": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "uint8": pa.int16(),
            "uint16": pa.int32(), "uint32": pa.int64(), "float32": pa.float32(), "float64": pa.float64()}
 """Arrow's counterpart of ``petastorm_schema.stored_type``."""
-BESIDE = "__raw_"
+KEPT_PREFIX = "__raw_"
 """Begins the name of what is kept of a column that others are made of. No column of a query that the config names begins so."""
 
 
@@ -49,7 +49,7 @@ def store_raw(frame: DataFrame, features: FeaturesConfig) -> DataFrame:
     shared = [name for name in frame.columns if name in fields and name in _sources(features)]
     stored = {name: StructField(name, stored_type(field), nullable=False) for name, field in fields.items()}
     schema = StructType([field if field.name in shared else stored.get(field.name, field) for field in frame.schema]
-                        + [StructField(BESIDE + name, stored[name].dataType, nullable=False) for name in shared])
+                        + [StructField(KEPT_PREFIX + name, stored[name].dataType, nullable=False) for name in shared])
     return frame.mapInArrow(partial(_store_batches, fields=fields, shared=shared), schema)
 
 
@@ -154,4 +154,4 @@ def _store_batches(batches: Iterable[pa.RecordBatch], *, fields: dict[str, DataF
         stored = {name: stored_column(columns[name], field) for name, field in fields.items()}
         yield pa.RecordBatch.from_pydict({
             **{name: column if name in shared else stored.get(name, column) for name, column in columns.items()},
-            **{BESIDE + name: stored[name] for name in shared}})
+            **{KEPT_PREFIX + name: stored[name] for name in shared}})

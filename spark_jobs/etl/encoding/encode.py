@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 from sparkring.pipelines.data.dataset.preprocessing import CategoricalFeature, NumericFeature, Preprocessing
 from sparkring.spark_jobs.etl.columns.derive import bucket_of, hash_of, value_of
 from sparkring.spark_jobs.etl.columns.expressions import named
-from sparkring.spark_jobs.etl.encoding.arrays import BESIDE
+from sparkring.spark_jobs.etl.encoding.arrays import KEPT_PREFIX
 
 
 def encode(frame: DataFrame, preprocessing: Preprocessing) -> DataFrame:
@@ -29,7 +29,7 @@ def encode(frame: DataFrame, preprocessing: Preprocessing) -> DataFrame:
     """
     features = (*preprocessing.numeric, *preprocessing.with_ids)
     taken = {name for feature in features for name in (feature.source, feature.column)} | {*preprocessing.numeric_columns}
-    others = [named(name).alias(name.removeprefix(BESIDE)) for name in frame.columns if name not in taken]
+    others = [named(name).alias(name.removeprefix(KEPT_PREFIX)) for name in frame.columns if name not in taken]
     for place, feature in enumerate(preprocessing.categorical):
         frame = _look_up(frame, feature, place)
     return frame.select(*others, *(_scaled(feature) for feature in preprocessing.numeric),

@@ -42,7 +42,7 @@ _DOCUMENT, _TEXT, _PACK, _ORDER = "__document", "__text", "__pack", "__order"
 
 
 @dataclass(frozen=True)
-class Encoding:
+class TokenEncoding:
     """How text becomes ids: bytes, or a tokenizer's own file."""
 
     tokenizer: str | None = None
@@ -51,7 +51,7 @@ class Encoding:
     """Ids that text can become."""
 
     @classmethod
-    def load(cls, config: TokensConfig) -> Encoding:
+    def load(cls, config: TokensConfig) -> TokenEncoding:
         """Read the tokenizer that the config names, if it names one.
 
         Raises:
@@ -66,7 +66,7 @@ class Encoding:
                               f"{error}; name a file that the library tokenizers has saved.") from None
 
     @classmethod
-    def of(cls, tokenizer: str) -> Encoding:
+    def of(cls, tokenizer: str) -> TokenEncoding:
         """By the content of a ``tokenizer.json``."""
         from tokenizers import Tokenizer
 
@@ -138,7 +138,7 @@ def measure_documents(documents: DataFrame, config: PrepareConfig, *, whole: boo
     return {name: found[name] or 0 for name in SPLITS}
 
 
-def pack_documents(documents: DataFrame, config: PrepareConfig, encoding: Encoding, *, sizes: Mapping[str, int],
+def pack_documents(documents: DataFrame, config: PrepareConfig, encoding: TokenEncoding, *, sizes: Mapping[str, int],
                    first_pack: int = 0) -> DataFrame:
     """Cut the documents of each split into rows of equally many tokens.
 
@@ -167,7 +167,7 @@ def count_packs(config: TokensConfig, sizes: Mapping[str, int]) -> dict[str, int
     return {name: max(math.ceil(size / (config.pack_mb * 1e6)), 1) for name, size in sizes.items()}
 
 
-def fit_tokens(packed: DataFrame, config: TokensConfig, encoding: Encoding, *,
+def fit_tokens(packed: DataFrame, config: TokensConfig, encoding: TokenEncoding, *,
                sizes: Mapping[str, int]) -> tuple[TokensFeature, dict[str, int]]:
     """The feature as the manifest holds it, and the rows of each split."""
     found = packed.groupBy(SPLIT).agg(sf.count(sf.lit(1)).alias("rows"), sf.sum(COUNT).alias("tokens")).collect()
@@ -178,7 +178,7 @@ def fit_tokens(packed: DataFrame, config: TokensConfig, encoding: Encoding, *,
     return feature, {row[SPLIT]: row["rows"] for row in found}
 
 
-def added(parent: TokensFeature, new: TokensFeature) -> TokensFeature:
+def with_appended(parent: TokensFeature, new: TokensFeature) -> TokensFeature:
     """The feature of a dataset to which rows were appended."""
     def sums(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
         return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
@@ -187,7 +187,7 @@ def added(parent: TokensFeature, new: TokensFeature) -> TokensFeature:
                                      "packs": parent.packs + new.packs})
 
 
-def cut(texts: Sequence[bytes], encoding: Encoding, *, length: int) -> tuple[NDArray[np.generic], NDArray[np.int32]]:
+def cut_rows(texts: Sequence[bytes], encoding: TokenEncoding, *, length: int) -> tuple[NDArray[np.generic], NDArray[np.int32]]:
     """Encode texts, join them with an end id after each, and cut.
 
     Args:
@@ -211,11 +211,11 @@ def cut(texts: Sequence[bytes], encoding: Encoding, *, length: int) -> tuple[NDA
     return tokens.reshape(rows, length), counts
 
 
-def _pack(key: tuple[Any, ...], table: pa.Table, *, row_id: str, encoding: Encoding, length: int, first_pack: int) -> pa.Table:
+def _pack(key: tuple[Any, ...], table: pa.Table, *, row_id: str, encoding: TokenEncoding, length: int, first_pack: int) -> pa.Table:
     """What a task does with one pack."""
     split, pack = (scalar.as_py() for scalar in key)
     ordered = table.sort_by([(_ORDER, "ascending"), (_DOCUMENT, "ascending"), (_TEXT, "ascending")])
-    tokens, counts = cut(ordered[_TEXT].to_pylist(), encoding, length=length)
+    tokens, counts = cut_rows(ordered[_TEXT].to_pylist(), encoding, length=length)
     first = ((first_pack + pack) * len(SPLITS) + SPLITS.index(split)) << _ROWS_BITS
     return pa.table({row_id: np.arange(first, first + len(tokens)), SPLIT: pa.repeat(split, len(tokens)), TOKENS: npy_column(tokens),
                      COUNT: counts})

@@ -9,13 +9,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from sparkring.errors import DatasetError
-from sparkring.pipelines.data.dataset.manifest import DataFile, Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.spark_jobs.etl.columns.expressions import named
-from sparkring.spark_jobs.etl.encoding.tokens import Encoding
+from sparkring.spark_jobs.etl.encoding.tokens import TokenEncoding
 from sparkring.spark_jobs.etl.sources.committed_files import read_committed
 from sparkring.spark_jobs.etl.writing.staging import writing_area
-from sparkring.spark_jobs.etl.writing.write_dataset import ENCODING, collect_files, describe_file, spread_of
+from sparkring.spark_jobs.etl.writing.write_dataset import WRITER_OPTIONS, collect_files, describe_file, spread_of
 from sparkring.spark_jobs.spark.session import spark_path
 
 FOLDER, COLUMN = "documents", "document"
@@ -38,7 +39,7 @@ def write_documents(documents: DataFrame, store: Store, folder: str, *, column: 
     target = f"{folder}/{FOLDER}"
     spread = spread_of(target)
     with writing_area(store, documents.sparkSession) as area:
-        names.write.options(**ENCODING).parquet(spark_path(area.path(spread)))
+        names.write.options(**WRITER_OPTIONS).parquet(spark_path(area.path(spread)))
         collect_files(area, spread, store, target, num_files=None)
     return tuple(describe_file(store, f"{target}/{name}", columns=[])[0] for name in store.names(target))
 
@@ -53,7 +54,7 @@ def without_known(documents: DataFrame, dataset: Dataset, parent: Manifest, *, c
     return documents.join(known, named(column) == sf.col("__known"), "left_anti")
 
 
-def kept_encoding(dataset: Dataset, parent: Manifest) -> Encoding:
+def kept_encoding(dataset: Dataset, parent: Manifest) -> TokenEncoding:
     """How the texts of ``parent`` became tokens, by what is kept of it there.
 
     Raises:
@@ -62,10 +63,10 @@ def kept_encoding(dataset: Dataset, parent: Manifest) -> Encoding:
     tokens = parent.preprocessing.tokens
     assert tokens is not None
     if tokens.tokenizer_sha256 is None:
-        return Encoding()
+        return TokenEncoding()
     name = f"data/{parent.data_id}/{TOKENIZER}"
     try:
-        encoding = Encoding.of(dataset.store.read(name).decode())
+        encoding = TokenEncoding.of(dataset.store.read(name).decode())
     except Exception as error:  # noqa: BLE001 - what tokenizers raises
         raise DatasetError(f"{dataset.url}/{name}, which the texts of version {parent.version} were cut by, cannot be read: {error}; "
                            "bring it back from a copy, or prepare without --append.") from None

@@ -25,7 +25,7 @@ LEAST_GROUP_ROWS = 256
 
 
 @dataclass(frozen=True)
-class SplitLayout:
+class FileLayout:
     """Where the rows of one split go."""
 
     borders: tuple[int, ...]
@@ -41,7 +41,7 @@ class SplitLayout:
         return len(self.borders) + 1
 
 
-def lay_out(bucket_rows: Sequence[int], *, num_files: int, row_bytes: int, group_bytes: float, min_groups: int) -> SplitLayout:
+def lay_out_files(bucket_rows: Sequence[int], *, num_files: int, row_bytes: int, group_bytes: float, min_groups: int) -> FileLayout:
     """Cut a split into files and row groups.
 
     Args:
@@ -62,4 +62,4 @@ def lay_out(bucket_rows: Sequence[int], *, num_files: int, row_bytes: int, group
     borders = [border for border in borders if reached[border - 1] < rows]
     ends = [0, *(reached[border - 1] for border in borders), rows]
     largest = max(end - start for start, end in pairwise(ends))
-    return SplitLayout(borders=tuple(borders), group_rows=math.ceil(largest / math.ceil(groups / files)), rows=rows)
+    return FileLayout(borders=tuple(borders), group_rows=math.ceil(largest / math.ceil(groups / files)), rows=rows)

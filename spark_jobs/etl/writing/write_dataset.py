@@ -20,25 +20,26 @@ from pyspark.sql.types import BinaryType
 
 from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import SourceError
-from sparkring.pipelines.data.dataset.manifest import DataField, DataFile, Split, TensorSpec
+from sparkring.pipelines.data.dataset.manifest import DataFile, Split
+from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
 from sparkring.pipelines.data.order.rowhash import add, rows_digest, to_hex
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.encoding.describe import row_bytes
 from sparkring.spark_jobs.etl.encoding.petastorm_schema import COMMON_METADATA, dataset_metadata, stored_type, unischema
-from sparkring.spark_jobs.etl.writing.file_layout import BUCKET_BITS, NUM_BUCKETS, SplitLayout, lay_out
+from sparkring.spark_jobs.etl.writing.file_layout import BUCKET_BITS, NUM_BUCKETS, FileLayout, lay_out_files
 from sparkring.spark_jobs.etl.writing.staging import writing_area
 from sparkring.spark_jobs.spark.session import spark_path
 
 _CHUNK = 8 << 20
 _READERS = 4
 """Files that are read back at a time."""
-ENCODING = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false", "compression": "snappy"}
+WRITER_OPTIONS = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false", "compression": "snappy"}
 """One encoding a column. Where there are several, the footer lists them in the order of a Java hash set, which differs from JVM
 to JVM, and equal content would have unequal hashes. Integers are delta-packed, so small ids take few bits all the same."""
 
 
-def lay_out_splits(examples: DataFrame, config: PrepareConfig, tensors: Sequence[TensorSpec], *, split: Column) -> dict[str, SplitLayout]:
+def split_layouts(examples: DataFrame, config: PrepareConfig, tensors: Sequence[TensorSpec], *, split: Column) -> dict[str, FileLayout]:
     """Count the rows of each split and bucket, on the way see that ids are unique, and cut the splits.
 
     Args:
@@ -63,11 +64,11 @@ def lay_out_splits(examples: DataFrame, config: PrepareConfig, tensors: Sequence
     rows: dict[str, list[int]] = {}
     for row in counts:
         rows.setdefault(row["split"], [0] * NUM_BUCKETS)[row["bucket"]] = row["rows"]
-    return {name: lay_out(buckets, num_files=config.num_files, row_bytes=row_bytes(tensors), group_bytes=config.row_group_mb * 1e6,
+    return {name: lay_out_files(buckets, num_files=config.num_files, row_bytes=row_bytes(tensors), group_bytes=config.row_group_mb * 1e6,
                           min_groups=config.min_row_groups) for name, buckets in rows.items()}
 
 
-def write_split(encoded: DataFrame, store: Store, folder: str, *, fields: Sequence[DataField], layout: SplitLayout,
+def write_split(encoded: DataFrame, store: Store, folder: str, *, fields: Sequence[DataField], layout: FileLayout,
                 seed: int | None) -> None:
     """Write the rows of one split in their final order.
 
@@ -84,11 +85,11 @@ def write_split(encoded: DataFrame, store: Store, folder: str, *, fields: Sequen
         rows = _in_order(rows, key=_key(named(fields[0].name), seed), layout=layout)
     spread = spread_of(folder)
     with writing_area(store, encoded.sparkSession) as area:
-        rows.write.options(**ENCODING, **_group_options(layout.group_rows)).parquet(spark_path(area.path(spread)))
+        rows.write.options(**WRITER_OPTIONS, **_group_options(layout.group_rows)).parquet(spark_path(area.path(spread)))
         collect_files(area, spread, store, folder, num_files=None if seed is None else layout.num_files)
 
 
-def _in_order(rows: DataFrame, *, key: Column, layout: SplitLayout) -> DataFrame:
+def _in_order(rows: DataFrame, *, key: Column, layout: FileLayout) -> DataFrame:
     """All rows of file i in task i, by key. Spark writes one file a task, and numbers the files as it does the tasks."""
     bucket = sf.shiftrightunsigned(key, 64 - BUCKET_BITS)
     number = sum(((bucket >= border).cast("int") for border in layout.borders), start=sf.lit(0))

@@ -24,7 +24,7 @@ from sparkring.spark_jobs.launch.meeting.encryption import require_plaintext_all
 from sparkring.spark_jobs.launch.meeting.hosts import memory_identity, python_version
 from sparkring.spark_jobs.launch.meeting.status_board import ANSWER_TIMEOUT_S
 from sparkring.spark_jobs.launch.rank.end import Json, RankEnd, results_or_error
-from sparkring.spark_jobs.spark.slots import brings_executors, master_of, require_slots, slots_of
+from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, master_of, require_slots, slots_of
 from sparkring.spark_jobs.spark.watched_job import collect_when_started
 from sparkring.version import __version__
 
@@ -56,7 +56,7 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     meet_within_s = config.start_timeout_s + LATE_START_S
     with ExitStack() as stack:
         secret, meeting = secrets.token_hex(16), None
-        if brings_executors(spark):
+        if has_dynamic_allocation(spark):
             meeting = stack.enter_context(DriverMeeting(driver_address(spark)[0], secret=secret, num_tasks=num_tasks,
                                                         within_s=config.start_timeout_s, deadline_s=config.deadline_s + ANSWER_TIMEOUT_S))
         launch = Launch(
@@ -64,7 +64,7 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
             secret=secret, threads=config.threads_per_rank, device=config.device,
             allow_cpu_fallback=config.allow_cpu_fallback, deadline_s=config.deadline_s, heartbeat_s=config.heartbeat_s,
             shared_memory=config.shared_memory, fork_ranks=config.fork_ranks, meet_within_s=meet_within_s,
-            meeting=None if meeting is None else meeting.place, not_after=time.time() + meet_within_s, driver_memory=memory_identity(),
+            meeting=None if meeting is None else meeting.address, not_after=time.time() + meet_within_s, driver_memory=memory_identity(),
             driver_path=tuple(str(Path(entry).absolute()) for entry in sys.path), sparkring=__version__, python=python_version())
         tasks = spark.range(0, num_tasks, 1, num_tasks).mapInArrow(partial(run_task, launch), SCHEMA, barrier=meeting is None)
         rows = collect_when_started(tasks, spark, tag=f"sparkring-{launch.token}", num_tasks=num_tasks, within_s=config.start_timeout_s,
@@ -77,8 +77,8 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     if broken is not None:
         raise broken
     if all(end.kind == "idle" for end in ends):
-        spared = sum(end.host in left_out for end in ends)
-        raise HostsLeftOut(wanted=num_ranks, slots=len(ends) - spared, spared=spared)
+        slots_left_out = sum(end.host in left_out for end in ends)
+        raise HostsLeftOut(wanted=num_ranks, slots=len(ends) - slots_left_out, slots_left_out=slots_left_out)
     return results_or_error(ends)
 
 
@@ -90,4 +90,4 @@ def _why_broken(meeting: DriverMeeting | None, num_ranks: int, master: str, num_
         return meeting.lost
     if meeting.closed:
         return NotEnoughSlots(wanted=num_ranks, slots=meeting.num_come, master=master)
-    return unreachable("some executor", meeting.place, "see its log") if num_ended else None
+    return unreachable("some executor", meeting.address, "see its log") if num_ended else None

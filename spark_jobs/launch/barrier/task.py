@@ -4,7 +4,7 @@
       start the rank process              start the rank process
       bind the rendezvous
       gather(facts, port)  <==========>   gather(facts)                         on one machine a socket, else Spark's own channel
-      order: place, environment           order: place, environment
+      order: placement, environment       order: placement, environment
       watch the rank and the board        watch the rank and the board          HTTP to task 0, see meeting/status_board.py
       return its end as one JSON row      return its end as one JSON row
 
@@ -28,26 +28,26 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sparkring.errors import DeadlinePassed, EnvironmentProblem, ExecutorLost
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.spark_jobs.launch.meeting.driver import DriverMeetingGuest
+from sparkring.spark_jobs.launch.meeting.driver import DriverMeetingClient
 from sparkring.spark_jobs.launch.meeting.hosts import (
-    Place,
+    RankPlacement,
     TaskFacts,
     chosen_tasks,
     describe_task,
-    heard_addresses,
     memory_identity,
-    places,
-    remove_left_memory,
+    peer_addresses,
+    place_ranks,
+    remove_leftover_memory,
 )
 from sparkring.spark_jobs.launch.meeting.local import MEET_S, LocalMeeting, meet
-from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous, meeting_address
+from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous, rendezvous_address
 from sparkring.spark_jobs.launch.meeting.spark import SparkMeeting
-from sparkring.spark_jobs.launch.meeting.status_board import ANSWER_TIMEOUT_S, Board, BoardClient
+from sparkring.spark_jobs.launch.meeting.status_board import ANSWER_TIMEOUT_S, StatusBoard, StatusBoardClient
 from sparkring.spark_jobs.launch.meeting.watch import CAUSE_GRACE_S, Event, Watch
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 from sparkring.spark_jobs.launch.rank.end import RankEnd
 from sparkring.spark_jobs.launch.rank.gpu import common_device
-from sparkring.spark_jobs.launch.rank.graceful_stop import last_call
+from sparkring.spark_jobs.launch.rank.graceful_stop import graceful_stop
 from sparkring.spark_jobs.launch.rank.process import RankProcess
 
 if TYPE_CHECKING:
@@ -132,10 +132,10 @@ def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) 
     return None
 
 
-def _meeting_of_all(launch: Launch, context: TaskContext) -> SparkMeeting | DriverMeetingGuest:
+def _meeting_of_all(launch: Launch, context: TaskContext) -> SparkMeeting | DriverMeetingClient:
     """Where the tasks meet that do not share a machine."""
     if launch.meeting is not None:
-        return DriverMeetingGuest(context, launch.meeting, secret=launch.secret)
+        return DriverMeetingClient(context, launch.meeting, secret=launch.secret)
     from pyspark import BarrierTaskContext
 
     assert isinstance(context, BarrierTaskContext)
@@ -157,7 +157,7 @@ class _Task:
         process = RankProcess(self._launch.device, env=self._environment(), on_report=self._events.put, on_exit=self._events.put,
                               fork=self._launch.fork_ranks)
         try:
-            with last_call(process.ask_to_stop):
+            with graceful_stop(process.ask_to_stop):
                 return self._run(process)
         except EnvironmentProblem as problem:
             return RankEnd(rank=self._partition, host=self._spark_host, kind="refused", summary=str(problem))
@@ -167,7 +167,7 @@ class _Task:
             return RankEnd(rank=self._partition, host=self._spark_host, kind="lost", summary=str(lost))
         finally:
             process.stop()
-            remove_left_memory(self._launch.token)
+            remove_leftover_memory(self._launch.token)
             if self._meeting is not None:
                 self._meeting.close()
             if self._rendezvous is not None:
@@ -185,15 +185,15 @@ class _Task:
                 self._stand_by()
             return RankEnd(rank=-1, host=mine.name_in(self._launch.left_out) or mine.hostname, kind="idle")
         facts = [everyone[partition] for partition in chosen]
-        place = places([fact.memory for fact in facts])[chosen.index(self._partition)]
-        process.label = f"rank {place.rank}"
+        placement = place_ranks([fact.memory for fact in facts])[chosen.index(self._partition)]
+        process.label = f"rank {placement.rank}"
         if self._rendezvous is not None:
-            self._rendezvous.start(allowed=heard_addresses(facts))
+            self._rendezvous.start(allowed=peer_addresses(facts))
         device, note = self._agree_on_device(mine)
-        process.send(self._order(place, mine, facts, device=device, note=note), self._launch.payload)
-        board = BoardClient(facts[0].address, facts[0].port, secret=self._launch.secret, heartbeat_s=self._launch.heartbeat_s)
-        watch = Watch(process, self._events, rank=place.rank, host=mine.hostname, deadline_s=self._launch.deadline_s)
-        end = watch.until_the_end(board)
+        process.send(self._order(placement, mine, facts, device=device, note=note), self._launch.payload)
+        board = StatusBoardClient(facts[0].address, facts[0].port, secret=self._launch.secret, heartbeat_s=self._launch.heartbeat_s)
+        watch = Watch(process, self._events, rank=placement.rank, host=mine.hostname, deadline_s=self._launch.deadline_s)
+        end = watch.wait_for_end(board)
         if self._rendezvous is not None:
             self._rendezvous.board.wait_until_left(within_s=CAUSE_GRACE_S + ANSWER_TIMEOUT_S)
         return end
@@ -213,11 +213,11 @@ class _Task:
         if self._on_one_host:
             self._meeting = meet(self._partition, num_tasks=len(hosts), secret=self._launch.secret,
                                  deadline_s=self._launch.deadline_s + ANSWER_TIMEOUT_S, within_s=min(MEET_S, within_s))
-        told = self._gather(introduction, within_s=max(0.0, until - time.monotonic()))
-        problems = [entry["problem"] for entry in told if "problem" in entry]
+        answers = self._gather(introduction, within_s=max(0.0, until - time.monotonic()))
+        problems = [entry["problem"] for entry in answers if "problem" in entry]
         if problems:
             raise EnvironmentProblem(problems[0])
-        facts = tuple(TaskFacts(**entry) for entry in told)
+        facts = tuple(TaskFacts(**entry) for entry in answers)
         refusal = objection(self._launch, facts, on_one_host=self._on_one_host)
         if refusal:
             raise EnvironmentProblem(refusal)
@@ -226,16 +226,16 @@ class _Task:
     def _gather(self, mine: Any, *, within_s: float) -> list[Any]:
         """What all tasks tell each other, by partition; where they have met on one machine, the meeting has a deadline of its own."""
         text = json.dumps(mine)
-        told = self._meeting.gather(text) if self._meeting else self._everywhere.gather(text, within_s=within_s)
-        return [json.loads(each) for each in told]
+        answers = self._meeting.gather(text) if self._meeting else self._everywhere.gather(text, within_s=within_s)
+        return [json.loads(each) for each in answers]
 
     def _introduction(self) -> dict[str, Any]:
-        """This task's facts, or its problem; a problem is told, not raised, so that no other task waits in vain."""
+        """This task's facts, or its problem; a problem is reported, not raised, so that no other task waits in vain."""
         try:
             mine = describe_task(self._spark_host, on_one_host=self._on_one_host, gpu=self._gpu)
             if self._partition != 0 and not self._launch.left_out:
                 return asdict(mine)
-            board = Board(self._launch.secret, size=self._launch.num_ranks, heartbeat_s=self._launch.heartbeat_s)
+            board = StatusBoard(self._launch.secret, size=self._launch.num_ranks, heartbeat_s=self._launch.heartbeat_s)
             self._rendezvous = Rendezvous(mine.address, board)
             return asdict(mine) | {"port": self._rendezvous.port}
         except EnvironmentProblem as problem:
@@ -281,16 +281,16 @@ class _Task:
                 "SPARKRING_TASK": str(os.getpid()),
             }
 
-    def _order(self, place: Place, mine: TaskFacts, facts: Sequence[TaskFacts], *, device: str, note: str) -> bytes:
-        """The rank's place and the variables that only now are known, as JSON."""
+    def _order(self, placement: RankPlacement, mine: TaskFacts, facts: Sequence[TaskFacts], *, device: str, note: str) -> bytes:
+        """The rank's placement and the variables that only now are known, as JSON."""
         launch, interface = self._launch, mine.interface
         sockets = {name: os.environ.get(name, interface) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
-        env = place.horovod_environment() | sockets | {
+        env = placement.horovod_environment() | sockets | {
             "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo",
             "HOROVOD_GLOO_IFACE": interface,
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": meeting_address(facts[0].address, facts[0].port, launch.secret),
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": rendezvous_address(facts[0].address, facts[0].port, launch.secret),
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(facts[0].port),
         }
-        context = RankContext(rank=place.rank, hosts=place.hosts, device=device, token=launch.token,
+        context = RankContext(rank=placement.rank, hosts=placement.hosts, device=device, token=launch.token,
                               deadline_s=launch.deadline_s, shared_memory=launch.shared_memory)
         return json.dumps({"context": asdict(context), "env": env, "note": note}).encode()

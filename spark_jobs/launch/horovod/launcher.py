@@ -31,8 +31,8 @@ from uuid import uuid4
 from sparkring.conf.schema import RingConfig
 from sparkring.errors import DeadlinePassed, EnvironmentProblem, RingError
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.spark_jobs.launch.horovod.doors import locked_doors
-from sparkring.spark_jobs.launch.horovod.ranks import RanksOfHorovod
+from sparkring.spark_jobs.launch.horovod.hardening import hardened_launch
+from sparkring.spark_jobs.launch.horovod.ranks import HorovodRanks
 from sparkring.spark_jobs.launch.meeting.driver_address import driver_address
 from sparkring.spark_jobs.launch.meeting.encryption import require_plaintext_allowed
 from sparkring.spark_jobs.launch.meeting.hosts import memory_identity
@@ -51,7 +51,7 @@ ASK_AGAIN_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class RankSettings:
     """What the driver tells each rank."""
 
     token: str
@@ -70,18 +70,18 @@ def run_by_horovod(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     import horovod.spark
     from horovod.runner.common.util.timeout import TimeoutException
 
-    told = Told(token=uuid4().hex, device=config.device, allow_cpu_fallback=config.allow_cpu_fallback,
+    settings = RankSettings(token=uuid4().hex, device=config.device, allow_cpu_fallback=config.allow_cpu_fallback,
                 deadline_s=config.deadline_s, shared_memory=config.shared_memory)
     said = _StandardError()
     address, interface = driver_address(spark)
-    ranks = RanksOfHorovod(secret=secrets.token_hex(16), address=address, cause_told=said.tells_a_cause)
+    ranks = HorovodRanks(secret=secrets.token_hex(16), address=address, cause_known=said.names_a_cause)
     # Upstream counts all that happens before the ranks run, not only Spark's part of it.
     start_timeout_s = config.start_timeout_s + config.deadline_s
     try:
-        with locked_doors(interface, ranks):
+        with hardened_launch(interface, ranks):
             texts = horovod.spark.run(
-                run_rank, args=(fn, tuple(args), told), num_proc=num_ranks, start_timeout=math.ceil(start_timeout_s),
-                env=_environment(told, threads=config.threads_per_rank), stderr=said, nics={interface}, verbose=0, use_gloo=True)
+                run_rank, args=(fn, tuple(args), settings), num_proc=num_ranks, start_timeout=math.ceil(start_timeout_s),
+                env=_environment(settings, threads=config.threads_per_rank), stderr=said, nics={interface}, verbose=0, use_gloo=True)
     except TimeoutException as error:
         raise DeadlinePassed(f"horovod.spark did not start its ranks within {start_timeout_s:g} seconds, train.ring's start_timeout_s and "
                              f"deadline_s together: {error}") from error
@@ -93,12 +93,12 @@ def run_by_horovod(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     return [json.loads(text) for text in texts]
 
 
-def run_rank(fn: Callable[..., Json], args: Sequence[Any], told: Told) -> str:
+def run_rank(fn: Callable[..., Json], args: Sequence[Any], settings: RankSettings) -> str:
     """On a rank: make its context, call the function; its result as JSON."""
     rank = int(os.environ["HOROVOD_RANK"])
     host = os.uname().nodename
     try:
-        return result_to_json(fn(_context(rank, told), *args))
+        return result_to_json(fn(_context(rank, settings), *args))
     except EnvironmentProblem as problem:
         end = RankEnd(rank=rank, host=host, kind="refused", summary=str(problem))
     except Exception as error:  # noqa: BLE001 (whatever it is, the driver is to hear it)
@@ -107,25 +107,25 @@ def run_rank(fn: Callable[..., Json], args: Sequence[Any], told: Told) -> str:
     sys.exit(1)
 
 
-def _environment(told: Told, *, threads: int) -> dict[str, str]:
+def _environment(settings: RankSettings, *, threads: int) -> dict[str, str]:
     """What upstream adds to the environment of Spark's Python workers for a rank."""
-    defaults = {name: os.environ.get(name, value) for name, value in rank_environment.defaults(told.deadline_s).items()}
-    no_gpu_yet = {"CUDA_VISIBLE_DEVICES": "", "SPARKRING_TOKEN": told.token}
-    return defaults | rank_environment.settings(threads=threads, deadline_s=told.deadline_s) | no_gpu_yet
+    defaults = {name: os.environ.get(name, value) for name, value in rank_environment.defaults(settings.deadline_s).items()}
+    no_gpu_yet = {"CUDA_VISIBLE_DEVICES": "", "SPARKRING_TOKEN": settings.token}
+    return defaults | rank_environment.settings(threads=threads, deadline_s=settings.deadline_s) | no_gpu_yet
 
 
-def _context(rank: int, told: Told) -> RankContext:
+def _context(rank: int, settings: RankSettings) -> RankContext:
     """Exchange hosts and devices with the other ranks, through the store that Horovod's own ranks meet at."""
-    problem = _cuda_problem() if told.device == "cuda" else None
-    everyone = _exchange(f"sparkring-{told.token}", rank, [memory_identity(), problem], deadline_s=told.deadline_s)
+    problem = _cuda_problem() if settings.device == "cuda" else None
+    everyone = _exchange(f"sparkring-{settings.token}", rank, [memory_identity(), problem], deadline_s=settings.deadline_s)
     numbers = {memory: number for number, memory in enumerate(dict.fromkeys(memory for memory, _ in everyone))}
     device, note = "cpu", ""
-    if told.device == "cuda":
-        device, note = common_device([problem for _, problem in everyone], allow_cpu_fallback=told.allow_cpu_fallback)
+    if settings.device == "cuda":
+        device, note = common_device([problem for _, problem in everyone], allow_cpu_fallback=settings.allow_cpu_fallback)
     if note:
         sys.stderr.write(f"{note}\n")
-    return RankContext(rank=rank, hosts=tuple(numbers[memory] for memory, _ in everyone), device=device, token=told.token,
-                       deadline_s=told.deadline_s, shared_memory=told.shared_memory)
+    return RankContext(rank=rank, hosts=tuple(numbers[memory] for memory, _ in everyone), device=device, token=settings.token,
+                       deadline_s=settings.deadline_s, shared_memory=settings.shared_memory)
 
 
 def _exchange(scope: str, rank: int, mine: Json, *, deadline_s: float) -> list[Json]:
@@ -171,13 +171,13 @@ class _StandardError:
         self._lock = threading.Lock()
         self._rest = ""
 
-    def with_ends_of(self, ranks: RanksOfHorovod) -> list[RankEnd]:
+    def with_ends_of(self, ranks: HorovodRanks) -> list[RankEnd]:
         """What the ranks said of their ends, and of those that said nothing how they ended."""
         said = {end.rank for end in self._ends}
         return self._ends + [replace(end, output_tail="\n".join(self._tails.get(ranks.tasks.get(end.rank, -1), ())))
                              for end in ranks.ends if end.rank not in said]
 
-    def tells_a_cause(self) -> bool:
+    def names_a_cause(self) -> bool:
         """Whether a rank has said that it failed for a reason of its own."""
         return any(end.severity == 0 for end in self._ends)
 

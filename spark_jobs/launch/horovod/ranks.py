@@ -5,7 +5,7 @@ rendezvous there, which is open to everybody, and waits for every rank, also for
 
 That rendezvous has a second flaw, which ours has not: it forgets which ranks are through with *any* scope when the last rank is
 through with one. A rank that is alone in its scope between hosts then leaves the addresses of the scope within its host behind,
-and a second ``hvd.init`` may find them: "Connection refused" (tests/spark/test_horovod_doors.py shows it).
+and a second ``hvd.init`` may find them: "Connection refused" (tests/spark/test_horovod_hardening.py shows it).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from sparkring.errors import RingError
-from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous, meeting_address
-from sparkring.spark_jobs.launch.meeting.status_board import Board
+from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous, rendezvous_address
+from sparkring.spark_jobs.launch.meeting.status_board import StatusBoard
 from sparkring.spark_jobs.launch.meeting.watch import CAUSE_GRACE_S
 from sparkring.spark_jobs.launch.rank.end import RankEnd
 
@@ -35,17 +35,17 @@ LAST_RANK_S = 30.0
 """Seconds for the ranks to end once they are told to; upstream takes five to end one kindly."""
 
 
-class RanksOfHorovod:
+class HorovodRanks:
     """The ranks of one launch.
 
     Args:
         secret: Opens the rendezvous.
         address: Where the rendezvous listens.
-        cause_told: Whether a rank has said so far why the ring ends.
+        cause_known: Whether a rank has said so far why the ring ends.
     """
 
-    def __init__(self, *, secret: str, address: str, cause_told: Callable[[], bool] = lambda: True) -> None:
-        self._secret, self._address, self._cause_told = secret, address, cause_told
+    def __init__(self, *, secret: str, address: str, cause_known: Callable[[], bool] = lambda: True) -> None:
+        self._secret, self._address, self._cause_known = secret, address, cause_known
         self._exits: queue.SimpleQueue[tuple[int, int | None]] = queue.SimpleQueue()
         self._stop = threading.Event()
         self.ends: list[RankEnd] = []
@@ -64,13 +64,13 @@ class RanksOfHorovod:
         slots = get_host_assignments(parse_hosts(settings.hosts), settings.num_proc)
         heard = {address for index in driver.task_indices() for interface in driver.all_task_addresses(index).values()
                  for address, _ in interface}
-        rendezvous = Rendezvous(self._address, Board(self._secret, size=len(slots), heartbeat_s=1.0))
+        rendezvous = Rendezvous(self._address, StatusBoard(self._secret, size=len(slots), heartbeat_s=1.0))
         try:
             rendezvous.start(allowed=heard)
             execute = _execute_in_task(settings, driver, env | self._meeting(driver, rendezvous.port), stdout, stderr)
             command = _command(executable or sys.executable, driver, settings)
             for slot in slots:
-                threading.Thread(target=self._run_rank, args=(execute, f"{_place(slot)} {command}", slot), daemon=True).start()
+                threading.Thread(target=self._run_rank, args=(execute, f"{_env_command(slot)} {command}", slot), daemon=True).start()
             self._until_all_ended(len(slots))
         finally:
             self._stop.set()
@@ -85,7 +85,8 @@ class RanksOfHorovod:
         return {
             "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo",
             "HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface,
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": meeting_address(self._address, port, self._secret), "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": rendezvous_address(self._address, port, self._secret),
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         }
     def _run_rank(self, execute: Execute, command: str, slot: Any) -> None:
         code: int | None = None
@@ -106,7 +107,7 @@ class RanksOfHorovod:
                 continue
             self.ends.append(self._end(rank, code))
             # Code 1 is how a rank ends when it has raised, perhaps because another one is gone.
-            until = min(until, time.monotonic() + (CAUSE_GRACE_S if code != 1 or self._cause_told() else LATE_CAUSE_S))
+            until = min(until, time.monotonic() + (CAUSE_GRACE_S if code != 1 or self._cause_known() else LATE_CAUSE_S))
 
     def _next(self, until: float) -> tuple[int, int | None]:
         """The next rank's end: whenever it comes while all is well; after a failure until the given moment, and then by force."""
@@ -135,7 +136,7 @@ def _execute_in_task(settings: Any, driver: Any, env: dict[str, str], stdout: An
     return execute
 
 
-def _place(slot: Any) -> str:
+def _env_command(slot: Any) -> str:
     """The rank's place, for ``env``. It stands on the command line, where all of the machine's users can read it: no secrets here."""
     from horovod.runner.gloo_run import create_slot_env_vars
 

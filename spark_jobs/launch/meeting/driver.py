@@ -95,7 +95,7 @@ class DriverMeeting(GuardedServer):
         self.server_close()
 
     @property
-    def place(self) -> tuple[str, int]:
+    def address(self) -> tuple[str, int]:
         """Address and port."""
         return str(self.server_address[0]), int(self.server_address[1])
 
@@ -174,20 +174,20 @@ class _Handler(GuardedHandler):
             self.wfile.write(json.dumps(asdict(self.server.answer(request))).encode() + b"\n")
 
 
-class DriverMeetingGuest:
+class DriverMeetingClient:
     """A task's side; see ``SparkMeeting``.
 
     Args:
         context: Of the task.
-        place: The meeting's address and port.
+        address: The meeting's address and port.
         secret: The launch's.
     """
 
-    def __init__(self, context: TaskContext, place: tuple[str, int], *, secret: str) -> None:
-        self._place, self._secret, self._round = place, secret, 0
+    def __init__(self, context: TaskContext, address: tuple[str, int], *, secret: str) -> None:
+        self._address, self._secret, self._round = address, secret, 0
         self._partition, self._attempt = context.partitionId(), context.taskAttemptId()
         try:
-            self.host = address_towards(place[0])
+            self.host = address_towards(address[0])
         except OSError:  # there is no way to the driver; whoever asks it something hears that
             self.host = socket.gethostname()
 
@@ -217,9 +217,9 @@ class DriverMeetingGuest:
 
     def _ask(self, request: _Request, within_s: float) -> _Answer:
         try:
-            connection = socket.create_connection(self._place, timeout=CONNECT_S)
+            connection = socket.create_connection(self._address, timeout=CONNECT_S)
         except OSError as error:
-            raise unreachable(self.host, self._place, str(error)) from error
+            raise unreachable(self.host, self._address, str(error)) from error
         with connection, connection.makefile("rwb") as stream:
             try:
                 stream.write(json.dumps(asdict(request)).encode() + b"\n")
@@ -229,13 +229,13 @@ class DriverMeetingGuest:
             except TimeoutError:
                 raise _not_all(within_s) from None
             except (OSError, ValueError) as error:
-                raise unreachable(self.host, self._place, str(error)) from error
+                raise unreachable(self.host, self._address, str(error)) from error
 
 
-def unreachable(host: str, place: tuple[str, int], error: str) -> EnvironmentProblem:
+def unreachable(host: str, address: tuple[str, int], error: str) -> EnvironmentProblem:
     """What to raise where tasks on ``host`` do not get through to the meeting."""
     return EnvironmentProblem(
-        f"a task on {host} cannot talk to the driver at {place[0]}:{place[1]} ({error}), where the tasks of a ring meet under dynamic "
+        f"a task on {host} cannot talk to the driver at {address[0]}:{address[1]} ({error}), where the tasks of a ring meet under dynamic "
         "allocation; let executors reach all ports of the driver's machine, or start the session with "
         "spark.dynamicAllocation.enabled=false.")
 

@@ -58,15 +58,15 @@ class TaskFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """One rank's place."""
+class RankPlacement:
+    """Which rank a task has, and on which host each rank of the ring is."""
 
     rank: int
     hosts: tuple[int, ...]
     """Host number of each rank."""
 
     def horovod_environment(self) -> dict[str, str]:
-        """The variables by which Horovod learns its place."""
+        """The variables by which Horovod learns where its rank is."""
         host = self.hosts[self.rank]
         local_rank = self.rank - self.hosts.index(host)
         sizes = [self.hosts.count(number) for number in range(max(self.hosts) + 1)]
@@ -80,18 +80,18 @@ class Place:
         }
 
 
-def places(memories: Sequence[str]) -> list[Place]:
+def place_ranks(memories: Sequence[str]) -> list[RankPlacement]:
     """Give each task its rank.
 
     Args:
         memories: ``TaskFacts.memory`` by partition.
     Returns:
-        The place of each partition's task; partition 0 is rank 0.
+        The placement of each partition's task; partition 0 is rank 0.
     """
     numbers = {memory: number for number, memory in enumerate(dict.fromkeys(memories))}
     partitions = sorted(range(len(memories)), key=lambda partition: (numbers[memories[partition]], partition))
     hosts = tuple(numbers[memories[partition]] for partition in partitions)
-    by_partition = {partition: Place(rank=rank, hosts=hosts) for rank, partition in enumerate(partitions)}
+    by_partition = {partition: RankPlacement(rank=rank, hosts=hosts) for rank, partition in enumerate(partitions)}
     return [by_partition[partition] for partition in range(len(memories))]
 
 
@@ -112,7 +112,7 @@ def chosen_tasks(facts: Sequence[TaskFacts], num_ranks: int, *, left_out: Collec
     return sorted(by_liking[:num_ranks])
 
 
-def heard_addresses(facts: Sequence[TaskFacts]) -> frozenset[str]:
+def peer_addresses(facts: Sequence[TaskFacts]) -> frozenset[str]:
     """Where requests of the ring's own tasks can come from.
 
     Args:
@@ -155,7 +155,7 @@ def memory_identity() -> str:
     return f"{socket.gethostname()}:{network_identity()}:{shared}"
 
 
-def remove_left_memory(token: str) -> None:
+def remove_leftover_memory(token: str) -> None:
     """Remove what ranks of this launch had named in shared memory when they were killed; they unname it as soon as all have opened it."""
     for path in SHARED_MEMORY.glob(f"sparkring-{token}-*"):
         path.unlink(missing_ok=True)

@@ -104,7 +104,7 @@ def _receive(num_tasks: int, secret: str, deadline_s: float, within_s: float) ->
     guests: dict[int, socket.socket] = {}
     until = time.monotonic() + within_s
     with ExitStack() as connections, socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(_place(secret))
+        listener.bind(_socket_name(secret))
         listener.listen(num_tasks)
         while len(guests) < num_tasks - 1 and (left := until - time.monotonic()) > 0:
             listener.settimeout(left)
@@ -130,7 +130,7 @@ def _visit(partition: int, secret: str, deadline_s: float, within_s: float) -> L
         while True:
             connection = connections.enter_context(socket.socket(socket.AF_UNIX))
             try:
-                connection.connect(_place(secret))
+                connection.connect(_socket_name(secret))
                 break
             except ConnectionRefusedError:
                 if time.monotonic() > until:
@@ -146,7 +146,7 @@ def _visit(partition: int, secret: str, deadline_s: float, within_s: float) -> L
     return LocalMeeting([connection], host=False, deadline_s=deadline_s)
 
 
-def _place(secret: str) -> str:
+def _socket_name(secret: str) -> str:
     """A name that only who has the secret can know beforehand; the zero in front keeps it off the disk."""
     return f"\0sparkring-{hashlib.sha256(secret.encode()).hexdigest()[:32]}"
 
@@ -157,8 +157,8 @@ def _who(connection: socket.socket, secret: str) -> int | None:
         return None
     connection.settimeout(HELLO_S)
     try:
-        told = json.loads(connection.recv(1 << 12))
-        return int(told["partition"]) if hmac.compare_digest(str(told["secret"]), secret) else None
+        hello = json.loads(connection.recv(1 << 12))
+        return int(hello["partition"]) if hmac.compare_digest(str(hello["secret"]), secret) else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 

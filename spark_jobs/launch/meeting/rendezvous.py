@@ -10,7 +10,7 @@ It serves what ``horovod/common/gloo/http_store.cc`` asks, and the tasks' board 
 Horovod's own server listens on every interface, takes bodies of any size from anyone and outlives the run. This one is
 bound to the one address that the ring uses, hears only the ring's own machines and of those only who knows the secret of
 the run, has limits and is closed with the run. Horovod's client has no place for a secret, but it makes its requests from
-an address that it only pastes before ``:port/scope/key``, so the secret travels in that (``meeting_address``).
+an address that it only pastes before ``:port/scope/key``, so the secret travels in that (``rendezvous_address``).
 Values are bytes to it: nothing is unpickled. Horovod's client speaks IPv4 only, hence so does this.
 """
 
@@ -27,7 +27,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 from sparkring.spark_jobs.launch.meeting.guarded_server import REQUEST_TIMEOUT_S, GuardedHandler, GuardedServer
-from sparkring.spark_jobs.launch.meeting.status_board import Board
+from sparkring.spark_jobs.launch.meeting.status_board import StatusBoard
 
 MAX_BODY_BYTES = 4 << 20
 """A rank puts 136 bytes for each other rank, so this serves rings of 30,000."""
@@ -38,7 +38,7 @@ CONNECTIONS = 64
 _PATH = re.compile(r"/([0-9A-Za-z]{1,64})(?::\d{1,5})?/(?:((?:global|local_|cross_|sparkring-)[\w.-]{0,200})/)?(\w{1,20})", re.ASCII)
 
 
-def meeting_address(address: str, port: int, secret: str) -> str:
+def rendezvous_address(address: str, port: int, secret: str) -> str:
     """What ``HOROVOD_GLOO_RENDEZVOUS_ADDR`` must say for Horovod's client to find the server and bring the secret.
 
     The client asks ``http://<that>:<HOROVOD_GLOO_RENDEZVOUS_PORT>/scope/key`` and takes what stands before the first slash
@@ -94,7 +94,7 @@ class KeyValueStore:
 class Rendezvous(GuardedServer, HTTPServer):
     """The server; ``board.secret`` is its secret. Bound and listening once made, so that its port is known; answers from ``start`` on."""
 
-    def __init__(self, address: str, board: Board) -> None:
+    def __init__(self, address: str, board: StatusBoard) -> None:
         self.store, self.board = KeyValueStore(), board
         self.max_connections = CONNECTIONS + 4 * board.size
         self._allowed: frozenset[str] = frozenset()

@@ -40,19 +40,19 @@ class SparkMeeting:
         Raises:
             DeadlinePassed: not all of them came.
         """
-        told: queue.SimpleQueue[list[str] | BaseException] = queue.SimpleQueue()
-        threading.Thread(target=self._ask, args=(text, told), name="sparkring-gather", daemon=True).start()
+        answers: queue.SimpleQueue[list[str] | BaseException] = queue.SimpleQueue()
+        threading.Thread(target=self._ask, args=(text, answers), name="sparkring-gather", daemon=True).start()
         try:
-            answer = told.get(timeout=within_s)
+            answer = answers.get(timeout=within_s)
         except queue.Empty:
             raise DeadlinePassed(f"some task of this ring did not come within {within_s:g} s; this one waited for it.") from None
         if isinstance(answer, BaseException):
             raise answer
         return answer
 
-    def _ask(self, text: str, told: queue.SimpleQueue[list[str] | BaseException]) -> None:
+    def _ask(self, text: str, answers: queue.SimpleQueue[list[str] | BaseException]) -> None:
         """In a thread, which is left behind where the deadline passes: Spark ends its wait with the stage."""
         try:
-            told.put(self._context.allGather(text))
+            answers.put(self._context.allGather(text))
         except BaseException as error:  # noqa: BLE001 (the waiting task gets it)
-            told.put(error)
+            answers.put(error)

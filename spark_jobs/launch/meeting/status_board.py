@@ -1,7 +1,7 @@
 """The board: how ranks stand, and what their tasks are to do about it.
 
 A task reports its rank's end once; every task asks for the verdict and is answered at once when there is one. The
-board itself is plain state under a lock; ``rendezvous.py`` serves it, ``BoardClient`` asks over HTTP.
+board itself is plain state under a lock; ``rendezvous.py`` serves it, ``StatusBoardClient`` asks over HTTP.
 
     verdict    running              some rank still works, none failed
                finished             all ranks are done: let them go
@@ -46,7 +46,7 @@ class Verdict:
         return cls(**json.loads(data))
 
 
-class Board:
+class StatusBoard:
     """The state of one ring's ranks."""
 
     def __init__(self, secret: str, *, size: int, heartbeat_s: float) -> None:
@@ -112,14 +112,14 @@ class Board:
         return Verdict(kind="finished" if len(self._done) == self.size else "running")
 
 
-class BoardClient:
+class StatusBoardClient:
     """A task's view of the board."""
 
     def __init__(self, address: str, port: int, *, secret: str, heartbeat_s: float) -> None:
         self._address, self._port, self._secret, self._heartbeat_s = address, port, secret, heartbeat_s
 
     def report(self, rank: int, *, severity: int | None) -> int:
-        """See ``Board.report``."""
+        """See ``StatusBoard.report``."""
         return int(self._ask("PUT", str(rank), json.dumps(severity)))
 
     def wait_for_verdict(self, rank: int) -> Verdict:
@@ -134,7 +134,7 @@ class BoardClient:
                 return verdict
 
     def leave(self, rank: int) -> None:
-        """See ``Board.leave``."""
+        """See ``StatusBoard.leave``."""
         self._ask("DELETE", str(rank))
 
     def _ask(self, method: str, what: str, body: str | None = None) -> bytes:

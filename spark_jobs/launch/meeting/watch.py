@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from sparkring.errors import RingError
-from sparkring.spark_jobs.launch.meeting.status_board import BoardClient, Verdict
+from sparkring.spark_jobs.launch.meeting.status_board import StatusBoardClient, Verdict
 from sparkring.spark_jobs.launch.rank.end import RankEnd
 from sparkring.spark_jobs.launch.rank.process import RankProcess, Report
 
@@ -46,7 +46,7 @@ class Watch:
         """In looks: seconds in which this task was stopped itself do not count."""
         self._end: RankEnd | None = None
 
-    def until_the_end(self, board: BoardClient) -> RankEnd:
+    def wait_for_end(self, board: StatusBoardClient) -> RankEnd:
         """Wait until all ranks are done or one failed; then end this one.
 
         Returns:
@@ -64,13 +64,13 @@ class Watch:
             self._process.stop()
         return self._end or RankEnd(rank=self._rank, host=self._host, kind="stopped")
 
-    def _ask(self, board: BoardClient) -> None:
+    def _ask(self, board: StatusBoardClient) -> None:
         try:
             self._events.put(board.wait_for_verdict(self._rank))
         except RingError as error:
             self._events.put(error)
 
-    def _until_verdict(self, board: BoardClient) -> Verdict:
+    def _until_verdict(self, board: StatusBoardClient) -> Verdict:
         while True:
             try:
                 event = self._events.get(timeout=LOOK_S)
@@ -84,13 +84,13 @@ class Watch:
                 return Verdict(kind="stop")
             self._note(self._end_of(event), board)
 
-    def _look_at_the_rank(self, board: BoardClient) -> None:
+    def _look_at_the_rank(self, board: StatusBoardClient) -> None:
         """Report a rank that stands still for too long: where all of them do, none is left to wait for another, and to say so."""
-        self._looks_left = self._looks_left - 1 if self._end is None and self._process.stands_still else self._looks
+        self._looks_left = self._looks_left - 1 if self._end is None and self._process.is_suspended else self._looks
         if self._looks_left == 0:
             self._note(RankEnd(rank=self._rank, host=self._host, kind="halted", output_tail=self._process.tail), board)
 
-    def _look_for_cause(self, board: BoardClient) -> None:
+    def _look_for_cause(self, board: StatusBoardClient) -> None:
         deadline = time.monotonic() + CAUSE_GRACE_S
         while self._end is None and (left := deadline - time.monotonic()) > 0:
             try:
@@ -100,7 +100,7 @@ class Watch:
             if not isinstance(event, Verdict | RingError):
                 self._note(self._end_of(event), board)
 
-    def _note(self, end: RankEnd, board: BoardClient) -> None:
+    def _note(self, end: RankEnd, board: StatusBoardClient) -> None:
         """Take up an end of this rank and report it. A rank that dies after its result has failed after all."""
         if self._end is not None and self._end.failed:
             return

@@ -49,7 +49,7 @@ class RankEnd:
     @property
     def severity(self) -> int:
         """0: a cause. 1: a cause, unless there is one of 0. 2: what a rank sees when another one is gone."""
-        if self.kind == "lost" or _tells_of_a_lost_peer(self.output_tail if self.kind == "died" else self.summary):
+        if self.kind == "lost" or _reports_lost_peer(self.output_tail if self.kind == "died" else self.summary):
             return 2
         return int(self.kind == "died" and self.exit_code == -signal.SIGABRT)
 
@@ -59,7 +59,7 @@ class RankEnd:
         return self.kind not in ("done", "stopped", "idle")
 
     @property
-    def waited_too_long(self) -> bool:
+    def timed_out(self) -> bool:
         """Whether the rank gave up waiting for another one."""
         signs = ("DeadlinePassed: ", "Wait timeout after", "Timed out waiting", "is stalled for longer than")  # ours, Horovod's, Gloo's
         return bool(self.awaited) or (self.severity == 2 and any(sign in self.summary + self.output_tail for sign in signs))
@@ -71,8 +71,8 @@ class RankEnd:
     @classmethod
     def from_json(cls, text: str) -> RankEnd:
         """The inverse of ``to_json``."""
-        told = json.loads(text)
-        return cls(**told | {"awaited": tuple(told.get("awaited", ()))})
+        fields = json.loads(text)
+        return cls(**fields | {"awaited": tuple(fields.get("awaited", ()))})
 
     def error(self) -> SparkringError:
         """The error to raise on the driver for this end."""
@@ -118,7 +118,7 @@ def results_or_error(ends: Iterable[RankEnd]) -> list[Json]:
     cause = min(failures, key=lambda end: (end.severity, end.order, end.rank))
     hosts = {end.rank: end.host for end in by_rank}
     awaited = cause.awaited or [end.rank for end in by_rank if end.kind == "stopped"]
-    if cause.waited_too_long and awaited:
+    if cause.timed_out and awaited:
         words = f"\nit raised {cause.summary}" if cause.kind == "raised" else ""
         raise DeadlinePassed(
             f"rank {cause.rank} on {cause.host} waited longer than train.ring.deadline_s for rank {' and '.join(map(str, awaited))}, which "
@@ -127,7 +127,7 @@ def results_or_error(ends: Iterable[RankEnd]) -> list[Json]:
     raise cause.error()
 
 
-def _tells_of_a_lost_peer(text: str) -> bool:
+def _reports_lost_peer(text: str) -> bool:
     """Whether Horovod, Gloo or a rank of ours says in ``text`` that another rank is gone, or silent."""
     signs = ("PeerSilent: ", "DeadlinePassed: ", "RingEnded: ", "HorovodInternalError", "Horovod has been shut down",
              "Connection closed by peer", "Connection reset by peer", "gloo::IoException")

@@ -26,7 +26,7 @@ def settings(*, threads: int, deadline_s: float) -> dict[str, str]:
     }
 
 
-def of_one_launch(name: str) -> bool:
+def varies_by_launch(name: str) -> bool:
     """Whether a variable may differ from launch to launch without a rank's imports noticing: it is looked at later."""
     return name == "CUDA_VISIBLE_DEVICES" or name.startswith(("SPARKRING_", "HOROVOD_"))
 

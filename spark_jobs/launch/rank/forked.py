@@ -1,8 +1,8 @@
 """Ranks forked off a rank server (``server.py``), which this process keeps from launch to launch: the Spark worker's side.
 
 Spark keeps its Python workers for the next tasks, so the second launch finds the server that the first one started. A server
-serves launches whose ranks would find the same when they import: interpreter, folder, and environment but for what is told anew
-with each launch. For others a new one is started, as for one that has died. The server ends with this process.
+serves launches whose ranks would find the same when they import: interpreter, folder, and environment, except for
+the variables that each launch sets. For others a new one is started, as for one that has died. The server ends with this process.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
-from sparkring.spark_jobs.launch.rank.fresh import RankEnds, end_group, is_stopped
+from sparkring.spark_jobs.launch.rank.fresh import RankPipes, end_group, is_stopped
 
 POSSIBLE = sys.platform == "linux"
 """Elsewhere forking a process that has loaded torch is not safe, or not possible."""
 
-Imported: TypeAlias = "tuple[str, str, frozenset[tuple[str, str]]]"
+ImportKey: TypeAlias = "tuple[str, str, frozenset[tuple[str, str]]]"
 """All that a rank's imports depend on: interpreter, folder, environment."""
 
 
-class NoServer(Exception):
+class ForkUnavailable(Exception):
     """No rank can be forked; says why."""
 
 
@@ -40,7 +40,7 @@ class RankServer:
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self.imported = what_is_imported(env)
+        self.imported = import_key(env)
         self.has_forked = False
         """Whether its imports are done, so that a rank is there in no time."""
         self._control, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -60,19 +60,19 @@ class RankServer:
         """Whether it has neither ended nor been stopped (SIGSTOP)."""
         return self._process.poll() is None and not is_stopped(self.pid)
 
-    def ask(self, device: str, *, env: Mapping[str, str], ends: RankEnds) -> IO[bytes]:
+    def ask(self, device: str, *, env: Mapping[str, str], pipes: RankPipes) -> IO[bytes]:
         """Ask for a rank; where the answers come from.
 
         Raises:
-            NoServer: it has ended.
+            ForkUnavailable: it has ended.
         """
-        request = {"device": device, "environment": {name: value for name, value in env.items() if rank_environment.of_one_launch(name)}}
+        request = {"device": device, "environment": {name: value for name, value in env.items() if rank_environment.varies_by_launch(name)}}
         answers, its_answers = os.pipe()
         try:
-            socket.send_fds(self._control, [json.dumps(request).encode()], [ends.orders, ends.output, ends.reports, its_answers])
+            socket.send_fds(self._control, [json.dumps(request).encode()], [pipes.orders, pipes.output, pipes.reports, its_answers])
         except OSError as error:
             os.close(answers)
-            raise NoServer(str(error)) from error
+            raise ForkUnavailable(str(error)) from error
         finally:
             os.close(its_answers)
         return os.fdopen(answers, "rb")
@@ -88,36 +88,36 @@ class ForkedRank:
     """A rank that a server forks.
 
     Raises:
-        NoServer: it cannot.
+        ForkUnavailable: it cannot.
     """
 
-    def __init__(self, server: RankServer, device: str, *, env: Mapping[str, str], ends: RankEnds) -> None:
+    def __init__(self, server: RankServer, device: str, *, env: Mapping[str, str], pipes: RankPipes) -> None:
         self.note = ""
         self._server = server
-        self._answers = server.ask(device, env=env, ends=ends)
-        told = self._told()
-        if "pid" not in told:
+        self._answers = server.ask(device, env=env, pipes=pipes)
+        reply = self._read_reply()
+        if "pid" not in reply:
             self._answers.close()
-            raise NoServer(told.get("problem") or f"the process to fork them off ended with exit code {server.end()}")
-        self.pid: int = told["pid"]
+            raise ForkUnavailable(reply.get("problem") or f"the process to fork them off ended with exit code {server.end()}")
+        self.pid: int = reply["pid"]
         server.has_forked = True
 
     def wait(self) -> int:
-        """See ``StartedRank``. Where the server was killed, so was the rank: the exit code is the server's then."""
+        """See ``RunningRank``. Where the server was killed, so was the rank: the exit code is the server's then."""
         with self._answers:
-            told = self._told()
-        if "exit" in told:
-            return int(told["exit"])
+            reply = self._read_reply()
+        if "exit" in reply:
+            return int(reply["exit"])
         end_group(self.pid)
         code = self._server.end() or -signal.SIGKILL
         self.note = f"the rank server {self._server.pid}, off which this rank was forked, ended with exit code {code}, and the rank with it"
         return code
 
-    def _told(self) -> dict[str, Any]:
+    def _read_reply(self) -> dict[str, Any]:
         """The next answer, or none where the server has gone."""
         line = self._answers.readline()
-        told: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {}
-        return told
+        reply: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {}
+        return reply
 
 
 class KeptServer:
@@ -125,11 +125,11 @@ class KeptServer:
 
     def __init__(self) -> None:
         self._server: RankServer | None = None
-        self._hopeless: set[Imported] = set()
+        self._hopeless: set[ImportKey] = set()
 
     def serving(self, env: Mapping[str, str]) -> RankServer | None:
         """A server for ranks of this environment, started if need be; None where there is none to be had."""
-        imported = what_is_imported(env)
+        imported = import_key(env)
         if not POSSIBLE or imported in self._hopeless:
             return None
         if self._server is not None and not (self._server.runs and self._server.imported == imported):
@@ -149,9 +149,9 @@ KEPT = KeptServer()
 """Of this process. It outlives a launch on purpose: that is what makes the next one fast."""
 
 
-def what_is_imported(env: Mapping[str, str]) -> Imported:
+def import_key(env: Mapping[str, str]) -> ImportKey:
     """What ranks with this environment would find when they import."""
     folder = ""
     with suppress(FileNotFoundError):
         folder = str(Path.cwd())
-    return sys.executable, folder, frozenset((name, value) for name, value in env.items() if not rank_environment.of_one_launch(name))
+    return sys.executable, folder, frozenset((name, value) for name, value in env.items() if not rank_environment.varies_by_launch(name))

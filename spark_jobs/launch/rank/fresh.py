@@ -15,7 +15,7 @@ import psutil
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankEnds:
+class RankPipes:
     """The rank's ends of the pipes between it and its task; file descriptors that are open in the task until the rank has them."""
 
     orders: int
@@ -28,7 +28,7 @@ class RankEnds:
             os.close(fd)
 
 
-class StartedRank(Protocol):
+class RunningRank(Protocol):
     """A running process that leads a process group of its own."""
 
     @property
@@ -51,18 +51,19 @@ class FreshRank:
 
     note = ""
 
-    def __init__(self, device: str, *, env: Mapping[str, str], ends: RankEnds) -> None:
+    def __init__(self, device: str, *, env: Mapping[str, str], pipes: RankPipes) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "sparkring.spark_jobs.launch.rank.main", str(ends.reports), device],
-            env=dict(env), pass_fds=[ends.reports], stdin=ends.orders, stdout=ends.output, stderr=subprocess.STDOUT, start_new_session=True)
+            [sys.executable, "-m", "sparkring.spark_jobs.launch.rank.main", str(pipes.reports), device],
+            env=dict(env), pass_fds=[pipes.reports],
+            stdin=pipes.orders, stdout=pipes.output, stderr=subprocess.STDOUT, start_new_session=True)
 
     @property
     def pid(self) -> int:
-        """See ``StartedRank``."""
+        """See ``RunningRank``."""
         return self._process.pid
 
     def wait(self) -> int:
-        """See ``StartedRank``; its guard is among what it leaves behind."""
+        """See ``RunningRank``; its guard is among what it leaves behind."""
         code = self._process.wait()
         end_group(self.pid)
         return code

@@ -22,7 +22,7 @@ GRACE_S = 8.0
 
 
 @contextmanager
-def last_call(ask: Callable[[], None], *, grace_s: float = GRACE_S) -> Iterator[None]:
+def graceful_stop(ask: Callable[[], None], *, grace_s: float = GRACE_S) -> Iterator[None]:
     """While the block runs, answer SIGHUP and SIGTERM to this process by ``ask``, and end the process ``grace_s`` later.
 
     Outside of the main thread, where Python takes no signals, nothing is changed.

@@ -1,15 +1,15 @@
 """The rank process: one rank of a ring, from its imports to its result. Started by ``process.py``, not by hand.
 
-As a program it is a fresh process. A rank that is forked off a process with all imports done comes in by ``be_a_rank``
+As a program it is a fresh process. A rank that is forked off a process with all imports done comes in by ``rank_main``
 (``server.py``).
 
-It starts before its task knows its place, so that importing torch and Horovod, which takes seconds, overlaps with the
+It starts before its task knows its rank, so that importing torch and Horovod, which takes seconds, overlaps with the
 meeting of the tasks:
 
     task of Spark                                rank process
       start it --------------------------------> fork the guard; import torch and Horovod
       meet the other tasks
-      order: place, environment, function -----> call the function, which calls hvd.init
+      order: placement, environment, function -> call the function, which calls hvd.init
       result or error <------------------------- report it and stay: a rank that leaves early breaks the others' ring
       all ranks are done: an empty message ----> leave
 
@@ -45,12 +45,12 @@ def main() -> None:
         os.dup2(empty.fileno(), 0)
     os.set_inheritable(reports_fd, False)  # noqa: FBT003 (takes no keywords)
     guard = start_guard(orders_fd, reports_fd)
-    be_a_rank(orders_fd, reports_fd, device=device)
+    rank_main(orders_fd, reports_fd, device=device)
     os.kill(guard, signal.SIGKILL)
     os.waitpid(guard, 0)
 
 
-def be_a_rank(orders_fd: int, reports_fd: int, *, device: str) -> None:
+def rank_main(orders_fd: int, reports_fd: int, *, device: str) -> None:
     """Do the work of a rank in this process, report its result, and stay until the task lets it go.
 
     Args:
@@ -107,8 +107,8 @@ def work(orders: IO[bytes], reports: IO[bytes], *, device: str) -> str:
     os.environ.update(order["env"])
     if order["note"]:
         sys.stderr.write(f"{order['note']}\n")
-    place = order["context"]
-    context = RankContext(**place | {"hosts": tuple(place["hosts"])})
+    placement = order["context"]
+    context = RankContext(**placement | {"hosts": tuple(placement["hosts"])})
     try:
         function, args = pickle.loads(payload)  # noqa: S301 (from the driver, by way of Spark's task closure: see above)
         return f'{{"kind": "done", "result": {result_to_json(function(context, *args))}}}'

@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any, TypeAlias
 
-from sparkring.spark_jobs.launch.rank.forked import KEPT, ForkedRank, NoServer, RankServer
+from sparkring.spark_jobs.launch.rank.forked import KEPT, ForkedRank, ForkUnavailable, RankServer
 from sparkring.spark_jobs.launch.rank.framing import read_message, write_message
-from sparkring.spark_jobs.launch.rank.fresh import FreshRank, RankEnds, StartedRank, end_group, has_ended, is_stopped
+from sparkring.spark_jobs.launch.rank.fresh import FreshRank, RankPipes, RunningRank, end_group, has_ended, is_stopped
 
 TAIL_LINES = 20
 EXIT_GRACE_S = 10.0
@@ -47,7 +47,7 @@ class RankProcess:
                  fork: bool = False) -> None:
         self.label = "rank ?"
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._rank: StartedRank | None = None
+        self._rank: RunningRank | None = None
         self._began = threading.Event()
         """Set once there is a rank, or none will be."""
         self._asked_to_stop = self._stopped = False
@@ -58,7 +58,7 @@ class RankProcess:
         self._listeners = [_in_thread(self._forward_output, os.fdopen(output, "rb")),
                            _in_thread(_hear, os.fdopen(reports, "rb"), on_report)]
         self._server = self._kept_server(env) if fork else None
-        self._exited = _in_thread(self._live, device, env, RankEnds(orders=its_orders, output=its_output, reports=its_reports), on_exit)
+        self._exited = _in_thread(self._live, device, env, RankPipes(orders=its_orders, output=its_output, reports=its_reports), on_exit)
 
     @property
     def tail(self) -> str:
@@ -66,7 +66,7 @@ class RankProcess:
         return "\n".join(self._tail)
 
     @property
-    def stands_still(self) -> bool:
+    def is_suspended(self) -> bool:
         """Whether somebody has stopped the rank (SIGSTOP), or the server that is to fork it or to tell of its end."""
         if not self._exited.is_alive():
             return False
@@ -115,15 +115,15 @@ class RankProcess:
             for message in messages:
                 write_message(self._orders, message)
 
-    def _live(self, device: str, env: Mapping[str, str], ends: RankEnds, on_exit: Callable[[int], None]) -> None:
+    def _live(self, device: str, env: Mapping[str, str], pipes: RankPipes, on_exit: Callable[[int], None]) -> None:
         """From the start to the end."""
         try:
-            self._rank = self._start(device, env, ends)
-        except (OSError, NoServer) as error:
+            self._rank = self._start(device, env, pipes)
+        except (OSError, ForkUnavailable) as error:
             if not self._stopped:
                 self._say(f"cannot start this rank's process: {error}")
         finally:
-            ends.close()
+            pipes.close()
             self._began.set()
         if self._asked_to_stop:
             self.ask_to_stop()
@@ -136,16 +136,16 @@ class RankProcess:
             self._say(self._rank.note)
         on_exit(code)
 
-    def _start(self, device: str, env: Mapping[str, str], ends: RankEnds) -> StartedRank:
+    def _start(self, device: str, env: Mapping[str, str], pipes: RankPipes) -> RunningRank:
         if self._server is not None:
             try:
-                return ForkedRank(self._server, device, env=env, ends=ends)
-            except NoServer as problem:
+                return ForkedRank(self._server, device, env=env, pipes=pipes)
+            except ForkUnavailable as problem:
                 if self._stopped:
                     raise
                 KEPT.give_up(self._server)
                 self._say(f"ranks of this executor's worker start as fresh processes, seconds later than forked ones: {problem}")
-        return FreshRank(device, env=env, ends=ends)
+        return FreshRank(device, env=env, pipes=pipes)
 
     def _forward_output(self, output: IO[bytes]) -> None:
         # As text with universal newlines: a progress bar ends its lines with a carriage return alone.

@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
-from sparkring.spark_jobs.launch.rank.main import be_a_rank, import_frameworks
+from sparkring.spark_jobs.launch.rank.main import import_frameworks, rank_main
 
 OFTEN_NEEDED = ("sparkring.conf.schema", "sparkring.models.build", "sparkring.pipelines.parallel.collectives.communicator",
                 "sparkring.pipelines.parallel.stages.executor", "safetensors.torch", "pyspark.cloudpickle")
@@ -61,7 +61,7 @@ class Request:
 
     device: str
     environment: Mapping[str, str]
-    """The variables of this launch alone, see ``rank_environment.of_one_launch``."""
+    """The variables of this launch alone, see ``rank_environment.varies_by_launch``."""
     orders: int
     output: int
     reports: int
@@ -79,7 +79,7 @@ def main() -> None:
         request = _serve(control, problem, tolerated)
     if request is not None:
         _settle(request)
-        be_a_rank(request.orders, request.reports, device=request.device)
+        rank_main(request.orders, request.reports, device=request.device)
 
 
 def _import_all() -> tuple[str, int]:
@@ -231,7 +231,7 @@ def _settle(request: Request) -> None:
     for fd in (1, 2):
         os.dup2(request.output, fd)
     os.close(request.output)
-    for name in filter(rank_environment.of_one_launch, list(os.environ)):
+    for name in filter(rank_environment.varies_by_launch, list(os.environ)):
         del os.environ[name]
     os.environ.update(request.environment)
     _take_name(request.environment.get("SPARKRING_TOKEN", ""))

@@ -40,7 +40,7 @@ KeyStyle = Literal["line", "dashed", "dotted", "faint", "box"]
 
 
 @dataclass(frozen=True)
-class Key:
+class LegendEntry:
     """One entry of a legend."""
 
     label: str
@@ -57,7 +57,7 @@ class Picture:
     title: str
     svg: Markup
     caption: str
-    legend: tuple[Key, ...] = ()
+    legend: tuple[LegendEntry, ...] = ()
 
 
 def draw(paint: Callable[[Figure], None], *, name: str, label: str, height: int = HEIGHT, width: int = WIDTH) -> Markup:

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from sparkring.pipelines.training.evaluation.metrics import CalibrationBin
-from sparkring.spark_jobs.reporting.charts.canvas import HEIGHT, Key, KeyStyle, Picture, draw, name_axes
+from sparkring.spark_jobs.reporting.charts.canvas import HEIGHT, KeyStyle, LegendEntry, Picture, draw, name_axes
 from sparkring.spark_jobs.reporting.charts.palette import BASE_RATE, LOGISTIC, MUTED, NETWORK, Shade
 from sparkring.spark_jobs.reporting.facts.quality import ModelQuality, QualityFacts
 from sparkring.spark_jobs.reporting.facts.words import compact, metric
@@ -72,8 +72,8 @@ def _calibration(facts: QualityFacts) -> Picture:
                 f"given each prediction; where they are fewer than {FEWEST_ROWS}, no share is drawn above.")
 
 
-def _key(model: ModelQuality, label: str) -> Key:
-    return Key(label, _SHADES[model.key], _STYLES[model.key])
+def _key(model: ModelQuality, label: str) -> LegendEntry:
+    return LegendEntry(label, _SHADES[model.key], _STYLES[model.key])
 
 
 def _plot_bins(axes: Axes, model: ModelQuality) -> None:

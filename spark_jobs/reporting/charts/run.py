@@ -8,7 +8,7 @@ from functools import partial
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from sparkring.spark_jobs.reporting.charts.canvas import Key, Picture, count_axis, draw, name_axes
+from sparkring.spark_jobs.reporting.charts.canvas import LegendEntry, Picture, count_axis, draw, name_axes
 from sparkring.spark_jobs.reporting.charts.palette import COMM, COMPUTE, DATA, MUTED, NETWORK, OTHER, TRAIN, VALIDATION
 from sparkring.spark_jobs.reporting.facts.run import Epoch, LossCurve, RankTime, RunFacts, StepTimes
 from sparkring.spark_jobs.reporting.facts.thinning import Curve
@@ -17,7 +17,7 @@ from sparkring.spark_jobs.reporting.facts.words import compact, count, duration,
 MOST_MARKS = 12
 """Epochs that are marked in the curve over steps."""
 
-_SPENT = (Key("data", DATA, "box"), Key("compute", COMPUTE, "box"), Key("communication", COMM, "box"))
+_SPENT = (LegendEntry("data", DATA, "box"), LegendEntry("compute", COMPUTE, "box"), LegendEntry("communication", COMM, "box"))
 
 
 def learning_pictures(facts: RunFacts) -> tuple[Picture, ...]:
@@ -59,7 +59,7 @@ def _loss_by_step(loss: LossCurve, steps: int) -> Picture:
     return Picture(
         name="loss-steps", title="Train loss, step by step",
         svg=draw(paint, name="loss-steps", label=f"Train loss over {count(steps)} steps: from {metric(first)} to {metric(last)}."),
-        legend=(Key("moving mean", TRAIN), Key("single steps", TRAIN, "faint")),
+        legend=(LegendEntry("moving mean", TRAIN), LegendEntry("single steps", TRAIN, "faint")),
         caption=f"From {metric(first)} to {metric(last)} over {count(steps)} steps{ends}.{small}{missing}")
 
 
@@ -83,7 +83,7 @@ def _loss_by_epoch(epochs: Sequence[Epoch]) -> Picture:
     return Picture(
         name="loss-epochs", title="Train and validation loss, epoch by epoch",
         svg=draw(paint, name="loss-epochs", label=f"Loss by epoch: train loss {metric(last.train_loss)} in epoch {last.number}; {words}."),
-        legend=(Key("train", TRAIN), *([Key("validation", VALIDATION, "dashed")] if validated else [])),
+        legend=(LegendEntry("train", TRAIN), *([LegendEntry("validation", VALIDATION, "dashed")] if validated else [])),
         caption=f"{words[0].upper()}{words[1:]}. The train loss is the mean while the epoch ran, so it lags behind.")
 
 
@@ -97,7 +97,7 @@ def _time_by_rank(facts: RunFacts) -> Picture:
         name="time-ranks", title="Where each rank's time went",
         svg=draw(partial(_paint_ranks, facts.times), name="time-ranks", label=f"Stacked bars, seconds of each rank. {words}",
                  height=100 + 34 * max(2, len(facts.times))),
-        legend=(*_SPENT, Key("other", OTHER, "box")),
+        legend=(*_SPENT, LegendEntry("other", OTHER, "box")),
         caption=f"{words} Other: validation and checkpoints.")
 
 

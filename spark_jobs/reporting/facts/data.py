@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkring.pipelines.data.dataset.manifest import DataField, Manifest, Split
+from sparkring.pipelines.data.dataset.manifest import Manifest, Split
 from sparkring.pipelines.data.dataset.preprocessing import NumericFeature
+from sparkring.pipelines.data.dataset.row_schema import DataField
 from sparkring.spark_jobs.reporting.facts.feature_words import Feature, feature_words
 
 

@@ -11,16 +11,16 @@ from sparkring.spark_jobs.reporting.facts.gather import Workspace
 from sparkring.spark_jobs.reporting.facts.run import RunFacts
 from sparkring.spark_jobs.reporting.facts.words import layers, moment, several
 
-Entry = tuple[str, str]
+LabelledText = tuple[str, str]
 
 
-def provenance(workspace: Workspace, config: Config) -> tuple[Entry, ...]:
+def provenance(workspace: Workspace, config: Config) -> tuple[LabelledText, ...]:
     """Label and text of each fact that is known."""
     return (*(_of_data(workspace.data) if workspace.data else ()), *(_of_run(workspace.run, config) if workspace.run else ()),
             *(_of_model(workspace.card) if workspace.card else ()))
 
 
-def _of_data(data: DataFacts) -> Iterator[Entry]:
+def _of_data(data: DataFacts) -> Iterator[LabelledText]:
     yield "dataset version", f"{data.version}" + (f", after version {data.parent}" if data.parent else "")
     yield "content id", data.content_id
     yield "recipe id", data.recipe_id
@@ -31,7 +31,7 @@ def _of_data(data: DataFacts) -> Iterator[Entry]:
         yield "shuffle seed", str(data.seed)
 
 
-def _of_run(run: RunFacts, config: Config) -> Iterator[Entry]:
+def _of_run(run: RunFacts, config: Config) -> Iterator[LabelledText]:
     yield "training started", moment(run.started)
     yield "seed of weights and row order", str(config.train.seed)
     yield "ring", f"{several(run.size, 'rank')} on {run.device}, gradients by {run.reduction}"
@@ -43,7 +43,7 @@ def _of_run(run: RunFacts, config: Config) -> Iterator[Entry]:
     yield "restarts", several(len(run.generations) - 1, "restart") + f", {several(run.repeated_steps, 'step')} done again"
 
 
-def _of_model(card: ModelCard) -> Iterator[Entry]:
+def _of_model(card: ModelCard) -> Iterator[LabelledText]:
     yield "model", f"{card.model.kind}, {layers(card.model)}"
     yield "weights from", f"epoch {card.epoch}, step {card.step:,}"
     yield "weights SHA-256", card.weights_sha256

@@ -11,7 +11,7 @@ from sparkring.pipelines.training.evaluation.metrics import BinaryMetrics
 
 
 @dataclass(frozen=True)
-class Column:
+class MetricColumn:
     """One metric of the table."""
 
     metric: Literal["loss", "auc", "average_precision", "calibration_error"]
@@ -19,9 +19,9 @@ class Column:
     lower_is_better: bool
 
 
-METRICS = (Column("loss", "Loss", lower_is_better=True), Column("auc", "ROC AUC", lower_is_better=False),
-           Column("average_precision", "Average precision", lower_is_better=False),
-           Column("calibration_error", "Calibration error", lower_is_better=True))
+METRICS = (MetricColumn("loss", "Loss", lower_is_better=True), MetricColumn("auc", "ROC AUC", lower_is_better=False),
+           MetricColumn("average_precision", "Average precision", lower_is_better=False),
+           MetricColumn("calibration_error", "Calibration error", lower_is_better=True))
 
 _TITLES = {"network": "Network", "logistic_regression": "Logistic regression", "base_rate": "Base rate"}
 
@@ -62,7 +62,7 @@ class QualityFacts:
         """Whether the network has the lower loss and the higher AUC against every baseline."""
         return all(self.network.loss < other.metrics.loss and self.network.auc > other.metrics.auc for other in self.baselines)
 
-    def best(self, column: Column) -> tuple[str, ...]:
+    def best(self, column: MetricColumn) -> tuple[str, ...]:
         """Keys of the models that are best in ``column``; none where no figure is finite."""
         figures = {model.key: getattr(model.metrics, column.metric) for model in self.models}
         finite = {key: value for key, value in figures.items() if math.isfinite(value)}

@@ -10,8 +10,8 @@ from sparkring.spark_jobs.reporting.facts.thinning import Band, Curve
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seconds:
-    """Seconds by what they were spent on."""
+class TimeSpent:
+    """TimeSpent by what they were spent on."""
 
     data: float
     """Waiting for rows."""
@@ -24,7 +24,7 @@ class Seconds:
 
     @property
     def steps(self) -> float:
-        """Seconds inside training steps."""
+        """TimeSpent inside training steps."""
         return self.data + self.compute + self.comm
 
     @property
@@ -40,7 +40,7 @@ class RankTime:
     label: str
     hosts: tuple[str, ...]
     """Where it ran, or they."""
-    seconds: Seconds
+    seconds: TimeSpent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,15 +123,15 @@ class RunFacts:
     repeated_steps: int
     """Steps done again after a restart."""
     started: float
-    """Seconds since 1970."""
+    """TimeSpent since 1970."""
     wall_s: float
-    """Seconds between the first and the last event of each generation, added up."""
+    """TimeSpent between the first and the last event of each generation, added up."""
     rows_per_s: float
     """Rows of all ranks together per second inside training steps."""
     checkpoints: int
     loss: LossCurve
     times: tuple[RankTime, ...]
-    mean_time: Seconds
+    mean_time: TimeSpent
     """Mean over ranks."""
     step_times: StepTimes
     throughput: Curve

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sparkring.pipelines.training.events.slow_ranks import Slow
-from sparkring.spark_jobs.reporting.facts.run import Epoch, Generation, LossCurve, Planned, RankTime, RunFacts, Seconds, StepTimes
+from sparkring.spark_jobs.reporting.facts.run import Epoch, Generation, LossCurve, Planned, RankTime, RunFacts, StepTimes, TimeSpent
 from sparkring.spark_jobs.reporting.facts.step import Timelines
 from sparkring.spark_jobs.reporting.facts.thinning import Curve, Series, bin_means, envelope, moving_mean, thin
 
@@ -57,7 +57,7 @@ class _Step:
 
 
 @dataclass(slots=True)
-class _Life:
+class _RankLife:
     """One rank's process."""
 
     began: float
@@ -68,16 +68,16 @@ class _Life:
     comm: float = 0.0
     ended: bool = False
 
-    def seconds(self) -> Seconds:
+    def seconds(self) -> TimeSpent:
         inside = self.data + self.compute + self.comm
-        return Seconds(data=self.data, compute=self.compute, comm=self.comm, other=max(0.0, self.latest - self.began - inside))
+        return TimeSpent(data=self.data, compute=self.compute, comm=self.comm, other=max(0.0, self.latest - self.began - inside))
 
 
 @dataclass
 class _Events:
     """Takes records one at a time and keeps a step and a process only what the facts need."""
 
-    lives: dict[tuple[int, int], _Life] = field(default_factory=dict)
+    lives: dict[tuple[int, int], _RankLife] = field(default_factory=dict)
     """By (generation, rank), ascending."""
     steps: dict[tuple[int, int], _Step] = field(default_factory=dict)
     """By (epoch, step)."""
@@ -92,7 +92,7 @@ class _Events:
 
     def add(self, record: Record) -> None:
         kind = record["event"]
-        life = self.lives.setdefault((record["generation"], record["rank"]), _Life(record["time"], record["time"]))
+        life = self.lives.setdefault((record["generation"], record["rank"]), _RankLife(record["time"], record["time"]))
         life.latest = record["time"]
         if kind == "start":
             life.start = record
@@ -115,7 +115,7 @@ class _Events:
         elif kind == "end":
             life.ended = True
 
-    def _add_step(self, record: Record, life: _Life) -> None:
+    def _add_step(self, record: Record, life: _RankLife) -> None:
         position, generation = (record["epoch"], record["step"]), record["generation"]
         step = self.steps.get(position)
         if step is None or step.generation < generation:
@@ -196,9 +196,9 @@ def _throughput(rows: Series, spent: Series) -> Curve:
     return Curve(tuple(x[known].tolist()), tuple((binned_rows[known] / binned_s[known]).tolist()))
 
 
-def _by_rank(lives: Mapping[tuple[int, int], _Life]) -> list[RankTime]:
+def _by_rank(lives: Mapping[tuple[int, int], _RankLife]) -> list[RankTime]:
     """Each rank's seconds over all generations."""
-    ranks: dict[int, list[_Life]] = {}
+    ranks: dict[int, list[_RankLife]] = {}
     for (_, rank), life in lives.items():
         ranks.setdefault(rank, []).append(life)
     return [RankTime(f"rank {rank}", _hosts(mine), _sum([life.seconds() for life in mine])) for rank, mine in sorted(ranks.items())]
@@ -217,39 +217,39 @@ def _neighbours(times: Sequence[RankTime], first: int) -> RankTime:
     return RankTime(f"ranks {first} to {first + len(times) - 1}", tuple(hosts), _mean([time.seconds for time in times]))
 
 
-def _hosts(lives: Iterable[_Life]) -> tuple[str, ...]:
+def _hosts(lives: Iterable[_RankLife]) -> tuple[str, ...]:
     """Distinct, in order."""
     return tuple(dict.fromkeys(life.start["host"] for life in lives if life.start))
 
 
-def _wall_s(lives: Mapping[tuple[int, int], _Life]) -> float:
+def _wall_s(lives: Mapping[tuple[int, int], _RankLife]) -> float:
     """From the first to the last event of each generation, added up."""
     return sum(max(life.latest for life in ring) - min(life.began for life in ring) for ring in _rings(lives).values())
 
 
-def _generations(lives: Mapping[tuple[int, int], _Life]) -> tuple[Generation, ...]:
+def _generations(lives: Mapping[tuple[int, int], _RankLife]) -> tuple[Generation, ...]:
     return tuple(_generation(number, ring) for number, ring in sorted(_rings(lives).items()) if any(life.start for life in ring))
 
 
-def _generation(number: int, ring: Sequence[_Life]) -> Generation:
+def _generation(number: int, ring: Sequence[_RankLife]) -> Generation:
     start = next(life.start for life in ring if life.start)
     return Generation(number=number, size=start["size"], hosts=_hosts(ring), from_epoch=start["epoch"] + 1, from_step=start["step"],
                       finished=any(life.ended for life in ring))
 
 
-def _rings(lives: Mapping[tuple[int, int], _Life]) -> dict[int, list[_Life]]:
+def _rings(lives: Mapping[tuple[int, int], _RankLife]) -> dict[int, list[_RankLife]]:
     """The processes of each generation."""
-    rings: dict[int, list[_Life]] = {}
+    rings: dict[int, list[_RankLife]] = {}
     for (generation, _), life in lives.items():
         rings.setdefault(generation, []).append(life)
     return rings
 
 
-def _sum(parts: Iterable[Seconds]) -> Seconds:
+def _sum(parts: Iterable[TimeSpent]) -> TimeSpent:
     listed = list(parts)
-    return Seconds(**{name: sum(getattr(part, name) for part in listed) for name in ("data", "compute", "comm", "other")})
+    return TimeSpent(**{name: sum(getattr(part, name) for part in listed) for name in ("data", "compute", "comm", "other")})
 
 
-def _mean(parts: Sequence[Seconds]) -> Seconds:
+def _mean(parts: Sequence[TimeSpent]) -> TimeSpent:
     total = _sum(parts)
-    return Seconds(**{name: getattr(total, name) / len(parts) for name in ("data", "compute", "comm", "other")})
+    return TimeSpent(**{name: getattr(total, name) / len(parts) for name in ("data", "compute", "comm", "other")})

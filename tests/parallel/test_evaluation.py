@@ -14,7 +14,7 @@ from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing, TokensFeature
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.evaluation.held_out import judge, judge_fully
+from sparkring.pipelines.training.evaluation.evaluate import evaluate, evaluate_fully
 from tests.support.ranks import run_on_ranks
 
 ROWS, SPLITS, PAD = 11, (0, 7, 8, 11), 5
@@ -32,7 +32,7 @@ def _rows(task: str) -> dict[str, Tensor]:
     return {"logits": torch.randn(ROWS, 4, 6, generator=generator), "label": tokens}
 
 
-def _judge(context: RankContext, task: str, averaged: bool) -> dict[str, float] | float | None:
+def _evaluate(context: RankContext, task: str, averaged: bool) -> dict[str, float] | float | None:
     first, last = SPLITS[context.rank], SPLITS[context.rank + 1]
     mine = {name: tensor[first:last] for name, tensor in _rows(task).items()}
     features = Preprocessing(numeric=(), categorical=(), train_rows=1, tokens=TOKENS if task == "next_token" else None)
@@ -41,21 +41,21 @@ def _judge(context: RankContext, task: str, averaged: bool) -> dict[str, float] 
         if averaged:  # what a framework's usual mean of the ranks' means gives
             mean = functional.cross_entropy(mine["logits"].double(), mine["label"])
             return float(communicator.sum(mean[None], name="averaged")[0]) / context.size
-        return judge([(mine["logits"], mine["label"])], communicator, cast("Manifest", manifest))
+        return evaluate([(mine["logits"], mine["label"])], communicator, cast("Manifest", manifest))
 
 
-def _judge_fully(context: RankContext) -> dict[str, Any] | None:
+def _evaluate_fully(context: RankContext) -> dict[str, Any] | None:
     first, last = SPLITS[context.rank], SPLITS[context.rank + 1]
     rows = _rows("multiclass")
     features = Preprocessing(numeric=(), categorical=(), train_rows=1, classes=tuple("abcdef"))
     manifest = SimpleNamespace(task="multiclass", preprocessing=features)
     with Communicator(context) as communicator:
         mine = [(rows["logits"][first:last], rows["label"][first:last])]
-        return judge_fully(mine, communicator, cast("Manifest", manifest), split="test")
+        return evaluate_fully(mine, communicator, cast("Manifest", manifest), split="test")
 
 
-def test_the_full_judgement_counts_each_class_by_what_was_predicted() -> None:
-    found, *others = run_on_ranks(3, _judge_fully)
+def test_the_full_evaluation_counts_each_class_by_what_was_predicted() -> None:
+    found, *others = run_on_ranks(3, _evaluate_fully)
     rows = _rows("multiclass")
     confusion = torch.zeros(6, 6, dtype=torch.int64)
     for label, predicted in zip(rows["label"], rows["logits"].argmax(dim=1), strict=True):
@@ -78,7 +78,7 @@ def _expected(task: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("task", ["multiclass", "next_token"])
 def test_uneven_ranks_give_the_figures_of_all_rows_together(task: str) -> None:
-    found, *others = run_on_ranks(3, _judge, task, False)
+    found, *others = run_on_ranks(3, _evaluate, task, False)
     assert others == [None, None]
     expected: dict[str, Any] = _expected(task)
     if task == "next_token":
@@ -87,5 +87,5 @@ def test_uneven_ranks_give_the_figures_of_all_rows_together(task: str) -> None:
 
 
 def test_control_the_mean_of_the_ranks_means_is_another_figure() -> None:
-    averaged = run_on_ranks(3, _judge, "multiclass", True)[0]
+    averaged = run_on_ranks(3, _evaluate, "multiclass", True)[0]
     assert averaged != pytest.approx(_expected("multiclass")["loss"], rel=0.01)

@@ -1,7 +1,7 @@
 """What a lane holds of a window: the values of one tensor, in the lane's order, waiting for the steps that take them.
 
-    DenseBlock     values in memory                          scalars, arrays of one shape
-    EncodedBlock   cells still encoded, decoded by the step  images, compressed and ragged arrays: a tenth of the memory
+    DenseRows     values in memory                          scalars, arrays of one shape
+    EncodedRows   cells still encoded, decoded by the step  images, compressed and ragged arrays: a tenth of the memory
     their spilled forms: the same rows on local disk         what exceeds the rank's memory budget
 A step takes rows [start, stop) of a block, always behind those it took before, so a file is read from front to back.
 """
@@ -30,7 +30,7 @@ TILE_ROWS = 16_384
 """Rows written to disk at a time."""
 
 
-class Block(Protocol):
+class BufferedRows(Protocol):
     """Rows of one tensor of one window."""
 
     @property
@@ -42,13 +42,13 @@ class Block(Protocol):
         """Rows [start, stop): an array (rows, ...) in the stored type, or the rows' cells."""
         ...
 
-    def spill(self, folder: Path | None) -> Block:
+    def spill(self, folder: Path | None) -> BufferedRows:
         """The same rows in a file under ``folder`` (None: where temporary files go)."""
         ...
 
 
 @dataclass(frozen=True)
-class DenseBlock:
+class DenseRows:
     """Decoded rows in memory."""
 
     values: Array
@@ -63,7 +63,7 @@ class DenseBlock:
         """A view."""
         return self.values[start:stop]
 
-    def spill(self, folder: Path | None) -> Block:
+    def spill(self, folder: Path | None) -> BufferedRows:
         """Write the values to a file without a name."""
         file = _SpillFile(folder)
         for first in range(0, len(self.values), TILE_ROWS):  # a copy of a tile, not of the whole
@@ -72,7 +72,7 @@ class DenseBlock:
 
 
 @dataclass(frozen=True)
-class EncodedBlock:
+class EncodedRows:
     """Encoded rows in memory."""
 
     cells: pa.Array
@@ -88,7 +88,7 @@ class EncodedBlock:
         taken: Cells = self.cells.slice(start, stop - start).to_pylist()
         return taken
 
-    def spill(self, folder: Path | None) -> Block:
+    def spill(self, folder: Path | None) -> BufferedRows:
         """Write the cells to a file without a name; where each begins stays in memory."""
         cells = self.take(0, len(self.cells))
         ends = np.zeros(len(cells) + 1, dtype=np.int64)
@@ -112,7 +112,7 @@ class _SpilledRows:
             self.file.read(_bytes_of(values), offset=start * (values.nbytes // len(values)))
         return values
 
-    def spill(self, folder: Path | None) -> Block:
+    def spill(self, folder: Path | None) -> BufferedRows:
         return self
 
 
@@ -133,7 +133,7 @@ class _SpilledCells:
         whole, borders = data.tobytes(), places.tolist()
         return [whole[first:last] for first, last in pairwise(borders)]
 
-    def spill(self, folder: Path | None) -> Block:
+    def spill(self, folder: Path | None) -> BufferedRows:
         return self
 
 

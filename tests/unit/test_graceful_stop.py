@@ -12,10 +12,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TASK = """
 import signal, sys, threading
-from sparkring.spark_jobs.launch.rank.graceful_stop import last_call
+from sparkring.spark_jobs.launch.rank.graceful_stop import graceful_stop
 
 before = signal.getsignal(signal.SIGHUP)  # nohup ignores it
-with last_call(lambda: print("asked", flush=True), grace_s=float(sys.argv[1])):
+with graceful_stop(lambda: print("asked", flush=True), grace_s=float(sys.argv[1])):
     print("works", flush=True)
     sys.stdin.readline()  # until the rank has saved
 assert signal.getsignal(signal.SIGHUP) == before

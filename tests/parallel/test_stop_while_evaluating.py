@@ -1,4 +1,4 @@
-"""SIGTERM while an epoch is judged, which may take longer than anybody waits: saved at once, and judged by who goes on."""
+"""SIGTERM while an epoch is evaluated, which may take longer than anybody waits: saved at once, and evaluated by who goes on."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import torch
 
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints
-from sparkring.pipelines.training.evaluation.interruptible import Heeding
+from sparkring.pipelines.training.evaluation.interruptible import Interruptible
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
-from sparkring.pipelines.training.strategies import strategy as trainee
+from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.strategies.step import train_step
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.stored.audit import audit
@@ -42,20 +42,20 @@ def _job(dataset: Path, folder: Path, parallel: dict[str, Any], *, epochs: int, 
                     generation=generation, lanes=24).model_dump(mode="json")
 
 
-def _asked_while_judged(context: RankContext, job: dict[str, Any]) -> Any:
-    as_it_was = Heeding.epoch
+def _asked_while_evaluated(context: RankContext, job: dict[str, Any]) -> Any:
+    as_it_was = Interruptible.epoch
 
-    def asked(self: Heeding, epoch: int) -> Generator[Batch]:
+    def asked(self: Interruptible, epoch: int) -> Generator[Batch]:
         if context.rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         yield from as_it_was(self, epoch)
 
-    Heeding.epoch = asked  # type: ignore[method-assign]
+    Interruptible.epoch = asked  # type: ignore[method-assign]
     return train_rank(context, job)
 
 
 def _goes_back_to_it(context: RankContext, job: dict[str, Any]) -> Any:
-    """Train; what follows the judging is not saved the first time, and the weights become huge before the second step after it."""
+    """Train; what follows the evaluating is not saved the first time, and the weights become huge before the second step after it."""
     begin_checkpoints_on_the_dot()
     commit = Checkpoints.commit
     calls: list[torch.nn.Module] = []
@@ -76,7 +76,7 @@ def _goes_back_to_it(context: RankContext, job: dict[str, Any]) -> Any:
         return train_step(model, *args, **settings)
 
     Checkpoints.commit = fails_once  # type: ignore[method-assign]
-    trainee.train_step = spoils_once  # type: ignore[attr-defined]
+    strategy.train_step = spoils_once  # type: ignore[attr-defined]
     return train_rank(context, job)
 
 
@@ -86,17 +86,17 @@ def _epochs(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("epochs", [1, 2], ids=["the last epoch", "an epoch that others follow"])
 @pytest.mark.parametrize("parallel", [{}, {"replicas": [1, 1], "micro_batches": 4}], ids=["whole", "stages"])
-def test_ranks_that_are_asked_to_stop_while_they_judge_save_and_the_next_ones_judge(
+def test_ranks_that_are_asked_to_stop_while_they_evaluate_save_and_the_next_ones_evaluate(
         tmp_path: Path, parallel: dict[str, Any], epochs: int) -> None:
     dataset, undisturbed, stopped = tmp_path / "dataset", tmp_path / "undisturbed", tmp_path / "stopped"
     write_dataset(dataset, ([400], [351]))
     run_on_ranks(2, train_rank, _job(dataset, undisturbed, parallel, epochs=epochs))
-    summary = run_on_ranks(2, _asked_while_judged, _job(dataset, stopped, parallel, epochs=epochs))[0]
+    summary = run_on_ranks(2, _asked_while_evaluated, _job(dataset, stopped, parallel, epochs=epochs))[0]
     assert (summary["interrupted"], summary["steps"], _epochs(stopped)) == (True, STEPS, [])
     checkpoints = Checkpoints(str(stopped / "run"))
     assert checkpoints.numbers() == [STEPS]
     position = checkpoints.document(STEPS).position
-    assert (position.epoch, position.step, position.to_judge) == (1, 0, True)
+    assert (position.epoch, position.step, position.to_evaluate) == (1, 0, True)
     summary = run_on_ranks(2, train_rank, _job(dataset, stopped, parallel, epochs=epochs, generation=1))[0]
     assert (summary["interrupted"], summary["steps"]) == (False, epochs * STEPS)
     assert largest_difference(weights_of_run(stopped), weights_of_run(undisturbed)) < 1e-10
@@ -109,11 +109,11 @@ def test_ranks_that_are_asked_to_stop_while_they_judge_save_and_the_next_ones_ju
     assert (proved.finished, proved.rows, proved.repeated) == (True, 751, 0)
 
 
-def test_a_run_that_goes_back_to_where_it_was_to_judge_judges_again(tmp_path: Path) -> None:
+def test_a_run_that_goes_back_to_where_it_was_to_evaluate_evaluates_again(tmp_path: Path) -> None:
     dataset, folder = tmp_path / "dataset", tmp_path / "back"
     write_dataset(dataset, ([400], [351]))
     job = partial(_job, dataset, folder, {}, epochs=2, on_nonfinite="rollback")
-    run_on_ranks(2, _asked_while_judged, job())
+    run_on_ranks(2, _asked_while_evaluated, job())
     summary = run_on_ranks(2, _goes_back_to_it, job(generation=1))[0]
     assert (summary["interrupted"], summary["steps"]) == (False, 2 * STEPS)
     back = [record for record in read_events(str(folder / "run")) if record["event"] == "rollback" and record["rank"] == 0]

@@ -100,28 +100,28 @@ class Texts:
         return -torch.log(-torch.log(uniform_BV))
 
 
-def write(texts: Texts, *, decode: Callable[[Tensor], Tensor | None], share: Callable[[Tensor | None], Tensor]) -> list[list[int]]:
+def decode(texts: Texts, *, forward: Callable[[Tensor], Tensor | None], share: Callable[[Tensor | None], Tensor]) -> list[list[int]]:
     """Go on until all texts have ended.
 
     Args:
         texts: On every rank the same.
-        decode: The decoder: window in, logits out; None where another rank has them.
+        forward: The decoder: window in, logits out; None where another rank has them.
         share: Gives every rank what one of them chose.
     Returns:
         ``texts.added``.
     """
     with torch.no_grad():
         while texts.open:
-            logits = decode(texts.window())
+            logits = forward(texts.window())
             texts.add(share(None if logits is None else texts.choose(logits)))
     return texts.added
 
 
-def write_alone(texts: Texts, decoder: Callable[[Tensor], Tensor]) -> list[list[int]]:
+def decode_locally(texts: Texts, decoder: Callable[[Tensor], Tensor]) -> list[list[int]]:
     """Go on in one process that holds the whole decoder, in evaluation mode."""
 
     def own(chosen: Tensor | None) -> Tensor:
         assert chosen is not None
         return chosen
 
-    return write(texts, decode=decoder, share=own)
+    return decode(texts, forward=decoder, share=own)

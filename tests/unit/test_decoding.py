@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sparkring.models.generation import Sampling, Texts, TokenIds, write_alone
+from sparkring.models.decoding import Sampling, Texts, TokenIds, decode_locally
 from sparkring.models.text import TextNetwork
 
 END, PAD, LENGTH, VOCABULARY = 11, 12, 6, 13
@@ -29,7 +29,7 @@ def _network() -> TextNetwork:
 
 def test_texts_end_by_themselves_or_when_there_is_no_more_to_write() -> None:
     texts = Texts([[3], [9], [0, 1, 2, 3, 4, 5, 6, 7]], IDS, Sampling(max_tokens=4))
-    assert write_alone(texts, _counting) == [[4, 5, 6, 7], [10, END], [8, 9, 10, END]]
+    assert decode_locally(texts, _counting) == [[4, 5, 6, 7], [10, END], [8, 9, 10, END]]
 
 
 def test_the_decoder_sees_the_end_of_each_open_text() -> None:
@@ -42,7 +42,7 @@ def test_the_decoder_sees_the_end_of_each_open_text() -> None:
 
 def test_the_likeliest_tokens_are_those_of_a_plain_loop() -> None:
     network, prompts = _network(), [[1, 2], [5], [7, 8, 9, 10, 1, 2, 3, 4]]
-    found = write_alone(Texts(prompts, IDS, Sampling(max_tokens=9)), network)
+    found = decode_locally(Texts(prompts, IDS, Sampling(max_tokens=9)), network)
     for prompt, added in zip(prompts, found, strict=True):
         text = list(prompt)
         for token in added:
@@ -55,7 +55,7 @@ def test_the_likeliest_tokens_are_those_of_a_plain_loop() -> None:
 
 def test_what_is_drawn_depends_on_seed_text_and_place_alone() -> None:
     def drawn(prompts: list[list[int]], seed: int) -> list[list[int]]:
-        return write_alone(Texts(prompts, IDS, Sampling(max_tokens=8, temperature=1.0, seed=seed)), _network())
+        return decode_locally(Texts(prompts, IDS, Sampling(max_tokens=8, temperature=1.0, seed=seed)), _network())
 
     one, two = drawn([[1], [1]], 5)
     assert one != two  # the same prompt twice
@@ -68,7 +68,7 @@ def test_draws_have_the_shares_that_the_decoder_predicts() -> None:
     counts = {}
     for temperature in (1.0, 0.5):
         texts = Texts([[1]] * 4000, IDS, Sampling(max_tokens=1, temperature=temperature))
-        added = write_alone(texts, lambda window: logits.expand(*window.shape, VOCABULARY))
+        added = decode_locally(texts, lambda window: logits.expand(*window.shape, VOCABULARY))
         counts[temperature] = torch.bincount(torch.tensor(added).flatten(), minlength=3)[:3].double() / 4000
         torch.testing.assert_close(counts[temperature], (logits[:3] / temperature).softmax(dim=0), atol=0.03, rtol=0)
     assert not torch.allclose(counts[1.0], counts[0.5], atol=0.05)

@@ -24,7 +24,7 @@ from types import SimpleNamespace
 from typing import IO, Any, Self
 
 from sparkring.errors import EnvironmentProblem
-from sparkring.spark_jobs.launch.horovod.ranks import RanksOfHorovod
+from sparkring.spark_jobs.launch.horovod.ranks import HorovodRanks
 from sparkring.spark_jobs.launch.meeting.guarded_server import REQUEST_TIMEOUT_S, GuardedHandler, GuardedServer
 from sparkring.spark_jobs.launch.meeting.hosts import interface_address
 
@@ -38,7 +38,7 @@ _NETWORK, _HTTP, _RUNNER = "horovod.runner.common.util.network", "horovod.runner
 
 
 @contextmanager
-def locked_doors(interface: str, ranks: RanksOfHorovod) -> Iterator[None]:
+def hardened_launch(interface: str, ranks: HorovodRanks) -> Iterator[None]:
     """On the driver: let ``horovod.spark.run`` start nothing in this context but what the table above says.
 
     Args:
@@ -52,7 +52,7 @@ def locked_doors(interface: str, ranks: RanksOfHorovod) -> Iterator[None]:
                                  "run one at a time, or use launcher: barrier.")
     try:
         with ExitStack() as stack:
-            stack.enter_context(locked_services(interface))
+            stack.enter_context(hardened_services(interface))
             mapper = _part(_RUNNER, "_make_mapper")
             stack.enter_context(_replaced(_RUNNER, "_make_mapper", lambda *args: partial(_in_task, interface, mapper(*args))))
             stack.enter_context(_replaced(_RUNNER, "_launch_job", lambda _mpi, _gloo, *rest: ranks.run(*rest)))
@@ -62,7 +62,7 @@ def locked_doors(interface: str, ranks: RanksOfHorovod) -> Iterator[None]:
 
 
 @contextmanager
-def locked_services(interface: str) -> Iterator[None]:
+def hardened_services(interface: str) -> Iterator[None]:
     """On the driver and in a task: upstream's services made in this context listen on ``interface`` only and within limits."""
     address = interface_address(interface)
     wire = _part(_NETWORK, "Wire")
@@ -77,7 +77,7 @@ def locked_services(interface: str) -> Iterator[None]:
 
 def _in_task(interface: str, mapper: Callable[[int, Any], Iterator[Any]], index: int, rows: Any) -> Iterator[Any]:
     """Upstream's task, with its service behind locked doors."""
-    with locked_services(interface):
+    with hardened_services(interface):
         yield from mapper(index, rows)
 
 

@@ -22,9 +22,9 @@ from horovod.runner.http.http_server import RendezvousServer
 from horovod.spark.driver.driver_service import SparkDriverClient, SparkDriverService
 
 from sparkring.errors import EnvironmentProblem
-from sparkring.spark_jobs.launch.horovod import doors as horovod_doors
-from sparkring.spark_jobs.launch.horovod.doors import locked_doors, locked_services
-from sparkring.spark_jobs.launch.horovod.ranks import RanksOfHorovod
+from sparkring.spark_jobs.launch.horovod import hardening
+from sparkring.spark_jobs.launch.horovod.hardening import hardened_launch, hardened_services
+from sparkring.spark_jobs.launch.horovod.ranks import HorovodRanks
 from sparkring.spark_jobs.launch.meeting import guarded_server
 from sparkring.spark_jobs.launch.meeting.hosts import LOOPBACK
 from sparkring.spark_jobs.launch.meeting.rendezvous import KeyValueStore
@@ -49,14 +49,14 @@ def listening_on(port: int) -> list[str]:
 
 
 def test_a_service_listens_on_the_ring_s_interface_only() -> None:
-    with locked_services("lo"), service() as (_, port):
+    with hardened_services("lo"), service() as (_, port):
         assert listening_on(port) == [LOOPBACK]
     with service() as (_, port):
         assert listening_on(port) == ["0.0.0.0"]  # the control
 
 
 def test_a_service_still_answers_who_has_the_key() -> None:
-    with locked_services("lo"), service() as (running, _):
+    with hardened_services("lo"), service() as (running, _):
         client = SparkDriverClient(running.addresses(), KEY, verbose=0)
         assert [address for address, _ in client.addresses()["lo"]] == [LOOPBACK]
         with pytest.raises(network.NoValidAddressesFound):
@@ -65,7 +65,7 @@ def test_a_service_still_answers_who_has_the_key() -> None:
 
 @pytest.mark.parametrize("locked", [True, False], ids=["here", "the control: upstream"])
 def test_a_service_does_not_wait_for_as_much_as_a_stranger_announces(locked: bool) -> None:
-    with locked_services("lo") if locked else nullcontext(), service() as (_, port), \
+    with hardened_services("lo") if locked else nullcontext(), service() as (_, port), \
             socket.create_connection((LOOPBACK, port), timeout=20 if locked else 1) as connection:
         connection.sendall(bytes(32) + struct.pack("i", 2**31 - 1))
         if locked:
@@ -77,16 +77,16 @@ def test_a_service_does_not_wait_for_as_much_as_a_stranger_announces(locked: boo
 
 def test_a_service_gives_a_stranger_so_long_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarded_server, "REQUEST_TIMEOUT_S", 0.3)
-    with locked_services("lo"), service() as (_, port), socket.create_connection((LOOPBACK, port), timeout=20) as connection:
+    with hardened_services("lo"), service() as (_, port), socket.create_connection((LOOPBACK, port), timeout=20) as connection:
         connection.sendall(b"half a digest")
         assert connection.recv(1) == b""
 
 
 def test_large_messages_are_read_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(horovod_doors, "_LARGE", threading.BoundedSemaphore(1))
-    monkeypatch.setattr(horovod_doors, "REQUEST_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(hardening, "_LARGE", threading.BoundedSemaphore(1))
+    monkeypatch.setattr(hardening, "REQUEST_TIMEOUT_S", 0.1)
     announced = bytes(32) + struct.pack("i", 1 << 20)
-    with locked_services("lo"), service() as (_, port), socket.create_connection((LOOPBACK, port), timeout=20) as first:
+    with hardened_services("lo"), service() as (_, port), socket.create_connection((LOOPBACK, port), timeout=20) as first:
         first.sendall(announced)
         with socket.create_connection((LOOPBACK, port), timeout=20) as second:
             second.sendall(announced)
@@ -113,7 +113,7 @@ def send(port: int, key: bytes, message: bytes) -> None:
 def test_a_service_unpickles_nothing_that_the_run_s_key_has_not_signed(tmp_path: Path) -> None:
     sys.addaudithook(_hook)
     payload = pickle.dumps(Payload(tmp_path / "unpickled"))
-    with locked_services("lo"), service() as (_, port):
+    with hardened_services("lo"), service() as (_, port):
         _watching.set()
         try:
             send(port, b"x" * 32, payload)
@@ -127,16 +127,16 @@ def test_a_service_unpickles_nothing_that_the_run_s_key_has_not_signed(tmp_path:
 
 
 def test_upstream_s_open_rendezvous_cannot_be_started() -> None:
-    with locked_services("lo"), pytest.raises(EnvironmentProblem, match="without authentication on every interface"):
+    with hardened_services("lo"), pytest.raises(EnvironmentProblem, match="without authentication on every interface"):
         RendezvousServer(verbose=0).start()
 
 
 def test_all_is_as_before_after_a_launch_and_only_one_launch_is_on() -> None:
-    ranks = RanksOfHorovod(secret="s", address=LOOPBACK)
+    ranks = HorovodRanks(secret="s", address=LOOPBACK)
     before = (network.find_port, network.Wire, network.socketserver)
-    with locked_doors("lo", ranks):
+    with hardened_launch("lo", ranks):
         assert network.find_port is not before[0]
-        with pytest.raises(EnvironmentProblem, match="run one at a time"), locked_doors("lo", ranks):
+        with pytest.raises(EnvironmentProblem, match="run one at a time"), hardened_launch("lo", ranks):
             pass
     assert (network.find_port, network.Wire, network.socketserver) == before
 
@@ -144,9 +144,9 @@ def test_all_is_as_before_after_a_launch_and_only_one_launch_is_on() -> None:
 def test_a_horovod_that_cannot_be_locked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("horovod.spark.runner._launch_job")
     with pytest.raises(EnvironmentProblem, match=r"horovod.spark.runner has no _launch_job.*use launcher: barrier"), \
-            locked_doors("lo", RanksOfHorovod(secret="s", address=LOOPBACK)):
+            hardened_launch("lo", HorovodRanks(secret="s", address=LOOPBACK)):
         pass
-    with pytest.raises(EnvironmentProblem, match="no interface nic7 with an IPv4 address"), locked_services("nic7"):
+    with pytest.raises(EnvironmentProblem, match="no interface nic7 with an IPv4 address"), hardened_services("nic7"):
         pass
 
 

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from sparkring.errors import ConfigError
 from sparkring.models.blocks import StageModule
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
-from sparkring.pipelines.training.strategies.pipelined import StagedTrainee
+from sparkring.pipelines.training.strategies.pipelined import PipelinedStrategy
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.reporting.facts.step import Timelines
 from sparkring.spark_jobs.stored.audit import audit
@@ -120,15 +120,15 @@ def test_a_checkpoint_of_two_stages_of_two_goes_on_in_any_layout(dataset: Path, 
 def _optimizer_state(context: RankContext, job: dict[str, Any]) -> dict[str, int]:
     """Elements that the optimizer of this rank keeps for each parameter, at the end of the run."""
     kept: dict[str, int] = {}
-    close = StagedTrainee.close
+    close = PipelinedStrategy.close
 
-    def counting(self: StagedTrainee) -> None:
+    def counting(self: PipelinedStrategy) -> None:
         names: dict[Tensor, str] = {one: name for chunk in self._chunks.values() for name, one in chunk.named_parameters()}
         kept.update({names[parameter]: sum(tensor.numel() for tensor in state.values() if tensor.dim())
                      for parameter, state in self._optimizer.state.items()})
         close(self)
 
-    StagedTrainee.close = counting  # type: ignore[method-assign]
+    PipelinedStrategy.close = counting  # type: ignore[method-assign]
     train_rank(context, job)
     return kept
 

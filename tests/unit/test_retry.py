@@ -9,14 +9,14 @@ import pytest
 import requests
 
 from sparkring.errors import CheckpointDamaged, DatasetError, StorageError
-from sparkring.pipelines.data.dataset.integrity import Finding, check_footers, verify_files
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.integrity import Mismatch, check_footers, verify_files
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
-from sparkring.pipelines.data.stores import retry as patience
+from sparkring.pipelines.data.stores import retry as retrying
 from sparkring.pipelines.data.stores.hdfs import HdfsStore
 from sparkring.pipelines.data.stores.open import open_store
-from sparkring.pipelines.data.stores.retry import patiently, read_patiently
+from sparkring.pipelines.data.stores.retry import retry, retry_read
 from sparkring.pipelines.training.checkpoints.store import DATA, FOLDER, CheckpointDocument, Checkpoints, Position
 from sparkring.spark_jobs.spark.progress import SILENT
 from sparkring.spark_jobs.stored.checkpoints import list_checkpoints
@@ -29,8 +29,8 @@ ROWS = 183
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "FIRST_S", 0.001)
-    monkeypatch.setattr(patience, "LONGEST_S", 0.002)
+    monkeypatch.setattr(retrying, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(retrying, "LONGEST_PAUSE_S", 0.002)
 
 
 def busy() -> StorageError:
@@ -54,16 +54,16 @@ class Question:
 
 def test_a_question_is_asked_until_storage_answers_or_stays_away() -> None:
     question = Question(busy(), busy(), "here")
-    assert (patiently(question), question.asked) == ("here", 3)
+    assert (retry(question), question.asked) == ("here", 3)
     with pytest.raises(StorageError, match="503"):
-        patiently(Question(busy(), "too late"), within_s=0.0)
+        retry(Question(busy(), "too late"), for_s=0.0)
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("gone"), OSError(28, "No space left on device"), ValueError("no")])
 def test_what_another_try_would_not_mend_is_told_at_once(error: Exception) -> None:
     question = Question(error, "never asked for")
     with pytest.raises(type(error)):
-        patiently(question)
+        retry(question)
     assert question.asked == 1
 
 
@@ -75,10 +75,10 @@ def test_what_another_try_would_not_mend_is_told_at_once(error: Exception) -> No
 def test_what_is_read_is_read_again_where_storage_was_away_and_not_where_its_bytes_are_no_good(error: OSError, *, away: bool) -> None:
     question = Question(error, "rows")
     if away:
-        assert (read_patiently(question), question.asked) == ("rows", 2)
+        assert (retry_read(question), question.asked) == ("rows", 2)
         error = StorageError(str(error))
     with pytest.raises(type(error)) as caught:
-        read_patiently(Question(error, "too late"), within_s=0.0)
+        retry_read(Question(error, "too late"), for_s=0.0)
     assert str(caught.value) == str(error)
 
 
@@ -117,7 +117,7 @@ def _read_through(store: BusyStore) -> Checkpoints:
 
 @pytest.mark.parametrize("what", [f"{FOLDER}/2.json", f"{DATA}/2-"], ids=["the document", "its part"])
 def test_a_checkpoint_that_cannot_be_read_for_a_while_is_waited_for(two: Path, what: str) -> None:
-    found, damaged = patiently(_read_through(BusyStore(two, error=busy, failures=3, of=[what])).latest)
+    found, damaged = retry(_read_through(BusyStore(two, error=busy, failures=3, of=[what])).latest)
     assert found is not None
     assert (tuple(found.state), damaged) == ((b"state 2",), [])
 
@@ -189,7 +189,7 @@ def test_rows_are_read_again_where_storage_was_away(tmp_path: Path) -> None:
 def test_rows_that_do_not_come_are_storage_s_fault_where_it_does_not_answer_and_the_dataset_s_where_it_does(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = write_dataset(tmp_path, ([100, 50], [33]))
-    monkeypatch.setattr("sparkring.pipelines.data.loading.reader.read_patiently", partial(read_patiently, within_s=0.0))
+    monkeypatch.setattr("sparkring.pipelines.data.loading.reader.retry_read", partial(retry_read, for_s=0.0))
     with pytest.raises(StorageError, match="AWS Error SLOW_DOWN"):
         _rows(dataset, BusyStore(tmp_path, error=lambda: OSError("AWS Error SLOW_DOWN"), failures=None))
     with pytest.raises(DatasetError, match="cannot be read: Unexpected end of stream"):
@@ -200,13 +200,13 @@ def test_files_are_looked_at_again_where_storage_was_away_and_nothing_is_found_w
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = write_dataset(tmp_path, ([100, 50], [33])).manifest()
 
-    def looked(store: BusyStore) -> list[list[Finding]]:
+    def looked(store: BusyStore) -> list[list[Mismatch]]:
         return [check_footers(store, manifest, manifest.files, threads=1), verify_files(store, manifest, threads=1)]
 
     assert looked(BusyStore(tmp_path, error=lambda: OSError("AWS Error SLOW_DOWN"), failures=2)) == [[], []]
     damaged = looked(BusyStore(tmp_path, error=lambda: OSError("Couldn't deserialize thrift"), failures=1))  # the control
     assert [(finding.path, "has no readable footer" in finding.text) for finding in damaged[0]] == [(manifest.files[0].path, True)]
-    monkeypatch.setattr("sparkring.pipelines.data.dataset.integrity.read_patiently", partial(read_patiently, within_s=0.0))
+    monkeypatch.setattr("sparkring.pipelines.data.dataset.integrity.retry_read", partial(retry_read, for_s=0.0))
     away = BusyStore(tmp_path, error=lambda: OSError("AWS Error SLOW_DOWN"), failures=None)
     with pytest.raises(StorageError, match="AWS Error SLOW_DOWN"):
         check_footers(away, manifest, manifest.files)

@@ -4,7 +4,7 @@
     multiclass   loss and hits are summed over rows and ranks, then divided once by the rows of the split
     next_token   nats and hits are summed over predicted tokens and ranks, then divided once by their number
 
-``judge`` gives the figures that are told each epoch, ``judge_fully`` all that ``sparkring evaluate`` writes of a network.
+``evaluate`` gives the figures that are told each epoch, ``evaluate_fully`` all that ``sparkring evaluate`` writes of a network.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Predictions = Iterable[tuple[Tensor, Tensor]]
 
 
 @torch.no_grad()  # not inference_mode: Horovod may not touch inference tensors from its own thread
-def judge(predictions: Predictions, communicator: Communicator, manifest: Manifest) -> dict[str, float] | None:
+def evaluate(predictions: Predictions, communicator: Communicator, manifest: Manifest) -> dict[str, float] | None:
     """Judge predictions for all rows of the validation split.
 
     Args:
@@ -49,7 +49,7 @@ def judge(predictions: Predictions, communicator: Communicator, manifest: Manife
     totals = torch.zeros(3, dtype=torch.float64)
     for logits, labels in predictions:
         totals += _token_totals(logits, labels, manifest) if manifest.task == "next_token" else _class_totals(logits, labels)
-    loss, hits, count = communicator.sum(totals, name="held_out.totals").tolist()
+    loss, hits, count = communicator.sum(totals, name="evaluation.totals").tolist()
     if communicator.context.rank != 0:
         return None
     figures = {"loss": loss / count, "accuracy": hits / count}
@@ -59,7 +59,7 @@ def judge(predictions: Predictions, communicator: Communicator, manifest: Manife
 
 
 @torch.no_grad()
-def judge_fully(predictions: Predictions, communicator: Communicator, manifest: Manifest, *, split: str) -> dict[str, Any] | None:
+def evaluate_fully(predictions: Predictions, communicator: Communicator, manifest: Manifest, *, split: str) -> dict[str, Any] | None:
     """Judge predictions for all rows of a split.
 
     Args:
@@ -83,7 +83,7 @@ def judge_fully(predictions: Predictions, communicator: Communicator, manifest: 
         else:
             totals += _class_totals(logits, labels)
             confusion += torch.bincount((labels * classes + logits.argmax(dim=1)).cpu(), minlength=classes * classes)
-    everything = communicator.sum(torch.cat([totals, confusion]), name="judged.totals")
+    everything = communicator.sum(torch.cat([totals, confusion]), name="evaluation.all_totals")
     if communicator.context.rank != 0:
         return None
     loss, hits, count = everything[:3].tolist()
@@ -122,7 +122,7 @@ def _binary(predictions: Predictions, communicator: Communicator) -> BinaryMetri
         probability = torch.sigmoid(logits.double())  # float32 would round a confident one to 1
         parts.append(torch.stack([probability, labels.double()], dim=1).cpu())
     mine = torch.cat(parts) if parts else torch.empty((0, 2), dtype=torch.float64)
-    everyone = communicator.gather(mine, name="held_out.predictions")
+    everyone = communicator.gather(mine, name="evaluation.predictions")
     if communicator.context.rank != 0:
         return None
     from sparkring.pipelines.training.evaluation.metrics import binary_metrics  # scikit-learn takes seconds to load: only where it is used
