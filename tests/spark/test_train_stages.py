@@ -39,6 +39,7 @@ def _tabular(workspace: Path, **settings: Any) -> Config:
     return train_config(workspace, model={"hidden": [16, 8]}, train={**defaults, **settings})
 
 
+@pytest.mark.nightly
 def test_a_decoder_of_two_stages_of_two_learns_python_s_own_sources_as_one_rank_does(spark: SparkSession, tmp_path: Path) -> None:
     staged = three_packages(tmp_path / "staged", precision="float64", lanes=24, **TWO_OF_TWO)
     alone = three_packages(tmp_path / "alone", precision="float64", lanes=24, num_ranks=1)
