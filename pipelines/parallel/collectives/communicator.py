@@ -31,7 +31,7 @@ RING_CYCLE_MS = 5
 """Horovod's cycle where gradients pass through it."""
 IDLE_CYCLE_MS = 100
 """Horovod's cycle where they do not. At each cycle its threads wake and talk to each other, on cores that compute: with a
-rank a core, 5 ms cost a 0.17 s step 8 to 20 % (docs/log.md). Ranks that sleep so long speak through memory."""
+rank a core, 5 ms cost a 0.17 s step 8 to 20 % (docs/log). Ranks that sleep so long speak through memory."""
 HOP_CYCLE_MS = 1
 """Horovod's cycle where messages between stages pass through it: each of them waits for one."""
 FUSION_BYTES = 0
