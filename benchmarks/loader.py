@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.loader_data import COLUMNS, KINDS, write_all
-from benchmarks.report import peak_rss_mb, print_result
+from benchmarks.report import print_result
 
 ROUNDS = 3
 THREADS = 2

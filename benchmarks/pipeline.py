@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from benchmarks.report import print_result
+from harness.ranks import run_on_ranks
 from sparkring.models.blocks import Block, BlockList, StageModule, X
 from sparkring.pipelines.parallel.closed_forms import pipeline_bubble, zero_bubble_makespan
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
@@ -35,7 +36,6 @@ from sparkring.pipelines.parallel.schedules.simulator import Timed, Timeline, si
 from sparkring.pipelines.parallel.stages.executor import Executor, edges_of
 from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
-from tests.support.ranks import run_on_ranks
 
 FORWARD_S = 0.15
 """Sleep of a forward pass, of the gradient of the input, and of that of the weights. Between passes the executor and a message take 0.2 to

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from harness.datasets import write_dataset
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
 from sparkring.errors import CommitConflict, RankDied
@@ -25,7 +26,6 @@ from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.stored.checkpoints import list_checkpoints, verify_checkpoints
 from sparkring.spark_jobs.train import train
 from tests.support.configs import MINIMAL
-from tests.support.datasets import write_dataset
 from tests.support.hadoop import Hdfs
 from tests.support.spark_sessions import end_jvm, own_context
 from tests.support.training import await_condition, events_of, largest_difference, weights_of_run

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from harness.datasets import write_dataset
 from sparkring.pipelines.data.stores.open import open_store
-from tests.support.datasets import write_dataset
 from tests.support.hadoop import Hdfs
 from tests.support.yarn import MASTER, Yarn, processes_of
 from tests.support.yarn_jobs import Job

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from harness.datasets import write_dataset
 from sparkring.conf.schema import Config
 from sparkring.errors import DeadlinePassed
 from sparkring.pipelines.data.stores.open import open_store
@@ -19,7 +20,6 @@ from sparkring.spark_jobs.fault_injection.faults import Fault
 from sparkring.spark_jobs.fault_injection.injector import strikes, train_rank_under_faults
 from sparkring.spark_jobs.spark.progress import SilentProgress
 from sparkring.spark_jobs.train import train
-from tests.support.datasets import write_dataset
 from tests.support.training import events_of, train_config
 
 pytest_plugins = ["tests.support.spark_sessions"]

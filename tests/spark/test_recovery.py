@@ -18,6 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 from safetensors.torch import load_file
 
+from harness.datasets import write_dataset
 from sparkring.conf.schema import Config
 from sparkring.errors import RankFailed, Stopped
 from sparkring.pipelines.parallel.context import RankContext
@@ -27,7 +28,6 @@ from sparkring.spark_jobs.ring import run_ring
 from sparkring.spark_jobs.spark.progress import SilentProgress
 from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.train import train
-from tests.support.datasets import write_dataset
 from tests.support.training import await_condition, events_of, largest_difference, train_config, weights_of_run
 
 pytest_plugins = ["tests.support.spark_sessions"]

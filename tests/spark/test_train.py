@@ -14,11 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 from safetensors.torch import load_file
 
+from harness.datasets import write_dataset
 from sparkring.conf.schema import Config
 from sparkring.errors import CommitConflict, DatasetError, DatasetVersionNotFound, NotEnoughSlots, RankDied, RankFailed, RunFolderMismatch
 from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.train import train
-from tests.support.datasets import write_dataset
 from tests.support.training import await_condition, events_of, train_config
 
 pytest_plugins = ["tests.support.spark_sessions"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from harness.datasets import write_dataset
 from sparkring.conf.schema import Config
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
@@ -14,7 +15,6 @@ from sparkring.pipelines.training.events.writer import read_events
 from sparkring.spark_jobs.auto_layout import PROFILE, as_planned
 from sparkring.spark_jobs.spark.progress import SilentProgress
 from sparkring.spark_jobs.train import RESULT, train
-from tests.support.datasets import write_dataset
 from tests.support.training import largest_difference, train_config, weights_of_run
 
 pytest_plugins = ["tests.support.spark_sessions"]

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
+from harness.datasets import write_dataset
 from sparkring.conf.loading import load_config
 from sparkring.conf.schema import Config
 from sparkring.errors import LayoutRefused, RankDied
@@ -20,7 +21,6 @@ from sparkring.pipelines.training.events.writer import Record, read_events
 from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.train import train
 from tests.support.command_line import said
-from tests.support.datasets import write_dataset
 from tests.support.ring_driver import wait_until
 from tests.support.small_configs import TWO_OF_TWO, three_packages
 from tests.support.training import largest_difference, train_config, weights_of_run

@@ -23,7 +23,7 @@ from sparkring.pipelines.parallel.context import RankContext
 
 DEADLINE_S = 90.0
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.support.rank_imports"])
+_context.set_forkserver_preload(["harness.rank_imports"])
 
 
 def run_on_ranks(num_ranks: int, fn: Callable[..., Any], *args: Any, hosts: Sequence[int] = (), shared_memory: bool = True,
