@@ -12,7 +12,7 @@ TEST_WORKERS ?= 2
 
 .PHONY: help
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup:  ## Set up: uv, Java, Python packages, Horovod (other targets do it by themselves)
@@ -62,7 +62,7 @@ audit:  ## Ask a vulnerability service about every locked package (says so where
 	@$(RUN) python scripts/audit_dependencies.py
 
 .PHONY: class-archive
-class-archive:
+class-archive:  ## Make the file of Java's classes that the JVMs of tests map, unless it is there
 	@$(RUN) python -m tests.support.class_archive
 
 .PHONY: wheels

@@ -17,7 +17,7 @@ from benchmarks.report import print_result
 from sparkring.pipelines.parallel.planner.cost_model import ModelProfile
 from sparkring.pipelines.parallel.planner.enumerate import Candidate
 from sparkring.pipelines.parallel.planner.paper import Assumptions, device, link_bytes_s
-from sparkring.pipelines.parallel.planner.pricing import price
+from sparkring.pipelines.parallel.planner.prediction import predict
 
 BERT_MINUTES = {1: 399, 2: 214, 4: 118, 8: 61}
 RESNET_101_ROWS_S = 2 / (1 / 219 + 1 / 91.8)
@@ -46,7 +46,7 @@ class System:
 def efficiency(system: System, assumed: Assumptions, name: str, devices: int) -> float:
     """Predicted: seconds of one device over seconds of n, each with its rows."""
     model, cluster = system.networks[name], assumed.cluster()
-    one, all_of_them = (price(model, cluster, Candidate(replicas=(count,), micro_batches=count), batch_rows=count * system.rows).seconds
+    one, all_of_them = (predict(model, cluster, Candidate(replicas=(count,), micro_batches=count), batch_rows=count * system.rows).seconds
                         for count in (1, devices))
     return one / all_of_them
 

@@ -74,7 +74,7 @@ class Run:
     @property
     def memory_error(self) -> float:
         """How far it is from what was held, on the stage where it is worst."""
-        predicted = [stage.parameters + stage.gradients + stage.optimizer + stage.activations for stage in self.plan.priced.memory]
+        predicted = [stage.parameters + stage.gradients + stage.optimizer + stage.activations for stage in self.plan.prediction.memory]
         return max(abs(predicted[stage] / held - 1) for stage, held in self.held_bytes.items())
 
 
@@ -122,7 +122,7 @@ def play_all(case: Case, plans: Sequence[Plan], clocked: Clocked) -> None:
 
 def asked(one: Plan) -> Asked:
     """The layout of a plan."""
-    return Asked(one.candidate, one.priced.bounds)
+    return Asked(one.candidate, one.prediction.bounds)
 
 
 def runs_of(case: Case, plans: Sequence[Plan], clocked: Clocked) -> list[Run]:
@@ -162,8 +162,8 @@ def details(case: Case, runs: Sequence[Run]) -> Iterator[str]:
     """A line of JSON a layout."""
     for run in runs:
         yield json.dumps({"network": case.network, "world": case.world, "link": case.link.name, **asdict(run.plan.candidate),
-                          "cut": run.plan.priced.cut, "predicted_s": run.plan.seconds, "measured_s": run.seconds,
-                          "held_bytes": run.held_bytes, "memory": [asdict(stage) for stage in run.plan.priced.memory]})
+                          "cut": run.plan.prediction.cut, "predicted_s": run.plan.seconds, "measured_s": run.seconds,
+                          "held_bytes": run.held_bytes, "memory": [asdict(stage) for stage in run.plan.prediction.memory]})
 
 
 def main() -> None:

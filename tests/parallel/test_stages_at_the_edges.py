@@ -21,7 +21,7 @@ from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.parallel.collectives import communicator as communicator_module
 from sparkring.pipelines.parallel.collectives.communicator import Communicator, await_handles
-from sparkring.pipelines.parallel.collectives.gradients import open_reducer
+from sparkring.pipelines.parallel.collectives.gradients import open_gradient_reducer
 from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
 from sparkring.pipelines.parallel.collectives.ring import RingReducer
 from sparkring.pipelines.parallel.context import RankContext
@@ -180,7 +180,7 @@ def _sums(context: RankContext, fusion: str | None) -> list[bytes]:
         os.environ["HOROVOD_FUSION_THRESHOLD"] = fusion
     found = []
     with Communicator(context) as communicator:
-        reducer = open_reducer(communicator, SIZES, torch.float32, device=torch.device("cpu"))
+        reducer = open_gradient_reducer(communicator, SIZES, torch.float32, device=torch.device("cpu"))
         assert isinstance(reducer, RingReducer)
         for at_once in (True, False):
             generator = torch.Generator().manual_seed(context.rank)

@@ -12,7 +12,7 @@ from sparkring.conf.schema import Config
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.events.writer import read_events
-from sparkring.spark_jobs.auto_layout import PROFILE, as_planned
+from sparkring.spark_jobs.auto_layout import PROFILE, with_planned_layout
 from sparkring.spark_jobs.spark.progress import SilentProgress
 from sparkring.spark_jobs.train import RESULT, train
 from tests.support.training import largest_difference, train_config, weights_of_run
@@ -61,7 +61,7 @@ def test_a_planned_run_goes_on_from_another_layout_and_is_measured_once(spark: S
         assert any(text.startswith("training: planned ") and "ms a step" in text for text in notes.texts)
         profiles.append(json.loads((Path(planned.run) / PROFILE).read_text()))
     assert profiles[0] == profiles[1], "the second start found what the first one measured"
-    assert as_planned(planned, open_store(planned.run)).train.parallel.model_dump(mode="json") == profiles[1]["chosen"]["parallel"]
+    assert with_planned_layout(planned, open_store(planned.run)).train.parallel.model_dump(mode="json") == profiles[1]["chosen"]["parallel"]
     told = [record for record in read_events(planned.run) if record["event"] == "plan"]
     assert {(record["rank"], record["generation"]) for record in told} == {(0, 1), (0, 2)}
     assert all(record["predicted_s"] > 0 and record["measured_s"] > 0 for record in told)
