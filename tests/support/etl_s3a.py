@@ -3,7 +3,7 @@
     python -m tests.support.etl_s3a FOLDER MASTER BUCKET-URL            with s3a
     python -m tests.support.etl_s3a FOLDER MASTER BUCKET-URL without    as pyspark comes
 
-The jars are those that the packages in docs/stores.md stand for; ``jars.py`` fetches them.
+The jars are those that the packages in docs/reference/stores.md stand for; ``jars.py`` fetches them.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.datasets import write_dataset
 from sparkring.conf.loading import parse_config
 from sparkring.errors import SparkringError
 from sparkring.pipelines.training.job.job import TrainSummary
@@ -19,7 +20,6 @@ from sparkring.spark_jobs import train as train_module
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.train import train
 from tests.support.configs import MINIMAL
-from tests.support.datasets import write_dataset
 from tests.support.training import train_config
 
 NOBODY = 65534
