@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.loader_data import COLUMNS, KINDS, write_all
-from benchmarks.report import peak_rss_mb, print_result
+from benchmarks.report import print_result
+from harness.process_memory import peak_rss_mb
 
 ROUNDS = 3
 THREADS = 2
@@ -35,7 +36,7 @@ MEMORY_MB = 768.0
 
 
 def _sparkring(folder: Path, kind: str) -> Iterator[int]:
-    from sparkring.pipelines.data.dataset.manifest import Dataset
+    from sparkring.pipelines.data.dataset.versions import Dataset
     from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
     from sparkring.pipelines.data.loading.reader import SplitReader
 

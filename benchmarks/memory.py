@@ -17,9 +17,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.loader_data import COLUMNS, commit, files_of, write_images, write_table
-from benchmarks.report import peak_rss_mb, print_result
-from sparkring.pipelines.data.dataset.manifest import DataField, TensorSpec
+from benchmarks.loader_data import COLUMNS, write_images, write_table
+from benchmarks.report import print_result
+from harness.loader_files import commit, files_of
+from harness.process_memory import peak_rss_mb
+from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
 
 MEMORY_MB = 768.0
 LARGE_GROUPS, LARGE_ROWS = 12, 2_000_000
@@ -45,7 +47,7 @@ def measure(folder: Path, memory_mb: float) -> dict[str, float]:
     """Read one epoch with one reader thread; memory after the imports and at most."""
     import cv2  # noqa: F401
 
-    from sparkring.pipelines.data.dataset.manifest import Dataset
+    from sparkring.pipelines.data.dataset.versions import Dataset
     from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
     from sparkring.pipelines.data.loading.reader import SplitReader
 

@@ -26,7 +26,7 @@ from pyspark.sql import functions as sf
 from benchmarks.report import print_result
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import SparkConfig
-from sparkring.pipelines.data.dataset.manifest import DataField, TensorSpec
+from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.etl.encoding.petastorm_schema import unischema
 from sparkring.spark_jobs.etl.writing.file_layout import FileLayout

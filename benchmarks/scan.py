@@ -23,8 +23,9 @@ import pyarrow.parquet as pq
 
 from benchmarks.report import print_result
 from sparkring.pipelines.data.dataset.integrity import check_footers, row_group_bytes
-from sparkring.pipelines.data.dataset.manifest import DataField, DataFile, Manifest, Split, content_id
+from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, content_id
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.dataset.row_schema import DataField
 from sparkring.pipelines.data.stores.open import open_store
 
 NUM_FILES = 4_000

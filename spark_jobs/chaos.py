@@ -22,7 +22,7 @@ from safetensors.numpy import load
 
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import ConfigError, ReceiptError, SparkringError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.events.writer import event_files, read_events
 from sparkring.spark_jobs.fault_injection.faults import ENDING, KINDS, Fault, draw

@@ -24,8 +24,9 @@ from pyspark.sql import SparkSession
 from sparkring.conf.schema import Config, PrepareConfig
 from sparkring.errors import SourceError
 from sparkring.pipelines.data.dataset.commit import commit_version
-from sparkring.pipelines.data.dataset.manifest import DataFile, Dataset, Manifest, Split, content_id
+from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, content_id
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.etl.append import appendable, joined_splits, known_rows

@@ -24,7 +24,8 @@ from pyspark.sql import functions as sf
 from sparkring.conf.schema import Config
 from sparkring.errors import DatasetChanged, DatasetError, NotFinite, SourceError
 from sparkring.pipelines.data.dataset.integrity import check_footers
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest, Split
+from sparkring.pipelines.data.dataset.manifest import Manifest, Split
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.order.rowhash import add, rows_digest, to_hex
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.open import open_store

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import CommitConflict, ConfigError, DatasetError, RunFolderMismatch, SparkringError, StorageError
 from sparkring.pipelines.data.dataset.integrity import require_sealed
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.order.row_order import default_lanes
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.documents import read_document, read_model
 from sparkring.pipelines.data.stores.open import open_store
-from sparkring.pipelines.data.stores.retry import patiently
+from sparkring.pipelines.data.stores.retry import retry
 from sparkring.pipelines.training.checkpoints.store import DATA, Checkpoints
 from sparkring.pipelines.training.events.slow_ranks import Slow
 from sparkring.pipelines.training.events.writer import FOLDER as EVENTS
@@ -204,7 +205,7 @@ class _Run:
             chooser = LayoutChooser(self.store, dataset_url=self._dataset_url, manifest=self.manifest, lanes=self.lanes,
                                     progress=self.progress)
             config, predicted_s = chooser.choose(config, self._spark)
-        self._generation = patiently(partial(_claim_generation, self.store, at_least=self._generation + 1))
+        self._generation = retry(partial(_claim_generation, self.store, at_least=self._generation + 1))
         job = TrainJob(config=config, dataset_url=self._dataset_url, dataset_version=self.manifest.version, run_url=self.store.url,
                        generation=self._generation, lanes=self.lanes, predicted_s=predicted_s)
         done = self.committed()
@@ -230,7 +231,7 @@ class _Run:
 
     def committed(self) -> int:
         """See Ring."""
-        return max(patiently(Checkpoints(self.store.url).numbers), default=-1)
+        return max(retry(Checkpoints(self.store.url).numbers), default=-1)
 
     def steps_of(self, rank: int) -> int:
         """See Ring."""

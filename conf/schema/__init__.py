@@ -14,12 +14,12 @@ and unknown keys are handled is in ``conf/loading.py``. All names are imported f
 
 from __future__ import annotations
 
-from sparkring.conf.schema.derived import WAVES, BucketConfig, HashConfig, MomentConfig, NumberPart, Part, Wave
+from sparkring.conf.schema.derived import WAVES, BucketConfig, HashConfig, MomentConfig, NumberPart, Wave
 from sparkring.conf.schema.expectations import ColumnExpectations, ExpectationsConfig
 from sparkring.conf.schema.features import AugmentConfig, FeaturesConfig, ImageConfig, RawConfig, TokensConfig
 from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, TabularModelConfig, TextModelConfig
 from sparkring.conf.schema.numbers import FillBy, NumberConfig, Scale
-from sparkring.conf.schema.parallel import ParallelConfig
+from sparkring.conf.schema.parallel import ParallelConfig, Recompute
 from sparkring.conf.schema.prepare import PrepareConfig
 from sparkring.conf.schema.section import SECRET, Positive, Seconds, Section, Seed, Share
 from sparkring.conf.schema.sources import (
@@ -38,10 +38,11 @@ from sparkring.conf.schema.train import OptimizerConfig, RingConfig, TrainConfig
 from sparkring.conf.schema.whole import Config
 
 __all__ = [
-    "SECRET", "WAVES", "AnySource", "AugmentConfig", "BucketConfig", "ColumnExpectations", "ColumnSplit", "Config", "DeltaSource",
-    "ExpectationsConfig", "FeaturesConfig", "FillBy", "FoldSplit", "HashConfig", "HashSplit", "IcebergSource", "ImageConfig",
-    "ImageModelConfig", "JdbcSource", "ModelConfig", "MomentConfig", "NumberConfig", "NumberPart", "OptimizerConfig", "ParallelConfig",
-    "Part", "Positive", "PrepareConfig", "RandomSplit", "RawConfig", "RingConfig", "Scale", "ScoreConfig", "Seconds", "Section", "Seed",
-    "Share", "SourceConfig", "SparkConfig", "SplitConfig", "StoredTable", "TableSource", "TabularModelConfig", "TextModelConfig",
-    "TimeSplit", "TokensConfig", "TrainConfig", "Wave", "kind_of_source",
+    "SECRET", "WAVES", "AnySource", "AugmentConfig", "BucketConfig", "ColumnExpectations", "ColumnSplit", "Config",
+    "DeltaSource", "ExpectationsConfig", "FeaturesConfig", "FillBy", "FoldSplit", "HashConfig", "HashSplit",
+    "IcebergSource", "ImageConfig", "ImageModelConfig", "JdbcSource", "ModelConfig", "MomentConfig", "NumberConfig",
+    "NumberPart", "OptimizerConfig", "ParallelConfig", "Positive", "PrepareConfig", "RandomSplit", "RawConfig",
+    "Recompute", "RingConfig", "Scale", "ScoreConfig", "Seconds", "Section", "Seed", "Share", "SourceConfig",
+    "SparkConfig", "SplitConfig", "StoredTable", "TableSource", "TabularModelConfig", "TextModelConfig", "TimeSplit",
+    "TokensConfig", "TrainConfig", "Wave", "kind_of_source",
 ]

@@ -15,9 +15,9 @@ from pydantic import Field, field_validator, model_validator
 
 from sparkring.conf.schema.section import Section, Seed
 
-Part = Literal["year", "quarter", "month", "week", "day", "day_of_week", "day_of_year", "hour", "minute", "second"]
+DatePart = Literal["year", "quarter", "month", "week", "day", "day_of_week", "day_of_year", "hour", "minute", "second"]
 """Months, days and weeks count from 1, hours from 0; weeks are ISO's, and Monday is day 1 of one."""
-NumberPart = Literal[Part, "days"]
+NumberPart = Literal[DatePart, "days"]
 """``days``: days since 1970, with the time of day as a fraction."""
 CyclePart = Literal["quarter", "month", "day", "day_of_week", "day_of_year", "hour", "minute", "second"]
 Wave = Literal["sin", "cos"]
@@ -33,7 +33,7 @@ class MomentConfig(Section):
     """Parts that become a standardised number each."""
     waves: tuple[CyclePart, ...] = ()
     """Parts that become two numbers each, sine and cosine of their place in the cycle: 23 h lies beside 0 h."""
-    categories: tuple[Part, ...] = ()
+    categories: tuple[DatePart, ...] = ()
     """Parts that become an id each, as a column under ``categorical`` does."""
     time_zone: str = "UTC"
     """Whose clocks and calendar a timestamp is read by, e.g. ``America/New_York``, daylight saving time included."""
@@ -58,7 +58,7 @@ class MomentConfig(Section):
         yield from ((f"{self.column}_{part}", part, None) for part in self.numbers)
         yield from ((f"{self.column}_{part}_{wave}", part, wave) for part in self.waves for wave in WAVES)
 
-    def categorical(self) -> Iterator[tuple[str, Part]]:
+    def categorical(self) -> Iterator[tuple[str, DatePart]]:
         """Name and part of each id."""
         yield from ((f"{self.column}_{part}", part) for part in self.categories)
 

@@ -15,7 +15,7 @@ class _NetworkConfig(Section):
     """What all kinds have: a network of one's own in the place of the shipped one."""
 
     network: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
-    """A network of your own for such rows, by the name of its function (docs/networks.md); null: the shipped one, described here."""
+    """A network of your own for such rows, by the name of its function (docs/how-to/networks.md); null: the shipped one, described here."""
     options: dict[str, JsonValue] = {}
     """What that function takes beside the shapes of the rows, e.g. ``{width: 256}``."""
     dropout: Dropout = 0.0

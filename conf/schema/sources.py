@@ -86,7 +86,7 @@ class JdbcSource(Section):
 
 
 class DeltaSource(Section):
-    """A Delta table as it was at one version. Delta's jar and session settings are the user's (docs/preparing.md)."""
+    """A Delta table as it was at one version. Delta's jar and session settings are the user's (docs/how-to/preparing.md)."""
 
     format: Literal["delta"]
     path: str
@@ -98,7 +98,7 @@ class DeltaSource(Section):
 
 
 class IcebergSource(Section):
-    """An Iceberg table as it was at one snapshot. Iceberg's jar and catalog are the user's (docs/preparing.md)."""
+    """An Iceberg table as it was at one snapshot. Iceberg's jar and catalog are the user's (docs/how-to/preparing.md)."""
 
     format: Literal["iceberg"]
     table: str

@@ -90,7 +90,8 @@ class TrainConfig(Section):
     bucket_mb: Annotated[float, Field(gt=0)] = 25.0
     """Gradients travel in flat buckets of about this size, in megabytes."""
     checkpoint_steps: Positive = 200
-    """Most optimizer steps that a failure may make be done again; a checkpoint is written at each epoch's end too (docs/recovery.md)."""
+    """Most optimizer steps that a failure may cost. A checkpoint is also written at the end of each epoch
+    (docs/explanation/recovery.md)."""
     checkpoint_seconds: Seconds | None = None
     """Seconds after which a checkpoint is written in any case; null: only steps count."""
     keep_checkpoints: Positive = 3
@@ -107,7 +108,7 @@ class TrainConfig(Section):
     """Write every row id of every step into the events (8 bytes a row; for audits of small runs)."""
     on_nonfinite: Literal["stop", "skip", "rollback"] = "stop"
     """What all ranks do in a step whose loss or gradient is NaN or infinite, which never updates anything: end with an error, go on, or
-    go back to the last checkpoint and leave that step out (docs/recovery.md)."""
+    go back to the last checkpoint and leave that step out (docs/explanation/recovery.md)."""
     recovery: RecoveryConfig = RecoveryConfig()
     parallel: ParallelConfig = ParallelConfig()
     """Stages; by default none, and every rank holds the whole model."""

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import torch
 
 from sparkring.errors import DatasetChanged
-from sparkring.pipelines.data.dataset.integrity import Finding, check_footers
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.integrity import Mismatch, check_footers
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 
 
@@ -25,8 +26,8 @@ def require_committed_files(communicator: Communicator, dataset: Dataset, manife
     context = communicator.context
     files = [file for split in splits for file in manifest.splits[split].files]
     mine = check_footers(dataset.store, manifest, files[context.rank::context.size])
-    lines = "".join(json.dumps([finding.path, finding.text]) + "\n" for finding in mine).encode()
+    lines = "".join(json.dumps([mismatch.path, mismatch.text]) + "\n" for mismatch in mine).encode()
     told = communicator.gather(torch.tensor(list(lines), dtype=torch.uint8), name="start.files")
-    findings = [Finding(*json.loads(line)) for line in told.numpy().tobytes().splitlines()]
-    if findings:
-        raise DatasetChanged(dataset.url, version=manifest.version, findings=list(map(str, findings)))
+    mismatches = [Mismatch(*json.loads(line)) for line in told.numpy().tobytes().splitlines()]
+    if mismatches:
+        raise DatasetChanged(dataset.url, version=manifest.version, findings=list(map(str, mismatches)))

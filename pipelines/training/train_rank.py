@@ -27,13 +27,14 @@ import torch
 from sparkring.conf.schema import Config
 from sparkring.errors import DatasetError, NotFinite, SparkringError
 from sparkring.models.build import list_blocks
-from sparkring.pipelines.data.dataset.manifest import ROW_ID, Dataset
+from sparkring.pipelines.data.dataset.row_schema import ROW_ID
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.data.order.receipts import ReceiptMaker, combined
 from sparkring.pipelines.data.order.rowhash import add, from_hex, rows_digest, to_hex
-from sparkring.pipelines.data.stores.retry import patiently
+from sparkring.pipelines.data.stores.retry import retry
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.collectives.keepalive import do_together
+from sparkring.pipelines.parallel.collectives.keepalive import run_keeping_alive
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import Checkpoint, CheckpointDocument, Checkpoints, Position
 from sparkring.pipelines.training.evaluation.evaluate import evaluate
@@ -128,7 +129,7 @@ class _RankTrainer:
         self._saver.finish()
         self._strategy.close()
         finish = partial(self._finish, position, resumed_at=start.steps_done) if self._context.rank == 0 else None
-        summary = do_together(self._communicator, finish, name="finish")
+        summary = run_keeping_alive(self._communicator, finish, name="finish")
         self._events.write("end", seconds=round(time.perf_counter() - began, 3))
         return summary
 
@@ -147,8 +148,8 @@ class _RankTrainer:
 
     def _restore(self) -> tuple[Position, bool]:
         """Give every rank what it holds of the last checkpoint, and the position; whether there is one."""
-        find = partial(patiently, self._checkpoints.latest) if self._context.rank == 0 else None
-        latest = do_together(self._communicator, find, name="start.latest")
+        find = partial(retry, self._checkpoints.latest) if self._context.rank == 0 else None
+        latest = run_keeping_alive(self._communicator, find, name="start.latest")
         position, state = self._whole(*latest) if latest else (Position(), ())
         told = self._communicator.broadcast_bytes(json.dumps([position.model_dump(), len(state)]).encode(), name="start.position")
         values, parts = json.loads(told)
@@ -356,7 +357,7 @@ class _RankTrainer:
         if position.epoch < self._config.train.epochs or position.to_evaluate:
             return TrainSummary(steps=position.steps_done, resumed_at=resumed_at, receipts=position.receipts, interrupted=True,
                                 failed_checkpoints=self._saver.failures)
-        best = patiently(self._checkpoints.best)
+        best = retry(self._checkpoints.best)
         if best is None or best.document.validation is None:
             raise SparkringError(f"{self._job.run_url} has no whole checkpoint of a finished epoch left; run the same command again.")
         card = ModelCard(
@@ -374,7 +375,7 @@ def _parts(state: Sequence[bytes]) -> Iterator[bytes]:
     def part(number: int) -> bytes:
         return state[number]
 
-    return (patiently(partial(part, number)) for number in range(len(state)))
+    return (retry(partial(part, number)) for number in range(len(state)))
 
 
 def _mean_loss(position: Position) -> float:

@@ -120,7 +120,7 @@ def gradient_mb(config: Config | None) -> float | None:
     import torch
 
     from sparkring.models.build import build_model
-    from sparkring.pipelines.data.dataset.manifest import Dataset
+    from sparkring.pipelines.data.dataset.versions import Dataset
     from sparkring.pipelines.training.job.tasks import shapes_of
 
     try:

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import ConfigError
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest, Split
+from sparkring.pipelines.data.dataset.manifest import Manifest, Split
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.order.rowhash import add, from_hex, to_hex
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.sources.committed_files import read_committed

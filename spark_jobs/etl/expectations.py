@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 
 from sparkring.conf.schema import ColumnExpectations, ExpectationsConfig, PrepareConfig
 from sparkring.errors import ConfigError, EnvironmentProblem, ExpectationResult, ExpectationsNotMet, nearest
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.etl.columns.splits import SPLITS
 from sparkring.spark_jobs.etl.drift import ParentVersion, check_drift
 

@@ -28,8 +28,10 @@ from sparkring.pipelines.data.dataset.foreign_schema import (
     tensors_of,
 )
 from sparkring.pipelines.data.dataset.integrity import CHUNK_BYTES, row_group_bytes, schema_drift
-from sparkring.pipelines.data.dataset.manifest import DataField, DataFile, Dataset, Manifest, Split, content_id
+from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, content_id
+from sparkring.pipelines.data.dataset.row_schema import DataField
 from sparkring.pipelines.data.dataset.unischema_pickle import read_unischema
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.order.rowhash import add, rows_digest, to_hex
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress

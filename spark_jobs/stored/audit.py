@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkring.errors import CheckpointDamaged, ReceiptError
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest, Split
+from sparkring.pipelines.data.dataset.manifest import Manifest, Split
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.order.receipt_proof import EpochProof
 from sparkring.pipelines.data.order.receipts import combined
 from sparkring.pipelines.data.order.row_order import EpochOrder, Int64s, group_rows

@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass
 
 from sparkring.errors import SparkringError, StorageError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.base import Entry, Store
 
 GRACE_HOURS = 24.0

@@ -13,8 +13,10 @@ import numpy as np
 
 from sparkring.errors import DatasetChanged
 from sparkring.pipelines.data.dataset.integrity import verify_document, verify_files
-from sparkring.pipelines.data.dataset.manifest import LABEL, DataFile, Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest
 from sparkring.pipelines.data.dataset.manifest_diff import Difference, diff_manifests
+from sparkring.pipelines.data.dataset.row_schema import LABEL
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.order.row_order import MIN_LANES, EpochOrder, Int64s, Window, group_rows
 from sparkring.pipelines.data.order.shuffle_quality import Floats, lag1_correlation, owner_change, stream_labels

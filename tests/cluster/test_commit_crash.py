@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
-from tests.support.datasets import write_dataset
+from harness.datasets import write_dataset
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
 from tests.support.http_faults import HttpFaults
 from tests.support.versions import Writer, damage
 

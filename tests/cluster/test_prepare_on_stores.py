@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import SourceConfig
 from sparkring.errors import EnvironmentProblem
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.spark_jobs.etl.encoding.petastorm_schema import COMMON_METADATA
@@ -21,7 +21,7 @@ from sparkring.spark_jobs.score import score
 from tests.support.etl_tables import etl_config, examples, save_untrained, trips, write_trips
 from tests.support.versions import damage
 
-pytest_plugins = ["tests.support.places", "tests.support.etl_spark"]
+pytest_plugins = ["tests.support.places", "tests.support.spark_sessions"]
 
 
 def test_a_version_is_prepared_read_and_reused(place: str, spark: SparkSession, tmp_path: Path) -> None:

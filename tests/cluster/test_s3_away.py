@@ -13,12 +13,14 @@ import boto3
 import pyarrow.parquet as pq
 import pytest
 
+from harness.datasets import write_dataset
+from harness.ranks import run_on_ranks
 from sparkring.errors import StorageError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.stores import s3 as s3_store
-from sparkring.pipelines.data.stores.retry import patiently
+from sparkring.pipelines.data.stores.retry import retry
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints, Position
 from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter
@@ -26,8 +28,6 @@ from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.stored.audit import audit
-from tests.support.datasets import write_dataset
-from tests.support.ranks import run_on_ranks
 from tests.support.s3_server import s3_server
 from tests.support.training import await_condition, before_each_step, begin_checkpoints_on_the_dot, train_config
 
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.timeout(180)
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """A server with one bucket, which this process's environment leads to."""
-    monkeypatch.setattr(s3_store, "ATTEMPTS", 2)  # the client's own patience, which takes seconds
+    monkeypatch.setattr(s3_store, "ATTEMPTS", 2)  # the client's own retries, which take seconds
     with s3_server(tmp_path, flaw="away") as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
@@ -105,7 +105,7 @@ def test_the_latest_checkpoint_is_waited_for_and_not_taken_for_damaged(tmp_path:
         checkpoints.commit(CheckpointDocument(position=Position(steps_done=steps), content_id="c", dataset_version=1, seed=1, lanes=24,
                                               batch_rows=8, code_version="test", parts=(part,)))
     with away_for(tmp_path, requests=5):
-        found, damaged = patiently(checkpoints.latest)
+        found, damaged = retry(checkpoints.latest)
     assert found is not None
     assert (tuple(found.state), damaged) == ((b"state 2",), [])
     (tmp_path / "away").touch()

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.pack import pack
 from tests.support.hadoop import Hdfs
 from tests.support.yarn import EXECUTOR, Yarn, processes_of

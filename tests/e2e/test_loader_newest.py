@@ -19,7 +19,7 @@ import json, sys
 import numpy, pyarrow, torch
 from sparkring.pipelines.data.loading import plain_pages
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.reader import SplitReader
 
 plain_pages.FEWEST_ROWS, past_arrow, original = 1, [], plain_pages.PlainPages.values
@@ -36,6 +36,8 @@ print(json.dumps({"numpy": numpy.__version__, "pyarrow": pyarrow.__version__, "r
                   "past_arrow": sorted(set(past_arrow)),
                   "heavy": sorted({"petastorm", "pyspark"} & set(sys.modules))}))
 """
+
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,9 @@ from petastorm import make_batch_reader, make_reader
 
 from sparkring.conf.loading import load_config
 from sparkring.conf.schema import Config
-from sparkring.pipelines.data.dataset.manifest import DataField, Dataset, Manifest, TensorSpec
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.spark_jobs.stored.audit import audit

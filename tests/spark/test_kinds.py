@@ -16,7 +16,7 @@ from torch.nn import functional
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
 from sparkring.errors import SourceError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.training.job.model_files import load_model
@@ -27,7 +27,7 @@ from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.train import train
 from tests.support.images import write_idx
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 TRAIN = {"num_ranks": 2, "epochs": 3, "batch_rows": 32, "optimizer": {"lr": 0.01, "schedule": "constant"}}
 

@@ -19,8 +19,9 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import Config, FeaturesConfig, NumberPart
 from sparkring.errors import DatasetError, NotFinite, SourceError
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.preprocessing import MomentPart
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.training.job.model_files import load_model, save_model
 from sparkring.spark_jobs.etl.columns.derive import value_of
 from sparkring.spark_jobs.etl.encoding.encode import encode
@@ -31,7 +32,7 @@ from sparkring.spark_jobs.scoring.raw_rows import encode_raw
 from sparkring.spark_jobs.spark.session import result_settings
 from tests.support.etl_tables import Trip, etl_config, save_untrained, trips
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 SCALES = ("none", "standard", "robust", "min_max", "log1p")
 NUMERIC = [{"column": f"km_{scale}", "scale": scale, "indicator": True} for scale in SCALES]

@@ -21,14 +21,15 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import Config
 from sparkring.errors import CommitConflict
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
 from sparkring.spark_jobs.etl.writing.write_dataset import _one_a_task
 from sparkring.spark_jobs.prepare import PrepareResult, prepare
 from sparkring.spark_jobs.spark.progress import Bar, SilentProgress
 from tests.support.etl_tables import TEST_FROM, etl_config, examples, trips
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 FEATURES = ["km", "km2", "city"]
 

@@ -11,14 +11,15 @@ from pyspark.sql import SparkSession
 from sparkring.conf.schema import Config, SourceConfig
 from sparkring.errors import CommitConflict, ConfigError
 from sparkring.pipelines.data.dataset.integrity import verify_files
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
 from sparkring.spark_jobs.prepare import prepare
 from tests.support.etl_tables import etl_config, trips, write_trips
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 ALL = trips()
 FIRST = [trip for trip in ALL if trip.id % 3]

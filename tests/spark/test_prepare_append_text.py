@@ -20,7 +20,8 @@ from tokenizers.trainers import BpeTrainer
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
 from sparkring.errors import DatasetChanged, DatasetError
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
@@ -29,7 +30,7 @@ from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.stored.datasets import verify_version
 from sparkring.spark_jobs.train import train
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 SPLITS = ("train", "validation", "test")
 FIRST, ALL = range(60), range(95)

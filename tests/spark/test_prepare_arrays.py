@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
 from sparkring.errors import SourceError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.spark_jobs.prepare import prepare
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # Petastorm's, of pyarrow
 
 RAW: list[dict[str, Any]] = [

@@ -26,8 +26,9 @@ from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError, SourceError, SparkringError
 from sparkring.models.build import build_model
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.training.job.tasks import shapes_of
@@ -39,7 +40,7 @@ from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.scoring.raw_rows import encode_raw
 from tests.support.etl_tables import save_untrained
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 COLUMNS = {"id": "bigint", "at": "timestamp", "born": "date", "price": "decimal(12,2)", "km": "double", "agent": "string", "late": "int"}
 NEW_YORK = ZoneInfo("America/New_York")

@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
 from sparkring.errors import SourceError
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.spark_jobs.prepare import prepare
@@ -23,7 +24,7 @@ from sparkring.spark_jobs.score import ScoreResult, score
 from tests.support.etl_tables import save_untrained
 from tests.support.images import encoded, write_idx
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # Petastorm's, of pyarrow
 
 SHAPE = (6, 5)

@@ -19,7 +19,7 @@ from pyspark.sql import functions as sf
 from sparkring import __main__ as cli
 from sparkring.conf.schema import Config, SourceConfig
 from sparkring.errors import CheckpointDamaged, ConfigError, DatasetChanged, DatasetError, EnvironmentProblem, SourceError, StorageError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.data.stores.s3 import S3Store
 from sparkring.pipelines.training.job.model_files import load_model
@@ -32,7 +32,7 @@ from tests.support.configs import write
 from tests.support.etl_connect import findings
 from tests.support.etl_tables import COLUMNS, QUERY, etl_config, save_untrained
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import PrepareConfig, SplitConfig
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.etl.columns.splits import split_name
 from sparkring.spark_jobs.prepare import prepare
 from tests.support.etl_tables import etl_config, trips
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 ROWS, KEYS = 20_000, 2_000
 

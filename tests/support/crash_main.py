@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from tests.support.faults import EXIT_CODE, Faults
 from tests.support.versions import Writer, damage
 

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from petastorm.codecs import CompressedImageCodec, CompressedNdarrayCodec, NdarrayCodec
 from petastorm.unischema import UnischemaField
 
-from sparkring.pipelines.data.dataset.manifest import Augment, DataField, DataFile, Dataset, ImageSpec, Manifest, Split, TensorSpec
+from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.dataset.row_schema import Augment, DataField, ImageSpec, TensorSpec
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
 
 FIELDS = (

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import SparkConfig
 from sparkring.errors import ExpectationsNotMet
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score

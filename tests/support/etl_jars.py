@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import Config, SparkConfig
 from sparkring.errors import SparkringError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.spark.session import spark_session
 from tests.support.etl_tables import COLUMNS, etl_config

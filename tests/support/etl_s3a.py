@@ -3,7 +3,7 @@
     python -m tests.support.etl_s3a FOLDER MASTER BUCKET-URL            with s3a
     python -m tests.support.etl_s3a FOLDER MASTER BUCKET-URL without    as pyspark comes
 
-The jars are those that the packages in docs/stores.md stand for; ``jars.py`` fetches them.
+The jars are those that the packages in docs/reference/stores.md stand for; ``jars.py`` fetches them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import SparkConfig
 from sparkring.errors import SparkringError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.spark.session import spark_session

@@ -19,7 +19,7 @@ import torch
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
 from sparkring.models.build import build_model
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.training.job.model_files import ModelCard, save_model
 from sparkring.pipelines.training.job.tasks import shapes_of
 

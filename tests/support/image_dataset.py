@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from sparkring.pipelines.data.dataset.manifest import DataField, Dataset, Manifest, Split, TensorSpec, content_id
+from sparkring.pipelines.data.dataset.manifest import Manifest, Split, content_id
 from sparkring.pipelines.data.dataset.preprocessing import ImageFeature, Preprocessing
+from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
+from sparkring.pipelines.data.dataset.versions import Dataset
 from tests.support.split_file import cell, write_split
 
 CLASSES = ("left", "middle", "right")

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sparkring.conf.schema import Recompute
 from sparkring.models.batch_norm import finish_steps
 from sparkring.models.blocks import BlockList, StageModule, WholeModel
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
@@ -19,7 +20,7 @@ from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Mesh
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Schedule, Worker
-from sparkring.pipelines.parallel.stages.executor import Executor, Recompute, edges_of
+from sparkring.pipelines.parallel.stages.executor import Executor, edges_of
 from sparkring.pipelines.parallel.stages.partition import cut_by_count
 from sparkring.pipelines.parallel.transports.horovod import HorovodTransport
 from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
@@ -145,7 +146,7 @@ def train_pipelined(context: RankContext, job: Job, cases: list[Case]) -> list[t
 
 def _train_case(communicator: Communicator, job: Job, case: Case) -> tuple[dict[str, Values], list[float], int]:
     mesh, schedule, blocks = case.mesh, case.build(), job.blocks()
-    place = mesh.place(communicator.context.rank)
+    place = mesh.coordinate(communicator.context.rank)
     bounds = list(pairwise(cut_by_count(len(blocks), schedule.num_chunks)))
     chunks = {chunk: StageModule(blocks, first=bounds[chunk][0], last=bounds[chunk][1], seed=SEED).double()
               for chunk in range(place.stage, schedule.num_chunks, schedule.num_stages)}

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
 from sparkring.errors import SparkringError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.prepare import prepare

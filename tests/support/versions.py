@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from sparkring.pipelines.data.dataset.commit import commit_version
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest, Split
+from sparkring.pipelines.data.dataset.manifest import Manifest, Split
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.order.rowhash import add, rows_digest, to_hex
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.local import LocalStore

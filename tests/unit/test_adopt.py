@@ -19,7 +19,7 @@ from pyspark.sql import types
 
 from sparkring.errors import ConfigError, DatasetError, HostileDataset
 from sparkring.pipelines.data.dataset.integrity import check_footers, verify_files
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.spark_jobs.etl.encoding.petastorm_schema import dataset_metadata

@@ -13,7 +13,7 @@ from petastorm.unischema import UnischemaField
 
 from sparkring.conf.schema import RawConfig
 from sparkring.errors import ConfigError
-from sparkring.pipelines.data.dataset.manifest import DataField
+from sparkring.pipelines.data.dataset.row_schema import DataField
 from sparkring.pipelines.data.loading.codecs import decode
 from sparkring.spark_jobs.etl.encoding.arrays import require_pad, stored_column
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from sparkring.conf.loading import load_config
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.diagnosis import survey
 from sparkring.spark_jobs.diagnosis.machine import (
     check_disk,

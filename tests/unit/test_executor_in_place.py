@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sparkring.conf.schema import Recompute
 from sparkring.models.blocks import LOGITS, Block, BlockList, StageModule, X
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Worker
-from sparkring.pipelines.parallel.stages.executor import Executor, Recompute
+from sparkring.pipelines.parallel.stages.executor import Executor
 
 ROWS, WIDTH, MICRO_BATCHES = 6, 4, 3
 

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from sparkring.conf.schema import Recompute
 from sparkring.models.blocks import LOGITS, Block, BlockList, StageModule, X
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Action, Kind, Worker
-from sparkring.pipelines.parallel.stages.executor import Executor, Recompute
+from sparkring.pipelines.parallel.stages.executor import Executor
 
 MICRO_BATCHES, ROWS, WIDTH = 4, 8, 16
 

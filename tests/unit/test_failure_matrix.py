@@ -1,4 +1,4 @@
-"""docs/failures.md, and the table of traps in docs/stages.md, name tests that there are."""
+"""docs/reference/failures.md, and the table of traps in docs/explanation/horovod-traps.md, name tests that exist."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs/failures.md"
+FAILURES = Path(__file__).resolve().parents[2] / "docs/reference/failures.md"
+TRAPS = FAILURES.parents[1] / "explanation/horovod-traps.md"
 
 
 def named_tests(text: str) -> list[tuple[str, str]]:
     """(path, test) of every test that the tables name; several of one file are written ``file::one, ::other``."""
     found = []
-    for path, names in re.findall(r"\]\((\.\./tests/[\w/]+\.py)\)((?:(?:, )?::\w+)*)", text):
+    for path, names in re.findall(r"\]\((\.\./\.\./tests/[\w/]+\.py)\)((?:(?:, )?::\w+)*)", text):
         found += [(path, name) for name in re.findall(r"::(\w+)", names)] or [(path, "")]
     return found
 
@@ -25,23 +26,23 @@ def functions_of(path: Path) -> set[str]:
 
 def missing(text: str) -> list[tuple[str, str]]:
     return [(path, name) for path, name in named_tests(text)
-            if not (DOCUMENT.parent / path).is_file() or (name and name not in functions_of(DOCUMENT.parent / path))]
+            if not (FAILURES.parent / path).is_file() or (name and name not in functions_of(FAILURES.parent / path))]
 
 
-@pytest.mark.parametrize(("name", "least"), [("failures.md", 30), ("stages.md", 15)])
-def test_every_test_of_the_failure_matrix_is_there(name: str, least: int) -> None:
-    text = DOCUMENT.with_name(name).read_text(encoding="utf-8")
+@pytest.mark.parametrize(("page", "least"), [(FAILURES, 30), (TRAPS, 15)], ids=["failures", "traps"])
+def test_every_test_of_the_failure_matrix_is_there(page: Path, least: int) -> None:
+    text = page.read_text(encoding="utf-8")
     assert len([test for _, test in named_tests(text) if test]) > least
     assert missing(text) == []
 
 
 def test_each_of_the_eleven_traps_stands_with_its_test() -> None:
-    rows = [line for line in DOCUMENT.with_name("stages.md").read_text(encoding="utf-8").splitlines() if re.match(r"\| T\d+: ", line)]
+    rows = [line for line in TRAPS.read_text(encoding="utf-8").splitlines() if re.match(r"\| T\d+: ", line)]
     assert [row.partition(":")[0] for row in rows] == [f"| T{number}" for number in range(1, 12)]
-    assert [row for row in rows if not named_tests(row)] == [row for row in rows if row.endswith("| the first one of T1 |")]
+    assert [row for row in rows if not named_tests(row)] == [row for row in rows if row.endswith("| the first test of T1 |")]
 
 
 def test_control_a_test_that_is_not_there_is_found() -> None:
-    assert missing("[x](../tests/unit/test_failure_matrix.py)::test_of_nothing, ::test_every_test_of_the_failure_matrix_is_there") == [
-        ("../tests/unit/test_failure_matrix.py", "test_of_nothing")]
-    assert missing("[x](../tests/unit/test_gone.py)::test_x") == [("../tests/unit/test_gone.py", "test_x")]
+    assert missing("[x](../../tests/unit/test_failure_matrix.py)::test_of_nothing, ::test_every_test_of_the_failure_matrix_is_there") == [
+        ("../../tests/unit/test_failure_matrix.py", "test_of_nothing")]
+    assert missing("[x](../../tests/unit/test_gone.py)::test_x") == [("../../tests/unit/test_gone.py", "test_x")]

@@ -28,13 +28,15 @@ from hypothesis import strategies as st
 from petastorm.unischema import Unischema, UnischemaField
 from safetensors.torch import save
 
+from harness.datasets import write_dataset
 from sparkring.conf.loading import load_config
 from sparkring.conf.schema import TabularModelConfig
 from sparkring.errors import DatasetError, SparkringError
 from sparkring.models.build import build_model
 from sparkring.pipelines.data.dataset.integrity import check_footers, verify_files
-from sparkring.pipelines.data.dataset.manifest import DataFile, Dataset
+from sparkring.pipelines.data.dataset.manifest import DataFile
 from sparkring.pipelines.data.dataset.unischema_pickle import read_unischema
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, CheckpointPart, Checkpoints, Position
@@ -48,7 +50,6 @@ from sparkring.spark_jobs import train as training
 from sparkring.spark_jobs.scoring import latest as scores
 from tests.support.attackers import Payload
 from tests.support.configs import MINIMAL
-from tests.support.datasets import write_dataset
 
 RUNS = frozenset({"exec", "compile", "pickle.find_class", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn",
                   "subprocess.Popen", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree", "ctypes.dlopen", "socket.connect"})

@@ -13,15 +13,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from harness.datasets import NUMERIC, write_dataset
 from sparkring.errors import ConfigError, DatasetError, StorageError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading import reader as reader_module
-from sparkring.pipelines.data.loading.blocks import Block
-from sparkring.pipelines.data.loading.buffer_pool import Recycler
+from sparkring.pipelines.data.loading.buffer_pool import BufferPool
+from sparkring.pipelines.data.loading.buffered_rows import BufferedRows
 from sparkring.pipelines.data.loading.loader import MB, Batch, Loader, LoaderConfig
 from sparkring.pipelines.data.loading.read_ahead import Budget, Kept
 from sparkring.pipelines.data.loading.reader import SplitReader
-from tests.support.datasets import NUMERIC, write_dataset
 
 FILES = ([100, 50], [7], [0, 33], [1], [500])
 ROWS = 691
@@ -78,8 +78,8 @@ def test_a_rank_that_reads_nothing_knows_the_rows_of_its_micro_batches(dataset: 
     config = LoaderConfig(batch_rows=64, seed=3, lanes=24, micro_batches=6, deadline_s=20)
     reading, idle = (Loader(SplitReader(dataset.store, dataset.manifest(), "train", tensors=names), config, rank=rank, num_ranks=num_ranks)
                      for names in (["row_id"], []))
-    parts = [batch.parts for batch in reading.epoch(3, first_step=2)]
-    assert [batch.parts for batch in idle.epoch(3, first_step=2)] == parts
+    parts = [batch.micro_batch_rows for batch in reading.epoch(3, first_step=2)]
+    assert [batch.micro_batch_rows for batch in idle.epoch(3, first_step=2)] == parts
     assert {len(counts) for counts in parts} == {6 // num_ranks}
     assert {batch.epoch for batch in (*reading.epoch(3), *idle.epoch(3))} == {3}
 
@@ -134,7 +134,7 @@ def test_rows_that_wait_in_memory_never_exceed_the_budget(tmp_path: Path, monkey
     held: list[int] = []
     original = Budget.admit
 
-    def noted(self: Budget, blocks: dict[str, Block]) -> Kept:
+    def noted(self: Budget, blocks: dict[str, BufferedRows]) -> Kept:
         kept = original(self, blocks)
         held.append(self._held)
         return kept
@@ -272,5 +272,5 @@ def test_control_memory_that_is_used_again_too_early_is_seen(tmp_path: Path, mon
         kind = np.dtype(dtype)  # type: ignore[call-overload]
         return made[:math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
 
-    monkeypatch.setattr(Recycler, "empty", empty)
+    monkeypatch.setattr(BufferPool, "empty", empty)
     assert _wrong_rows(dataset, list(loader.epoch(0))) > 0

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from sparkring.errors import ConfigError, DatasetError, StorageError
-from sparkring.pipelines.data.dataset.manifest import Augment, Codec, DataField, Dataset
-from sparkring.pipelines.data.loading.blocks import DenseBlock, EncodedBlock
+from sparkring.pipelines.data.dataset.row_schema import Augment, Codec, DataField
+from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.pipelines.data.loading.buffered_rows import DenseRows, EncodedRows
 from sparkring.pipelines.data.loading.codecs import decode, uniform_arrays
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
@@ -98,8 +99,8 @@ def test_augmentation_reads_the_row_ids_that_nobody_asked_for(tmp_path: Path) ->
 
 
 def test_what_exceeds_the_budget_is_kept_on_disk(tmp_path: Path) -> None:
-    dense = DenseBlock(np.arange(12, dtype=np.float32).reshape(3, 4).T).spill(tmp_path)
-    encoded = EncodedBlock(pa.array([b"one", b"", b"three"])).spill(tmp_path)
+    dense = DenseRows(np.arange(12, dtype=np.float32).reshape(3, 4).T).spill(tmp_path)
+    encoded = EncodedRows(pa.array([b"one", b"", b"three"])).spill(tmp_path)
     assert dense.nbytes == 0
     assert np.asarray(dense.take(1, 3)).tolist() == [[1, 5, 9], [2, 6, 10]]
     assert encoded.take(0, 2) == [b"one", b""]

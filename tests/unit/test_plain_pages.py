@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from benchmarks.loader_data import commit, files_of
-from sparkring.pipelines.data.dataset.manifest import DataField, Dataset, TensorSpec
+from harness.loader_files import commit, files_of
+from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading import plain_pages, reader
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.plain_pages import PlainPages

@@ -11,7 +11,8 @@ import pytest
 
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError
-from sparkring.pipelines.data.dataset.manifest import DataField, Dataset
+from sparkring.pipelines.data.dataset.row_schema import DataField
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.report import report
 from sparkring.spark_jobs.reporting.facts.gather import gather

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from sparkring.pipelines.data.dataset.manifest import DataField, DataFile, Split
+from sparkring.pipelines.data.dataset.manifest import DataFile, Split
 from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, HashFeature, MomentPart, NumericFeature, Preprocessing
+from sparkring.pipelines.data.dataset.row_schema import DataField
 from sparkring.spark_jobs.reporting.facts.data import data_facts
 from sparkring.spark_jobs.reporting.facts.quality import METRICS, quality_facts
 from tests.support.report_samples import SPLIT_ROWS, sample_manifest

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness import closed_forms
+from sparkring.conf.schema import Recompute
 from sparkring.errors import ScheduleStuck
-from sparkring.pipelines.parallel import closed_forms
-from sparkring.pipelines.parallel.schedules.costs import Checkpointing, Costs
+from sparkring.pipelines.parallel.schedules.costs import Costs
 from sparkring.pipelines.parallel.schedules.generators.catalogue import SCHEDULE_NAMES, build_schedule
 from sparkring.pipelines.parallel.schedules.memory import peak_activations
 from sparkring.pipelines.parallel.schedules.schedule import Schedule, Worker, parse_action
@@ -150,7 +151,7 @@ def test_reduce_waits_for_the_last_replica_of_its_stage_alone() -> None:
     pytest.param("except_last", "gpipe", 2 * 10 + 100 + 100, 11, id="the last one's activations beside"),
     pytest.param("never", "zero_bubble", 100, 9, id="freed by halves"),
 ])
-def test_bytes_follow_the_model(checkpoint: Checkpointing, name: str, expected_bytes: float, makespan_s: float) -> None:
+def test_bytes_follow_the_model(checkpoint: Recompute, name: str, expected_bytes: float, makespan_s: float) -> None:
     costs = replace(Costs.equal(1), activation_bytes=(100,), stash_bytes=(10,), weight_bytes=(40,), checkpoint=(checkpoint,))
     timeline = simulate(build_schedule(name, (1,), 3), costs)
     assert timeline.peaks[Worker(0, 0)].num_bytes == expected_bytes

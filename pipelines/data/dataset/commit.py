@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from sparkring.errors import CommitConflict
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
 
 _Written = TypeVar("_Written")
 

@@ -14,8 +14,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkring.errors import DatasetError
-from sparkring.pipelines.data.dataset.manifest import LABEL, ROW_ID, Codec, DataField, Dtype, ImageSpec, Task, TensorSpec
+from sparkring.pipelines.data.dataset.manifest import Task
 from sparkring.pipelines.data.dataset.preprocessing import ImageFeature, NumericFeature, Preprocessing
+from sparkring.pipelines.data.dataset.row_schema import LABEL, ROW_ID, Codec, DataField, Dtype, ImageSpec, TensorSpec
 from sparkring.pipelines.data.dataset.unischema_pickle import PetastormField
 
 NUMERIC, IMAGE = "numeric", "image"

@@ -5,7 +5,7 @@
     verify_files    the SHA-256 of every byte, and files that no manifest knows of; ``sparkring datasets verify``
     verify_document the manifest itself: its seal, and what it and those that followed it say of each other
 
-All return what they found, one ``Finding`` a file, and change nothing. A bit that flipped inside a data page, or the
+All return what they found, one ``Mismatch`` a file, and change nothing. A bit that flipped inside a data page, or the
 exchange of two files that are alike in all these figures, is seen by the second alone. Reads footers with pyarrow; knows
 nothing of ranks, Spark or Petastorm.
 """
@@ -24,9 +24,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparkring.errors import DatasetChanged, DatasetError, StorageError
-from sparkring.pipelines.data.dataset.manifest import DataField, DataFile, Dataset, Manifest, content_id, seal_holds
+from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, content_id, seal_holds
+from sparkring.pipelines.data.dataset.row_schema import DataField
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.base import Store
-from sparkring.pipelines.data.stores.retry import read_patiently
+from sparkring.pipelines.data.stores.retry import retry_read
 
 THREADS = 8
 """Enough to hide the latency of a remote store; a local one is bound by one core or two anyway."""
@@ -36,7 +38,7 @@ _WIDER = {"uint8": pa.int16(), "uint16": pa.int32(), "uint32": pa.int64(), "floa
 
 
 @dataclass(frozen=True)
-class Finding:
+class Mismatch:
     """One file that is not what was committed."""
 
     path: str
@@ -48,7 +50,7 @@ class Finding:
         return f"{self.path} {self.text}"
 
 
-def check_footers(store: Store, manifest: Manifest, files: Sequence[DataFile], *, threads: int = THREADS) -> list[Finding]:
+def check_footers(store: Store, manifest: Manifest, files: Sequence[DataFile], *, threads: int = THREADS) -> list[Mismatch]:
     """Compare files with the manifest by their size and footer.
 
     Args:
@@ -57,16 +59,16 @@ def check_footers(store: Store, manifest: Manifest, files: Sequence[DataFile], *
         files: Those to look at; they may be a rank's share.
         threads: Files looked at at once.
     Returns:
-        A finding for each file that is missing, exchanged for another, shorter or longer, of another schema or of other
+        A mismatch for each file that is missing, exchanged for another, shorter or longer, of another schema or of other
         row groups; in the order of ``files``.
     """
     check = partial(_check_footer, store, _Schema(manifest.fields), _owners(manifest))
     with ThreadPoolExecutor(threads, thread_name_prefix="sparkring-footers") as pool:
-        return [finding for finding in pool.map(check, files) if finding]
+        return [mismatch for mismatch in pool.map(check, files) if mismatch]
 
 
 def verify_files(store: Store, manifest: Manifest, *, threads: int = THREADS,
-                 on_file: Callable[[DataFile], None] = lambda _: None) -> list[Finding]:
+                 on_file: Callable[[DataFile], None] = lambda _: None) -> list[Mismatch]:
     """Hash every byte of a version's files and look for files that it does not name.
 
     Args:
@@ -75,18 +77,18 @@ def verify_files(store: Store, manifest: Manifest, *, threads: int = THREADS,
         threads: Files read at once.
         on_file: Called after each file.
     Returns:
-        A finding for the manifest itself if its figures do not agree with each other, for each file that is missing or whose bytes
+        A mismatch for the manifest itself if its figures do not agree with each other, for each file that is missing or whose bytes
         are others, and for each Parquet file beside them that it does not name.
     """
     files = manifest.files
     check = partial(_check_bytes, store, {file.sha256: file.path for file in files})
-    findings = []
+    mismatches = []
     with ThreadPoolExecutor(threads, thread_name_prefix="sparkring-verify") as pool:
-        for file, finding in zip(files, pool.map(check, files), strict=True):
+        for file, mismatch in zip(files, pool.map(check, files), strict=True):
             on_file(file)
-            if finding:
-                findings.append(finding)
-    return [*_check_manifest(manifest), *findings, *_extra_files(store, files)]
+            if mismatch:
+                mismatches.append(mismatch)
+    return [*_check_manifest(manifest), *mismatches, *_extra_files(store, files)]
 
 
 def require_sealed(dataset: Dataset, manifest: Manifest) -> None:
@@ -95,34 +97,34 @@ def require_sealed(dataset: Dataset, manifest: Manifest) -> None:
     Raises:
         DatasetChanged: it was edited.
     """
-    findings = _check_seal(dataset, manifest)
-    if findings:
-        raise DatasetChanged(dataset.url, version=manifest.version, findings=list(map(str, findings)))
+    mismatches = _check_seal(dataset, manifest)
+    if mismatches:
+        raise DatasetChanged(dataset.url, version=manifest.version, findings=list(map(str, mismatches)))
 
 
-def verify_document(dataset: Dataset, version: int) -> list[Finding]:
+def verify_document(dataset: Dataset, version: int) -> list[Mismatch]:
     """See whether a version's manifest is the document that was committed.
 
     Args:
         dataset: Where it is.
         version: Its number.
     Returns:
-        A finding for it where it was edited, or is not the one that a version made after it followed, and one for its parent where
+        A mismatch for it where it was edited, or is not the one that a version made after it followed, and one for its parent where
         that is not the one that it followed. Of versions of earlier releases, which have no seal, the latter are all that tells.
     """
-    findings = _check_seal(dataset, dataset.manifest(version))
+    mismatches = _check_seal(dataset, dataset.manifest(version))
     for child in (version, *(number for number in dataset.versions() if number > version)):
         followed = _followed(dataset, child)
         if followed is not None and version in (child, followed[0]) and dataset.manifest_sha256(followed[0]) != followed[1]:
-            findings.append(Finding(f"{followed[0]}.json", f"is not the manifest that version {child} followed"))
-    return findings
+            mismatches.append(Mismatch(f"{followed[0]}.json", f"is not the manifest that version {child} followed"))
+    return mismatches
 
 
-def _check_seal(dataset: Dataset, manifest: Manifest) -> list[Finding]:
+def _check_seal(dataset: Dataset, manifest: Manifest) -> list[Mismatch]:
     version = manifest.version
     if manifest.seal is None or seal_holds(dataset.document(version), manifest.seal):
         return []
-    return [Finding(f"{version}.json", "was edited after it was committed: its content does not give the seal in it")]
+    return [Mismatch(f"{version}.json", "was edited after it was committed: its content does not give the seal in it")]
 
 
 def _followed(dataset: Dataset, version: int) -> tuple[int, str] | None:
@@ -202,21 +204,21 @@ def _facts(file: DataFile) -> _Facts:
     return file.bytes, tuple(file.row_groups), tuple(file.row_group_bytes)
 
 
-def _check_footer(store: Store, schema: _Schema, owners: dict[_Facts, str], file: DataFile) -> Finding | None:
+def _check_footer(store: Store, schema: _Schema, owners: dict[_Facts, str], file: DataFile) -> Mismatch | None:
     try:
-        drift, found = read_patiently(partial(_drift_and_facts, store, schema, file.path))
+        drift, found = retry_read(partial(_drift_and_facts, store, schema, file.path))
     except FileNotFoundError:
-        return Finding(file.path, "is missing")
+        return Mismatch(file.path, "is missing")
     except StorageError:
         raise
     except (OSError, pa.ArrowException) as error:
         what = _size_text(store.size(file.path) or 0, file.bytes) or f"has no readable footer ({_first_line(error)})"
-        return Finding(file.path, what)
+        return Mismatch(file.path, what)
     if drift:
-        return Finding(file.path, f"has another schema than the manifest: {'; '.join(drift)}")
+        return Mismatch(file.path, f"has another schema than the manifest: {'; '.join(drift)}")
     if found == _facts(file):
         return None
-    return Finding(file.path, _facts_text(found, file, owners))
+    return Mismatch(file.path, _facts_text(found, file, owners))
 
 
 def _drift_and_facts(store: Store, schema: _Schema, path: str) -> tuple[list[str], _Facts]:
@@ -242,20 +244,20 @@ def _facts_text(found: _Facts, file: DataFile, owners: dict[_Facts, str]) -> str
     return f"has {group_bytes[number]} bytes in row group {number}, the manifest says {file.row_group_bytes[number]}"
 
 
-def _check_bytes(store: Store, owners: dict[str, str], file: DataFile) -> Finding | None:
+def _check_bytes(store: Store, owners: dict[str, str], file: DataFile) -> Mismatch | None:
     try:
-        size, found = read_patiently(partial(_size_and_sha256, store, file.path))
+        size, found = retry_read(partial(_size_and_sha256, store, file.path))
     except FileNotFoundError:
-        return Finding(file.path, "is missing")
+        return Mismatch(file.path, "is missing")
     except StorageError:
         raise
     except (OSError, pa.ArrowException) as error:
-        return Finding(file.path, f"cannot be read ({_first_line(error)})")
+        return Mismatch(file.path, f"cannot be read ({_first_line(error)})")
     if found == file.sha256:
         return None
     if found in owners:
-        return Finding(file.path, f"holds the bytes of {owners[found]}: the two were exchanged, or one was copied over the other")
-    return Finding(file.path, _size_text(size, file.bytes) or f"has SHA-256 {found}, the manifest says {file.sha256}")
+        return Mismatch(file.path, f"holds the bytes of {owners[found]}: the two were exchanged, or one was copied over the other")
+    return Mismatch(file.path, _size_text(size, file.bytes) or f"has SHA-256 {found}, the manifest says {file.sha256}")
 
 
 def _size_and_sha256(store: Store, path: str) -> tuple[int, str]:
@@ -266,22 +268,22 @@ def _size_and_sha256(store: Store, path: str) -> tuple[int, str]:
         return opened.size(), digest.hexdigest()
 
 
-def _check_manifest(manifest: Manifest) -> list[Finding]:
+def _check_manifest(manifest: Manifest) -> list[Mismatch]:
     name, found = f"{manifest.version}.json", content_id(manifest.fields, manifest.splits)
-    findings = [Finding(name, f"says {split.rows} rows of {key}, its row groups add up to {sum(file.rows for file in split.files)}")
+    mismatches = [Mismatch(name, f"says {split.rows} rows of {key}, its row groups add up to {sum(file.rows for file in split.files)}")
                 for key, split in manifest.splits.items() if split.rows != sum(file.rows for file in split.files)]
     if found != manifest.content_id:
-        findings.append(Finding(name, f"has content id {manifest.content_id}, its own fields and hashes give {found}"))
-    return findings
+        mismatches.append(Mismatch(name, f"has content id {manifest.content_id}, its own fields and hashes give {found}"))
+    return mismatches
 
 
-def _extra_files(store: Store, files: Iterable[DataFile]) -> list[Finding]:
+def _extra_files(store: Store, files: Iterable[DataFile]) -> list[Mismatch]:
     """Parquet files beside those of the version. What begins with ``_`` or ``.`` is metadata, as all readers take it."""
     named = {file.path for file in files}
     folders = sorted({str(PurePosixPath(path).parent) for path in named})
     found = (str(PurePosixPath(folder) / name) for folder in folders for name in store.names("" if folder == "." else folder)
              if not name.startswith(("_", ".")))
-    return [Finding(path, "is extra: the manifest does not name it") for path in found if path.endswith(".parquet") and path not in named]
+    return [Mismatch(path, "is extra: the manifest does not name it") for path in found if path.endswith(".parquet") and path not in named]
 
 
 def _size_text(found: int, wanted: int) -> str:

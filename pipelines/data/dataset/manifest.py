@@ -15,31 +15,20 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import AfterValidator, StringConstraints, ValidationError
 
-from sparkring.errors import DatasetError, DatasetVersionNotFound
+from sparkring.errors import DatasetError
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
 from sparkring.pipelines.data.dataset.sizes import SizesField
-from sparkring.pipelines.data.stores.base import Store, numbered
-from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.data.stores.documents import StrictModel
 
 FORMAT = 1
 UNSEALED = "0" * 64
 """Stands where the seal will be while it is computed."""
-VERSIONS, ADOPTED_VERSIONS = "versions", "_versions"
-"""Folders of the manifests. A folder beside Parquet files breaks their other readers, Petastorm's for one, unless it begins with _."""
-Dtype = Literal["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float16", "float32", "float64"]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Task = Literal["binary", "multiclass", "next_token"]
 """What is predicted: a probability, one class of several, or at each place of a sequence the token that follows."""
-Codec = Literal["scalar", "ndarray", "compressed_ndarray", "png", "jpeg"]
-"""How Petastorm stores a field: ScalarCodec, NdarrayCodec, CompressedNdarrayCodec or CompressedImageCodec."""
-LABEL, ROW_ID = "label", "row_id"
-"""Names of the tensors that are not inputs of the model."""
-
-
-class _Document(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 def _inside(path: str) -> str:
@@ -48,60 +37,7 @@ def _inside(path: str) -> str:
     return path
 
 
-class DataField(_Document):
-    """One column of the Parquet files."""
-
-    name: str
-    dtype: Dtype
-    """Of one element."""
-    shape: tuple[int | None, ...] = ()
-    """Of one row; None is an axis whose length differs from row to row. Images: (height, width) or (height, width, channels)."""
-    codec: Codec = "scalar"
-    nullable: bool = False
-
-
-class Augment(_Document):
-    """Random changes to a train image, drawn from (run seed, epoch, row id): the same on any number of ranks."""
-
-    flip: bool = False
-    """Mirror left to right, every second time."""
-    crop_padding: int = 0
-    """Shift by up to this many pixels each way, zeros coming in."""
-
-
-class ImageSpec(_Document):
-    """How stored pixels become what the network sees: ``(pixel / 255 - mean) / std``, channels first."""
-
-    mean: tuple[float, ...]
-    """A channel."""
-    std: tuple[float, ...]
-    augment: Augment | None = None
-    """On the train split only."""
-
-
-class TensorSpec(_Document):
-    """One tensor of a batch, made of one or more fields."""
-
-    name: str
-    dtype: Dtype
-    fields: tuple[str, ...]
-    """The columns, in order."""
-    stacked: bool = True
-    """True: shape (rows, fields), of scalar fields. False: one field, shape (rows, *shape)."""
-    shape: tuple[int, ...] = ()
-    """Of one row of an unstacked tensor. Images: (channels, height, width)."""
-    pad: float | None = None
-    """A row of a ragged field is cut or filled up with this to ``shape``; None where rows have that shape already."""
-    image: ImageSpec | None = None
-    """Set where the field is an image."""
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """Shape of one row of the tensor."""
-        return (len(self.fields),) if self.stacked else self.shape
-
-
-class DataFile(_Document):
+class DataFile(StrictModel):
     """One Parquet file of a split."""
 
     path: Annotated[str, AfterValidator(_inside)]
@@ -119,7 +55,7 @@ class DataFile(_Document):
         return sum(self.row_groups)
 
 
-class Split(_Document):
+class Split(StrictModel):
     """The files of one split and what its rows add up to."""
 
     files: tuple[DataFile, ...]
@@ -130,7 +66,7 @@ class Split(_Document):
     """Order-free hash of the row ids (``rowhash.py``), which an epoch's reads must add up to."""
 
 
-class Manifest(_Document):
+class Manifest(StrictModel):
     """A committed dataset version."""
 
     format: Literal[1] = 1
@@ -198,61 +134,6 @@ def content_id(fields: tuple[DataField, ...], splits: Mapping[str, Split]) -> st
         "splits": {name: [file.sha256 for file in split.files] for name, split in sorted(splits.items())},
     }
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
-
-
-class Dataset:
-    """The versions at one URL."""
-
-    def __init__(self, url: str, *, one_writer: bool = False) -> None:
-        self.store: Store = open_store(url, one_writer=one_writer)
-        self.url = self.store.url
-
-    def versions(self) -> list[int]:
-        """Committed versions, oldest first."""
-        return self._home()[1]
-
-    def manifest(self, version: int | None = None) -> Manifest:
-        """Read the manifest of ``version``, or of the latest.
-
-        Raises:
-            DatasetVersionNotFound: there is none.
-            DatasetError: the document is not a manifest of this format, or is another version's.
-        """
-        folder, existing = self._home()
-        wanted = version if version is not None else (existing[-1] if existing else None)
-        if wanted is None or wanted not in existing:
-            raise DatasetVersionNotFound(self.url, wanted=version, existing=existing)
-        origin = f"{self.url}/{folder}/{wanted}.json"
-        manifest = parse_manifest(self.store.read(f"{folder}/{wanted}.json"), origin=origin)
-        if manifest.version != wanted:
-            raise DatasetError(f"{origin} says that it is version {manifest.version}: it was copied or renamed. Bring the right file back.")
-        return manifest
-
-    def document(self, version: int) -> bytes:
-        """A committed version's manifest as it is stored."""
-        return self.store.read(f"{self._home()[0]}/{version}.json")
-
-    def manifest_sha256(self, version: int) -> str:
-        """Hash of that."""
-        return hashlib.sha256(self.document(version)).hexdigest()
-
-    def commit(self, manifest: Manifest, *, adopted: bool = False) -> Manifest:
-        """Make ``manifest`` visible as its version; CommitConflict if that number is taken.
-
-        Args:
-            manifest: The version to be.
-            adopted: It describes files that others read too; its folder gets a name that they pass over.
-        Returns:
-            The manifest as it is stored, sealed.
-        """
-        folder = ADOPTED_VERSIONS if adopted else self._home()[0]
-        self.store.put_if_absent(f"{folder}/{manifest.version}.json", manifest.to_json())
-        return manifest.sealed()
-
-    def _home(self) -> tuple[str, list[int]]:
-        """The folder that holds the manifests, and their numbers, oldest first."""
-        homes = ((folder, numbered(self.store, folder)) for folder in (VERSIONS, ADOPTED_VERSIONS))
-        return next((home for home in homes if home[1]), (VERSIONS, []))
 
 
 def parse_manifest(data: bytes, *, origin: str) -> Manifest:

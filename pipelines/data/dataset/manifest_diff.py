@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkring.pipelines.data.dataset.manifest import DataField, Manifest
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.row_schema import DataField
 
 SHOWN_WORDS = 5
 SHOWN_TEXT = 60

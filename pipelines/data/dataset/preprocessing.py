@@ -9,19 +9,16 @@ from __future__ import annotations
 import sys
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from sparkring.conf.schema import FillBy, NumberPart, Scale, Wave
+from sparkring.pipelines.data.stores.documents import StrictModel
 
 LARGEST = (2 - 2**-23) * 2.0**127
 """Of the numbers that a float32 holds."""
 
 
-class _Fitted(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class MomentPart(_Fitted):
+class MomentPart(StrictModel):
     """What is taken of a date or timestamp."""
 
     of: str
@@ -33,7 +30,7 @@ class MomentPart(_Fitted):
     """Whose clocks and calendar a timestamp is read by."""
 
 
-class _Feature(_Fitted):
+class _Feature(StrictModel):
     column: str
     """Column of the dataset, and of the source's rows too unless ``source`` says otherwise."""
 
@@ -43,7 +40,7 @@ class _Feature(_Fitted):
         return self.column
 
 
-class _Part(_Feature):
+class _MomentFeature(_Feature):
     moment: MomentPart | None = None
     """Where the value is a part of a moment rather than the column itself."""
 
@@ -53,7 +50,7 @@ class _Part(_Feature):
         return self.moment.of if self.moment else self.column
 
 
-class NumericFeature(_Part):
+class NumericFeature(_MomentFeature):
     """Encoded as ``(x - centre) / spread``. What is no finite number, or is none when it is encoded, is first filled in; with ``log1p``, x
     is ``ln(1 + value)``.
     """
@@ -85,7 +82,7 @@ class NumericFeature(_Part):
         return max(self.centre - reach, -sys.float_info.max), min(self.centre + reach, sys.float_info.max)
 
 
-class CategoricalFeature(_Part):
+class CategoricalFeature(_MomentFeature):
     """Encoded as 1 + position in ``vocabulary``; null, unseen and rare values become 0."""
 
     vocabulary: tuple[str, ...]
@@ -174,7 +171,7 @@ class TokensFeature(_Feature):
     """Packs of a split at most; those of what is appended are numbered behind them."""
 
 
-class Preprocessing(_Fitted):
+class Preprocessing(StrictModel):
     """All features in the order in which the network takes them, and the label's values."""
 
     numeric: tuple[NumericFeature, ...]

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sparkring.errors import DatasetError
-from sparkring.pipelines.data.dataset.manifest import ROW_ID, DataField, ImageSpec, TensorSpec
+from sparkring.pipelines.data.dataset.row_schema import ROW_ID, DataField, ImageSpec, TensorSpec
 from sparkring.pipelines.data.loading.augment import augment
-from sparkring.pipelines.data.loading.blocks import Array, Cells
-from sparkring.pipelines.data.loading.buffer_pool import Recycler
+from sparkring.pipelines.data.loading.buffer_pool import BufferPool
+from sparkring.pipelines.data.loading.buffered_rows import Array, Cells
 from sparkring.pipelines.data.loading.codecs import decode
 
-Piece = Mapping[str, Array | Cells]
+LaneRows = Mapping[str, Array | Cells]
 """What one lane gives for a step: tensor name -> rows."""
 DECODE_TOGETHER = 64
 """Cells that a thread decodes at a time."""
@@ -43,16 +43,16 @@ class Assembler:
     """Whether images may be changed."""
     pool: ThreadPoolExecutor | None = None
     """Decodes cells; None: the caller does."""
-    memory: Recycler = field(default_factory=Recycler)
+    buffers: BufferPool = field(default_factory=BufferPool)
     """Of the tensors."""
 
-    def join(self, pieces: Sequence[Piece], *, epoch: int) -> dict[str, Tensor]:
+    def join(self, pieces: Sequence[LaneRows], *, epoch: int) -> dict[str, Tensor]:
         """Make the tensors of a step of the pieces of its lanes, in that order; tensors of no rows if there are none."""
         if not pieces:
             return {spec.name: torch.empty((0, *spec.row_shape), dtype=getattr(torch, spec.dtype)) for spec in self.specs}
         return {spec.name: self._tensor(spec, pieces, epoch) for spec in self.specs}
 
-    def _tensor(self, spec: TensorSpec, pieces: Sequence[Piece], epoch: int) -> Tensor:
+    def _tensor(self, spec: TensorSpec, pieces: Sequence[LaneRows], epoch: int) -> Tensor:
         taken = [one[spec.name] for one in pieces]
         dense = [piece for piece in taken if not isinstance(piece, list)]
         if len(dense) == len(taken) and not spec.image:
@@ -77,7 +77,7 @@ class Assembler:
         first = pieces[0]
         shape = (sum(map(len, pieces)), *first.shape[1:])
         by_columns = first.ndim == 2 and first.strides[0] < first.strides[1]
-        joined = self.memory.empty(shape[::-1] if by_columns else shape, spec.dtype)
+        joined = self.buffers.empty(shape[::-1] if by_columns else shape, spec.dtype)
         with np.errstate(over="ignore", invalid="ignore"):  # what is beyond float32 becomes infinite without a word, as by torch
             np.concatenate([piece.T if by_columns else piece for piece in pieces], axis=int(by_columns), out=joined, casting="unsafe")
         return torch.from_numpy(joined.T if by_columns else joined)

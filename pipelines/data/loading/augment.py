@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sparkring.pipelines.data.dataset.manifest import Augment
+from sparkring.pipelines.data.dataset.row_schema import Augment
 from sparkring.pipelines.data.order.rowhash import row_bits
 
 Images = NDArray[np.uint8]

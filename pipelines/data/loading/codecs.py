@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkring.errors import DatasetError
-from sparkring.pipelines.data.dataset.manifest import DataField
+from sparkring.pipelines.data.dataset.row_schema import DataField
 
 Array = NDArray[np.generic]
 _MAGIC = b"\x93NUMPY"

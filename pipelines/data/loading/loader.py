@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
 from sparkring.errors import ConfigError
-from sparkring.pipelines.data.loading.assemble import Assembler, Piece
+from sparkring.pipelines.data.loading.assemble import Assembler, LaneRows
 from sparkring.pipelines.data.loading.read_ahead import Budget, Lane, ReadAhead, ReadAheadConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.order.row_order import EpochOrder, group_rows
@@ -48,13 +48,13 @@ class Batch:
     """This rank's rows."""
     global_rows: int
     """Rows of the step over all ranks."""
-    parts: tuple[int, ...] = ()
+    micro_batch_rows: tuple[int, ...] = ()
     """Rows of each of its micro-batches, which lie one behind the other; told also where no tensors are read."""
     epoch: int = 0
 
     def micro_batches(self) -> list[dict[str, Tensor]]:
         """The tensors of each micro-batch: views."""
-        places = [*accumulate(self.parts, initial=0)]
+        places = [*accumulate(self.micro_batch_rows, initial=0)]
         return [{name: tensor[first:last] for name, tensor in self.tensors.items()} for first, last in pairwise(places)]
 
 
@@ -118,7 +118,7 @@ class Loader(IterableDataset[Batch]):
                 yield Batch(step, {}, 0, order.step_rows(step, config.batch_rows), rows, epoch)
             return
         with ExitStack() as stack:
-            stack.callback(self._reader.memory.clear)
+            stack.callback(self._reader.buffers.clear)
             making = _Making(self._reader, config, order, first_step, parts, stack)
             coming: deque[Future[Future[Batch]]] = deque()
             for step in range(first_step, order.steps(config.batch_rows)):
@@ -188,7 +188,7 @@ class _Making:
         if decoders:
             stack.callback(decoders.shutdown, wait=False, cancel_futures=True)
         self._assembler = Assembler(reader.specs, reader.fields, seed=config.seed, augmented=reader.split == "train",
-                                    memory=reader.memory, pool=decoders)
+                                    buffers=reader.buffers, pool=decoders)
         self._taker = ThreadPoolExecutor(1, thread_name_prefix="sparkring-taker")
         self._assemblers = ThreadPoolExecutor(config.reader_threads, thread_name_prefix="sparkring-assembler")
         for pool in (self._assemblers, self._taker):
@@ -203,7 +203,7 @@ class _Making:
         parts = [[piece for lane in lanes for piece in lane.take(step)] for lanes in self._parts]
         return self._assemblers.submit(self._assemble, step, parts)
 
-    def _assemble(self, step: int, parts: list[list[Piece]]) -> Batch:
+    def _assemble(self, step: int, parts: list[list[LaneRows]]) -> Batch:
         rows = tuple(sum(len(next(iter(piece.values()))) for piece in pieces) for pieces in parts)
         tensors = self._assembler.join(list(chain(*parts)), epoch=self._order.epoch)
         return Batch(step, tensors, sum(rows), self._order.step_rows(step, self._batch_rows), rows, self._order.epoch)

@@ -19,39 +19,40 @@ from pathlib import Path
 from typing import Self
 
 from sparkring.errors import StorageError
-from sparkring.pipelines.data.loading.assemble import Piece
-from sparkring.pipelines.data.loading.blocks import Block
+from sparkring.pipelines.data.loading.assemble import LaneRows
+from sparkring.pipelines.data.loading.buffered_rows import BufferedRows
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.order.row_order import EpochOrder, Window
 
-Blocks = dict[str, Block]
+Tensors = dict[str, BufferedRows]
+"""The rows of a window, by tensor name."""
 
 
 @dataclass(frozen=True)
 class Kept:
     """The rows of a window, wherever they are kept."""
 
-    blocks: Blocks
+    tensors: Tensors
     held: int
     """Bytes that they take of the budget."""
 
 
 class Budget:
-    """Bytes of decoded rows that a rank may keep; beyond them blocks go to disk."""
+    """Bytes of decoded rows that a rank may keep; beyond them tensors go to disk."""
 
     def __init__(self, limit_bytes: float, folder: Path | None) -> None:
         self._limit, self._folder = limit_bytes, folder
         self._held = 0
         self._guard = threading.Lock()
 
-    def admit(self, blocks: Blocks) -> Kept:
+    def admit(self, tensors: Tensors) -> Kept:
         """Keep these rows: in memory if they fit."""
-        size = sum(block.nbytes for block in blocks.values())
+        size = sum(rows.nbytes for rows in tensors.values())
         with self._guard:
             if self._held + size <= self._limit:
                 self._held += size
-                return Kept(blocks, size)
-        return Kept({name: block.spill(self._folder) for name, block in blocks.items()}, 0)
+                return Kept(tensors, size)
+        return Kept({name: rows.spill(self._folder) for name, rows in tensors.items()}, 0)
 
     def has_room(self, size: int) -> bool:
         """Whether so many bytes more would stay in memory."""
@@ -95,13 +96,13 @@ class Lane:
         """Take in a window that was read."""
         self._open.append((window, kept))
 
-    def take(self, step: int) -> Iterator[Piece]:
+    def take(self, step: int) -> Iterator[LaneRows]:
         """Yield this lane's rows of ``step``; a window that is used up is let go."""
         _, end = self._order.lane_slice(self.lane, step, self._batch_rows)
         while self.offset < end:
             window, kept = self._open[0]
             stop = min(end, window.first + window.rows)
-            yield {name: block.take(self.offset - window.first, stop - window.first) for name, block in kept.blocks.items()}
+            yield {name: rows.take(self.offset - window.first, stop - window.first) for name, rows in kept.tensors.items()}
             self.offset = stop
             if stop == window.first + window.rows:
                 self._open.popleft()

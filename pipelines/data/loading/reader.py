@@ -19,14 +19,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparkring.errors import DatasetError, StorageError
-from sparkring.pipelines.data.dataset.manifest import ROW_ID, DataField, DataFile, Manifest, TensorSpec
-from sparkring.pipelines.data.loading.blocks import Array, Block, DenseBlock, EncodedBlock
-from sparkring.pipelines.data.loading.buffer_pool import Recycler
+from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest
+from sparkring.pipelines.data.dataset.row_schema import ROW_ID, DataField, TensorSpec
+from sparkring.pipelines.data.loading.buffer_pool import BufferPool
+from sparkring.pipelines.data.loading.buffered_rows import Array, BufferedRows, DenseRows, EncodedRows
 from sparkring.pipelines.data.loading.codecs import uniform_arrays
 from sparkring.pipelines.data.loading.plain_pages import PlainPages
 from sparkring.pipelines.data.order.row_order import Int64s, group_rows
 from sparkring.pipelines.data.stores.base import Readable
-from sparkring.pipelines.data.stores.retry import read_patiently
+from sparkring.pipelines.data.stores.retry import retry_read
 
 AT_ONCE_BYTES = 20 << 20
 """Decoded, above which a row group is read column by column: while Arrow reads, it holds nearly three times what comes out. What prepare
@@ -55,7 +56,7 @@ class SplitReader:
         if unknown:
             raise DatasetError(f"version {manifest.version} has no tensor {min(unknown)!r}; it has {', '.join(names)}.")
         self.split = split
-        self.memory = Recycler()
+        self.buffers = BufferPool()
         """Of the arrays of this reader's rows, and of what is made of them."""
         self.fields = {field.name: field for field in manifest.fields}
         self.specs = tuple(spec for spec in manifest.tensors if tensors is None or spec.name in tensors)
@@ -96,7 +97,7 @@ class SplitReader:
         return rows * sum(
             math.prod(spec.row_shape) * (np.dtype(spec.dtype).itemsize + (spec.image is not None)) for spec in self.specs)
 
-    def read(self, group: int, start: int, stop: int, order: Int64s) -> dict[str, Block]:
+    def read(self, group: int, start: int, stop: int, order: Int64s) -> dict[str, BufferedRows]:
         """Read rows [start, stop) of a row group in the given order.
 
         Args:
@@ -112,14 +113,14 @@ class SplitReader:
         """
         file, index = self.place(group)
         try:
-            return read_patiently(partial(self._blocks, file, index, start, stop, order))
+            return retry_read(partial(self._read, file, index, start, stop, order))
         except StorageError:
             raise
         except (OSError, pa.ArrowException) as error:
             raise DatasetError(f"row group {index} of {self._store.path(file.path)} cannot be read: {error}; "
                                "the file changed after the version was committed. Restore it, or prepare a new version.") from error
 
-    def _blocks(self, file: DataFile, index: int, start: int, stop: int, order: Int64s) -> dict[str, Block]:
+    def _read(self, file: DataFile, index: int, start: int, stop: int, order: Int64s) -> dict[str, BufferedRows]:
         """As ``read``; what goes wrong is Arrow's or the store's own error, and the file is opened anew after that."""
         decoded = file.row_groups[index] * self._row_bytes + (file.row_group_bytes[index] if self._encoded else 0)
         at_once = decoded <= AT_ONCE_BYTES
@@ -137,22 +138,22 @@ class SplitReader:
                 rows = table if table is not None and name not in plain else read_rows(opened.parquet, index, start, stop, [name])
                 return _in_one_piece(rows.column(name), self.fields[name], file)
 
-            return {spec.name: self._block(spec, map(column, spec.fields), order) for spec in self._read_specs}
+            return {spec.name: self._tensor(spec, map(column, spec.fields), order) for spec in self._read_specs}
         except OSError:
             self._forget(file)
             raise
 
-    def _block(self, spec: TensorSpec, columns: Iterator[Array | pa.Array], order: Int64s) -> Block:
+    def _tensor(self, spec: TensorSpec, columns: Iterator[Array | pa.Array], order: Int64s) -> BufferedRows:
         if spec.stacked:
-            stacked = self.memory.empty((len(spec.fields), len(order)), spec.dtype)
-            return DenseBlock(_stack(map(_values, columns), stacked, order))
+            stacked = self.buffers.empty((len(spec.fields), len(order)), spec.dtype)
+            return DenseRows(_stack(map(_values, columns), stacked, order))
         field, column = self.fields[spec.fields[0]], next(columns)
         if field.codec == "scalar":
-            return DenseBlock(_values(column).take(order))
+            return DenseRows(_values(column).take(order))
         arrays = uniform_arrays(column, field) if field.codec == "ndarray" and spec.pad is None else None
         if arrays is not None:
-            return DenseBlock(arrays.take(order, axis=0))
-        return EncodedBlock(column.take(pa.array(order)))
+            return DenseRows(arrays.take(order, axis=0))
+        return EncodedRows(column.take(pa.array(order)))
 
     def _open(self, file: DataFile, index: int) -> _OpenFile:
         """The open file of this thread, which has such a row group; the least recently used one beyond ``OPEN_FILES`` is closed."""

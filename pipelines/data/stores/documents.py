@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sparkring.errors import DocumentDamaged
 from sparkring.pipelines.data.stores.base import Store
 
 _Model = TypeVar("_Model", bound=BaseModel)
+
+
+class StrictModel(BaseModel):
+    """A document, or a part of one, that never changes once it is read and that refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 def read_document(store: Store, name: str, *, keys: tuple[str, ...] = (), remedy: str) -> dict[str, Any]:

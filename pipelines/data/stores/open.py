@@ -5,7 +5,7 @@
     hdfs://host:port/path   HDFS, over WebHDFS            hdfs.py
     gs://, abfs://, ...     all else that fsspec knows    fsspec.py
 
-docs/stores.md says what each of them does to keep its promise. Each kind is imported when it is opened: its client library may be absent.
+docs/reference/stores.md says how each keeps its promise. A kind is imported when it is opened: its client library may be absent.
 """
 
 from __future__ import annotations

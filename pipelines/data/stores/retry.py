@@ -1,8 +1,8 @@
-"""Asking storage again: a server that answers 503, or a name node that starts anew, is back a moment later.
+"""Retrying storage: a server that answers 503, or a name node that restarts, is back a moment later.
 
-``StorageError`` is what a store says that does not answer, or refuses; that alone is worth another try. What is not there, a full disk
-and a damaged file are told at once. Arrow, which reads data files, has one error for bytes that do not come and for bytes that make no
-sense; ``read_patiently`` tells them apart.
+A store raises ``StorageError`` when it does not answer or refuses; only that error is worth another try. A missing file, a full disk
+or a damaged file is raised at once. Arrow, which reads data files, raises one error for bytes that do not arrive and for bytes that
+make no sense; ``retry_read`` tells them apart.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import TypeVar
 
 from sparkring.errors import StorageError
 
-PATIENCE_S = 60.0
-"""Seconds for storage to come back. The stores' own clients have tried a few times before they say that it is away."""
-FIRST_S, LONGEST_S = 0.25, 5.0
+RETRY_FOR_S = 60.0
+"""Seconds for storage to come back. The stores' own clients have retried a few times before they raise an error."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0
 """Seconds before the second try; each pause is twice the one before, up to the longest."""
 T = TypeVar("T")
 
 
-def patiently(ask: Callable[[], T], *, within_s: float = PATIENCE_S) -> T:
+def retry(ask: Callable[[], T], *, for_s: float = RETRY_FOR_S) -> T:
     """Ask until storage answers.
 
     Args:
-        ask: The question; may be asked several times.
-        within_s: Seconds from now in which another try may begin.
+        ask: The request; may be made several times.
+        for_s: Seconds from now in which another try may begin.
     Raises:
-        StorageError: the last one, where storage stays away.
+        StorageError: the last one, if storage stays unavailable.
     """
-    until, pause_s = time.monotonic() + within_s, FIRST_S
+    until, pause_s = time.monotonic() + for_s, FIRST_PAUSE_S
     while True:
         try:
             return ask()
@@ -37,31 +37,31 @@ def patiently(ask: Callable[[], T], *, within_s: float = PATIENCE_S) -> T:
             if time.monotonic() + pause_s > until:
                 raise
         time.sleep(pause_s)
-        pause_s = min(2 * pause_s, LONGEST_S)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
-def read_patiently(read: Callable[[], T], *, within_s: float = PATIENCE_S) -> T:
-    """Read a data file, again where storage did not answer.
+def retry_read(read: Callable[[], T], *, for_s: float = RETRY_FOR_S) -> T:
+    """Read a data file, again if storage did not answer.
 
     Args:
         read: Opens and reads; may be called several times.
-        within_s: Seconds from now in which another try may begin.
+        for_s: Seconds from now in which another try may begin.
     Raises:
-        StorageError: storage stays away.
-        OSError: what ``read`` said of bytes that did come, or of a file that is not there.
+        StorageError: storage stays unavailable.
+        OSError: ``read`` failed on bytes that did arrive, or the file is missing.
     """
     def ask() -> T:
         try:
             return read()
         except OSError as error:
-            if isinstance(error, StorageError) or not _is_away(error):
+            if isinstance(error, StorageError) or not _is_unavailable(error):
                 raise
             raise StorageError(str(error)) from error
 
-    return patiently(ask, within_s=within_s)
+    return retry(ask, for_s=for_s)
 
 
-def _is_away(error: OSError) -> bool:
-    """Whether it is of a connection or of a server: Arrow's client of S3 says so in words, the client of WebHDFS is made of requests."""
+def _is_unavailable(error: OSError) -> bool:
+    """Whether a connection or a server failed: Arrow's S3 client says so in words, the WebHDFS client is built on requests."""
     by_kind = isinstance(error, ConnectionError | TimeoutError) or type(error).__module__.startswith("requests")
     return by_kind or "AWS Error" in str(error)

@@ -23,15 +23,16 @@ from torch import Tensor
 
 from sparkring.errors import DeadlinePassed, RingEnded, RingError
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.mesh import Ranks, process_sets
+from sparkring.pipelines.parallel.mesh import Ranks, canonical_sets, process_sets
 from sparkring.pipelines.parallel.shared_memory.exchange import MemoryExchange, open_exchange
+from sparkring.pipelines.parallel.shared_memory.named_files import remove_abandoned
 
 POLL_S = 0.0002
 RING_CYCLE_MS = 5
 """Horovod's cycle where gradients pass through it."""
 IDLE_CYCLE_MS = 100
 """Horovod's cycle where they do not. At each cycle its threads wake and talk to each other, on cores that compute: with a
-rank a core, 5 ms cost a 0.17 s step 8 to 20 % (docs/log.md). Ranks that sleep so long speak through memory."""
+rank a core, 5 ms cost a 0.17 s step 8 to 20 % (docs/log). Ranks that sleep so long speak through memory."""
 HOP_CYCLE_MS = 1
 """Horovod's cycle where messages between stages pass through it: each of them waits for one."""
 FUSION_BYTES = 0
@@ -57,7 +58,7 @@ class Communicator:
         self.context = context
         self._openings = count()
         self._sets: dict[Ranks, hvd.ProcessSet] = {
-            ranks: hvd.ProcessSet(list(ranks)) for ranks in _canonical((*process_sets(context.hosts), *extra_sets), context.size)}
+            ranks: hvd.ProcessSet(list(ranks)) for ranks in canonical_sets((*process_sets(context.hosts), *extra_sets), size=context.size)}
         if hops:
             os.environ.setdefault("HOROVOD_CYCLE_TIME", str(HOP_CYCLE_MS))
         os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(FUSION_BYTES))
@@ -66,6 +67,8 @@ class Communicator:
         if (hvd.rank(), hvd.size()) != (context.rank, context.size):
             raise RingError(f"Horovod says rank {hvd.rank()} of {hvd.size()}, the launcher said {context.rank} of {context.size}; "
                             "unset HOROVOD_RANK and HOROVOD_SIZE in the executors' environment.")
+        if context.shared_memory and context.rank == context.local_ranks[0]:
+            remove_abandoned()
         self._exchange: MemoryExchange | None = None  # until it is open, ranks agree by Horovod
         self._exchange = open_exchange(self)
 
@@ -77,7 +80,7 @@ class Communicator:
             self.barrier("close")  # a rank that leaves while others still work would tear down their ring
             hvd.shutdown()
 
-    def knows(self, ranks: Ranks) -> bool:
+    def has_process_set(self, ranks: Ranks) -> bool:
         """Whether these ranks have a process set."""
         return len(ranks) == self.context.size or ranks in self._sets
 
@@ -85,7 +88,7 @@ class Communicator:
         """The process set of ``ranks``: one that the mesh listed, or the global one."""
         return hvd.global_process_set if len(ranks) == self.context.size else self._sets[ranks]
 
-    def opening(self) -> int:
+    def next_serial(self) -> int:
         """A number for what is opened now, by all ranks in the same order: it keeps names apart from those of what was open before."""
         return next(self._openings)
 
@@ -96,7 +99,7 @@ class Communicator:
             for other in others:
                 total += other
             return total
-        with ring_needed(name):
+        with ring_errors(name):
             handle = hvd.allreduce_async(tensor.cpu(), name=name, op=hvd.Sum)
         return self._finish(handle, name)
 
@@ -110,9 +113,9 @@ class Communicator:
         """All ranks' ``data``, by rank; any may be empty."""
         if self._exchange is not None:
             return [part.numpy().tobytes() for part in self._shown(_flat(data), name, None)]
-        return self.gather_bytes_beside(data, name=name, deadline_s=self.context.deadline_s)
+        return self.gather_bytes_off_thread(data, name=name, deadline_s=self.context.deadline_s)
 
-    def gather_bytes_beside(self, data: bytes, *, name: str, deadline_s: float) -> list[bytes]:
+    def gather_bytes_off_thread(self, data: bytes, *, name: str, deadline_s: float) -> list[bytes]:
         """As ``gather_bytes``, for a thread beside the one that trains: Horovod tells by name what each of them says."""
         sizes = self._gather_by_horovod(torch.tensor([len(data)]), f"{name}.sizes", deadline_s).tolist()
         share = max(1, PIECE_BYTES // self.context.size)
@@ -166,23 +169,18 @@ class Communicator:
         return [part.view(tensor.dtype) for part in parts]
 
     def _gather_by_horovod(self, tensor: Tensor, name: str, deadline_s: float | None) -> Tensor:
-        with ring_needed(name):
+        with ring_errors(name):
             handle = hvd.allgather_async(tensor.cpu().contiguous(), name=name)
         return self._finish(handle, name, deadline_s)
 
     def _broadcast(self, tensor: Tensor, *, name: str) -> Tensor:
-        with ring_needed(name):
+        with ring_errors(name):
             handle = hvd.broadcast_async(tensor, root_rank=0, name=name)
         return self._finish(handle, name)
 
     def _finish(self, handle: int, name: str, deadline_s: float | None = None) -> Tensor:
-        (result,) = results_of([handle], what=name, deadline_s=deadline_s or self.context.deadline_s)
+        (result,) = wait_results([handle], what=name, deadline_s=deadline_s or self.context.deadline_s)
         return result
-
-
-def _canonical(sets: Iterable[Ranks], size: int) -> list[Ranks]:
-    """The sets as Horovod wants them on every rank: ascending, once each, without single ranks and without the whole ring."""
-    return sorted({tuple(sorted(ranks)) for ranks in sets if 1 < len(ranks) < size})
 
 
 def _flat(data: bytes) -> Tensor:
@@ -204,7 +202,7 @@ def await_handles(handles: Sequence[int], *, what: str, deadline_s: float) -> No
         time.sleep(POLL_S)
 
 
-def results_of(handles: Sequence[int], *, what: str, deadline_s: float) -> list[Tensor]:
+def wait_results(handles: Sequence[int], *, what: str, deadline_s: float) -> list[Tensor]:
     """Wait for operations of Horovod, and return what they gave.
 
     Raises:
@@ -212,12 +210,12 @@ def results_of(handles: Sequence[int], *, what: str, deadline_s: float) -> list[
         RingEnded: another rank raised, died or left.
     """
     await_handles(handles, what=what, deadline_s=deadline_s)
-    with ring_needed(what):
+    with ring_errors(what):
         return [hvd.synchronize(handle) for handle in handles]
 
 
 @contextmanager
-def ring_needed(what: str) -> Iterator[None]:
+def ring_errors(what: str) -> Iterator[None]:
     """Tell of Horovod's end while the block runs as RingEnded, which names what this rank wanted."""
     try:
         yield

@@ -1,5 +1,5 @@
 """Which layout takes the shortest step: layouts, their predicted seconds and memory. Pure, given measurements.
 
-May import: pipelines/parallel, pipelines/parallel/schedules, pipelines/parallel/stages.
+May import: conf/schema, pipelines/parallel, pipelines/parallel/schedules, pipelines/parallel/stages.
 Not here: measuring (training/profiling).
 """

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Self
 
-Checkpointing = Literal["never", "except_last", "always"]
-"""``except_last`` keeps the activations of the last micro-batch that a worker does."""
+from sparkring.conf.schema import Recompute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +52,7 @@ class Costs:
     """(chunks,) what F leaves where it is checkpointed."""
     weight_bytes: Sequence[float] = ()
     """(chunks,) what I leaves for W; at most ``activation_bytes``."""
-    checkpoint: Sequence[Checkpointing] = ()
+    checkpoint: Sequence[Recompute] = ()
     """(chunks,) which micro-batches are checkpointed; empty: never."""
 
     @classmethod

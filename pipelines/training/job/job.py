@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict
 
 from sparkring.conf.schema import Config
-from sparkring.pipelines.data.dataset.manifest import Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
 
 if TYPE_CHECKING:
     from sparkring.pipelines.training.job.layout import Layout

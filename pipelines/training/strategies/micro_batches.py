@@ -21,7 +21,7 @@ class MicroBatches:
             replicas: Of its stage.
         """
         self._inputs, self._replica, self._replicas = inputs, replica, replicas
-        self._parts, self._rows, self._epoch = batch.micro_batches(), batch.parts, batch.epoch
+        self._parts, self._rows, self._epoch = batch.micro_batches(), batch.micro_batch_rows, batch.epoch
 
     def inputs(self, micro_batch: int) -> dict[str, Tensor]:
         """What the first chunk takes."""

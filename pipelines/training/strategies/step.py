@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sparkring.models.blocks import BlockRun
 from sparkring.models.dropout import ROW_SEEDS
 from sparkring.models.losses import log_loss_sum
-from sparkring.pipelines.data.dataset.manifest import ROW_ID
+from sparkring.pipelines.data.dataset.row_schema import ROW_ID
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.data.order.rowhash import row_bits
 from sparkring.pipelines.training.job.precision import Precision

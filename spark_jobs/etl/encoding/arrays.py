@@ -27,7 +27,7 @@ from pyspark.sql.types import StructField, StructType
 
 from sparkring.conf.schema import FeaturesConfig, RawConfig
 from sparkring.errors import ConfigError
-from sparkring.pipelines.data.dataset.manifest import DataField
+from sparkring.pipelines.data.dataset.row_schema import DataField
 from sparkring.spark_jobs.etl.encoding.npy import npy_column
 from sparkring.spark_jobs.etl.encoding.petastorm_schema import stored_type
 

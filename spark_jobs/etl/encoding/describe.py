@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from sparkring.conf.schema import FeaturesConfig, PrepareConfig, RawConfig
-from sparkring.pipelines.data.dataset.manifest import LABEL, ROW_ID, Augment, DataField, ImageSpec, TensorSpec
 from sparkring.pipelines.data.dataset.preprocessing import ImageFeature, Preprocessing, TokensFeature
+from sparkring.pipelines.data.dataset.row_schema import LABEL, ROW_ID, Augment, DataField, ImageSpec, TensorSpec
 from sparkring.spark_jobs.etl.encoding.arrays import describe_raw
 
 TOKENS, IMAGE = "tokens", "image"

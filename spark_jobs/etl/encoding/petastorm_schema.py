@@ -20,7 +20,7 @@ from petastorm.etl.dataset_metadata import ROW_GROUPS_PER_FILE_KEY, UNISCHEMA_KE
 from petastorm.unischema import Unischema, UnischemaField
 from pyspark.sql import types
 
-from sparkring.pipelines.data.dataset.manifest import DataField
+from sparkring.pipelines.data.dataset.row_schema import DataField
 
 COMMON_METADATA = "_common_metadata"
 

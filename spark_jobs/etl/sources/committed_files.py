@@ -1,7 +1,7 @@
 """Files that a manifest names, as Spark reads them: where Spark cannot, it is told in one line and not by a stack of Java's.
 
 Training reads them by itself (``pipelines/data/loading/reader.py``); Spark reads them to score, to evaluate and to append. On S3 it does
-so by Hadoop's ``s3a``, which does not come with pyspark: docs/stores.md says how to get it.
+so by Hadoop's ``s3a``, which does not come with pyspark: docs/reference/stores.md says how to get it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_committed(spark: SparkSession, store: Store, files: Iterable[DataFile])
             client = CLIENTS.get(urlparse(store.path("")).scheme, "its client")
             raise EnvironmentProblem(
                 f"Spark cannot read {store.url}: {reason(error)}; to score, evaluate or append, add "
-                f"{client} of Spark's Hadoop release to spark.conf.spark.jars.packages (docs/stores.md).") from error
+                f"{client} of Spark's Hadoop release to spark.conf.spark.jars.packages (docs/reference/stores.md).") from error
         raise StorageError(f"Spark cannot read {store.url}: {reason(error)}; see that its files are there, and that Spark "
-                           "(the driver and the executors) reaches them with its own settings (docs/stores.md).") from error
+                           "(the driver and the executors) reaches them with its own settings (docs/reference/stores.md).") from error
     return frame

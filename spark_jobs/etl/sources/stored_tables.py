@@ -23,8 +23,8 @@ from sparkring.spark_jobs.spark.session import spark_path
 
 PACKAGES = {
     "avro": "org.apache.spark:spark-avro_2.13 of Spark's release",
-    "delta": "io.delta:delta-spark_2.13 4.0.x, and Delta's session settings (docs/preparing.md)",
-    "iceberg": "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13, and a catalog (docs/preparing.md)",
+    "delta": "io.delta:delta-spark_2.13 4.0.x, and Delta's session settings (docs/how-to/preparing.md)",
+    "iceberg": "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13, and a catalog (docs/how-to/preparing.md)",
     "jdbc": "the database's JDBC driver",
 }
 """What a format needs in ``spark.jars.packages``."""

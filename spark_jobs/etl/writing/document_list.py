@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from sparkring.errors import DatasetError
-from sparkring.pipelines.data.dataset.manifest import DataFile, Dataset, Manifest
+from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.encoding.tokens import TokenEncoding

@@ -2,7 +2,7 @@
 
 Into the store itself, wherever Spark has its file system: local folders, HDFS, and on clusters S3 and others (which mostly carry
 Hadoop's clients of them). Spark on one machine has none of these and does not need them: there it writes to a temporary folder, and
-the files are uploaded. docs/stores.md has the reasons.
+the files are uploaded. docs/reference/stores.md has the reasons.
 """
 
 from __future__ import annotations
@@ -42,4 +42,4 @@ def writing_area(store: Store, spark: SparkSession) -> Iterator[Store]:
                 raise
             raise EnvironmentProblem(
                 f"Spark cannot write to {store.url}: {reason(error)}; set spark.conf.spark.jars.packages to "
-                f"{CLIENTS.get(scheme, 'its client')} of the cluster's Hadoop release (docs/stores.md).") from error
+                f"{CLIENTS.get(scheme, 'its client')} of the cluster's Hadoop release (docs/reference/stores.md).") from error

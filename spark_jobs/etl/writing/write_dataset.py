@@ -20,7 +20,8 @@ from pyspark.sql.types import BinaryType
 
 from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import SourceError
-from sparkring.pipelines.data.dataset.manifest import DataField, DataFile, Split, TensorSpec
+from sparkring.pipelines.data.dataset.manifest import DataFile, Split
+from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
 from sparkring.pipelines.data.order.rowhash import add, rows_digest, to_hex
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.spark_jobs.etl.columns.expressions import named

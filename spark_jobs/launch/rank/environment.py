@@ -6,7 +6,7 @@ import math
 
 MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 32), "MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TOP_PAD_": str(1 << 26)}
 """glibc keeps what a step frees for the next step. By default it gives activations back to the kernel and takes new pages,
-filled with zeros, at every step: 4,000 page faults and 5 to 8 % of a step of a 7 M parameter encoder (docs/log.md)."""
+filled with zeros, at every step: 4,000 page faults and 5 to 8 % of a step of a 7 M parameter encoder (docs/log)."""
 
 
 def defaults(deadline_s: float) -> dict[str, str]:

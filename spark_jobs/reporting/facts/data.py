@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkring.pipelines.data.dataset.manifest import DataField, Manifest, Split
+from sparkring.pipelines.data.dataset.manifest import Manifest, Split
 from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, CategoricalFeature, HashFeature, NumericFeature
+from sparkring.pipelines.data.dataset.row_schema import DataField
 
 Feature = NumericFeature | CategoricalFeature | BucketFeature | HashFeature
 """What becomes a number or an id."""

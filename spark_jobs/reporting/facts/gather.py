@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from sparkring.conf.schema import Config
 from sparkring.errors import DatasetError, SparkringError
-from sparkring.pipelines.data.dataset.manifest import Dataset
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.model_files import CARD, ModelCard, load_card

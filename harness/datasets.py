@@ -1,0 +1,100 @@
+"""Small committed dataset versions of random rows, written with pyarrow alone: for tests of what reads them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, content_id
+from sparkring.pipelines.data.dataset.preprocessing import CategoricalFeature, NumericFeature, Preprocessing
+from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
+from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
+
+NUMERIC = ("height", "weight", "age")
+VOCABULARY = ("blue", "green", "red")
+
+
+def write_dataset(folder: Path, files: Sequence[Sequence[int]], *, validation_rows: int = 257, test_rows: int = 0, seed: int = 0,
+                  nan_row: int | None = None) -> Dataset:
+    """Commit version 1 of a dataset whose train split has these row groups.
+
+    Args:
+        folder: The dataset's folder.
+        files: For each file the rows of its row groups; zeros are allowed.
+        validation_rows: Rows of the validation split, in one file.
+        test_rows: Rows of the test split, in one file; 0: there is none.
+        seed: Of the random values.
+        nan_row: Id of a row whose numbers are NaN.
+    """
+    dataset = Dataset(str(folder))
+    generator = np.random.default_rng(seed)
+    fields = (DataField(name="row_id", dtype="int64"), DataField(name="late", dtype="int8"),
+              *(DataField(name=name, dtype="float32") for name in NUMERIC), DataField(name="colour", dtype="int32"))
+    splits, first = {}, 0
+    layouts = {"train": files, "validation": [[validation_rows]], **({"test": [[test_rows]]} if test_rows else {})}
+    for name, layout in layouts.items():
+        splits[name] = _write_split(folder, name, layout, first_id=first, generator=generator, nan_row=nan_row)
+        first += splits[name].rows
+    manifest = Manifest(
+        version=1, parent=None, data_id="d1", content_id=content_id(fields, splits), recipe_id="r1", created_at="2026-01-01T00:00:00Z",
+        code_version="test", row_id="row_id", label="late", fields=fields, splits=splits, recipe={}, source={},
+        tensors=(TensorSpec(name="numeric", dtype="float32", fields=NUMERIC),
+                 TensorSpec(name="categorical", dtype="int64", fields=("colour",)),
+                 TensorSpec(name="label", dtype="float32", fields=("late",), stacked=False),
+                 TensorSpec(name="row_id", dtype="int64", fields=("row_id",), stacked=False)),
+        preprocessing=Preprocessing(numeric=tuple(NumericFeature(column=name, mean=0.0, std=1.0, nulls=0) for name in NUMERIC),
+                                    categorical=(CategoricalFeature(column="colour", vocabulary=VOCABULARY),),
+                                    train_rows=splits["train"].rows))
+    dataset.commit(manifest)
+    return dataset
+
+
+def _write_split(folder: Path, name: str, layout: Sequence[Sequence[int]], *, first_id: int, generator: np.random.Generator,
+                 nan_row: int | None) -> Split:
+    written, tables = [], []
+    for number, groups in enumerate(layout):
+        path = Path("data/d1") / name / f"part-{number}.parquet"
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        table = _table(sum(groups), first_id=first_id, generator=generator, nan_row=nan_row)
+        _write_groups(folder / path, table, groups)
+        footer = pq.ParquetFile(folder / path).metadata
+        written.append(DataFile(
+            path=str(path), bytes=(folder / path).stat().st_size, sha256=hashlib.sha256((folder / path).read_bytes()).hexdigest(),
+            row_groups=tuple(groups),
+            row_group_bytes=tuple(_compressed_bytes(footer.row_group(group)) for group in range(footer.num_row_groups))))
+        tables.append(table)
+        first_id += table.num_rows
+    whole = pa.concat_tables(tables)
+    return Split(files=tuple(written), rows=whole.num_rows, positives=int(np.sum(whole["late"].to_numpy())),
+                 rows_digest=to_hex(rows_digest(whole["row_id"].to_numpy())))
+
+
+def _table(rows: int, *, first_id: int, generator: np.random.Generator, nan_row: int | None) -> pa.Table:
+    numeric = generator.standard_normal((rows, len(NUMERIC))).astype(np.float32)
+    colour = generator.integers(0, len(VOCABULARY) + 1, rows).astype(np.int32)
+    late = (numeric @ np.array([1.0, -0.5, 0.25], dtype=np.float32) + 0.5 * colour + generator.standard_normal(rows) > 1.0).astype(np.int8)
+    if nan_row is not None and nan_row in range(first_id, first_id + rows):
+        numeric[nan_row - first_id] = np.nan
+    columns = {"row_id": np.arange(first_id, first_id + rows, dtype=np.int64), "late": late,
+               **{name: numeric[:, place] for place, name in enumerate(NUMERIC)}, "colour": colour}
+    return pa.table(columns, schema=pa.schema([pa.field(name, pa.from_numpy_dtype(values.dtype), nullable=False)
+                                               for name, values in columns.items()]))
+
+
+def _compressed_bytes(group: pq.RowGroupMetaData) -> int:
+    return sum(group.column(number).total_compressed_size for number in range(group.num_columns))
+
+
+def _write_groups(path: Path, table: pa.Table, groups: Sequence[int]) -> None:
+    """Row groups of exactly these sizes, empty ones included."""
+    with pq.ParquetWriter(path, table.schema) as writer:
+        start = 0
+        for rows in groups:
+            writer.write_table(table.slice(start, rows), row_group_size=max(rows, 1))
+            start += rows

@@ -1,0 +1,69 @@
+"""What a row of a dataset version holds: the stored fields, and the tensors that are made of them.
+
+Part of the manifest (manifest.py); knows nothing of files or versions.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sparkring.pipelines.data.stores.documents import StrictModel
+
+Dtype = Literal["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float16", "float32", "float64"]
+Codec = Literal["scalar", "ndarray", "compressed_ndarray", "png", "jpeg"]
+"""How Petastorm stores a field: ScalarCodec, NdarrayCodec, CompressedNdarrayCodec or CompressedImageCodec."""
+LABEL, ROW_ID = "label", "row_id"
+"""Names of the tensors that are not inputs of the model."""
+
+
+class DataField(StrictModel):
+    """One column of the Parquet files."""
+
+    name: str
+    dtype: Dtype
+    """Of one element."""
+    shape: tuple[int | None, ...] = ()
+    """Of one row; None is an axis whose length differs from row to row. Images: (height, width) or (height, width, channels)."""
+    codec: Codec = "scalar"
+    nullable: bool = False
+
+
+class Augment(StrictModel):
+    """Random changes to a train image, drawn from (run seed, epoch, row id): the same on any number of ranks."""
+
+    flip: bool = False
+    """Mirror left to right, every second time."""
+    crop_padding: int = 0
+    """Shift by up to this many pixels each way, zeros coming in."""
+
+
+class ImageSpec(StrictModel):
+    """How stored pixels become what the network sees: ``(pixel / 255 - mean) / std``, channels first."""
+
+    mean: tuple[float, ...]
+    """A channel."""
+    std: tuple[float, ...]
+    augment: Augment | None = None
+    """On the train split only."""
+
+
+class TensorSpec(StrictModel):
+    """One tensor of a batch, made of one or more fields."""
+
+    name: str
+    dtype: Dtype
+    fields: tuple[str, ...]
+    """The columns, in order."""
+    stacked: bool = True
+    """True: shape (rows, fields), of scalar fields. False: one field, shape (rows, *shape)."""
+    shape: tuple[int, ...] = ()
+    """Of one row of an unstacked tensor. Images: (channels, height, width)."""
+    pad: float | None = None
+    """A row of a ragged field is cut or filled up with this to ``shape``; None where rows have that shape already."""
+    image: ImageSpec | None = None
+    """Set where the field is an image."""
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one row of the tensor."""
+        return (len(self.fields),) if self.stacked else self.shape

@@ -1,0 +1,71 @@
+"""The versions of a dataset at one URL: which there are, reading a manifest, and committing the next.
+
+    <url>/versions/3.json    the manifest of version 3, put there by one atomic commit
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from sparkring.errors import DatasetError, DatasetVersionNotFound
+from sparkring.pipelines.data.dataset.manifest import Manifest, parse_manifest
+from sparkring.pipelines.data.stores.base import Store, numbered
+from sparkring.pipelines.data.stores.open import open_store
+
+VERSIONS, ADOPTED_VERSIONS = "versions", "_versions"
+"""Folders of the manifests. A folder beside Parquet files breaks their other readers, Petastorm's for one, unless it begins with _."""
+
+
+class Dataset:
+    """The versions at one URL."""
+
+    def __init__(self, url: str, *, one_writer: bool = False) -> None:
+        self.store: Store = open_store(url, one_writer=one_writer)
+        self.url = self.store.url
+
+    def versions(self) -> list[int]:
+        """Committed versions, oldest first."""
+        return self._home()[1]
+
+    def manifest(self, version: int | None = None) -> Manifest:
+        """Read the manifest of ``version``, or of the latest.
+
+        Raises:
+            DatasetVersionNotFound: there is none.
+            DatasetError: the document is not a manifest of this format, or is another version's.
+        """
+        folder, existing = self._home()
+        wanted = version if version is not None else (existing[-1] if existing else None)
+        if wanted is None or wanted not in existing:
+            raise DatasetVersionNotFound(self.url, wanted=version, existing=existing)
+        origin = f"{self.url}/{folder}/{wanted}.json"
+        manifest = parse_manifest(self.store.read(f"{folder}/{wanted}.json"), origin=origin)
+        if manifest.version != wanted:
+            raise DatasetError(f"{origin} says that it is version {manifest.version}: it was copied or renamed. Bring the right file back.")
+        return manifest
+
+    def document(self, version: int) -> bytes:
+        """A committed version's manifest as it is stored."""
+        return self.store.read(f"{self._home()[0]}/{version}.json")
+
+    def manifest_sha256(self, version: int) -> str:
+        """Hash of that."""
+        return hashlib.sha256(self.document(version)).hexdigest()
+
+    def commit(self, manifest: Manifest, *, adopted: bool = False) -> Manifest:
+        """Make ``manifest`` visible as its version; CommitConflict if that number is taken.
+
+        Args:
+            manifest: The version to be.
+            adopted: It describes files that others read too; its folder gets a name that they pass over.
+        Returns:
+            The manifest as it is stored, sealed.
+        """
+        folder = ADOPTED_VERSIONS if adopted else self._home()[0]
+        self.store.put_if_absent(f"{folder}/{manifest.version}.json", manifest.to_json())
+        return manifest.sealed()
+
+    def _home(self) -> tuple[str, list[int]]:
+        """The folder that holds the manifests, and their numbers, oldest first."""
+        homes = ((folder, numbered(self.store, folder)) for folder in (VERSIONS, ADOPTED_VERSIONS))
+        return next((home for home in homes if home[1]), (VERSIONS, []))
