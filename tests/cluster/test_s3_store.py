@@ -8,7 +8,6 @@ from pathlib import Path
 
 import boto3
 import pytest
-from botocore.exceptions import ClientError
 
 from sparkring.errors import CommitConflict, ConfigError, EnvironmentProblem, StorageError
 from sparkring.pipelines.data.stores.open import open_store
@@ -26,16 +25,6 @@ def served(folder: Path, *, flaw: Flaw = "none") -> Iterator[None]:
             patched.setenv(name, value)
         boto3.client("s3").create_bucket(Bucket="bucket")
         yield
-
-
-def test_the_server_of_these_tests_refuses_a_second_conditional_put(tmp_path: Path) -> None:
-    with served(tmp_path):
-        client = boto3.client("s3")
-        client.put_object(Bucket="bucket", Key="once", Body=b"1", IfNoneMatch="*")
-        with pytest.raises(ClientError) as refused:
-            client.put_object(Bucket="bucket", Key="once", Body=b"2", IfNoneMatch="*")
-        assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 412
-        assert client.get_object(Bucket="bucket", Key="once")["Body"].read() == b"1"
 
 
 def test_a_server_that_knows_no_conditions_is_refused_before_the_first_commit(tmp_path: Path) -> None:

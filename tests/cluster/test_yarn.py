@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +16,6 @@ from tests.support.yarn_jobs import Job
 
 pytest_plugins = ["tests.support.places", "tests.support.yarn_places"]
 pytestmark = pytest.mark.timeout(1200)
-
-
-def test_the_python_of_the_cluster_has_the_libraries_and_no_sparkring(python: Path, tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    for code, right in (("import pyspark, horovod, torch.version", True), ("import sparkring", False)):
-        ended = subprocess.run([python, "-c", code], cwd=tmp_path, env=environment, capture_output=True, timeout=60, check=False)
-        assert (ended.returncode == 0) is right, ended.stderr.decode()[-2000:]
 
 
 def test_training_in_the_cluster_survives_the_loss_of_the_application_master(

@@ -25,7 +25,7 @@ from tests.support.training import begin_checkpoints_on_the_dot, train_config
 INTERVAL = 10
 """Steps between two checkpoints."""
 SLOW_FROM, SLOW_UP_TO = 15, 45
-USUAL_S, PAUSE_S = 0.04, 0.12
+USUAL_S, PAUSE_S = 0.04, 0.24
 """Of any step, and what a slow one takes on top: next to them, what other work on this machine takes from a rank is little."""
 SLOW_RANK = 1
 

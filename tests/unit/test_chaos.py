@@ -124,7 +124,7 @@ def test_a_byte_that_was_flipped_is_found_in_the_newest_checkpoint_alone(tmp_pat
 def test_a_process_stands_still_and_goes_on() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         watched = psutil.Process(process.pid)
-        pause(process.pid, 0.2)
+        pause(process.pid, 3.0)
         await_condition(lambda: watched.status() == psutil.STATUS_STOPPED, "its stop")
         await_condition(lambda: watched.status() != psutil.STATUS_STOPPED, "its waking")
         process.kill()
