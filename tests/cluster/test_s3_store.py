@@ -12,6 +12,7 @@ import pytest
 from sparkring.errors import CommitConflict, ConfigError, EnvironmentProblem, StorageError
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.data.stores.s3 import S3Store
+from tests.support import seams
 from tests.support.s3_server import KEYS, Flaw, s3_server
 
 URL = "s3://bucket/data"
@@ -50,7 +51,7 @@ def test_what_cannot_be_reached_is_named_without_a_credential(tmp_path: Path, mo
     assert KEYS["AWS_SECRET_ACCESS_KEY"] not in str(error.value)
     for name, value in {**KEYS, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("sparkring.pipelines.data.stores.s3.ATTEMPTS", 1)
+    monkeypatch.setattr(seams.S3_ATTEMPTS, 1)
     with pytest.raises(StorageError, match=r"s3://bucket/data/a: .*see that the bucket is there") as error:
         open_store(URL).read("a")
     assert KEYS["AWS_SECRET_ACCESS_KEY"] not in str(error.value)

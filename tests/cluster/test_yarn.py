@@ -24,7 +24,7 @@ def test_training_in_the_cluster_survives_the_loss_of_the_application_master(
     remote = open_store(f"{hadoop.url}/datasets/small")
     for file in (path for path in (tmp_path / "small").rglob("*") if path.is_file()):
         remote.put(file.relative_to(tmp_path / "small").as_posix(), file.read_bytes())
-    job = _in_the_cluster(cluster, hadoop, tmp_path, sources="none are read", python=python, dataset="small", epochs=20)
+    job = _in_the_cluster(cluster, hadoop, tmp_path, sources=f"{hadoop.url}/none are read", python=python, dataset="small", epochs=20)
     _lose_the_application_master(job, "--job", "train", "--package", str(wheel))
     job.proved()
 

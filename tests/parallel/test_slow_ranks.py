@@ -17,9 +17,9 @@ from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training import train_rank as loop
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
-from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.strategies.step import train_step
 from sparkring.spark_jobs.reporting.facts.run_reader import read_run
+from tests.support import seams
 from tests.support.training import begin_checkpoints_on_the_dot, train_config
 
 INTERVAL = 10
@@ -65,7 +65,7 @@ def _train(context: RankContext, job: dict[str, Any], what: Literal["data", "com
         done += 1
         return result
 
-    with patch.object(Loader, "epoch", read), patch.object(strategy, "train_step", step):
+    with patch(seams.LOADER_EPOCH, read), patch(seams.STRATEGY_TRAIN_STEP, step):
         loop.train_rank(context, job)
 
 

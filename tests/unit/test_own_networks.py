@@ -10,7 +10,6 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from sparkring.cli import network_files
 from sparkring.cli.network_files import register_file, registered_files
 from sparkring.conf.schema.model import ImageModelConfig, TabularModelConfig
 from sparkring.errors import ConfigError
@@ -19,6 +18,7 @@ from sparkring.models.blocks import LOGITS, Block, BlockList, StageModule, X
 from sparkring.models.build import Shapes, build_model, list_blocks, without_dropout
 from sparkring.models.dropout import ROW_SEEDS, RowDropout
 from sparkring.models.sequential import blocks_of
+from tests.support import seams
 
 NUMBERS = Shapes(num_numeric=3)
 BOTH = Shapes(num_numeric=3, cardinalities=(5,))
@@ -26,8 +26,8 @@ BOTH = Shapes(num_numeric=3, cardinalities=(5,))
 
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(networks, "_KNOWN", {})
-    monkeypatch.setattr(network_files, "_FILES", [])
+    monkeypatch.setattr(seams.NETWORKS_KNOWN, {})
+    monkeypatch.setattr(seams.NETWORK_FILES_FILES, [])
 
 
 def wide(shapes: Shapes, *, width: int = 4) -> nn.Sequential:

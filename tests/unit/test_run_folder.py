@@ -14,8 +14,8 @@ import pytest
 from harness.datasets import write_dataset
 from sparkring.errors import SparkringError
 from sparkring.pipelines.training.job.job import TrainSummary
-from sparkring.spark_jobs import train as train_module
 from sparkring.spark_jobs.train import train
+from tests.support import seams
 from tests.support.training import train_config
 
 NOBODY = 65534
@@ -52,7 +52,7 @@ def test_a_run_folder_that_cannot_be_written_is_told_before_a_rank_is_started(
         began.append("a ring")
         return TrainSummary(steps=1, resumed_at=0)
 
-    monkeypatch.setattr(train_module._Run, "run", run)
+    monkeypatch.setattr(seams.RUN_RUN, run)
     config = train_config(folder / "workspace", dataset_url=str(folder / "dataset"), train={"epochs": 1})
     place = folder / "workspace/run"
     for kept in ("events", "checkpoints/data"):

@@ -15,11 +15,11 @@ import yaml
 
 from sparkring import __main__ as cli
 from sparkring import __version__
-from sparkring.cli import network_files
 from sparkring.conf.loading import load_config, parse_config
 from sparkring.errors import ConfigError
 from sparkring.spark_jobs import submit as submit_module
 from sparkring.spark_jobs.submit import Job, Submission, make_submission
+from tests.support import seams
 from tests.support.configs import MINIMAL
 from tests.support.training import await_condition
 
@@ -44,7 +44,7 @@ def _a_spark_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program.write_text("#!/bin/sh\nexit 7\n", encoding="ascii")
     program.chmod(0o755)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
-    monkeypatch.setattr(network_files, "_FILES", [])
+    monkeypatch.setattr(seams.NETWORK_FILES_FILES, [])
 
 
 def test_the_shipped_yarn_config_is_a_line_that_says_all(tmp_path: Path) -> None:
