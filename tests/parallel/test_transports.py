@@ -208,7 +208,7 @@ def test_the_sidecars_sockets_listen_on_loopback_where_all_ranks_are_on_one_host
 
 def _hidden(context: RankContext) -> tuple[str, list[float]]:
     if context.rank == 1:
-        seams.replace(seams.MEMORY_FOLDER, Path("/nonexistent"))  # a container that shows this rank another /dev/shm
+        seams.replace(seams.NAMED_FILES_FOLDER, Path("/nonexistent"))  # a container that shows this rank another /dev/shm
     with opened(context, "sidecar memory", [F, B]) as (_, link):
         link.send(F if context.rank == 0 else B, 0, [torch.tensor([float(context.rank)])])
         return link.description, link.receive(B if context.rank == 0 else F, 0)[0].tolist()
