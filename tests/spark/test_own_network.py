@@ -19,7 +19,6 @@ from sparkring.conf.schema import Config
 from sparkring.models.blocks import LOGITS, Block, BlockList, X
 from sparkring.models.build import Shapes
 from sparkring.spark_jobs.stored.audit import audit
-from tests.support import seams
 from tests.support.command_line import said
 from tests.support.image_dataset import write_image_dataset
 from tests.support.training import largest_difference, train_config, weights_of_run
@@ -85,8 +84,7 @@ def _train(**layout: Any) -> dict[str, Any]:
 
 
 def test_a_network_from_a_file_trains_on_two_ranks_as_on_one_is_evaluated_and_scores(
-        spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seams.NETWORK_FILES_FILES, [])  # commands of other tests in this process have none
+        spark: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(FILE, encoding="utf-8")
     model = {"network": "both", "options": {"width": 6}}

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-NETWORK_FILES_FILES = "sparkring.cli.network_files._FILES"
+INTERRUPT_CANCEL_EVERY_S = "sparkring.cli.interrupt.CANCEL_EVERY_S"
+INTERRUPT_GRACE_S = "sparkring.cli.interrupt.GRACE_S"
 BLOCK_RUN_INIT = "sparkring.models.blocks.BlockRun.__init__"
 STAGE_MODULE_FORWARD = "sparkring.models.blocks.StageModule.forward"
 NETWORKS_KNOWN = "sparkring.models.networks._KNOWN"
@@ -35,10 +36,10 @@ WEB_HDFS_CLIENT_RENAME = "sparkring.pipelines.data.stores.webhdfs.WebHdfsClient.
 COMMUNICATOR_FINISH = "sparkring.pipelines.parallel.collectives.communicator.Communicator._finish"
 COMMUNICATOR_BROADCAST_BYTES = "sparkring.pipelines.parallel.collectives.communicator.Communicator.broadcast_bytes"
 COMMUNICATOR_PIECE_BYTES = "sparkring.pipelines.parallel.collectives.communicator.PIECE_BYTES"
+NAMED_FILES_FOLDER = "sparkring.pipelines.parallel.shared_memory.named_files.FOLDER"
 PEER_PROCESSES_ASK_AFTER_S = "sparkring.pipelines.parallel.shared_memory.peer_processes.ASK_AFTER_S"
 SEGMENT_CREATE_LOCKED = "sparkring.pipelines.parallel.shared_memory.segment.create_locked"
 LINKED_TRANSPORT_SEND = "sparkring.pipelines.parallel.transports.base.LinkedTransport.send"
-NAMED_FILES_FOLDER = "sparkring.pipelines.parallel.shared_memory.named_files.FOLDER"
 PACE_HOLDS = "sparkring.pipelines.training.checkpoints.pace.Pace.holds"
 PACE_LEAD = "sparkring.pipelines.training.checkpoints.pace.lead"
 STORE_AT_HAND_BYTES = "sparkring.pipelines.training.checkpoints.store.AT_HAND_BYTES"
@@ -74,13 +75,14 @@ WATCH_LOOK_S = "sparkring.spark_jobs.launch.meeting.watch.LOOK_S"
 WATCH_STILL_GRACE_S = "sparkring.spark_jobs.launch.meeting.watch.STILL_GRACE_S"
 PREPARE_CHECK_EXPECTATIONS = "sparkring.spark_jobs.prepare.check_expectations"
 PREPARE_ENCODE = "sparkring.spark_jobs.prepare.encode"
+PREPARE_LOCATE = "sparkring.spark_jobs.prepare.locate"
 PREPARE_SPARK_SESSION = "sparkring.spark_jobs.prepare.spark_session"
 SUPERVISOR_LOOK_S = "sparkring.spark_jobs.recovery.supervisor.LOOK_S"
 REPORT_REPORT = "sparkring.spark_jobs.report.report"
 SCORE_READ_SPLIT = "sparkring.spark_jobs.score.read_split"
 SLOTS_SLOTS_OF = "sparkring.spark_jobs.spark.slots.slots_of"
 WATCHED_JOB_LAST_TASK_S = "sparkring.spark_jobs.spark.watched_job.LAST_TASK_S"
-RUN_RUN = "sparkring.spark_jobs.train._Run.run"
+SPARK_RING_RUN = "sparkring.spark_jobs.train._SparkRing.run"
 
 
 def replace(seam: str, value: Any) -> None:
