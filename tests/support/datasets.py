@@ -15,6 +15,7 @@ from sparkring.pipelines.data.dataset.preprocessing import CategoricalFeature, N
 from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
+from tests.support.parquet_files import with_checksums
 
 NUMERIC = ("height", "weight", "age")
 VOCABULARY = ("blue", "green", "red")
@@ -98,3 +99,4 @@ def _write_groups(path: Path, table: pa.Table, groups: Sequence[int]) -> None:
         for rows in groups:
             writer.write_table(table.slice(start, rows), row_group_size=max(rows, 1))
             start += rows
+    path.write_bytes(with_checksums(path.read_bytes()))

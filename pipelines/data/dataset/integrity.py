@@ -33,6 +33,8 @@ from sparkring.pipelines.data.stores.retry import retry_read
 THREADS = 8
 """Enough to hide the latency of a remote store; a local one is bound by one core or two anyway."""
 CHUNK_BYTES = 4 << 20
+UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)
+"""What Arrow raises on a damaged Parquet file; a name of a column may be no text any more."""
 _WIDER = {"uint8": pa.int16(), "uint16": pa.int32(), "uint32": pa.int64(), "float16": pa.float32()}
 """Types that Spark does not have, and what it stores them as."""
 
@@ -211,7 +213,7 @@ def _check_footer(store: Store, schema: _Schema, owners: dict[_Facts, str], file
         return Mismatch(file.path, "is missing")
     except StorageError:
         raise
-    except (OSError, pa.ArrowException) as error:
+    except UNREADABLE as error:
         what = _size_text(store.size(file.path) or 0, file.bytes) or f"has no readable footer ({_first_line(error)})"
         return Mismatch(file.path, what)
     if drift:
@@ -251,7 +253,7 @@ def _check_bytes(store: Store, owners: dict[str, str], file: DataFile) -> Mismat
         return Mismatch(file.path, "is missing")
     except StorageError:
         raise
-    except (OSError, pa.ArrowException) as error:
+    except UNREADABLE as error:
         return Mismatch(file.path, f"cannot be read ({_first_line(error)})")
     if found == file.sha256:
         return None
