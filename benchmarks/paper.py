@@ -126,6 +126,10 @@ def main() -> None:
         print(f"  fitted: {system.fitted}, {constant:.4g}")
         fields |= {f"{name}_efficiency_error": worst, f"{name}_constant": constant}
     fields["bert_error_if_overlapped"] = compare(bert(overlaps=True))[1]
+    fields["resnet_101_efficiency_at_5gbit"] = efficiency(
+        horovod(), replace(horovod().assumed, link_bytes_s=link_bytes_s("5Gb")), "ResNet-101", 512)
+    fields |= {f"{name}_million_parameters": sum(parameters for _, _, parameters in layers) / 1e6
+               for name, layers in (("vgg_16", vgg16()), ("resnet_101", resnet101()), ("bert_large", bert_large()))}
     print_result(rows, {"worst_efficiency_error": max(float(fields["horovod_efficiency_error"]), float(fields["bert_efficiency_error"])),
                         "cases": sum(1 for row in rows if row["error"] != "fitted"), **fields})
 

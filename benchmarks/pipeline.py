@@ -24,6 +24,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from benchmarks.report import print_result
+from harness.closed_forms import pipeline_bubble, zero_bubble_makespan
+from harness.ranks import run_on_ranks
 from sparkring.models.blocks import Block, BlockList, StageModule, X
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
@@ -34,8 +36,6 @@ from sparkring.pipelines.parallel.schedules.simulator import TimedAction, Timeli
 from sparkring.pipelines.parallel.stages.executor import Executor, edges_of
 from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
-from tests.support.closed_forms import pipeline_bubble, zero_bubble_makespan
-from tests.support.ranks import run_on_ranks
 
 FORWARD_S = 0.15
 """Sleep of a forward pass, of the gradient of the input, and of that of the weights. Between passes the executor and a message take 0.2 to

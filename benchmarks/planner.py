@@ -30,12 +30,12 @@ from benchmarks.late_wires import Link
 from benchmarks.planned_ranks import BUCKET_MB, OPTIMIZER, ROWS, Asked, Measured, Played, measure, play
 from benchmarks.report import print_result
 from benchmarks.sleeping_models import NETWORKS, network, rows_of
+from harness.ranks import run_on_ranks
 from sparkring.pipelines.parallel.planner.cost_model import Cluster, ModelProfile
 from sparkring.pipelines.parallel.planner.planner import Plan, describe, plan
 from sparkring.pipelines.training.profiling.block_counts import count_blocks
 from sparkring.pipelines.training.profiling.fit import blocks_of, executor_of, links_of, optimizer_copies
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
-from tests.support.ranks import run_on_ranks
 
 LINKS = (Link("memory"), Link("4 ms, 400 MB/s", latency_s=4e-3, byte_s=1 / 400e6))
 WORLDS = (2, 3, 4)

@@ -73,7 +73,8 @@ def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Pro
     if card.task == "binary":
         _require_both_labels(manifest, card)
     session = spark or spark_session(config.spark, app_name=f"sparkring {config.name}")
-    dataset, files = open_store(card.dataset_url), [file for name in ("train", SPLIT) for file in split_of(manifest, card.dataset_url, name).files]
+    dataset = open_store(card.dataset_url)
+    files = [file for name in ("train", SPLIT) for file in split_of(manifest, card.dataset_url, name).files]
     with progress.stage("evaluate", total=2) as bar, result_settings(session), naming_damaged_pages(dataset, files):
         train, test = (read_split(session, manifest, card.dataset_url, name) for name in ("train", SPLIT))
         bar.update(0, text="network")

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from harness.ranks import run_on_ranks
 from sparkring.errors import DeadlinePassed, RingEnded, RingError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
-from tests.support.ranks import run_on_ranks
 
 LONG = bytes(range(256)) * 10_000
 """Several pieces of what goes through memory at once."""

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from harness.ranks import run_on_ranks
 from tests.support.faulty_stages import BUG, DEADLINE_S, KINDS, MICRO_BATCHES, SCHEDULES, STEPS, Fault, draw_faults, launches, suffer
-from tests.support.ranks import run_on_ranks
 from tests.support.transports import WAYS
 
 COUNT, SEED = 50, 2

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from harness.ranks import run_on_ranks
 from sparkring.errors import DeadlinePassed, SparkringError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.keepalive import run_keeping_alive
 from sparkring.pipelines.parallel.context import RankContext
-from tests.support.ranks import run_on_ranks
 
 DEADLINE_S = 4.0
 WORK_S = 10.0

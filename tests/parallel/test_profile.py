@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from harness.datasets import write_dataset
+from harness.ranks import run_on_ranks
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.planner.planner import best_layout, plan
 from tests.support.configs import MINIMAL
-from tests.support.datasets import write_dataset
-from tests.support.ranks import run_on_ranks
 from tests.support.token_dataset import write_token_dataset
 
 

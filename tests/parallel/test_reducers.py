@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness.ranks import run_on_ranks
 from sparkring.errors import RingError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.gradients import open_gradient_reducer
 from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.shared_memory import segment as shared_segment
-from tests.support.ranks import run_on_ranks
 
 SIZES = (1, 1000, 70_001)
 ROUNDS = 3

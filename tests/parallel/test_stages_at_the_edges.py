@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from harness.datasets import write_dataset
+from harness.ranks import run_on_ranks
 from sparkring.models.blocks import BlockList, StageModule
 from sparkring.models.image import image_blocks
 from sparkring.models.losses import cross_entropy_sum
@@ -34,10 +36,8 @@ from sparkring.pipelines.training.strategies.pipelined_step import PipelinedStep
 from sparkring.pipelines.training.strategies.signals import Signals
 from sparkring.pipelines.training.strategies.step import Inputs
 from sparkring.pipelines.training.train_rank import train_rank
-from tests.support.datasets import write_dataset
 from tests.support.pipeline_jobs import ImageJob, SkipJob, TextJob
 from tests.support.pipelines import ROWS, Case, Job, Values, furthest, train_pipelined, train_serially
-from tests.support.ranks import run_on_ranks
 from tests.support.training import largest_difference, train_config, weights_of_run
 
 FEW = 3

@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from harness.ranks import run_on_ranks
 from sparkring.errors import DeadlinePassed, LayoutRefused, RingError
 from sparkring.models import losses
 from sparkring.models.blocks import LOGITS, StageModule, WholeModel
@@ -33,7 +34,6 @@ from sparkring.pipelines.parallel.tensor_parallel.linear import ColumnLinear, Ro
 from sparkring.pipelines.parallel.tensor_parallel.shard_spec import split_evenly
 from sparkring.pipelines.parallel.tensor_parallel.sharding import RULES, own_tensors, shard_blocks, shard_specs, whole_tensor, whole_tensors
 from sparkring.pipelines.parallel.tensor_parallel.vocabulary import next_token_loss_sum, vocabulary_split, whole_logits
-from tests.support.ranks import run_on_ranks
 
 VOCABULARY, LENGTH, WIDTH, HEADS, PAD = 13, 6, 12, 4, 12  # 13 tokens and 4 heads: dealt unevenly to 2 or 3 shards
 TOLERANCE = 1e-12

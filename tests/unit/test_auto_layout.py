@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from harness.datasets import write_dataset
 from sparkring.conf.loading import load_config
 from sparkring.conf.schema import TrainConfig
 from sparkring.errors import ConfigError, LayoutRefused
@@ -29,7 +30,6 @@ from sparkring.spark_jobs.auto_layout import (
     with_planned_layout,
 )
 from tests.support.configs import MINIMAL, write
-from tests.support.datasets import write_dataset
 
 BLOCKS = ModelProfile(blocks=tuple(
     BlockProfile(name=f"b{number}", forward=Line(0.0, 1.0), backward=Line(0.0, 2.0), parameter_bytes=1e6) for number in range(4)))

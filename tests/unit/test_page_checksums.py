@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from harness.parquet_files import pages, write_parquet
 from sparkring.errors import DatasetError
 from sparkring.pipelines.data.dataset.integrity import check_footers
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split
@@ -21,7 +22,6 @@ from sparkring.pipelines.data.loading.page_headers import PageHeader
 from sparkring.pipelines.data.loading.plain_pages import FEWEST_ROWS
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.stores.open import open_store
-from tests.support.parquet_files import pages, write_parquet
 
 ROWS = FEWEST_ROWS + 1000
 NAME = "part-0.parquet"

@@ -11,10 +11,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from harness.closed_forms import pipeline_bubble
 from sparkring.conf.schema import Config
 from sparkring.pipelines.parallel.schedules.files import schedule_from_csv
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
-from tests.support.closed_forms import pipeline_bubble
 from tests.support.configs import MINIMAL, write
 from tests.support.report_samples import sample_config, sample_events, write_events
 

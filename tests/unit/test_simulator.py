@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness import closed_forms
 from sparkring.conf.schema import Recompute
 from sparkring.errors import ScheduleStuck
 from sparkring.pipelines.parallel.schedules.costs import Costs
@@ -16,7 +17,6 @@ from sparkring.pipelines.parallel.schedules.memory import peak_activations
 from sparkring.pipelines.parallel.schedules.schedule import Schedule, Worker, parse_action
 from sparkring.pipelines.parallel.schedules.simulator import simulate
 from sparkring.pipelines.parallel.schedules.transfers import without_transfers
-from tests.support import closed_forms
 
 STAGES, MICRO_BATCHES, REPLICAS = st.integers(1, 6), st.integers(1, 20), st.integers(1, 3)
 SECONDS = st.floats(0.1, 3)

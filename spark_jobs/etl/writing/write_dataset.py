@@ -37,8 +37,9 @@ _READERS = 4
 """Files that are read back at a time."""
 WRITER_OPTIONS = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false", "compression": "snappy",
                   "parquet.page.write-checksum.enabled": "true"}
-"""Each page has a checksum, whatever the session says. One encoding a column. Where there are several, the footer lists them in the order of a Java hash set, which differs from JVM
-to JVM, and equal content would have unequal hashes. Integers are delta-packed, so small ids take few bits all the same."""
+"""Each page gets a checksum, whatever the session says. Each column gets one encoding: where there are several, the footer lists them in
+the order of a Java hash set, which differs from JVM to JVM, and equal content would have unequal hashes. Integers are delta-packed, so
+small ids take few bits all the same."""
 
 
 def split_layouts(examples: DataFrame, config: PrepareConfig, tensors: Sequence[TensorSpec], *, split: Column) -> dict[str, FileLayout]:
