@@ -65,7 +65,7 @@ def _items(field: tuple[int, Any]) -> list[tuple[int, Any]]:
 
 
 def _first_offset(column: Struct) -> int:
-    return int(min(column[field][1] for field in (9, 11) if field in column))
+    return int(column.get(11, column[9])[1])  # the dictionary lies first; a chunk without rows may have no other page
 
 
 def _copy_chunk(column: Struct, data: bytes, out: bytearray) -> int:
@@ -81,7 +81,7 @@ def _copy_chunk(column: Struct, data: bytes, out: bytearray) -> int:
         out += _write_struct(header) + data[body:at]
     grown = len(out) - begin - column[7][1]
     for offset in (9, 11):
-        if offset in column:
+        if offset in column and column[offset][1] in moved:
             column[offset] = (column[offset][0], moved[column[offset][1]])
     for total in (6, 7):
         _add(column, total, grown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from sparkring.pipelines.data.dataset.integrity import check_footers
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
+from sparkring.pipelines.data.loading.page_checksums import read_verified, verify_file
 from sparkring.pipelines.data.loading.page_headers import PageHeader
 from sparkring.pipelines.data.loading.plain_pages import FEWEST_ROWS
 from sparkring.pipelines.data.loading.reader import SplitReader
@@ -25,7 +27,7 @@ from sparkring.pipelines.data.stores.open import open_store
 
 ROWS = FEWEST_ROWS + 1000
 NAME = "part-0.parquet"
-FLIPS = 150
+FLIPS = 60
 KINDS = {"float32": "float32", "float64": "float64", "int32": "int32", "int64": "int64", "late": "int8"}
 PLAIN = {"use_dictionary": False, "data_page_version": "2.0"}
 WRITERS = [
@@ -101,3 +103,43 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path, monkeypatch
     monkeypatch.setattr(PageHeader, "found_crc", lambda self, _: self.crc)  # the control: checksums are not looked at
     control = _outcomes(tmp_path, manifest, whole, expected, places=anywhere)
     assert control["wrong"] > 0
+
+
+def _flip_in_page(file: Path, number: int) -> None:
+    data = bytearray(file.read_bytes())
+    _, body, end = pages(bytes(data))[number]
+    data[(body + end) // 2] ^= 8
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize(("page", "column"), [(0, "float32"), (4, "late")], ids=["decoded by us", "decoded by Arrow"])
+def test_the_error_names_file_row_group_column_and_the_next_step(tmp_path: Path, page: int, column: str) -> None:
+    write_parquet(_table(), tmp_path / NAME, row_group_size=ROWS, **PLAIN)
+    manifest = _manifest(tmp_path / NAME)
+    _flip_in_page(tmp_path / NAME, page)
+    text = rf"column {column} of row group 0 of .*{NAME} has a page with CRC-32 \w{{8}}, its header says \w{{8}}; .*datasets verify"
+    with pytest.raises(DatasetError, match=text):
+        _read(tmp_path, manifest)
+    store = open_store(str(tmp_path))
+    with pytest.raises(DatasetError, match=text):
+        verify_file(store, NAME)
+    with store.open_input(NAME) as source, pytest.raises(DatasetError, match=text):
+        read_verified(source, path=store.path(NAME), columns=[column])
+    with store.open_input(NAME) as source:
+        assert read_verified(source, path=store.path(NAME), columns=["int32"]).num_rows == ROWS  # the control: another column
+
+
+def test_pages_without_a_checksum_are_read_unchecked(tmp_path: Path) -> None:
+    """As many writers leave them; docs and audit say so."""
+    pq.write_table(_table(), tmp_path / NAME, row_group_size=ROWS, compression="none", **PLAIN)
+    manifest, expected = _manifest(tmp_path / NAME), _read(tmp_path, _manifest(tmp_path / NAME))
+    _flip_in_page(tmp_path / NAME, 0)
+    assert _read(tmp_path, manifest)["float32"] != expected["float32"]
+
+
+@pytest.mark.parametrize("options", WRITERS)
+def test_the_files_of_these_tests_hold_what_arrow_wrote_and_a_checksum_a_page(tmp_path: Path, options: dict[str, object]) -> None:
+    write_parquet(_table(), tmp_path / NAME, row_group_size=5000, **options)
+    data = (tmp_path / NAME).read_bytes()
+    assert pq.read_table(tmp_path / NAME).equals(_table())
+    assert all(header[4][1] & 0xFFFFFFFF == zlib.crc32(data[body:end]) for header, body, end in pages(data))

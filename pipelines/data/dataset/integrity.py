@@ -94,7 +94,7 @@ def verify_files(store: Store, manifest: Manifest, *, threads: int = THREADS,
 
 
 def require_sealed(dataset: Dataset, manifest: Manifest) -> None:
-    """See that a version's manifest is as it was committed, by its own seal; one of an earlier release has none.
+    """See that a version's manifest is as it was committed, by its own seal.
 
     Raises:
         DatasetChanged: it was edited.
@@ -112,7 +112,7 @@ def verify_document(dataset: Dataset, version: int) -> list[Mismatch]:
         version: Its number.
     Returns:
         A mismatch for it where it was edited, or is not the one that a version made after it followed, and one for its parent where
-        that is not the one that it followed. Of versions of earlier releases, which have no seal, the latter are all that tells.
+        that is not the one that it followed.
     """
     mismatches = _check_seal(dataset, dataset.manifest(version))
     for child in (version, *(number for number in dataset.versions() if number > version)):
@@ -124,7 +124,7 @@ def verify_document(dataset: Dataset, version: int) -> list[Mismatch]:
 
 def _check_seal(dataset: Dataset, manifest: Manifest) -> list[Mismatch]:
     version = manifest.version
-    if manifest.seal is None or seal_holds(dataset.document(version), manifest.seal):
+    if seal_holds(dataset.document(version), manifest.seal):
         return []
     return [Mismatch(f"{version}.json", "was edited after it was committed: its content does not give the seal in it")]
 

@@ -45,13 +45,15 @@ class VerifiedFile(io.RawIOBase):
         data = self._source.read_buffer(size)
         if self._groups and size:
             group, chunk = self._chunks[offset]
-            verify_pages(memoryview(data).cast("B")[:chunk.total_compressed_size], num_values=chunk.num_values,
-                         place=f"column {chunk.path_in_schema} of row group {group} of {self._path}")
+            if chunk.num_values:
+                verify_pages(memoryview(data).cast("B")[:chunk.total_compressed_size], num_values=chunk.num_values,
+                             place=f"column {chunk.path_in_schema} of row group {group} of {self._path}")
         return data
 
     def read(self, size: int = -1) -> bytes:
         """The same as bytes."""
-        return self.read_buffer(self._source.size() - self._source.tell() if size < 0 else size).to_pybytes()
+        data: bytes = self.read_buffer(self._source.size() - self._source.tell() if size < 0 else size).to_pybytes()
+        return data
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move to ``offset``."""
