@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from harness.parquet_files import write_parquet
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split
