@@ -12,7 +12,7 @@ TEST_WORKERS ?= 2
 
 .PHONY: help
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup:  ## Set up: uv, Java, Python packages, Horovod (other targets do it by themselves)
@@ -26,15 +26,20 @@ demo:  ## Run the main job on real flights: prepare, train, evaluate, score, rep
 doctor:  ## Look at this machine and say what is missing for a job
 	@$(RUN) sparkring doctor $(CONFIG)
 
+# Files are dealt out slow folders first: short ones then fill up what is left of the last process's time.
+PYTEST := pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+
 .PHONY: test
 test:  ## Run what must pass: lint, types, then all tests, on TEST_WORKERS=2 processes
 	@$(RUN) --browser
-	@$(MAKE) lint
-	@$(MAKE) audit
-	@$(RUN) python -m tests.support.class_archive
-	@# slow files first: short ones then fill up what is left of the last process's time
-	@$(RUN) pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 \
-	    tests/e2e tests/spark tests/cluster tests/parallel tests/unit
+	@$(MAKE) --jobs --output-sync=target lint audit class-archive
+	@$(RUN) $(PYTEST) --durations=25 tests/e2e tests/spark tests/cluster tests/parallel tests/unit
+
+.PHONY: test-fast
+test-fast:  ## Run in under four minutes: lint, types, tests/unit, one ring, and one prepare, train and score on Spark
+	@$(RUN)
+	@$(MAKE) --jobs --output-sync=target lint class-archive
+	@$(RUN) $(PYTEST) tests/spark/test_kinds.py tests/spark/test_ring.py::test_results_come_back_by_rank_and_nothing_is_left tests/unit
 
 .PHONY: test-unit
 test-unit:  ## Run the tests that need neither Spark nor ranks
@@ -55,6 +60,10 @@ lint:  ## Check style (ruff) and types (mypy --strict)
 .PHONY: audit
 audit:  ## Ask a vulnerability service about every locked package (says so where it cannot be reached)
 	@$(RUN) python scripts/audit_dependencies.py
+
+.PHONY: class-archive
+class-archive:  ## Make the file of Java's classes that the JVMs of tests map, unless it is there
+	@$(RUN) python -m tests.support.class_archive
 
 .PHONY: wheels
 wheels:  ## Leave the wheels of sparkring, Horovod and Petastorm in dist/, for plain pip, YARN and Databricks

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.report import print_result
+from harness.ranks import run_on_ranks
 from sparkring.models.text import TextNetwork
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
@@ -36,7 +37,6 @@ from sparkring.pipelines.training.checkpoints.store import DATA, CheckpointDocum
 from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter, Saved
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 from sparkring.pipelines.training.strategies.state import dealt, named_tensors
-from tests.support.ranks import run_on_ranks
 
 RANKS, WARM_UP = 2, 3
 MILLIONS = 40

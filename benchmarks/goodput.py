@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.recovery import FILES, job
 from benchmarks.report import print_result
+from harness.datasets import write_dataset
 from sparkring.cli.console import console_progress
 from sparkring.conf.schema import Config, SparkConfig
 from sparkring.pipelines.data.dataset.versions import Dataset
@@ -33,7 +34,6 @@ from sparkring.spark_jobs.spark.progress import Progress
 from sparkring.spark_jobs.spark.session import spark_session
 from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.train import train
-from tests.support.datasets import write_dataset
 
 APART = 20
 """Seconds between two failures, in seconds to resume."""

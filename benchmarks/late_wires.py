@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.collectives.gradients import Reducer, open_reducer
+from sparkring.pipelines.parallel.collectives.gradients import GradientReducer, open_gradient_reducer
 from sparkring.pipelines.parallel.mesh import Ranks
 from sparkring.pipelines.parallel.transports.base import Edge
 from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
-from sparkring.pipelines.training.profiling.link_times import Wires
+from sparkring.pipelines.training.profiling.link_times import MeasuredBackends
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,18 @@ class Link:
         """Seconds that a ring's sum is done later."""
         return 2 * (ranks - 1) * self.message_s(num_bytes / ranks)
 
-    def wires(self) -> Wires:
+    def wires(self) -> MeasuredBackends:
         """Transport and reducer over this link."""
-        return Wires(transports=(self.open_transport,), open_reducer=self.open_reducer)
+        return MeasuredBackends(transports=(self.open_transport,), open_gradient_reducer=self.open_gradient_reducer)
 
     def open_transport(self, communicator: Communicator, edges: Sequence[Edge], *, dynamic_shapes: bool = False) -> LateTransport:
         """The sidecar transport over this link."""
         return LateTransport(SidecarTransport(communicator, edges, dynamic_shapes=dynamic_shapes), self)
 
-    def open_reducer(self, communicator: Communicator, sizes: Sequence[int], dtype: torch.dtype, *, device: torch.device,
+    def open_gradient_reducer(self, communicator: Communicator, sizes: Sequence[int], dtype: torch.dtype, *, device: torch.device,
                      group: Ranks = ()) -> LateReducer:
         """Training's reducer over this link."""
-        reducer = open_reducer(communicator, sizes, dtype, device=device, group=group)
+        reducer = open_gradient_reducer(communicator, sizes, dtype, device=device, group=group)
         return LateReducer(reducer, self.sum_s(len(group) or communicator.context.size, sum(sizes) * dtype.itemsize))
 
 
@@ -94,23 +94,23 @@ class LateTransport:
 class LateReducer:
     """A reducer whose sums are done late."""
 
-    def __init__(self, inner: Reducer, late_s: float) -> None:
+    def __init__(self, inner: GradientReducer, late_s: float) -> None:
         self._inner, self._late_s, self.description = inner, late_s, inner.description
 
     @property
     def buffers(self) -> Sequence[Tensor]:
-        """See Reducer."""
+        """See GradientReducer."""
         return self._inner.buffers
 
     def ready(self, index: int) -> None:
-        """See Reducer."""
+        """See GradientReducer."""
         self._inner.ready(index)
 
     def finish(self) -> None:
-        """See Reducer."""
+        """See GradientReducer."""
         self._inner.finish()
         time.sleep(self._late_s)
 
     def close(self) -> None:
-        """See Reducer."""
+        """See GradientReducer."""
         self._inner.close()

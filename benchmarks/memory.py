@@ -17,8 +17,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.loader_data import COLUMNS, commit, files_of, write_images, write_table
-from benchmarks.report import peak_rss_mb, print_result
+from benchmarks.loader_data import COLUMNS, write_images, write_table
+from benchmarks.report import print_result
+from harness.loader_files import commit, files_of
+from harness.process_memory import peak_rss_mb
 from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
 
 MEMORY_MB = 768.0

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.report import peak_rss_mb, print_result
+from benchmarks.report import print_result
+from harness.process_memory import peak_rss_mb
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, parse_manifest
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec

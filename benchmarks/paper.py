@@ -17,7 +17,7 @@ from benchmarks.report import print_result
 from sparkring.pipelines.parallel.planner.cost_model import ModelProfile
 from sparkring.pipelines.parallel.planner.enumerate import Candidate
 from sparkring.pipelines.parallel.planner.paper import Assumptions, device, link_bytes_s
-from sparkring.pipelines.parallel.planner.pricing import price
+from sparkring.pipelines.parallel.planner.prediction import predict
 
 BERT_MINUTES = {1: 399, 2: 214, 4: 118, 8: 61}
 RESNET_101_ROWS_S = 2 / (1 / 219 + 1 / 91.8)
@@ -46,7 +46,7 @@ class System:
 def efficiency(system: System, assumed: Assumptions, name: str, devices: int) -> float:
     """Predicted: seconds of one device over seconds of n, each with its rows."""
     model, cluster = system.networks[name], assumed.cluster()
-    one, all_of_them = (price(model, cluster, Candidate(replicas=(count,), micro_batches=count), batch_rows=count * system.rows).seconds
+    one, all_of_them = (predict(model, cluster, Candidate(replicas=(count,), micro_batches=count), batch_rows=count * system.rows).seconds
                         for count in (1, devices))
     return one / all_of_them
 
@@ -126,6 +126,10 @@ def main() -> None:
         print(f"  fitted: {system.fitted}, {constant:.4g}")
         fields |= {f"{name}_efficiency_error": worst, f"{name}_constant": constant}
     fields["bert_error_if_overlapped"] = compare(bert(overlaps=True))[1]
+    fields["resnet_101_efficiency_at_5gbit"] = efficiency(
+        horovod(), replace(horovod().assumed, link_bytes_s=link_bytes_s("5Gb")), "ResNet-101", 512)
+    fields |= {f"{name}_million_parameters": sum(parameters for _, _, parameters in layers) / 1e6
+               for name, layers in (("vgg_16", vgg16()), ("resnet_101", resnet101()), ("bert_large", bert_large()))}
     print_result(rows, {"worst_efficiency_error": max(float(fields["horovod_efficiency_error"]), float(fields["bert_efficiency_error"])),
                         "cases": sum(1 for row in rows if row["error"] != "fitted"), **fields})
 

@@ -24,18 +24,18 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from benchmarks.report import print_result
+from harness.closed_forms import pipeline_bubble, zero_bubble_makespan
+from harness.ranks import run_on_ranks
 from sparkring.models.blocks import Block, BlockList, StageModule, X
-from sparkring.pipelines.parallel.closed_forms import pipeline_bubble, zero_bubble_makespan
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.schedules.costs import Costs
 from sparkring.pipelines.parallel.schedules.generators.catalogue import SCHEDULE_NAMES, build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import COMPUTE, Action, Schedule, Worker
-from sparkring.pipelines.parallel.schedules.simulator import Timed, Timeline, simulate
+from sparkring.pipelines.parallel.schedules.simulator import TimedAction, Timeline, simulate
 from sparkring.pipelines.parallel.stages.executor import Executor, edges_of
 from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
-from tests.support.ranks import run_on_ranks
 
 FORWARD_S = 0.15
 """Sleep of a forward pass, of the gradient of the input, and of that of the weights. Between passes the executor and a message take 0.2 to
@@ -183,7 +183,7 @@ def idle_share(case: Case, ranks: Sequence[list[Record]]) -> float:
         ranks: What each of them computed and when, on one clock.
     """
     start_s = min(began for records in ranks for _, began, _ in records)
-    entries = {Worker(stage, 0): tuple(Timed(action, began - start_s, ended - start_s) for action, began, ended in records)
+    entries = {Worker(stage, 0): tuple(TimedAction(action, began - start_s, ended - start_s) for action, began, ended in records)
                for stage, records in enumerate(ranks)}
     return Timeline(case.build(), case.costs, entries).bubble
 

@@ -27,6 +27,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.nn import functional
 
 from benchmarks.report import print_result
+from harness.ranks import run_on_ranks
 from sparkring.models.blocks import LOGITS, StageModule
 from sparkring.models.text import TOKENS, text_blocks
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
@@ -38,7 +39,6 @@ from sparkring.pipelines.parallel.stages.partition import cut_by_count
 from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
-from tests.support.ranks import run_on_ranks
 
 ROUNDS = 7
 WARM_UP, STEPS = 2, 6

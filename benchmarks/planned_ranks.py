@@ -39,7 +39,7 @@ from sparkring.pipelines.parallel.schedules.schedule import Worker
 from sparkring.pipelines.parallel.stages.executor import Executor, edges_of
 from sparkring.pipelines.parallel.stages.partition import Bounds
 from sparkring.pipelines.training.job.optimizer import make_optimizer
-from sparkring.pipelines.training.profiling.block_times import BlockSeconds, Subject, time_blocks
+from sparkring.pipelines.training.profiling.block_times import BlockSeconds, TimedModel, time_blocks
 from sparkring.pipelines.training.profiling.executor_times import time_end, time_executor
 from sparkring.pipelines.training.profiling.link_times import LinkSeconds, time_links
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
@@ -86,7 +86,7 @@ def measure(context: RankContext, link: Link, networks: Sequence[str], row_count
     wake_on_time()
     with Communicator(context) as communicator:
         communicator.barrier("measure")
-        subjects = {name: Subject(blocks=network(name, row_s=ROW_S), inputs=partial(rows_of, name), row_counts=row_counts,
+        subjects = {name: TimedModel(blocks=network(name, row_s=ROW_S), inputs=partial(rows_of, name), row_counts=row_counts,
                                   optimizer=OPTIMIZER, dtype=torch.float32) for name in networks}
         blocks = {name: time_blocks(subject, torch.Tensor.sum) for name, subject in subjects.items()}
         return Measured(blocks=blocks, executor=list(time_executor()), links=time_links(communicator, link.wires()),
@@ -141,7 +141,8 @@ class _Rank:
                  stack: ExitStack) -> None:
         self.stage = stage
         self.parameters = [parameter for module in modules for parameter in module.parameters()]
-        self.ring = GradientRing(self.parameters, communicator, bucket_mb=BUCKET_MB, group=group, open_reducer=link.open_reducer)
+        self.ring = GradientRing(self.parameters, communicator, bucket_mb=BUCKET_MB, group=group,
+                                 open_gradient_reducer=link.open_gradient_reducer)
         stack.callback(self.ring.close)
         self.optimizer = make_optimizer(self.parameters, OPTIMIZER)
 
@@ -180,19 +181,20 @@ class _StagedRank(_Rank):
 
     def __init__(self, communicator: Communicator, name: str, link: Link, asked: Asked, stack: ExitStack) -> None:
         candidate, mesh = asked.candidate, Mesh(asked.candidate.replicas)
-        place = mesh.place(communicator.context.rank)
+        coordinate = mesh.coordinate(communicator.context.rank)
         schedule = build_schedule(candidate.schedule, mesh.replicas, candidate.micro_batches, chunks_per_stage=candidate.chunks_per_stage)
         blocks = network(name, row_s=ROW_S)
-        own = list(enumerate(pairwise(asked.bounds)))[place.stage::mesh.num_stages]
+        own = list(enumerate(pairwise(asked.bounds)))[coordinate.stage::mesh.num_stages]
         chunks = {number: StageModule(blocks, first=first, last=last, seed=0) for number, (first, last) in own}
 
         def rank_of(worker: Worker) -> int:
             return mesh.rank(*worker)
 
-        super().__init__(communicator, link, chunks.values(), stage=place.stage, group=mesh.replica_set(place.stage, 0), stack=stack)
+        super().__init__(communicator, link, chunks.values(), stage=coordinate.stage, group=mesh.replica_set(coordinate.stage, 0),
+                         stack=stack)
         transport = link.open_transport(communicator, edges_of(schedule, rank_of), dynamic_shapes=True)
         stack.callback(transport.close)
-        self._executor = Executor(schedule, Worker(place.stage, place.replica), chunks, rank_of=rank_of, transport=transport)
+        self._executor = Executor(schedule, Worker(coordinate.stage, coordinate.replica), chunks, rank_of=rank_of, transport=transport)
         self._dealt = [[rows_of(name, rows) for rows in step] for step in dealt_rows(candidate.micro_batches)]
         self._step, self.round_steps = -1, len(self._dealt)
 

@@ -30,12 +30,12 @@ from benchmarks.late_wires import Link
 from benchmarks.planned_ranks import BUCKET_MB, OPTIMIZER, ROWS, Asked, Measured, Played, measure, play
 from benchmarks.report import print_result
 from benchmarks.sleeping_models import NETWORKS, network, rows_of
+from harness.ranks import run_on_ranks
 from sparkring.pipelines.parallel.planner.cost_model import Cluster, ModelProfile
 from sparkring.pipelines.parallel.planner.planner import Plan, describe, plan
 from sparkring.pipelines.training.profiling.block_counts import count_blocks
 from sparkring.pipelines.training.profiling.fit import blocks_of, executor_of, links_of, optimizer_copies
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
-from tests.support.ranks import run_on_ranks
 
 LINKS = (Link("memory"), Link("4 ms, 400 MB/s", latency_s=4e-3, byte_s=1 / 400e6))
 WORLDS = (2, 3, 4)
@@ -74,7 +74,7 @@ class Run:
     @property
     def memory_error(self) -> float:
         """How far it is from what was held, on the stage where it is worst."""
-        predicted = [stage.parameters + stage.gradients + stage.optimizer + stage.activations for stage in self.plan.priced.memory]
+        predicted = [stage.parameters + stage.gradients + stage.optimizer + stage.activations for stage in self.plan.prediction.memory]
         return max(abs(predicted[stage] / held - 1) for stage, held in self.held_bytes.items())
 
 
@@ -122,7 +122,7 @@ def play_all(case: Case, plans: Sequence[Plan], clocked: Clocked) -> None:
 
 def asked(one: Plan) -> Asked:
     """The layout of a plan."""
-    return Asked(one.candidate, one.priced.bounds)
+    return Asked(one.candidate, one.prediction.bounds)
 
 
 def runs_of(case: Case, plans: Sequence[Plan], clocked: Clocked) -> list[Run]:
@@ -162,8 +162,8 @@ def details(case: Case, runs: Sequence[Run]) -> Iterator[str]:
     """A line of JSON a layout."""
     for run in runs:
         yield json.dumps({"network": case.network, "world": case.world, "link": case.link.name, **asdict(run.plan.candidate),
-                          "cut": run.plan.priced.cut, "predicted_s": run.plan.seconds, "measured_s": run.seconds,
-                          "held_bytes": run.held_bytes, "memory": [asdict(stage) for stage in run.plan.priced.memory]})
+                          "cut": run.plan.prediction.cut, "predicted_s": run.plan.seconds, "measured_s": run.seconds,
+                          "held_bytes": run.held_bytes, "memory": [asdict(stage) for stage in run.plan.prediction.memory]})
 
 
 def main() -> None:

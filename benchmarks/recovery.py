@@ -29,6 +29,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.recovery_peers import INTERVAL, PEERS, PeerOutcome, run_peer
 from benchmarks.report import Figure, print_result
+from harness.datasets import write_dataset
 from sparkring.cli.console import console_progress
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config, SparkConfig
@@ -43,8 +44,6 @@ from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.spark.progress import Progress
 from sparkring.spark_jobs.spark.session import spark_session
 from sparkring.spark_jobs.train import train
-from tests.support.configs import MINIMAL
-from tests.support.datasets import write_dataset
 
 KILLS = 20
 WORLDS = (2, 1, 2, 3)
@@ -53,12 +52,17 @@ FILES = ([4000, 4000], [6000], [5000, 5000])
 EPOCHS, BATCH_ROWS = 6, 48
 LIMIT_MEDIAN_S, LIMIT_MAX_S = 8, 15
 SAME = 1e-10
+PREPARE = {
+    "sources": {"rows": {"path": "none.csv", "columns": {"id": "bigint", "late": "int", "day": "timestamp", "km": "double"}}},
+    "query": "SELECT id AS row_id, late, day, km FROM rows", "label": "late", "features": {"numeric": ["km"]},
+    "split": {"column": "day", "validation_from": "2013-10-01T00:00:00Z", "test_from": "2013-11-01T00:00:00Z"}}
+"""A config needs it; the dataset is written without Spark."""
 
 
 def job(workspace: Path, dataset: Path, **train_settings: object) -> Config:
     """Training in float64 whose steps take some milliseconds, 500 an epoch."""
     return parse_config({
-        **MINIMAL, "workspace": str(workspace), "dataset_url": str(dataset), "model": {"hidden": [512, 256]},
+        "name": "recovery", "workspace": str(workspace), "prepare": PREPARE, "dataset_url": str(dataset), "model": {"hidden": [512, 256]},
         "train": {"epochs": EPOCHS, "batch_rows": BATCH_ROWS, "precision": "float64", "checkpoint_steps": INTERVAL, "lanes": 24,
                   "record_rows": True, "optimizer": {"name": "adam", "schedule": "constant"},
                   "recovery": {"wait_for_slots_s": 0.0}, **train_settings}}, origin="benchmark")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -29,12 +28,3 @@ def print_result(rows: Sequence[Mapping[str, object]], fields: Mapping[str, Figu
 
 def _rounded(value: Figure) -> Figure:
     return float(f"{value:.5g}") if isinstance(value, float) else value
-
-
-def peak_rss_mb() -> float:
-    """The most memory that this process ever held, in MiB.
-
-    Not ``ru_maxrss``: that one outlives ``exec`` and so counts what the process that started this one held.
-    """
-    line = next(line for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) / 1024

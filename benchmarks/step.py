@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.report import print_result
+from harness.ranks import run_on_ranks
 from sparkring.models.tabular import TabularNetwork
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
-from tests.support.ranks import run_on_ranks
 
 ROUNDS = 7
 WARM_UP = 3

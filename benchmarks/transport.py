@@ -23,13 +23,13 @@ import torch
 from torch import Tensor, distributed
 
 from benchmarks.report import print_result
+from harness.ranks import run_on_ranks
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.transports.base import Edge, Transport
 from sparkring.pipelines.parallel.transports.horovod import HorovodTransport, pairs
 from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
-from tests.support.ranks import run_on_ranks
 
 ROUNDS = 7
 SIZES = {"4k": (4 << 10, 200), "256k": (256 << 10, 100), "4m": (4 << 20, 30), "64m": (64 << 20, 5)}

@@ -169,7 +169,7 @@ install_locked() {  # the locked set of packages into .venv
 }
 
 compile_own() {  # what Python would keep by itself where it may; files that have not changed cost nothing
-    [ -z "${PYTHONDONTWRITEBYTECODE:-}" ] || .venv/bin/python -m compileall -q conf models pipelines spark_jobs sparkring tests
+    [ -z "${PYTHONDONTWRITEBYTECODE:-}" ] || .venv/bin/python -m compileall -q conf models pipelines spark_jobs sparkring harness tests
 }
 
 setup_key() {  # changes with all that the contents of .venv depend on

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# mypy --strict over the product, its tests and its benchmarks; arguments go to mypy.
+# mypy --strict over the product, its tests, its benchmarks and what both use; arguments go to mypy.
 #
 # In the checkout pipelines/ lies beside sparkring/, in the installed package inside it (docs/adr/0001-import-layout.md), and no
 # static checker follows that mapping. So the package is laid out by links in build/typecheck, and checked there; messages
@@ -13,10 +13,10 @@ mkdir -p "$tree/sparkring"
 for entry in sparkring/*.py sparkring/py.typed sparkring/cli conf models pipelines spark_jobs; do
     ln -s "../../../$entry" "$tree/sparkring/"
 done
-for entry in tests benchmarks; do
+for entry in harness tests benchmarks; do
     ln -s "../../$entry" "$tree/"
 done
 
 cd "$tree"
-mypy --config-file ../../pyproject.toml -p sparkring -p tests -p benchmarks "$@" |
+mypy --config-file ../../pyproject.toml -p sparkring -p harness -p tests -p benchmarks "$@" |
     sed -E 's#^sparkring/(conf|models|pipelines|spark_jobs)/#\1/#'

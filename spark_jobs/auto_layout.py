@@ -18,7 +18,7 @@ from sparkring.errors import ConfigError, DocumentDamaged
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.documents import read_document
-from sparkring.pipelines.parallel.planner.enumerate import Fixed
+from sparkring.pipelines.parallel.planner.enumerate import Constraints
 from sparkring.pipelines.parallel.planner.planner import Plan, best_layout, describe
 from sparkring.spark_jobs.spark.progress import Progress
 from sparkring.version import __version__
@@ -60,11 +60,11 @@ class LayoutChooser:
         from sparkring.pipelines.training.profiling.fit import measured
 
         require_cpu(config)
-        subject = profiled(config, self._manifest)
+        subject = profile_subject(config, self._manifest)
         ranks = self._profile(config, spark, subject)
         model, cluster = measured(config, self._manifest, ranks)
         best = best_layout(model, cluster, world=config.train.num_ranks, batch_rows=config.train.batch_rows,
-                           fixed=settled(config.train, lanes=self._lanes))
+                           fixed=layout_constraints(config.train, lanes=self._lanes))
         self._tell_of_ranks(config.train)
         self._progress.note(f"training: planned {describe(best.candidate)} of {best.candidate.micro_batches} micro-batches, "
                             f"{1e3 * best.seconds:.3g} ms a step: {best.reason}")
@@ -74,7 +74,7 @@ class LayoutChooser:
         return Choice(config.model_copy(update={"train": train}), best.seconds)
 
     def _tell_of_ranks(self, train: TrainConfig) -> None:
-        wanted = settled(train).num_ranks
+        wanted = layout_constraints(train).num_ranks
         if wanted and wanted != train.num_ranks:
             but = "planned without them" if wanted > train.num_ranks else "the others get nothing to do"
             self._progress.note(f"training: parallel.replicas={list(train.parallel.replicas)} take {wanted} ranks, and there are "
@@ -93,13 +93,13 @@ class LayoutChooser:
         return known if known and ranks[0] is None else ranks
 
 
-def settled(train: TrainConfig, *, lanes: int | None = None) -> Fixed:
+def layout_constraints(train: TrainConfig, *, lanes: int | None = None) -> Constraints:
     """What ``auto`` does not choose."""
     asked = train.parallel
-    return Fixed(micro_batches=asked.micro_batches, lanes=lanes, replicas=asked.replicas, shards=asked.shards)
+    return Constraints(micro_batches=asked.micro_batches, lanes=lanes, replicas=asked.replicas, shards=asked.shards)
 
 
-def as_planned(config: Config, store: Store) -> Config:
+def with_planned_layout(config: Config, store: Store) -> Config:
     """A config with the layout that its run was last trained with, where ``auto`` chose it.
 
     Args:
@@ -126,13 +126,13 @@ def known_profile(store: Store, subject: dict[str, Any]) -> Sequence[RankProfile
     return document["ranks"] if document["of"] == subject else None
 
 
-def profiled(config: Config, manifest: Manifest) -> dict[str, Any]:
+def profile_subject(config: Config, manifest: Manifest) -> dict[str, Any]:
     """All that a profile depends on, but for the machines."""
-    from sparkring.pipelines.training.profiling.profile import described, sketch
+    from sparkring.pipelines.training.profiling.profile import blocks_and_shapes, structure_digest
 
-    train, (blocks, _) = config.train, described(config, manifest)
+    train, (blocks, _) = config.train, blocks_and_shapes(config, manifest)
     return {"code_version": __version__, "content_id": manifest.content_id, "model": config.model.model_dump(mode="json"),
-            "blocks": sketch(blocks),
+            "blocks": structure_digest(blocks),
             "train": train.model_dump(mode="json", include={"num_ranks", "batch_rows", "precision", "optimizer"}),
             "ring": train.ring.model_dump(mode="json", include={"threads_per_rank", "shared_memory", "device"})}
 

@@ -31,7 +31,7 @@ from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.evaluation.metrics import binary_metrics
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card
-from sparkring.spark_jobs.auto_layout import as_planned
+from sparkring.spark_jobs.auto_layout import with_planned_layout
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.score import read_split, split_of, trained_on
 from sparkring.spark_jobs.scoring.baselines import logistic_regression
@@ -75,7 +75,7 @@ def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Pro
     with progress.stage("evaluate", total=2) as bar, result_settings(session):
         train, test = (read_split(session, manifest, card.dataset_url, name) for name in ("train", SPLIT))
         bar.update(0, text="network")
-        laid = as_planned(config, store)
+        laid = with_planned_layout(config, store)
         if laid.train.parallel.cuts_the_model:
             network = _evaluate_by_stages(laid, card, manifest, session)
         else:

@@ -17,7 +17,7 @@ from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
 from sparkring.pipelines.data.order.row_order import default_lanes
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card, load_weights, model_from_bytes
-from sparkring.spark_jobs.auto_layout import as_planned
+from sparkring.spark_jobs.auto_layout import with_planned_layout
 from sparkring.spark_jobs.etl.encoding.tokens import NUM_BYTES, TokenEncoding
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 
@@ -72,7 +72,7 @@ def generate(config: Config, prompts: Sequence[str], *, max_tokens: int = 200, t
     begun = [ids.tolist() for ids in encoding.encode([prompt.encode() for prompt in prompts])]
     with progress.stage("generate") as bar:
         bar.update(0, text=f"{len(prompts)} texts")
-        laid = as_planned(config, open_store(config.run))
+        laid = with_planned_layout(config, open_store(config.run))
         if laid.train.parallel.cuts_the_model:
             added = _by_stages(laid, card, begun, sampling, spark)
         else:

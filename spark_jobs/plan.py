@@ -18,10 +18,10 @@ from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
-from sparkring.pipelines.parallel.planner.enumerate import Fixed, rings
+from sparkring.pipelines.parallel.planner.enumerate import Constraints, ring_sizes
 from sparkring.pipelines.parallel.planner.paper import Assumptions
 from sparkring.pipelines.parallel.planner.planner import Plan, describe, one_each, plan
-from sparkring.spark_jobs.auto_layout import require_cpu, settled
+from sparkring.spark_jobs.auto_layout import layout_constraints, require_cpu
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def plan_on_paper(config: Config, assumed: Assumptions, *, world: int, picture: 
     plans = plan(model, cluster, world=world, batch_rows=config.train.batch_rows, fixed=_fixed(config))
     path = picture or Path(PICTURE)
     path.write_text(scaling_file([Scaling(num_ranks=count, best_s=_best(plans, count), plain_s=_best(plans, count, plain=True))
-                                  for count in rings(world)], title=f"{config.name} on {assumed.device.name}"), encoding="utf-8")
+                                  for count in ring_sizes(world)], title=f"{config.name} on {assumed.device.name}"), encoding="utf-8")
     return _table(plans, config, world=world, assumptions=tuple(assumed.lines()), picture=str(path))
 
 
@@ -123,10 +123,10 @@ def _dataset(config: Config) -> tuple[Dataset, Manifest]:
     return dataset, dataset.manifest(config.dataset_version)
 
 
-def _fixed(config: Config) -> Fixed:
+def _fixed(config: Config) -> Constraints:
     """What ``auto`` would not choose either; a layout that the config names is there to be compared with others."""
     train = config.train
-    return settled(train, lanes=train.lanes) if train.parallel.auto else Fixed(lanes=train.lanes)
+    return layout_constraints(train, lanes=train.lanes) if train.parallel.auto else Constraints(lanes=train.lanes)
 
 
 def _best(plans: Sequence[Plan], num_ranks: int, *, plain: bool = False) -> float:
@@ -157,4 +157,4 @@ def _suggestion(best: Plan, *, name_micro_batches: bool) -> str:
 def _row(each: Plan) -> PlanRow:
     return PlanRow(layout=describe(each.candidate), num_ranks=each.candidate.num_ranks, micro_batches=each.candidate.micro_batches,
                    step_s=each.seconds if math.isfinite(each.seconds) else None,
-                   memory_gb=tuple(memory.total / 1e9 for memory in each.priced.memory), reason=each.reason)
+                   memory_gb=tuple(memory.total / 1e9 for memory in each.prediction.memory), reason=each.reason)

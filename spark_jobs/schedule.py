@@ -22,7 +22,7 @@ from sparkring.pipelines.parallel.schedules.files import schedule_from_csv, sche
 from sparkring.pipelines.parallel.schedules.generators.catalogue import SCHEDULE_NAMES, build_schedule
 from sparkring.pipelines.parallel.schedules.memory import peak_activations
 from sparkring.pipelines.parallel.schedules.schedule import COMPUTE, Kind, Schedule, check_shape
-from sparkring.pipelines.parallel.schedules.simulator import Entries, idle_shares, simulate
+from sparkring.pipelines.parallel.schedules.simulator import WorkerTimings, idle_shares, simulate
 from sparkring.spark_jobs.reporting.facts.words import duration, several
 from sparkring.spark_jobs.reporting.schedule_text import draw_entries
 
@@ -51,12 +51,12 @@ DEFAULT_TIMES = PassTimes()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class TracedStep:
     """One step of a schedule."""
 
     title: str
     schedule: Schedule
-    tracks: Mapping[str, Entries]
+    tracks: Mapping[str, WorkerTimings]
     """``plan`` and, of a run, ``measured``."""
 
 
@@ -91,7 +91,7 @@ class ScheduleResult:
 
 
 def planned(name: str, *, replicas: Sequence[int], micro_batches: int | None = None, chunks_per_stage: int | None = None,
-            times: PassTimes = DEFAULT_TIMES) -> Step:
+            times: PassTimes = DEFAULT_TIMES) -> TracedStep:
     """A schedule by its name, played.
 
     Args:
@@ -118,7 +118,7 @@ def compare(replicas: Sequence[int], *, micro_batches: int | None = None, chunks
                             chunks_per_stage=chunks_per_stage if name == "interleaved" else None)) for name in names]
 
 
-def from_file(path: Path, *, times: PassTimes = DEFAULT_TIMES) -> Step:
+def from_file(path: Path, *, times: PassTimes = DEFAULT_TIMES) -> TracedStep:
     """Lists from a CSV file, as ``export`` writes it or as edited by hand, checked and played.
 
     Raises:
@@ -134,7 +134,7 @@ def from_file(path: Path, *, times: PassTimes = DEFAULT_TIMES) -> Step:
     return _played(schedule_from_csv(text), times)
 
 
-def of_run(config: Config) -> Step:
+def of_run(config: Config) -> TracedStep:
     """The last step of a run in stages whose times all its workers kept.
 
     Raises:
@@ -151,7 +151,7 @@ def of_run(config: Config) -> Step:
     if step is None:
         raise ConfigError(f"the run in {config.run} has kept the times of no step in stages; train with several stages "
                           "(train.parallel.replicas) to the second step of an epoch.")
-    return Step(title=f"step {step.number} of epoch {step.epoch}, {_shape(step.schedule)}", schedule=step.schedule,
+    return TracedStep(title=f"step {step.number} of epoch {step.epoch}, {_shape(step.schedule)}", schedule=step.schedule,
                 tracks={PLAN: step.plan, MEASURED: step.measured})
 
 
@@ -166,7 +166,7 @@ def _last_step(config: Config) -> StepFacts | None:
     return timelines.last_step()
 
 
-def figures(step: Step, *, out: Path | None = None) -> ScheduleResult:
+def figures(step: TracedStep, *, out: Path | None = None) -> ScheduleResult:
     """How long the step takes, who idles, who holds how much."""
     schedule = step.schedule
     idle = {name: idle_shares(entries) for name, entries in step.tracks.items()}
@@ -180,7 +180,7 @@ def figures(step: Step, *, out: Path | None = None) -> ScheduleResult:
         idle={name: statistics.fmean(shares.values()) for name, shares in idle.items()}, workers=loads, out=str(out) if out else None)
 
 
-def drawing(step: Step, *, width: int | None = None) -> str:
+def drawing(step: TracedStep, *, width: int | None = None) -> str:
     """The step with letters, plan above what happened, on one scale of time.
 
     Args:
@@ -198,7 +198,7 @@ def drawing(step: Step, *, width: int | None = None) -> str:
     return "\n\n".join([*panels, f"{letters}{chunks}; .. waits, == goes on; a column is {plainly(duration(tick_s))}"])
 
 
-def export(step: Step, path: Path, *, width: int | None = None) -> None:
+def export(step: TracedStep, path: Path, *, width: int | None = None) -> None:
     """Write a step as what the file's ending says.
 
     Args:
@@ -223,10 +223,11 @@ def plainly(text: str) -> str:
     return text.replace("\u00a0", " ")
 
 
-def _played(schedule: Schedule, times: PassTimes) -> Step:
+def _played(schedule: Schedule, times: PassTimes) -> TracedStep:
     says = (f"F {times.forward_ms:g} ms, B {times.backward_ms:g} ms a stage, "
             f"{f'messages {times.message_ms:g} ms' if times.message_ms else 'messages no time'}")
-    return Step(title=f"{_shape(schedule)}; {says}", schedule=schedule, tracks={PLAN: simulate(schedule, _costs(schedule, times)).entries})
+    return TracedStep(title=f"{_shape(schedule)}; {says}", schedule=schedule,
+                      tracks={PLAN: simulate(schedule, _costs(schedule, times)).entries})
 
 
 def _costs(schedule: Schedule, times: PassTimes) -> Costs:
@@ -245,18 +246,18 @@ def _shape(schedule: Schedule) -> str:
             f"{schedule.micro_batches} micro-batch{'' if schedule.micro_batches == 1 else 'es'}")
 
 
-def _tick_s(step: Step) -> float:
+def _tick_s(step: TracedStep) -> float:
     """Seconds of a column: the plan's shortest pass, or a part of its longest."""
     passes = [entry.end_s - entry.start_s for done in step.tracks[PLAN].values() for entry in done if entry.action.kind in COMPUTE]
     passes = [seconds for seconds in passes if seconds > 0] or [1.0]
     return max(min(passes), max(passes) / FEW_TICKS)
 
 
-def _end_s(entries: Entries) -> float:
+def _end_s(entries: WorkerTimings) -> float:
     return max((entry.end_s for done in entries.values() for entry in done), default=0.0)
 
 
-def _svg(step: Step) -> str:
+def _svg(step: TracedStep) -> str:
     from sparkring.spark_jobs.reporting.charts.schedule import schedule_picture
     from sparkring.spark_jobs.reporting.charts.step import MOST_ACTIONS
     from sparkring.spark_jobs.reporting.charts.svg import as_file

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         nightly = [item for item in items if item.get_closest_marker("nightly")]
         config.hook.pytest_deselected(items=nightly)
         items[:] = [item for item in items if item not in nightly]
+
+
+def pytest_collection_finish() -> None:
+    """Leave what collecting has made out of every later collection of garbage, and collect seldom: tests are short."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how long each folder's tests took, so that growth is seen."""
+    seconds: Counter[str] = Counter()
+    for report in (one for reports in terminalreporter.stats.values() for one in reports if isinstance(one, pytest.TestReport)):
+        seconds["/".join(Path(report.location[0]).parts[:2])] += report.duration  # type: ignore[assignment]  # a Counter counts floats too
+    terminalreporter.section("seconds a folder")
+    for folder, taken_s in seconds.most_common():
+        terminalreporter.line(f"{folder:20} {taken_s:8.0f} s")

@@ -22,14 +22,14 @@ from math import lcm
 from typing import Literal, NamedTuple
 
 from sparkring.errors import LayoutRefused
-from sparkring.pipelines.parallel.layout_rules import why_not_started
+from sparkring.pipelines.parallel.process_set_rules import why_not_startable
 
 Ranks = tuple[int, ...]
 TransportKind = Literal["horovod", "sidecar"]
 _LAYOUTS_TRIED = 2000
 
 
-class Place(NamedTuple):
+class Coordinate(NamedTuple):
     """What a rank is."""
 
     stage: int
@@ -76,12 +76,12 @@ class Mesh:
         assert 0 <= shard < self.shards, f"there is no shard {shard}"
         return self._first_ranks[stage] + replica * self.shards + shard
 
-    def place(self, rank: int) -> Place:
+    def coordinate(self, rank: int) -> Coordinate:
         """What a rank is."""
         assert 0 <= rank < self.size, f"there is no rank {rank}"
         stage = next(stage for stage in range(self.num_stages) if rank < self._first_ranks[stage + 1])
         replica, shard = divmod(rank - self._first_ranks[stage], self.shards)
-        return Place(stage, replica, shard)
+        return Coordinate(stage, replica, shard)
 
     def stage_ranks(self, stage: int) -> Ranks:
         """All ranks of a stage."""
@@ -103,7 +103,7 @@ class Mesh:
         """The replica of ``stage`` that does a micro-batch: they are dealt round and round."""
         return micro_batch % self.replicas[stage]
 
-    def neighbours(self, *, wraps: bool = False) -> tuple[Ranks, ...]:
+    def peer_pairs(self, *, wraps: bool = False) -> tuple[Ranks, ...]:
         """Pairs of ranks between which activations pass: shard to same shard, replicas as the micro-batches fall to them.
 
         Args:
@@ -143,7 +143,7 @@ class Mesh:
             return mesh.wanted_sets(transport=transport, wraps=wraps, tied=tied)
 
         for ranks in sets_of(self):
-            reason = why_not_started(ranks, hosts)
+            reason = why_not_startable(ranks, hosts)
             if reason:
                 raise LayoutRefused(f"{self} on hosts of {_counts(hosts)} ranks need the process set {list(ranks)}, which Horovod cannot "
                                     f"start: {reason}. {_advice(self, hosts, sets_of)}")
@@ -156,7 +156,7 @@ class Mesh:
         wanted |= {self.shard_set(stage, replica) for stage, count in enumerate(self.replicas) for replica in range(count)}
         wanted |= {self.tied_set(stages, shard) for stages in tied for shard in range(self.shards)}
         if transport == "horovod":
-            wanted |= set(self.neighbours(wraps=wraps))
+            wanted |= set(self.peer_pairs(wraps=wraps))
         return _canonical(wanted, size=self.size)
 
 
@@ -169,7 +169,7 @@ def leaders(hosts: Sequence[int]) -> Ranks:
     return tuple(rank for rank, host in enumerate(hosts) if rank == 0 or hosts[rank - 1] != host)
 
 
-def leaders_of(group: Ranks, hosts: Sequence[int]) -> Ranks:
+def host_leaders(group: Ranks, hosts: Sequence[int]) -> Ranks:
     """The first rank of ``group`` on each host, ascending: the ring that joins what its hosts have summed."""
     return tuple(rank for place, rank in enumerate(group) if place == 0 or hosts[group[place - 1]] != hosts[rank])
 
@@ -198,7 +198,7 @@ def _counts(hosts: Sequence[int]) -> str:
 
 def _advice(mesh: Mesh, hosts: Sequence[int], sets_of: Callable[[Mesh], tuple[Ranks, ...]]) -> str:
     for other in _layouts_around(mesh):
-        if not any(why_not_started(ranks, hosts) for ranks in sets_of(other)):
+        if not any(why_not_startable(ranks, hosts) for ranks in sets_of(other)):
             return f"The nearest layout that starts there has {other}."
     return "No layout of as many stages and shards starts there; take fewer of them, or give all hosts as many ranks as a stage has."
 

@@ -52,8 +52,8 @@ class RankRows:
             folder = Path(train.cache_folder or tempfile.gettempdir()) / f"sparkring-cache-{os.getuid()}"
             store = DiskCache(store, folder, files=self.manifest.splits[split].files, limit_mb=train.cache_mb)
         reader = SplitReader(store, self.manifest, split, tensors=[name for name in names if name in wanted])
-        place, places = self._dealt()
-        return Loader(reader, config, rank=place, num_ranks=places)
+        index, count = self._dealt()
+        return Loader(reader, config, rank=index, num_ranks=count)
 
     def inputs(self) -> Inputs:
         """What of a batch goes where."""
@@ -68,12 +68,12 @@ class RankRows:
         """
         if self._layout is None:
             return self._context.rank, self._context.size
-        place, readers = self._layout.mesh.place(self._context.rank), self._layout.mesh.replicas[0]
-        return (place.replica if place.stage == place.shard == 0 else readers), readers
+        coordinate, readers = self._layout.mesh.coordinate(self._context.rank), self._layout.mesh.replicas[0]
+        return (coordinate.replica if coordinate.stage == coordinate.shard == 0 else readers), readers
 
     def _wanted_tensors(self) -> set[str]:
         """The first stage takes the inputs, the last one the labels, those between nothing."""
-        stage = self._layout.mesh.place(self._context.rank).stage if self._layout else 0
+        stage = self._layout.mesh.coordinate(self._context.rank).stage if self._layout else 0
         last = self._layout.mesh.num_stages - 1 if self._layout else 0
         return ({*input_tensors(self._config.model), ROW_ID} if stage == 0 else set()) | (
             {label_tensor(self.manifest.task)} if stage == last else set())
@@ -82,5 +82,5 @@ class RankRows:
         """Among how many ranks this rank's stage deals the rows of a step, and which of them this one is."""
         if self._layout is None:
             return self._context.rank, self._context.size
-        place = self._layout.mesh.place(self._context.rank)
-        return place.replica, self._layout.mesh.replicas[place.stage]
+        coordinate = self._layout.mesh.coordinate(self._context.rank)
+        return coordinate.replica, self._layout.mesh.replicas[coordinate.stage]

@@ -13,7 +13,7 @@ from functools import partial
 from sparkring.conf.schema import TrainConfig
 from sparkring.errors import StorageError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.collectives.keepalive import do_together, wait_together
+from sparkring.pipelines.parallel.collectives.keepalive import run_keeping_alive, wait_keeping_alive
 from sparkring.pipelines.training.checkpoints.pace import Pace
 from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints
 from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter, Saved
@@ -53,7 +53,7 @@ class Saver:
         All ranks call it: storage may be slow to take rank 0's word.
         """
         fence = partial(self._checkpoints.fence, self._events.generation, steps=steps_done) if self._decides else None
-        do_together(self._communicator, fence, name="checkpoint.fence")
+        run_keeping_alive(self._communicator, fence, name="checkpoint.fence")
         self._pace, self._done, self._waited_s = Pace(self._every, start=steps_done), steps_done, 0.0
 
     @property
@@ -129,7 +129,7 @@ class Saver:
 
     def wait(self) -> None:
         """Until nothing is being written on any rank, however long that takes; all ranks call it."""
-        wait_together(self._communicator, self._writer.ended, name="checkpoint.wait")
+        wait_keeping_alive(self._communicator, self._writer.ended, name="checkpoint.wait")
         self._writer.finish()
 
     def finish(self) -> None:

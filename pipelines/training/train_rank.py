@@ -34,7 +34,7 @@ from sparkring.pipelines.data.order.receipts import ReceiptMaker, combined
 from sparkring.pipelines.data.order.rowhash import add, from_hex, rows_digest, to_hex
 from sparkring.pipelines.data.stores.retry import retry
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.collectives.keepalive import do_together
+from sparkring.pipelines.parallel.collectives.keepalive import run_keeping_alive
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import Checkpoint, CheckpointDocument, Checkpoints, Position
 from sparkring.pipelines.training.evaluation.evaluate import evaluate
@@ -129,7 +129,7 @@ class _RankTrainer:
         self._saver.finish()
         self._strategy.close()
         finish = partial(self._finish, position, resumed_at=start.steps_done) if self._context.rank == 0 else None
-        summary = do_together(self._communicator, finish, name="finish")
+        summary = run_keeping_alive(self._communicator, finish, name="finish")
         self._events.write("end", seconds=round(time.perf_counter() - began, 3))
         return summary
 
@@ -149,7 +149,7 @@ class _RankTrainer:
     def _restore(self) -> tuple[Position, bool]:
         """Give every rank what it holds of the last checkpoint, and the position; whether there is one."""
         find = partial(retry, self._checkpoints.latest) if self._context.rank == 0 else None
-        latest = do_together(self._communicator, find, name="start.latest")
+        latest = run_keeping_alive(self._communicator, find, name="start.latest")
         position, state = self._whole(*latest) if latest else (Position(), ())
         told = self._communicator.broadcast_bytes(json.dumps([position.model_dump(), len(state)]).encode(), name="start.position")
         values, parts = json.loads(told)

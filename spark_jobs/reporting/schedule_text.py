@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from sparkring.pipelines.parallel.schedules.costs import Costs
 from sparkring.pipelines.parallel.schedules.schedule import COMPUTE, Schedule, Worker
-from sparkring.pipelines.parallel.schedules.simulator import Entries, Timed, simulate
+from sparkring.pipelines.parallel.schedules.simulator import TimedAction, WorkerTimings, simulate
 from sparkring.pipelines.parallel.schedules.transfers import without_transfers
 
 _ALMOST = 1e-6
@@ -36,7 +36,7 @@ def draw_schedule(schedule: Schedule, *, backward_ticks: int = 1, width: int | N
     return draw_entries(schedule, simulate(without_transfers(schedule), costs).entries, tick_s=1.0, width=width)
 
 
-def draw_entries(schedule: Schedule, entries: Entries, *, tick_s: float, width: int | None = None) -> str:
+def draw_entries(schedule: Schedule, entries: WorkerTimings, *, tick_s: float, width: int | None = None) -> str:
     """What was planned or measured; a tick shows the computation that fills most of it.
 
     Args:
@@ -71,10 +71,10 @@ def _padded(cell: str | None, broad: int) -> str:
     return cell.ljust(broad) if cell else "=" * broad
 
 
-def _cells(schedule: Schedule, entries: Sequence[Timed], ticks: int, tick_s: float) -> list[str | None]:
+def _cells(schedule: Schedule, entries: Sequence[TimedAction], ticks: int, tick_s: float) -> list[str | None]:
     """(ticks,) text of the computation that fills most of each; empty where it goes on, None where idleness does."""
     cells: list[str | None] = []
-    shown: Timed | None = None
+    shown: TimedAction | None = None
     first = 0
     for tick in range(ticks):
         start_s, end_s = tick * tick_s, (tick + 1) * tick_s

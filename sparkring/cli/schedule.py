@@ -17,7 +17,7 @@ from sparkring.conf.loading import load_config
 from sparkring.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sparkring.spark_jobs.schedule import PassTimes, ScheduleResult, Step
+    from sparkring.spark_jobs.schedule import PassTimes, ScheduleResult, TracedStep
 
 STAGES = "4"
 """Where nothing is said of them."""
@@ -122,7 +122,7 @@ def _compare(replicas: Sequence[int], micro_batches: int | None, chunks_per_stag
     typer.echo("\n".join([*lines, "`sparkring schedule NAME` with the same options draws one of them."]))
 
 
-def _text(step: Step, found: ScheduleResult, width: int) -> str:
+def _text(step: TracedStep, found: ScheduleResult, width: int) -> str:
     """The picture, unless it went into a file, and the figures of each worker."""
     from sparkring.spark_jobs.schedule import drawing
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.datasets import write_dataset
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
-from tests.support.datasets import write_dataset
 from tests.support.http_faults import HttpFaults
 from tests.support.versions import Writer, damage
 

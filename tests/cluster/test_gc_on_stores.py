@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness.datasets import write_dataset
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.stored.dataset_gc import collect_garbage
-from tests.support.datasets import write_dataset
 from tests.support.versions import Writer, damage
 
 pytest_plugins = ["tests.support.places"]

@@ -8,10 +8,10 @@ import boto3
 import pytest
 import torch
 
+from harness.datasets import write_dataset
 from sparkring.conf.schema import ModelConfig
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card, load_weights, save_model
-from tests.support.datasets import write_dataset
 from tests.support.http_faults import HttpFaults
 from tests.support.s3_server import s3_server
 from tests.support.training import train_config

@@ -21,7 +21,7 @@ from sparkring.spark_jobs.score import score
 from tests.support.etl_tables import etl_config, examples, save_untrained, trips, write_trips
 from tests.support.versions import damage
 
-pytest_plugins = ["tests.support.places", "tests.support.etl_spark"]
+pytest_plugins = ["tests.support.places", "tests.support.spark_sessions"]
 
 
 def test_a_version_is_prepared_read_and_reused(place: str, spark: SparkSession, tmp_path: Path) -> None:

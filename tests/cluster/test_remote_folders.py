@@ -20,7 +20,7 @@ from tests.support.etl_tables import etl_config
 from tests.support.hadoop import Hdfs
 from tests.support.spark_cluster import standalone
 
-pytest_plugins = ["tests.support.places", "tests.support.etl_spark"]
+pytest_plugins = ["tests.support.places", "tests.support.spark_sessions"]
 
 pytestmark = pytest.mark.timeout(600)  # a cluster of its own, and a server that answers one request at a time
 
@@ -73,10 +73,12 @@ def on_s3(cluster: tuple[Path, str], bucket: str) -> dict[str, Any]:
     return _ran(cluster, bucket)
 
 
+@pytest.mark.nightly
 def test_folders_on_s3_give_what_they_give_on_local_disk(on_s3: dict[str, Any], local: dict[str, Any]) -> None:
     remote_folders.check(on_s3["folders"], local)
 
 
+@pytest.mark.nightly
 def test_spark_on_a_cluster_writes_to_the_bucket_by_itself(on_s3: dict[str, Any], local: dict[str, Any]) -> None:
     assert on_s3["staged"] == []  # nothing went by way of the driver's disk
     assert (on_s3["damage"], on_s3["left"], on_s3["reused"]) == (None, [], True)
@@ -84,6 +86,7 @@ def test_spark_on_a_cluster_writes_to_the_bucket_by_itself(on_s3: dict[str, Any]
     assert on_s3["scored"] == on_s3["rows"]["test"]
 
 
+@pytest.mark.nightly
 def test_without_s3a_the_error_names_the_package(cluster: tuple[Path, str], bucket: str) -> None:
     error = _ran(cluster, bucket, "without")["error"]
     assert "Spark cannot write to s3://" in error

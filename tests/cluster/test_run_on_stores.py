@@ -13,22 +13,21 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from harness.datasets import write_dataset
 from sparkring.conf.loading import parse_config
-from sparkring.conf.schema import Config, SparkConfig
+from sparkring.conf.schema import Config
 from sparkring.errors import CommitConflict, RankDied
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.job.model_files import load_model
 from sparkring.spark_jobs.report import report
 from sparkring.spark_jobs.score import score
-from sparkring.spark_jobs.spark.session import spark_session
 from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.stored.checkpoints import list_checkpoints, verify_checkpoints
 from sparkring.spark_jobs.train import train
 from tests.support.configs import MINIMAL
-from tests.support.datasets import write_dataset
-from tests.support.etl_spark import end_jvm
 from tests.support.hadoop import Hdfs
+from tests.support.spark_sessions import end_jvm, own_context
 from tests.support.training import await_condition, events_of, largest_difference, weights_of_run
 
 pytest_plugins = ["tests.support.places"]
@@ -44,9 +43,8 @@ DEADLINE_S = 120.0
 def spark(bucket: str, hadoop: Hdfs) -> Iterator[SparkSession]:
     """Begun when the environment leads to both servers, with a JVM of its own: its ranks inherit that one's environment."""
     end_jvm()
-    session = spark_session(SparkConfig(master="local[2]"), app_name="test_run_on_stores")
-    yield session
-    session.stop()
+    with own_context("local[2]") as session:
+        yield session
     end_jvm()
 
 

@@ -13,6 +13,8 @@ import boto3
 import pyarrow.parquet as pq
 import pytest
 
+from harness.datasets import write_dataset
+from harness.ranks import run_on_ranks
 from sparkring.errors import StorageError
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
@@ -26,8 +28,6 @@ from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.stored.audit import audit
-from tests.support.datasets import write_dataset
-from tests.support.ranks import run_on_ranks
 from tests.support.s3_server import s3_server
 from tests.support.training import await_condition, before_each_step, begin_checkpoints_on_the_dot, train_config
 

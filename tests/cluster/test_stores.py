@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.datasets import write_dataset
 from sparkring.errors import CommitConflict, ConfigError
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.base import numbered
 from sparkring.pipelines.data.stores.open import open_store
-from tests.support.datasets import write_dataset
 from tests.support.versions import Writer, damage
 
 pytest_plugins = ["tests.support.places"]

@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from harness.datasets import write_dataset
 from sparkring.pipelines.data.stores.open import open_store
 from tests.support.hadoop import Hdfs
 from tests.support.yarn import MASTER, Yarn, processes_of
@@ -25,12 +27,40 @@ def test_the_python_of_the_cluster_has_the_libraries_and_no_sparkring(python: Pa
         assert (ended.returncode == 0) is right, ended.stderr.decode()[-2000:]
 
 
+def test_training_in_the_cluster_survives_the_loss_of_the_application_master(
+        cluster: Yarn, hadoop: Hdfs, python: Path, wheel: Path, tmp_path: Path) -> None:
+    write_dataset(tmp_path / "small", ([600, 600], [300], [501]))
+    remote = open_store(f"{hadoop.url}/datasets/small")
+    for file in (path for path in (tmp_path / "small").rglob("*") if path.is_file()):
+        remote.put(file.relative_to(tmp_path / "small").as_posix(), file.read_bytes())
+    job = _in_the_cluster(cluster, hadoop, tmp_path, sources="none are read", python=python, dataset="small", epochs=20)
+    _lose_the_application_master(job, "--job", "train", "--package", str(wheel))
+    job.proved()
+
+
+@pytest.mark.nightly
 def test_a_job_with_its_driver_in_the_cluster_keeps_all_in_hdfs_and_survives_the_loss_of_the_application_master(
         cluster: Yarn, hadoop: Hdfs, flights: str, python: Path, wheel: Path, tmp_path: Path) -> None:
-    job = Job(cluster, hadoop, tmp_path, sources=flights, python=python, workspace=f"{hadoop.url}/runs/demo", dataset="demo",
-              conf={"spark.submit.deployMode": "cluster", "spark.yarn.maxAppAttempts": "2"}, epochs=4)
+    job = _in_the_cluster(cluster, hadoop, tmp_path, sources=flights, python=python, dataset="demo", epochs=4)
+    _lose_the_application_master(job, "--package", str(wheel))
+    assert cluster.queues()[job.application].rpartition(".")[2] == "training"
+    job.proved()
+    workspace = open_store(job.config.workspace)
+    assert json.loads(open_store(job.config.run).read("evaluation.json"))["network"]["auc"] > 0.5
+    assert any(entry.name.endswith(".parquet") for entry in workspace.tree("scores"))
+    assert workspace.size("report.html")
+
+
+def _in_the_cluster(cluster: Yarn, hadoop: Hdfs, folder: Path, *, dataset: str, **settings: Any) -> Job:
+    """A job with its driver in the cluster and its workspace in HDFS."""
+    return Job(cluster, hadoop, folder, dataset=dataset, workspace=f"{hadoop.url}/runs/{dataset}",
+               conf={"spark.submit.deployMode": "cluster", "spark.yarn.maxAppAttempts": "2"}, **settings)
+
+
+def _lose_the_application_master(job: Job, *options: str) -> None:
+    """Run the job, kill its application master after a checkpoint, and wait for the good end of the second attempt."""
     try:
-        job.submit("--package", str(wheel))
+        job.submit(*options)
         job.checkpoint_of(0)
         (master,) = processes_of(job.application, MASTER)
         master.kill()
@@ -38,10 +68,4 @@ def test_a_job_with_its_driver_in_the_cluster_keeps_all_in_hdfs_and_survives_the
     finally:
         job.close()
     job.nothing_left(job.application)
-    assert cluster.queues()[job.application].rpartition(".")[2] == "training"
-    assert len(job.generations()) >= 2, "the second attempt went on"
-    job.proved()
-    workspace = open_store(job.config.workspace)
-    assert json.loads(open_store(job.config.run).read("evaluation.json"))["network"]["auc"] > 0.5
-    assert any(entry.name.endswith(".parquet") for entry in workspace.tree("scores"))
-    assert workspace.size("report.html")
+    assert len(job.generations()) >= 2, "the second attempt resumed"

@@ -1,4 +1,4 @@
-"""The main job as a newcomer runs it, on the real flights, twice: all of it, then what a second run reuses."""
+"""The main job as a newcomer runs it, on a year of real flights, twice; on a month of them: test_standalone_master.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from sparkring.conf.loading import load_config
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 
 @dataclass(frozen=True)

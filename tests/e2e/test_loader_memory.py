@@ -16,12 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from benchmarks.loader_data import COLUMNS, commit, files_of
+from harness.loader_files import commit, files_of
 from sparkring.pipelines.data.dataset.row_schema import DataField, ImageSpec, TensorSpec
 from tests.support.images import encoded
 from tests.support.loader_memory import Measured
 
 MB = 1 << 20
+COLUMNS = tuple(f"c{number:02d}" for number in range(33))
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -37,6 +37,8 @@ print(json.dumps({"numpy": numpy.__version__, "pyarrow": pyarrow.__version__, "r
                   "heavy": sorted({"petastorm", "pyspark"} & set(sys.modules))}))
 """
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def newest(tmp_path_factory: pytest.TempPathFactory) -> Path:

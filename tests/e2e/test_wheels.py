@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROWS = 3_000
 OURS = ("horovod", "petastorm", "sparkring")
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from harness.datasets import write_dataset
+from harness.ranks import run_on_ranks
 from sparkring.errors import DocumentDamaged, ReceiptError
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.order.receipts import seal
@@ -25,8 +27,6 @@ from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.strategies.step import train_step
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.stored.audit import AuditResult, GenerationSpan, audit
-from tests.support.datasets import write_dataset
-from tests.support.ranks import run_on_ranks
 from tests.support.training import begin_checkpoints_on_the_dot, train_config
 
 FILES = ([150, 150], [70], [301], [0, 6], [1], [129, 100], [100])

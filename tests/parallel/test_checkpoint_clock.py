@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from harness.datasets import write_dataset
+from harness.ranks import run_on_ranks
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.strategies import signals
 from sparkring.pipelines.training.train_rank import train_rank
-from tests.support.datasets import write_dataset
-from tests.support.ranks import run_on_ranks
 from tests.support.training import before_each_step, train_config
 
 pytestmark = pytest.mark.parallel

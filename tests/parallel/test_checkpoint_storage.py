@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from harness.datasets import write_dataset
+from harness.ranks import run_on_ranks
 from sparkring.errors import CommitConflict
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training import saver
@@ -27,8 +29,6 @@ from sparkring.pipelines.training.strategies.step import train_step
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.reporting.facts.run_reader import read_run
 from sparkring.spark_jobs.stored.audit import audit
-from tests.support.datasets import write_dataset
-from tests.support.ranks import run_on_ranks
 from tests.support.training import (
     await_condition,
     before_each_step,

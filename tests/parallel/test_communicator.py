@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from harness.ranks import run_on_ranks
 from sparkring.errors import DeadlinePassed, RingEnded, RingError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
-from tests.support.ranks import run_on_ranks
 
 LONG = bytes(range(256)) * 10_000
 """Several pieces of what goes through memory at once."""
@@ -31,7 +31,7 @@ def _conversation(context: RankContext) -> dict[str, Any]:
             "everybody's": communicator.gather_bytes(LONG[:rank * 1_000_000], name="everybody") == [
                 LONG[:other * 1_000_000] for other in range(context.size)],
             "long": communicator.broadcast_bytes(LONG if rank == 0 else b"", name="long") == LONG,
-            "beside": [len(each) for each in communicator.gather_bytes_beside(b"x" * rank, name="beside", deadline_s=10.0)],
+            "beside": [len(each) for each in communicator.gather_bytes_off_thread(b"x" * rank, name="beside", deadline_s=10.0)],
             "all agree": communicator.agree(mine=True, name="yes"),
             "one disagrees": communicator.agree(mine=rank != 1, name="no"),
             "same hash": len(communicator.require_equal(b"the same state", what="state")),

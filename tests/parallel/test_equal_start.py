@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from harness.datasets import write_dataset
+from harness.ranks import run_on_ranks
 from sparkring.errors import RingError
 from sparkring.models.blocks import WholeModel
 from sparkring.models.build import build_model
@@ -17,8 +19,6 @@ from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.train_rank import train_rank
-from tests.support.datasets import write_dataset
-from tests.support.ranks import run_on_ranks
 from tests.support.training import largest_difference, train_config, weights_of_run
 
 RANKS = 3

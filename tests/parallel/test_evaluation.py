@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from harness.ranks import run_on_ranks
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing, TokensFeature
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.evaluation.evaluate import evaluate, evaluate_fully
-from tests.support.ranks import run_on_ranks
 
 ROWS, SPLITS, PAD = 11, (0, 7, 8, 11), 5
 """Rank 0 has seven rows, rank 1 one, rank 2 three."""

@@ -21,6 +21,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from harness.datasets import NUMERIC, write_dataset
+from harness.ranks import run_on_ranks
 from sparkring.conf.schema import Config
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
@@ -30,8 +32,6 @@ from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.events.writer import Record, read_events
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.train_rank import train_rank
-from tests.support.datasets import NUMERIC, write_dataset
-from tests.support.ranks import run_on_ranks
 from tests.support.training import train_config
 
 FILES = ([1500, 1500], [700], [3001], [0, 6], [1], [1299, 1000], [1000])  # 10,007 rows in 7 unequal files

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from harness.ranks import run_on_ranks
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing, plan_buckets
-from tests.support.ranks import run_on_ranks
 
 X = [[0.5, 1.5], [2.0, 1.0], [1.0, 0.5], [1.5, 1.0], [2.5, 2.0]]
 Y = [[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from harness.ranks import run_on_ranks
 from tests.support.faulty_stages import BUG, DEADLINE_S, KINDS, MICRO_BATCHES, SCHEDULES, STEPS, Fault, draw_faults, launches, suffer
-from tests.support.ranks import run_on_ranks
 from tests.support.transports import WAYS
 
 COUNT, SEED = 50, 2
@@ -49,7 +49,7 @@ def test_every_rank_says_in_time_what_it_met_with(ring: list[Fault], tmp_path: P
 def _check(fault: Fault, told: list[Told]) -> None:
     """By rank: the one that fails, and the others."""
     for rank, said in enumerate(told):
-        stage = fault.mesh.place(rank).stage
+        stage = fault.mesh.coordinate(rank).stage
         if rank == fault.rank and fault.kind != "wrong shape":
             own = {"kill": None, "raise": "ValueError", "sleep": "slept"}[fault.kind]
             assert said.get("error") == own, f"{fault}: {said}"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from harness.ranks import run_on_ranks
 from sparkring.errors import LayoutRefused
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
@@ -18,7 +19,6 @@ from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob, layout_of
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.stored.audit import audit
-from tests.support.ranks import run_on_ranks
 from tests.support.token_dataset import write_token_dataset
 from tests.support.training import largest_difference, train_config, weights_of_run
 

@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.datasets import write_dataset
+from harness.ranks import run_on_ranks
 from sparkring.errors import ConfigError
 from sparkring.models.blocks import StageModule
 from sparkring.pipelines.data.dataset.versions import Dataset
@@ -22,8 +24,6 @@ from sparkring.pipelines.training.strategies.pipelined import PipelinedStrategy
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.reporting.facts.step import Timelines
 from sparkring.spark_jobs.stored.audit import audit
-from tests.support.datasets import write_dataset
-from tests.support.ranks import run_on_ranks
 from tests.support.training import largest_difference, train_config, weights_of_run
 
 FILES = ([700, 400], [331], [2, 570])

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from harness.datasets import write_dataset
+from harness.ranks import run_on_ranks
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.transports.base import LinkedTransport
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.train_rank import train_rank
-from tests.support.datasets import write_dataset
-from tests.support.ranks import run_on_ranks
 from tests.support.token_dataset import write_token_dataset
 from tests.support.training import largest_difference, train_config, weights_of_run
 

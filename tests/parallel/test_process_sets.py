@@ -9,10 +9,10 @@ import horovod.torch as hvd
 import pytest
 import torch
 
+from harness.ranks import run_on_ranks
 from sparkring.errors import LayoutRefused
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Mesh, Ranks
-from tests.support.ranks import run_on_ranks
 
 MEET_S = 3
 """Seconds that Horovod waits for ranks which look for each other under two names."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from harness.datasets import write_dataset
+from harness.ranks import run_on_ranks
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.planner.planner import best_layout, plan
 from tests.support.configs import MINIMAL
-from tests.support.datasets import write_dataset
-from tests.support.ranks import run_on_ranks
 from tests.support.token_dataset import write_token_dataset
 
 
@@ -51,13 +51,13 @@ def test_ranks_measure_what_a_plan_needs(hosts: tuple[int, ...], tmp_path: Path)
 @pytest.mark.parallel
 def test_a_decoder_is_measured_in_shards_too_and_known_machines_are_not_measured_again(tmp_path: Path) -> None:
     from sparkring.pipelines.training.profiling.fit import measured
-    from sparkring.pipelines.training.profiling.profile import machine
+    from sparkring.pipelines.training.profiling.profile import host_kind
 
     dataset = write_token_dataset(tmp_path, [64])
     config = Config.model_validate(MINIMAL | {"model": {"kind": "text", "width": 8, "layers": 1, "heads": 2},
                                               "train": {"num_ranks": 2, "batch_rows": 64, "memory_mb": 10}})
     document = config.model_dump(mode="json")
-    ranks = run_on_ranks(2, profiled, document, dataset.url, [("another machine", 0), (machine(), 0)])
+    ranks = run_on_ranks(2, profiled, document, dataset.url, [("another machine", 0), (host_kind(), 0)])
     model, cluster = measured(config, dataset.manifest(1), ranks)
     assert list(model.shards) == [2]
     whole, half = model.blocks[1], model.shards[2][1]

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness.ranks import run_on_ranks
 from sparkring.errors import RingError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.collectives.gradients import open_reducer
+from sparkring.pipelines.parallel.collectives.gradients import open_gradient_reducer
 from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.shared_memory import segment as shared_segment
-from tests.support.ranks import run_on_ranks
 
 SIZES = (1, 1000, 70_001)
 ROUNDS = 3
@@ -24,7 +24,7 @@ ROUNDS = 3
 def _sums(context: RankContext) -> tuple[str, list[bool]]:
     """How it summed, and whether each round gave sum over ranks of (rank + 1) * round * index-dependent values."""
     with Communicator(context) as communicator:
-        reducer = open_reducer(communicator, SIZES, torch.float64, device=torch.device("cpu"))
+        reducer = open_gradient_reducer(communicator, SIZES, torch.float64, device=torch.device("cpu"))
         weight = sum(range(1, context.size + 1))
         right = []
         for number in range(1, ROUNDS + 1):
@@ -66,7 +66,7 @@ def _reserved(context: RankContext, alone: bool) -> int:
     with Communicator(context) as communicator:
         vars(shared_segment)["_create"] = noting
         open_set_reducer(communicator, group)
-        open_reducer(communicator, [10**6], torch.float64, device=torch.device("cpu"), group=group).close()
+        open_gradient_reducer(communicator, [10**6], torch.float64, device=torch.device("cpu"), group=group).close()
         communicator.barrier("opened")
     return max(lengths)
 
@@ -79,7 +79,7 @@ def test_a_rank_that_sums_with_nobody_of_its_host_reserves_no_shared_memory() ->
 
 def _one_dies(context: RankContext) -> str:
     communicator = Communicator(context)
-    reducer = open_reducer(communicator, SIZES, torch.float64, device=torch.device("cpu"))
+    reducer = open_gradient_reducer(communicator, SIZES, torch.float64, device=torch.device("cpu"))
     if context.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     try:

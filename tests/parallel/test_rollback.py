@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from harness.datasets import write_dataset
+from harness.ranks import run_on_ranks
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.events.writer import Record, read_events
 from sparkring.pipelines.training.job.job import TrainJob
@@ -17,8 +19,6 @@ from sparkring.pipelines.training.strategies.step import train_step
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.reporting.facts.run_reader import read_run
 from sparkring.spark_jobs.stored.audit import audit
-from tests.support.datasets import write_dataset
-from tests.support.ranks import run_on_ranks
 from tests.support.training import begin_checkpoints_on_the_dot, largest_difference, train_config, weights_of_run
 
 FILES = ([150, 150], [70], [301], [100])

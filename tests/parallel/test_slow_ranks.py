@@ -10,6 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
+from harness.datasets import write_dataset
+from harness.ranks import run_on_ranks
 from sparkring.pipelines.data.loading.loader import Batch, Loader
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training import train_rank as loop
@@ -18,8 +20,6 @@ from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.strategies.step import train_step
 from sparkring.spark_jobs.reporting.facts.run_reader import read_run
-from tests.support.datasets import write_dataset
-from tests.support.ranks import run_on_ranks
 from tests.support.training import begin_checkpoints_on_the_dot, train_config
 
 INTERVAL = 10

@@ -11,13 +11,13 @@ from itertools import count
 import pytest
 from torch import Tensor, nn
 
+from harness.ranks import run_on_ranks
 from sparkring.errors import PipelineShapeError
 from sparkring.models.blocks import BlockList, in_turn
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.schedules.generators.catalogue import SCHEDULE_NAMES
 from tests.support.pipeline_jobs import ImageJob, RaggedJob, SkipJob, TextJob, TorchDropoutJob
 from tests.support.pipelines import Case, Job, furthest, train_pipelined, train_serially
-from tests.support.ranks import run_on_ranks
 
 TWO = [
     Case((1, 1), "gpipe"),

@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from harness.datasets import write_dataset
+from harness.ranks import run_on_ranks
 from sparkring.models.blocks import BlockList, StageModule
 from sparkring.models.image import image_blocks
 from sparkring.models.losses import cross_entropy_sum
@@ -19,7 +21,7 @@ from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.parallel.collectives import communicator as communicator_module
 from sparkring.pipelines.parallel.collectives.communicator import Communicator, await_handles
-from sparkring.pipelines.parallel.collectives.gradients import open_reducer
+from sparkring.pipelines.parallel.collectives.gradients import open_gradient_reducer
 from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
 from sparkring.pipelines.parallel.collectives.ring import RingReducer
 from sparkring.pipelines.parallel.context import RankContext
@@ -34,10 +36,8 @@ from sparkring.pipelines.training.strategies.pipelined_step import PipelinedStep
 from sparkring.pipelines.training.strategies.signals import Signals
 from sparkring.pipelines.training.strategies.step import Inputs
 from sparkring.pipelines.training.train_rank import train_rank
-from tests.support.datasets import write_dataset
 from tests.support.pipeline_jobs import ImageJob, SkipJob, TextJob
 from tests.support.pipelines import ROWS, Case, Job, Values, furthest, train_pipelined, train_serially
-from tests.support.ranks import run_on_ranks
 from tests.support.training import largest_difference, train_config, weights_of_run
 
 FEW = 3
@@ -180,7 +180,7 @@ def _sums(context: RankContext, fusion: str | None) -> list[bytes]:
         os.environ["HOROVOD_FUSION_THRESHOLD"] = fusion
     found = []
     with Communicator(context) as communicator:
-        reducer = open_reducer(communicator, SIZES, torch.float32, device=torch.device("cpu"))
+        reducer = open_gradient_reducer(communicator, SIZES, torch.float32, device=torch.device("cpu"))
         assert isinstance(reducer, RingReducer)
         for at_once in (True, False):
             generator = torch.Generator().manual_seed(context.rank)

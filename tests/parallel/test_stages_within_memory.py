@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from harness.ranks import run_on_ranks
 from sparkring.models.blocks import LOGITS, Block, BlockList
 from sparkring.pipelines.parallel.context import RankContext
 from tests.support.pipelines import Case, Job, train_pipelined
-from tests.support.ranks import run_on_ranks
 
 WIDTH, LAYERS = 1600, 8
 LAYER_BYTES = 8 * WIDTH ** 2

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from harness.datasets import write_dataset
+from harness.ranks import run_on_ranks
 from sparkring.models.blocks import BlockRun
 from sparkring.models.decoding import Sampling, Texts, decode_locally
 from sparkring.pipelines.data.dataset.versions import Dataset
@@ -18,8 +20,6 @@ from sparkring.pipelines.training.generate_rank import GenerateJob, decoding_con
 from sparkring.pipelines.training.job.job import TrainJob, layout_of
 from sparkring.pipelines.training.job.model_files import load_model
 from sparkring.pipelines.training.train_rank import train_rank
-from tests.support.datasets import write_dataset
-from tests.support.ranks import run_on_ranks
 from tests.support.token_dataset import write_token_dataset
 from tests.support.training import train_config
 

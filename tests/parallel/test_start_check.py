@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from harness.datasets import write_dataset
+from harness.ranks import run_on_ranks
 from sparkring.errors import DatasetChanged
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.train_rank import train_rank
-from tests.support.datasets import write_dataset
-from tests.support.ranks import run_on_ranks
 from tests.support.training import train_config
 
 FILES = ([100], [110], [120], [130], [140])

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from harness.datasets import write_dataset
+from harness.ranks import run_on_ranks
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.parallel.context import RankContext
@@ -25,8 +27,6 @@ from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.strategies.step import train_step
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.stored.audit import audit
-from tests.support.datasets import write_dataset
-from tests.support.ranks import run_on_ranks
 from tests.support.training import begin_checkpoints_on_the_dot, largest_difference, train_config, weights_of_run
 
 STEPS = 8

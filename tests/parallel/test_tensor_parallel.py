@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from harness.ranks import run_on_ranks
 from sparkring.errors import DeadlinePassed, LayoutRefused, RingError
 from sparkring.models import losses
 from sparkring.models.blocks import LOGITS, StageModule, WholeModel
@@ -30,10 +31,9 @@ from sparkring.pipelines.parallel.mesh import Mesh
 from sparkring.pipelines.parallel.shared_memory.rounds import PIECE_BYTES
 from sparkring.pipelines.parallel.tensor_parallel.functions import sum_of_shards, to_shards
 from sparkring.pipelines.parallel.tensor_parallel.linear import ColumnLinear, RowLinear
-from sparkring.pipelines.parallel.tensor_parallel.sharding import RULES, own_tensors, shard_blocks, splits_of, whole_tensor, whole_tensors
-from sparkring.pipelines.parallel.tensor_parallel.splits import split_evenly
+from sparkring.pipelines.parallel.tensor_parallel.shard_spec import split_evenly
+from sparkring.pipelines.parallel.tensor_parallel.sharding import RULES, own_tensors, shard_blocks, shard_specs, whole_tensor, whole_tensors
 from sparkring.pipelines.parallel.tensor_parallel.vocabulary import next_token_loss_sum, vocabulary_split, whole_logits
-from tests.support.ranks import run_on_ranks
 
 VOCABULARY, LENGTH, WIDTH, HEADS, PAD = 13, 6, 12, 4, 12  # 13 tokens and 4 heads: dealt unevenly to 2 or 3 shards
 TOLERANCE = 1e-12
@@ -51,7 +51,7 @@ def _distance(one: Tensor, other: Tensor | None) -> float:
 
 def _grad_distances(whole: nn.Module, cut: nn.Module, reducer: SetReducer, prefix: str) -> Distances:
     """Of each parameter's gradient, made whole."""
-    splits = splits_of(cut)
+    splits = shard_specs(cut)
     found = {}
     for name, parameter in cut.named_parameters():
         grad = parameter.grad
@@ -97,7 +97,7 @@ def _network(reducer: SetReducer, *, tied: bool) -> Compared:
     what = "tied network" if tied else "untied network"
     blocks = text_blocks(VOCABULARY, LENGTH, width=WIDTH, layers=2, heads=HEADS, tied=tied)
     whole, cut = WholeModel(blocks, seed=4).double(), StageModule(shard_blocks(blocks, reducer), seed=4).double()
-    splits = splits_of(cut)
+    splits = shard_specs(cut)
     vocabulary = vocabulary_split(VOCABULARY, reducer.size)
     same = {f"{what}: initial {name}": torch.equal(tensor, whole.state_dict()[name])
             for name, tensor in whole_tensors(cut.state_dict(), splits, reducer)}
@@ -121,7 +121,7 @@ def _network(reducer: SetReducer, *, tied: bool) -> Compared:
     state = dict(whole_tensors(cut.state_dict(), splits, reducer))
     distances |= {f"{what}: final {name}": _distance(tensor, whole.state_dict()[name]) for name, tensor in state.items()}
     again = StageModule(shard_blocks(blocks, reducer), seed=5).double()
-    again.load_state_dict(own_tensors(state, splits, reducer.place))
+    again.load_state_dict(own_tensors(state, splits, reducer.index))
     same |= {f"{what}: reloaded {name}": torch.equal(tensor, cut.state_dict()[name]) for name, tensor in again.state_dict().items()}
     same[f"{what}: all names"] = list(state) == list(whole.state_dict())
     same[f"{what}: less is held"] = sum(map(torch.numel, cut.parameters())) < sum(map(torch.numel, whole.parameters()))
@@ -155,11 +155,11 @@ def _compare_with(reducer: SetReducer) -> Compared:
         distances, same, held = distances | more, same | true, held | of_all
     values = torch.tensor([-0.0, 1.5, float("nan")])[:reducer.size]
     one_each = split_evenly(reducer.size, dim=0, size=reducer.size, what="values")
-    whole = whole_tensor(values[reducer.place:reducer.place + 1], one_each, reducer, "values")
+    whole = whole_tensor(values[reducer.index:reducer.index + 1], one_each, reducer, "values")
     same["whole tensors keep their bits"] = torch.equal(whole.view(torch.int32), values.view(torch.int32))
     for dtype in (torch.bfloat16, torch.float32, torch.int64):
         for length in (0, 1, 3 * PIECE_BYTES // 4 + 5):  # the last: several chunks of each type
-            mine = (torch.arange(length) % 50 + reducer.place).to(dtype)
+            mine = (torch.arange(length) % 50 + reducer.index).to(dtype)
             reducer.sum_(mine, f"{dtype}.{length}")
             expected = (torch.arange(length) % 50 * reducer.size + sum(range(reducer.size))).to(dtype)
             same[f"{length} elements of {dtype}"] = torch.equal(mine, expected)
@@ -182,7 +182,7 @@ def test_shards_compute_what_the_whole_layers_do(size: int) -> None:
 def _replicas_of_shards(context: RankContext) -> Distances:
     """Two replicas of two shards: each replica has half of the rows, gradients are summed over the replicas of a shard."""
     mesh = Mesh((2,), shards=2)
-    place = mesh.place(context.rank)
+    place = mesh.coordinate(context.rank)
     with Communicator(context, extra_sets=mesh.process_sets(context.hosts)) as communicator:
         shards = open_set_reducer(communicator, mesh.shard_set(place.stage, place.replica))
         replicas = open_set_reducer(communicator, mesh.replica_set(place.stage, place.shard))

@@ -17,13 +17,13 @@ import pytest
 import torch
 from horovod.common.exceptions import HorovodInternalError
 
+from harness.ranks import run_on_ranks
 from sparkring.errors import DeadlinePassed, PeerSilent, RingError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator, await_handles
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.transports.base import Edge
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 from sparkring.spark_jobs.launch.rank.environment import settings
-from tests.support.ranks import run_on_ranks
 from tests.support.transports import WAYS, both_ways, opened, started, transport
 
 pytestmark = pytest.mark.parallel

@@ -15,12 +15,12 @@ import pytest
 import torch
 from torch import distributed
 
+from harness.ranks import run_on_ranks
 from sparkring.errors import ConfigError, PipelineShapeError, RingError
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.transports import memory as memory_link
 from sparkring.pipelines.parallel.transports.base import Edge
 from tests.support.message_plans import act, plan_round
-from tests.support.ranks import run_on_ranks
 from tests.support.transports import WAYS, both_ways, opened, started, transport
 
 pytestmark = pytest.mark.parallel

@@ -19,7 +19,7 @@ MORE_MEMORY_BYTES = 200 << 20
 """A process under attack may take so much more than before; one body of the sizes that strangers announce would be more."""
 
 
-@pytest.mark.parametrize("launcher", ["barrier", "horovod.spark"])
+@pytest.mark.parametrize("launcher", ["barrier", pytest.param("horovod.spark", marks=pytest.mark.nightly)])
 def test_ten_thousand_hostile_requests_change_nothing_and_get_nothing(tmp_path: Path, launcher: str) -> None:
     calm, live, trace = tmp_path / "calm", tmp_path / "live", tmp_path / "unpickled-payload"
     for folder in (calm, live):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkring.conf.schema import Config, SparkConfig
+from harness.datasets import write_dataset
+from sparkring.conf.schema import Config
 from sparkring.errors import DeadlinePassed
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.events.writer import read_events
@@ -19,21 +19,14 @@ from sparkring.spark_jobs.chaos import chaos
 from sparkring.spark_jobs.fault_injection.faults import Fault
 from sparkring.spark_jobs.fault_injection.injector import strikes, train_rank_under_faults
 from sparkring.spark_jobs.spark.progress import SilentProgress
-from sparkring.spark_jobs.spark.session import spark_session
 from sparkring.spark_jobs.train import train
-from tests.support.datasets import write_dataset
 from tests.support.training import events_of, train_config
+
+pytest_plugins = ["tests.support.spark_sessions"]
 
 INTERVAL = 20
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = spark_session(SparkConfig(master="local[2]"), app_name="test_chaos")
-    yield session
-    session.stop()
 
 
 class Notes(SilentProgress):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +11,17 @@ from petastorm.etl.dataset_metadata import materialize_dataset
 from petastorm.unischema import Unischema, UnischemaField, dict_to_spark_row
 from pyspark.sql import SparkSession, types
 
-from sparkring.conf.schema import SparkConfig
 from sparkring.pipelines.data.dataset.integrity import check_footers
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.spark_jobs.prepare import prepare
-from sparkring.spark_jobs.spark.session import spark_session
 from sparkring.spark_jobs.stored.adopt import adopt
 from sparkring.spark_jobs.stored.dataset_gc import collect_garbage
 from sparkring.spark_jobs.stored.datasets import show_version, verify_version
 from tests.support.etl_tables import etl_config
+
+pytest_plugins = ["tests.support.spark_sessions"]
 
 ROWS = 200
 SCHEMA = Unischema("Rides", [
@@ -32,13 +31,6 @@ SCHEMA = Unischema("Rides", [
     UnischemaField("track", np.float32, (4, 2), NdarrayCodec(), False)])
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = spark_session(SparkConfig(master="local[2]"), app_name="test_datasets")
-    yield session
-    session.stop()
 
 
 def test_what_prepare_commits_is_whole_by_footer_and_by_hash_and_leaves_no_garbage(spark: SparkSession, tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from harness.datasets import write_dataset
 from sparkring.conf.schema import Config
 from sparkring.spark_jobs.stored.audit import audit
-from tests.support.datasets import write_dataset
 from tests.support.spark_cluster import standalone
 from tests.support.training import await_condition, events_of, train_config
 

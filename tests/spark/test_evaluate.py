@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
+from harness.datasets import write_dataset
 from sparkring import __main__ as cli
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import ConfigError, DatasetError
@@ -27,10 +28,9 @@ from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.scoring.baselines import REGULARISATION
 from tests.support.configs import write
-from tests.support.datasets import write_dataset
 from tests.support.etl_tables import etl_config, save_untrained
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.prepare import prepare
 from tests.support.etl_tables import Trip, etl_config, trips
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 MET: dict[str, Any] = {"min_rows": 800, "max_rows": 891, "columns": {
     "km": {"max_null_share": 0.03, "min": 1, "max": 100}, "late": {"allowed": [0, 1]}, "row_id": {"unique": True, "min": 0},

@@ -27,7 +27,7 @@ from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.train import train
 from tests.support.images import write_idx
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 TRAIN = {"num_ranks": 2, "epochs": 3, "batch_rows": 32, "optimizer": {"lr": 0.01, "schedule": "constant"}}
 

@@ -12,6 +12,7 @@ import pytest
 from petastorm import make_reader
 from pyspark.sql import SparkSession
 
+from harness.datasets import write_dataset
 from sparkring.conf.schema import Config, SourceConfig
 from sparkring.errors import ConfigError, SourceError
 from sparkring.pipelines.data.dataset.versions import Dataset
@@ -21,11 +22,10 @@ from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.stored.datasets import verify_version
 from sparkring.spark_jobs.train import train
-from tests.support.datasets import write_dataset
 from tests.support.etl_tables import etl_config, save_untrained
 from tests.support.training import train_config
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # Petastorm's, of pyarrow
 
 

@@ -32,7 +32,7 @@ from sparkring.spark_jobs.scoring.raw_rows import encode_raw
 from sparkring.spark_jobs.spark.session import result_settings
 from tests.support.etl_tables import Trip, etl_config, save_untrained, trips
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 SCALES = ("none", "standard", "robust", "min_max", "log1p")
 NUMERIC = [{"column": f"km_{scale}", "scale": scale, "indicator": True} for scale in SCALES]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,17 @@ from pyspark.sql import SparkSession
 from torch import Tensor, nn
 
 import sparkring
+from harness.datasets import write_dataset
 from sparkring.cli import network_files
 from sparkring.conf.schema import Config
 from sparkring.models.blocks import LOGITS, Block, BlockList, X
 from sparkring.models.build import Shapes
 from sparkring.spark_jobs.stored.audit import audit
-from tests.support.command_session import command_session, said
-from tests.support.datasets import write_dataset
+from tests.support.command_line import said
 from tests.support.image_dataset import write_image_dataset
 from tests.support.training import largest_difference, train_config, weights_of_run
+
+pytest_plugins = ["tests.support.spark_sessions"]
 
 FILE = """
 import sparkring
@@ -43,12 +44,6 @@ class Both(nn.Module):
 def both(shapes, *, width=8):
     return Both(shapes, width)
 """
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with command_session(tmp_path_factory.mktemp("bytecode"), "test_own_network") as session:
-        yield session
 
 
 @sparkring.network

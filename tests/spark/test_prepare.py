@@ -29,7 +29,7 @@ from sparkring.spark_jobs.prepare import PrepareResult, prepare
 from sparkring.spark_jobs.spark.progress import Bar, SilentProgress
 from tests.support.etl_tables import TEST_FROM, etl_config, examples, trips
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 FEATURES = ["km", "km2", "city"]
 

@@ -19,7 +19,7 @@ from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
 from sparkring.spark_jobs.prepare import prepare
 from tests.support.etl_tables import etl_config, trips, write_trips
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 ALL = trips()
 FIRST = [trip for trip in ALL if trip.id % 3]

@@ -30,7 +30,7 @@ from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.stored.datasets import verify_version
 from sparkring.spark_jobs.train import train
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 SPLITS = ("train", "validation", "test")
 FIRST, ALL = range(60), range(95)

@@ -16,7 +16,7 @@ from sparkring.errors import ConfigError, SourceError, SparkringError
 from sparkring.spark_jobs.prepare import prepare
 from tests.support.etl_tables import COLUMNS, QUERY, TEST_FROM, VALIDATION_FROM, Trip, etl_config, trips
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 
 @dataclass

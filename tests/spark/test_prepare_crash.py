@@ -13,7 +13,7 @@ from tests.support.etl_tables import etl_config, trips
 from tests.support.faults import Faults
 from tests.support.versions import damage
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 
 def test_a_prepare_that_dies_leaves_the_version_before_and_the_next_one_succeeds(spark: SparkSession, tmp_path: Path) -> None:

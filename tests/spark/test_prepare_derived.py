@@ -40,7 +40,7 @@ from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.scoring.raw_rows import encode_raw
 from tests.support.etl_tables import save_untrained
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 COLUMNS = {"id": "bigint", "at": "timestamp", "born": "date", "price": "decimal(12,2)", "km": "double", "agent": "string", "late": "int"}
 NEW_YORK = ZoneInfo("America/New_York")

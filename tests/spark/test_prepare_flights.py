@@ -12,7 +12,7 @@ from sparkring.conf.loading import load_config
 from sparkring.spark_jobs.etl.examples import run_query, tables
 from sparkring.spark_jobs.spark.session import result_settings
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 CONFIG = load_config("base/flights").prepare
 NINE = "2013-07-04T13:00:00Z"  # the hour of 9:00 in New York

@@ -24,7 +24,7 @@ from sparkring.spark_jobs.score import ScoreResult, score
 from tests.support.etl_tables import save_untrained
 from tests.support.images import encoded, write_idx
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # Petastorm's, of pyarrow
 
 SHAPE = (6, 5)

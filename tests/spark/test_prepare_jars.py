@@ -14,6 +14,8 @@ import pytest
 from tests.support.etl_jars import SECRET, URL
 from tests.support.jars import table_jars
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, Path]:

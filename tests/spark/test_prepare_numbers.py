@@ -31,7 +31,7 @@ from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.scoring.raw_rows import encode_raw
 from tests.support.etl_tables import TEST_FROM, Trip, etl_config, examples, save_untrained, trips
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 COLUMNS = [f"km_{letter}" for letter in "abcdefgh"]
 QUERY = f"SELECT id * 10 AS row_id, day, late, city, {', '.join(f'km AS {name}' for name in COLUMNS)} FROM trips"

@@ -14,7 +14,7 @@ from sparkring.spark_jobs.etl.columns.splits import SPLITS, split_name
 from sparkring.spark_jobs.etl.examples import run_query
 from sparkring.spark_jobs.etl.sources.tables import locate, read_table
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 BY_HASH = "prepare.split={by: hash, column: path, validation_share: 0.1, test_share: 0.1}"
 

@@ -18,7 +18,7 @@ from sparkring.conf.schema import SourceConfig, TableSource
 from sparkring.errors import SourceError
 from sparkring.spark_jobs.etl.sources.tables import identify, locate, read_table
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 TEXT = 'id,"a.b",when,extra\n1,"x, ""y""",2020-01-01T05:00:00Z,?\n2,NA,2020-01-02T00:00:00+01:00,?\n'
 ROWS = [(1, 'x, "y"', datetime(2020, 1, 1, 5, tzinfo=UTC)), (2, None, datetime(2020, 1, 1, 23, tzinfo=UTC))]

@@ -18,18 +18,19 @@ import pytest
 from pyspark.sql import SparkSession
 from safetensors.torch import load_file
 
-from sparkring.conf.schema import Config, SparkConfig
+from harness.datasets import write_dataset
+from sparkring.conf.schema import Config
 from sparkring.errors import RankFailed, Stopped
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.ring import run_ring
 from sparkring.spark_jobs.spark.progress import SilentProgress
-from sparkring.spark_jobs.spark.session import spark_session
 from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.train import train
-from tests.support.datasets import write_dataset
 from tests.support.training import await_condition, events_of, largest_difference, train_config, weights_of_run
+
+pytest_plugins = ["tests.support.spark_sessions"]
 
 FILES = ([600, 600], [300], [501])
 EPOCHS = 4
@@ -40,13 +41,6 @@ ORPHANS_END_S = 10.0
 """Seconds after the driver's end in which all that it started has to be gone."""
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = spark_session(SparkConfig(master="local[3]"), app_name="test_recovery")
-    yield session
-    session.stop()
 
 
 def _config(workspace: Path, **settings: Any) -> Config:

@@ -156,6 +156,7 @@ def test_upstream_s_launcher_gives_the_same_results(local: Driver, tmp_path: Pat
         (rank, [0, 0], [rank, 2, rank], 21.0, 1) for rank in range(2)]
 
 
+@pytest.mark.nightly
 def test_upstream_s_launcher_gives_the_same_errors(local: Driver, tmp_path: Path) -> None:
     failed = local.ring(ring_functions.raise_on_rank_1, num_ranks=2, launcher="horovod.spark")
     assert failed.error.startswith("RankFailed")
@@ -165,6 +166,7 @@ def test_upstream_s_launcher_gives_the_same_errors(local: Driver, tmp_path: Path
     assert (died.attributes["rank"], died.attributes["exit_code"]) == (1, -signal.SIGKILL)
 
 
+@pytest.mark.nightly
 def test_upstream_s_launcher_ends_the_ranks_that_wait_for_a_dead_one(local: Driver) -> None:
     # Rank 0 would wait for rank 1 as long as train.ring.deadline_s says, and upstream would wait for both: longer than this test does.
     outcome = local.ring(ring_functions.exit_before_joining, num_ranks=2, launcher="horovod.spark", deadline_s=600)

@@ -39,7 +39,7 @@ def on_demand(master: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield running
 
 
-@pytest.mark.parametrize("launcher", ["barrier", "horovod.spark"])
+@pytest.mark.parametrize("launcher", ["barrier", pytest.param("horovod.spark", marks=pytest.mark.nightly)])
 def test_executors_come_for_the_ranks_of_a_ring(on_demand: Driver, tmp_path: Path, launcher: str) -> None:
     ranks = on_demand.ring(ring_functions.introduce, str(tmp_path), num_ranks=2, launcher=launcher, deadline_s=40,
                            start_timeout_s=STARTED_WITHIN_S).results
@@ -48,6 +48,7 @@ def test_executors_come_for_the_ranks_of_a_ring(on_demand: Driver, tmp_path: Pat
     assert_no_process_left(ranks[0]["token"])
 
 
+@pytest.mark.nightly
 def test_more_ranks_than_executors_come_for_are_told_how_many_came(on_demand: Driver, tmp_path: Path) -> None:
     outcome = on_demand.ring(ring_functions.introduce, str(tmp_path), num_ranks=3, start_timeout_s=ALL_WITHIN_S)
     assert outcome.error.startswith("NotEnoughSlots")
@@ -56,12 +57,14 @@ def test_more_ranks_than_executors_come_for_are_told_how_many_came(on_demand: Dr
     assert outcome.seconds > ALL_WITHIN_S
 
 
+@pytest.mark.nightly
 def test_a_mistake_on_a_rank_comes_back_as_from_a_barrier_stage(on_demand: Driver) -> None:
     outcome = on_demand.ring(ring_functions.raise_on_rank_1, num_ranks=2, start_timeout_s=STARTED_WITHIN_S)
     assert outcome.error.startswith("RankFailed")
     assert "ValueError: the user's mistake" in outcome.message
 
 
+@pytest.mark.nightly
 def test_a_task_that_spark_starts_anew_is_no_second_rank(on_demand: Driver, tmp_path: Path) -> None:
     """An executor is lost; Spark brings another one, and starts the task again there: the function is not called a second time."""
     on_demand.begin(ring_functions.sleep, str(tmp_path), num_ranks=2, start_timeout_s=STARTED_WITHIN_S)

@@ -11,14 +11,14 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkring.conf.schema import RingConfig, SparkConfig
+from sparkring.conf.schema import RingConfig
 from sparkring.errors import DeadlinePassed
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.spark_jobs.launch.barrier import launcher as barrier_launcher
 from sparkring.spark_jobs.ring import run_ring
 from sparkring.spark_jobs.spark import watched_job as spark_job
-from sparkring.spark_jobs.spark.session import spark_session
 from tests.support.ring_driver import wait_until
+from tests.support.spark_sessions import own_context
 
 RANKS = 3
 
@@ -27,9 +27,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    session = spark_session(SparkConfig(master=f"local[{RANKS}]"), app_name="test_ring_standstill")
-    yield session
-    session.stop()
+    """Its workers are stopped and killed here."""
+    with own_context(f"local[{RANKS}]") as session:
+        yield session
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ from tests.support.configs import write
 from tests.support.etl_connect import findings
 from tests.support.etl_tables import COLUMNS, QUERY, etl_config, save_untrained
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 ROOT = Path(__file__).resolve().parents[2]
 

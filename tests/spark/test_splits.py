@@ -19,7 +19,7 @@ from sparkring.spark_jobs.etl.columns.splits import split_name
 from sparkring.spark_jobs.prepare import prepare
 from tests.support.etl_tables import etl_config, trips
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 ROWS, KEYS = 20_000, 2_000
 

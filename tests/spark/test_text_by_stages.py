@@ -22,7 +22,7 @@ from sparkring.spark_jobs.prepare import prepare
 from tests.support.configs import write
 from tests.support.etl_tables import save_untrained
 
-pytest_plugins = ["tests.support.etl_spark"]
+pytest_plugins = ["tests.support.spark_sessions"]
 
 PROMPTS = ["x = ", "", "# grüße"]
 

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +14,19 @@ import pytest
 from pyspark.sql import SparkSession
 from safetensors.torch import load_file
 
-from sparkring.conf.schema import Config, SparkConfig
+from harness.datasets import write_dataset
+from sparkring.conf.schema import Config
 from sparkring.errors import CommitConflict, DatasetError, DatasetVersionNotFound, NotEnoughSlots, RankDied, RankFailed, RunFolderMismatch
-from sparkring.spark_jobs.spark.session import spark_session
 from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.train import train
-from tests.support.datasets import write_dataset
 from tests.support.training import await_condition, events_of, train_config
+
+pytest_plugins = ["tests.support.spark_sessions"]
 
 FILES = ([600, 600], [300], [501])
 DEADLINE_S = 90.0
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = spark_session(SparkConfig(master="local[3]"), app_name="test_train")
-    yield session
-    session.stop()
 
 
 def _config(workspace: Path, **settings: Any) -> Config:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from pyspark.sql import SparkSession
 
-from sparkring.conf.schema import Config, SparkConfig
+from harness.datasets import write_dataset
+from sparkring.conf.schema import Config
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.events.writer import read_events
-from sparkring.spark_jobs.auto_layout import PROFILE, as_planned
+from sparkring.spark_jobs.auto_layout import PROFILE, with_planned_layout
 from sparkring.spark_jobs.spark.progress import SilentProgress
-from sparkring.spark_jobs.spark.session import spark_session
 from sparkring.spark_jobs.train import RESULT, train
-from tests.support.datasets import write_dataset
 from tests.support.training import largest_difference, train_config, weights_of_run
+
+pytest_plugins = ["tests.support.spark_sessions"]
 
 FILES = ([600, 600], [300], [501])
 
@@ -32,13 +31,6 @@ class Notes(SilentProgress):
     def note(self, text: str) -> None:
         """Keep it."""
         self.texts.append(text)
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = spark_session(SparkConfig(master="local[2]"), app_name="test_train_auto")
-    yield session
-    session.stop()
 
 
 def _config(workspace: Path, parallel: object) -> Config:
@@ -69,7 +61,7 @@ def test_a_planned_run_goes_on_from_another_layout_and_is_measured_once(spark: S
         assert any(text.startswith("training: planned ") and "ms a step" in text for text in notes.texts)
         profiles.append(json.loads((Path(planned.run) / PROFILE).read_text()))
     assert profiles[0] == profiles[1], "the second start found what the first one measured"
-    assert as_planned(planned, open_store(planned.run)).train.parallel.model_dump(mode="json") == profiles[1]["chosen"]["parallel"]
+    assert with_planned_layout(planned, open_store(planned.run)).train.parallel.model_dump(mode="json") == profiles[1]["chosen"]["parallel"]
     told = [record for record in read_events(planned.run) if record["event"] == "plan"]
     assert {(record["rank"], record["generation"]) for record in told} == {(0, 1), (0, 2)}
     assert all(record["predicted_s"] > 0 and record["measured_s"] > 0 for record in told)

@@ -6,7 +6,6 @@ Each trains the weights that one rank does. On a standalone master: tests/e2e/te
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,16 @@ from pyspark.sql import SparkSession
 from sparkring.pipelines.training.events.writer import Record, read_events
 from sparkring.spark_jobs.auto_layout import PROFILE
 from sparkring.spark_jobs.stored.audit import audit
-from tests.support.command_session import command_session, said
+from tests.support.command_line import said
 from tests.support.small_configs import TWO_OF_TWO, january_flights, three_packages
 from tests.support.training import largest_difference, weights_of_run
+
+pytest_plugins = ["tests.support.spark_sessions"]
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "alone": {"num_ranks": 1}, "two of two": TWO_OF_TWO, "auto": {"num_ranks": 4, "parallel": "auto"}}
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with command_session(tmp_path_factory.mktemp("bytecode"), "test_train_layouts") as session:
-        yield session
 
 
 def _events(run: Path, kind: str) -> list[Record]:

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +13,21 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
+from harness.datasets import write_dataset
 from sparkring.conf.loading import load_config
 from sparkring.conf.schema import Config
 from sparkring.errors import LayoutRefused, RankDied
 from sparkring.pipelines.training.events.writer import Record, read_events
 from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.train import train
-from tests.support.command_session import command_session, said
-from tests.support.datasets import write_dataset
+from tests.support.command_line import said
 from tests.support.ring_driver import wait_until
 from tests.support.small_configs import TWO_OF_TWO, three_packages
 from tests.support.training import largest_difference, train_config, weights_of_run
 
+pytest_plugins = ["tests.support.spark_sessions"]
+
 FILES = ([600, 600], [300], [501])
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with command_session(tmp_path_factory.mktemp("bytecode"), "test_train_stages") as session:
-        yield session
 
 
 def _events(config: Config, kind: str) -> list[Record]:
@@ -44,6 +39,7 @@ def _tabular(workspace: Path, **settings: Any) -> Config:
     return train_config(workspace, model={"hidden": [16, 8]}, train={**defaults, **settings})
 
 
+@pytest.mark.nightly
 def test_a_decoder_of_two_stages_of_two_learns_python_s_own_sources_as_one_rank_does(spark: SparkSession, tmp_path: Path) -> None:
     staged = three_packages(tmp_path / "staged", precision="float64", lanes=24, **TWO_OF_TWO)
     alone = three_packages(tmp_path / "alone", precision="float64", lanes=24, num_ranks=1)

@@ -25,7 +25,7 @@ from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
 from sparkring.conf.schema import SparkConfig
 from sparkring.spark_jobs.spark.session import spark_session
-from tests.support.etl_spark import end_jvm
+from tests.support.spark_sessions import end_jvm
 
 folder = sys.argv[1]
 spark = spark_session(SparkConfig(master="local[2]"), app_name="class archive")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import pytest
+from typer.testing import CliRunner
 
 from sparkring import __main__ as cli
 
@@ -24,3 +25,10 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return int(ended.value.code or 0), captured.out, captured.err
 
     return call
+
+
+def said(*arguments: str) -> str:
+    """What a command, in the Spark session that is open, says on stdout; it has to end well."""
+    ended = CliRunner().invoke(cli.app, list(arguments), catch_exceptions=False)
+    assert ended.exit_code == 0, ended.output
+    return ended.stdout

@@ -31,7 +31,7 @@ from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Mesh
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Action, Kind, Schedule, Worker
-from sparkring.pipelines.parallel.stages.executor import Executor, StepWork, edges_of
+from sparkring.pipelines.parallel.stages.executor import Executor, StepCallbacks, edges_of
 from sparkring.pipelines.parallel.stages.partition import cut_by_count
 from sparkring.pipelines.parallel.transports.base import LinkedTransport
 from sparkring.pipelines.parallel.transports.horovod import HorovodTransport
@@ -173,9 +173,9 @@ def _train(communicator: Communicator, fault: Fault, meeting: _Meeting) -> dict[
     return {"error": "none", "losses": losses}
 
 
-def _open(communicator: Communicator, fault: Fault, meeting: _Meeting, stack: ExitStack) -> tuple[_FaultyExecutor, StepWork]:
+def _open(communicator: Communicator, fault: Fault, meeting: _Meeting, stack: ExitStack) -> tuple[_FaultyExecutor, StepCallbacks]:
     mesh, schedule, blocks = fault.mesh, fault.schedule, SkipJob().blocks()
-    place = mesh.place(communicator.context.rank)
+    place = mesh.coordinate(communicator.context.rank)
     bounds = list(pairwise(cut_by_count(len(blocks), schedule.num_chunks)))
     chunks = {chunk: StageModule(blocks, first=bounds[chunk][0], last=bounds[chunk][1], seed=1).double()
               for chunk in range(place.stage, schedule.num_chunks, schedule.num_stages)}
@@ -246,7 +246,7 @@ class _FaultyExecutor(Executor):
         """Whether this is the worker that fails."""
         return self._fault is not None
 
-    def _do(self, action: Action, work: StepWork) -> None:
+    def _do(self, action: Action, work: StepCallbacks) -> None:
         fault = self._fault
         if fault is not None and (self.step, len(self.records)) == (fault.step, fault.moment):
             self._strike(fault.kind, action)

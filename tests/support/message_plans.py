@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sparkring.pipelines.parallel.transports.base import Edge, LinkedTransport
-from sparkring.pipelines.parallel.transports.payload import DTYPES, Layout, flat_bytes
+from sparkring.pipelines.parallel.transports.payload import DTYPES, TensorSpecs, flat_bytes
 
 NUM_SLOTS = 8
 
@@ -26,13 +26,13 @@ class Message:
 
     edge: Edge
     slot: int
-    layout: Layout
+    specs: TensorSpecs
     seed: int
 
     def tensors(self) -> list[Tensor]:
         """What is sent: bits that follow from the seed, in every second case not contiguous."""
         made = []
-        for place, (dtype, shape) in enumerate(self.layout.parts):
+        for place, (dtype, shape) in enumerate(self.specs.parts):
             generator = torch.Generator().manual_seed(self.seed + place)
             bits = torch.randint(0, 2 if dtype is torch.bool else 256, (math.prod(shape) * dtype.itemsize,), dtype=torch.uint8,
                                  generator=generator)
@@ -42,7 +42,7 @@ class Message:
 
     def is_in(self, arrived: Sequence[Tensor]) -> bool:
         """Whether what arrived is what was sent, bit by bit."""
-        return Layout.of(arrived) == self.layout and all(
+        return TensorSpecs.of(arrived) == self.specs and all(
             torch.equal(flat_bytes(one), flat_bytes(other)) for one, other in zip(self.tensors(), arrived, strict=True))
 
 
@@ -76,11 +76,11 @@ def act(transport: LinkedTransport, rank: int, actions: Sequence[tuple[float, st
     return received, right
 
 
-def _layout(draw: random.Random) -> Layout:
+def _layout(draw: random.Random) -> TensorSpecs:
     parts = []
     for _ in range(draw.choice([0, 1, 1, 1, 2, 5])):
         shape = tuple(draw.choice([0, 1, 2, 3, 7, 16]) for _ in range(draw.randint(0, 4)))
         if draw.random() < 0.2:
             shape = (draw.choice([1000, 65_536, 300_001]),)
         parts.append((draw.choice(DTYPES), shape))
-    return Layout(tuple(parts))
+    return TensorSpecs(tuple(parts))

@@ -146,7 +146,7 @@ def train_pipelined(context: RankContext, job: Job, cases: list[Case]) -> list[t
 
 def _train_case(communicator: Communicator, job: Job, case: Case) -> tuple[dict[str, Values], list[float], int]:
     mesh, schedule, blocks = case.mesh, case.build(), job.blocks()
-    place = mesh.place(communicator.context.rank)
+    place = mesh.coordinate(communicator.context.rank)
     bounds = list(pairwise(cut_by_count(len(blocks), schedule.num_chunks)))
     chunks = {chunk: StageModule(blocks, first=bounds[chunk][0], last=bounds[chunk][1], seed=SEED).double()
               for chunk in range(place.stage, schedule.num_chunks, schedule.num_stages)}

@@ -25,7 +25,7 @@ from sparkring.pipelines.parallel.schedules.costs import Costs
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.records import step_record
 from sparkring.pipelines.parallel.schedules.schedule import Worker
-from sparkring.pipelines.parallel.schedules.simulator import Timed, simulate
+from sparkring.pipelines.parallel.schedules.simulator import TimedAction, simulate
 from sparkring.pipelines.training.evaluation.metrics import binary_metrics
 from sparkring.pipelines.training.job.model_files import ModelCard, save_model
 from sparkring.pipelines.training.job.tasks import shapes_of
@@ -200,7 +200,7 @@ def _timeline(rank: int, ranks: int, step: Record, clock_s: float) -> Record:
     schedule = build_schedule("1f1b", (1,) * ranks, 8)
     played = simulate(schedule, Costs.equal(ranks, forward_s=0.011, backward_s=0.023, hop_s=0.002)).entries[Worker(rank, 0)]
     late = np.random.default_rng((step["epoch"], rank)).uniform(0, 0.001, len(played))
-    entries = [Timed(action, start, max(start, end - delay)) for (action, start, end), delay in zip(played, late, strict=True)]
+    entries = [TimedAction(action, start, max(start, end - delay)) for (action, start, end), delay in zip(played, late, strict=True)]
     return {"event": "timeline", "epoch": step["epoch"], "step": step["step"],
             **step_record(schedule, Worker(rank, 0), entries, clock_s=clock_s)}
 

@@ -8,7 +8,7 @@ import torch
 from sparkring.conf.schema import Config, OptimizerConfig
 from sparkring.models.build import Shapes, list_blocks
 from sparkring.pipelines.training.profiling.block_counts import META, BlockCount, count_blocks, random_inputs
-from sparkring.pipelines.training.profiling.block_times import REPETITIONS, Subject, time_blocks
+from sparkring.pipelines.training.profiling.block_times import REPETITIONS, TimedModel, time_blocks
 from tests.support.configs import MINIMAL
 
 F32 = 4
@@ -57,7 +57,7 @@ def test_dropout_and_statistics_of_micro_batches_hinder_neither_counting_nor_tim
     counts = count_blocks(blocks, lambda rows: random_inputs(config, shapes, rows, META), dtype=torch.float32)
     plain = counted({**model, "norm": "group", "dropout": 0.0} if "norm" in model else {**model, "dropout": 0.0}, shapes)
     assert [count.forward_flops for count in counts] == [count.forward_flops for count in plain]
-    subject = Subject(blocks=blocks, inputs=lambda rows: random_inputs(config, shapes, rows, torch.device("cpu")), row_counts=(1, 4),
+    subject = TimedModel(blocks=blocks, inputs=lambda rows: random_inputs(config, shapes, rows, torch.device("cpu")), row_counts=(1, 4),
                       optimizer=OptimizerConfig(), dtype=torch.float32)
     assert len(time_blocks(subject, torch.Tensor.sum)) == len(blocks)
 
@@ -65,7 +65,7 @@ def test_dropout_and_statistics_of_micro_batches_hinder_neither_counting_nor_tim
 def test_every_block_is_timed_at_every_number_of_rows() -> None:
     config = Config.model_validate(MINIMAL | {"model": {"kind": "tabular", "hidden": [4]}})
     blocks = list_blocks(config.model, TABLE)
-    subject = Subject(blocks=blocks, inputs=lambda rows: random_inputs(config, TABLE, rows, torch.device("cpu")), row_counts=(2, 8),
+    subject = TimedModel(blocks=blocks, inputs=lambda rows: random_inputs(config, TABLE, rows, torch.device("cpu")), row_counts=(2, 8),
                       optimizer=OptimizerConfig(), dtype=torch.float32)
     found = time_blocks(subject, torch.Tensor.sum)
     assert len(found) == len(blocks) == 3

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.datasets import write_dataset
 from sparkring import __main__ as cli
 from sparkring import __version__
 from sparkring.conf.schema import Config
@@ -23,7 +24,6 @@ from sparkring.errors import NotEnoughSlots, RankFailed
 from sparkring.spark_jobs import report as report_module
 from sparkring.spark_jobs.report import ReportResult
 from tests.support.configs import MINIMAL, write
-from tests.support.datasets import write_dataset
 
 if TYPE_CHECKING:
     from tests.support.command_line import Run

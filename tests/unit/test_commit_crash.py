@@ -19,10 +19,10 @@ from typing import Literal
 
 import pytest
 
+from harness.datasets import write_dataset
 from sparkring.errors import CommitConflict
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
-from tests.support.datasets import write_dataset
 from tests.support.faults import Faults
 from tests.support.versions import Writer, damage
 

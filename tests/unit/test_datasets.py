@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from harness.datasets import write_dataset
 from sparkring.errors import DatasetChanged, DatasetError, DatasetVersionNotFound, StorageError
 from sparkring.pipelines.data.dataset.integrity import row_group_bytes
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, content_id
@@ -25,7 +26,6 @@ from sparkring.pipelines.data.order.row_order import EpochOrder
 from sparkring.pipelines.data.order.shuffle_quality import lag1_correlation, owner_change
 from sparkring.spark_jobs.stored.dataset_gc import collect_garbage
 from sparkring.spark_jobs.stored.datasets import diff_versions, list_versions, show_version, verify_version
-from tests.support.datasets import write_dataset
 
 GROUPS = np.array([500] * 40, dtype=np.int64)
 

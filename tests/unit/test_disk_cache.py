@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from harness.datasets import write_dataset
 from sparkring.errors import ConfigError, DatasetError
 from sparkring.pipelines.data.dataset.manifest import DataFile
 from sparkring.pipelines.data.loading.disk_cache import MB, DiskCache
@@ -18,7 +19,6 @@ from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.stores.base import Readable
 from sparkring.pipelines.data.stores.local import LocalStore
-from tests.support.datasets import write_dataset
 
 
 class _Counting:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.datasets import write_dataset
 from sparkring import __main__ as cli
 from sparkring.conf.schema import Config
 from sparkring.errors import DocumentDamaged
@@ -19,7 +20,6 @@ from sparkring.spark_jobs import evaluate
 from sparkring.spark_jobs import train as training
 from sparkring.spark_jobs.scoring import latest as scores
 from tests.support.configs import write
-from tests.support.datasets import write_dataset
 from tests.support.training import train_config
 
 DAMAGED = [pytest.param(b"", r"no JSON \(Expecting value", id="nothing"), pytest.param(b'{"format": 1', "no JSON", id="the first half"),

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from sparkring.pipelines.parallel.transports.base import Edge
-from sparkring.pipelines.parallel.transports.framed import HEADER, PAYLOAD, FramedLink, Key
-from sparkring.pipelines.parallel.transports.payload import Layout
+from sparkring.pipelines.parallel.transports.framed import HEADER, PAYLOAD, FramedLink, MessageKey
+from sparkring.pipelines.parallel.transports.payload import TensorSpecs
 
 EDGE = Edge(0, 1, "f1")
 
@@ -22,17 +22,17 @@ class Pipe:
 
     def __init__(self) -> None:
         self.sent: list[int] = []
-        self._held: dict[Key, deque[Tensor]] = {}
-        self._posted: dict[Key, int] = {}
+        self._held: dict[MessageKey, deque[Tensor]] = {}
+        self._posted: dict[MessageKey, int] = {}
 
-    def send(self, key: Key, data: Tensor) -> None:
+    def send(self, key: MessageKey, data: Tensor) -> None:
         self.sent.append(key.part)
         self._held.setdefault(key, deque()).append(data)
 
-    def post(self, key: Key, length: int) -> None:
+    def post(self, key: MessageKey, length: int) -> None:
         self._posted.setdefault(key, length)
 
-    def wait(self, key: Key, until: float) -> Tensor:
+    def wait(self, key: MessageKey, until: float) -> Tensor:
         data = self._held[key].popleft()
         assert self._posted.pop(key) == len(data), "the receiver knew another length"
         return data
@@ -46,7 +46,7 @@ class Pipe:
 
 def _passed(link: FramedLink, slot: int, rows: int) -> bool:
     tensors = [torch.randn(rows, 70)]
-    link.send(EDGE, slot, Layout.of(tensors), tensors, rows=rows)
+    link.send(EDGE, slot, TensorSpecs.of(tensors), tensors, rows=rows)
     (received,) = link.receive(EDGE, slot, 0.0, rows=rows)[1]
     return torch.equal(received, tensors[0])
 
@@ -64,7 +64,7 @@ def test_two_kinds_may_be_announced_before_one_is_received_and_be_taken_in_any_o
     sender, receiver = (FramedLink(pipe, token="ab" * 16, dynamic_shapes=False) for _ in range(2))
     tensors = {slot: [torch.full((rows, 70), float(slot))] for slot, rows in enumerate([4, 3, 4])}
     for slot, values in tensors.items():
-        sender.send(EDGE, slot, Layout.of(values), values, rows=len(values[0]))
+        sender.send(EDGE, slot, TensorSpecs.of(values), values, rows=len(values[0]))
     for slot in (2, 1, 0):
         receiver.expect(EDGE, slot, rows=len(tensors[slot][0]))
     for slot in (1, 2, 0):

@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from petastorm.unischema import Unischema, UnischemaField
 from safetensors.torch import save
 
+from harness.datasets import write_dataset
 from sparkring.conf.loading import load_config
 from sparkring.conf.schema import TabularModelConfig
 from sparkring.errors import DatasetError, SparkringError
@@ -49,7 +50,6 @@ from sparkring.spark_jobs import train as training
 from sparkring.spark_jobs.scoring import latest as scores
 from tests.support.attackers import Payload
 from tests.support.configs import MINIMAL
-from tests.support.datasets import write_dataset
 
 RUNS = frozenset({"exec", "compile", "pickle.find_class", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn",
                   "subprocess.Popen", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree", "ctypes.dlopen", "socket.connect"})

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from harness.datasets import write_dataset
 from sparkring.pipelines.data.dataset.integrity import check_footers, schema_drift, verify_files
 from sparkring.pipelines.data.dataset.manifest import DataFile
 from sparkring.pipelines.data.dataset.row_schema import DataField
 from sparkring.pipelines.data.dataset.versions import Dataset
 from tests.support.corruptions import DAMAGES, flip_bit
-from tests.support.datasets import write_dataset
 
 FILES = ([40, 30], [50], [7, 0, 9], [61])
 CORRUPTIONS = 200

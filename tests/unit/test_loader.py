@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from harness.datasets import NUMERIC, write_dataset
 from sparkring.errors import ConfigError, DatasetError, StorageError
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading import reader as reader_module
@@ -21,7 +22,6 @@ from sparkring.pipelines.data.loading.buffered_rows import BufferedRows
 from sparkring.pipelines.data.loading.loader import MB, Batch, Loader, LoaderConfig
 from sparkring.pipelines.data.loading.read_ahead import Budget, Kept
 from sparkring.pipelines.data.loading.reader import SplitReader
-from tests.support.datasets import NUMERIC, write_dataset
 
 FILES = ([100, 50], [7], [0, 33], [1], [500])
 ROWS = 691

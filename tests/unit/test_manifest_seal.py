@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from harness.datasets import write_dataset
 from sparkring.errors import DatasetChanged, DatasetError
 from sparkring.pipelines.data.dataset.integrity import require_sealed, verify_files
 from sparkring.pipelines.data.dataset.manifest import Manifest, parse_manifest, seal_holds
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.stored.datasets import verify_version
-from tests.support.datasets import write_dataset
 
 Place = tuple[str | int, ...]
 

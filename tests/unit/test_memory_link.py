@@ -10,9 +10,9 @@ import torch
 
 from sparkring.errors import PipelineShapeError
 from sparkring.pipelines.parallel.transports.base import Edge
-from sparkring.pipelines.parallel.transports.journal import Ended
+from sparkring.pipelines.parallel.transports.journal import PeerEnded
 from sparkring.pipelines.parallel.transports.memory import MemoryLink
-from sparkring.pipelines.parallel.transports.payload import Layout
+from sparkring.pipelines.parallel.transports.payload import TensorSpecs
 
 EDGE = Edge(0, 1, "f1")
 COUNT = 40
@@ -30,7 +30,7 @@ def _ends() -> tuple[MemoryLink, socket.socket]:
 
 
 def _send(link: MemoryLink, slot: int, tensors: list[torch.Tensor]) -> None:
-    link.send(EDGE, slot, Layout.of(tensors), tensors, rows=1)
+    link.send(EDGE, slot, TensorSpecs.of(tensors), tensors, rows=1)
 
 
 def _fill(link: MemoryLink) -> None:
@@ -56,7 +56,7 @@ def test_files_of_messages_to_one_that_has_ended_are_closed_too() -> None:
     link, theirs = _ends()
     theirs.close()
     for slot in range(3):
-        with pytest.raises(Ended):
+        with pytest.raises(PeerEnded):
             _send(link, slot, MESSAGE)
     link.close()
     assert _open_files() == before

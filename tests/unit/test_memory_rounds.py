@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sparkring.errors import RingEnded
-from sparkring.pipelines.parallel.shared_memory import neighbours
+from sparkring.pipelines.parallel.shared_memory import peer_processes
 from sparkring.pipelines.parallel.shared_memory.rounds import BUFFERS, FILLED, MemoryRounds
 from sparkring.pipelines.parallel.shared_memory.segment import Segment, private_segment
 
@@ -36,19 +36,19 @@ class Ending(psutil.Process):
 def test_every_round_shows_what_all_ranks_put_into_it() -> None:
     segments = _segments(3)
 
-    def rank(place: int) -> list[list[int]]:
-        rounds = MemoryRounds(segments, place, deadline_s=DEADLINE_S)
-        turns = (rounds.turn(torch.full((4,), number * 3 + place, dtype=torch.uint8), "turn") for number in range(ROUNDS))
+    def rank(index: int) -> list[list[int]]:
+        rounds = MemoryRounds(segments, index, deadline_s=DEADLINE_S)
+        turns = (rounds.exchange(torch.full((4,), number * 3 + index, dtype=torch.uint8), "turn") for number in range(ROUNDS))
         return [[int(buffer[3]) for buffer in shown] for shown in turns]
 
     with ThreadPoolExecutor(3) as pool:
         seen = list(pool.map(rank, range(3)))
-    assert seen == [[[number * 3 + place for place in range(3)] for number in range(ROUNDS)]] * 3
+    assert seen == [[[number * 3 + index for index in range(3)] for number in range(ROUNDS)]] * 3
 
 
 @pytest.mark.parametrize("speaks", [True, False], ids=["it fills the round and ends", "the control: it ends without that"])
 def test_a_rank_that_ends_right_after_its_last_word_is_not_missed(monkeypatch: pytest.MonkeyPatch, *, speaks: bool) -> None:
-    monkeypatch.setattr(neighbours, "ASK_AFTER_S", 0.0)
+    monkeypatch.setattr(peer_processes, "ASK_AFTER_S", 0.0)
     segments = _segments(2)
     rounds, other = MemoryRounds(segments, 0, deadline_s=DEADLINE_S), Ending()
 
@@ -57,10 +57,10 @@ def test_a_rank_that_ends_right_after_its_last_word_is_not_missed(monkeypatch: p
             segments[1].counters[FILLED] = 1
 
     other.last_act = fill
-    rounds._neighbours.processes = {1: other}
+    rounds._peers.processes = {1: other}
     mine = torch.zeros(1, dtype=torch.uint8)
     if speaks:
-        assert len(rounds.turn(mine, "close")) == 2
+        assert len(rounds.exchange(mine, "close")) == 2
     else:
         with pytest.raises(RingEnded, match=r"close: the ring has ended.*the process of rank 1 has ended"):
-            rounds.turn(mine, "close")
+            rounds.exchange(mine, "close")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkring.errors import ConfigError, LayoutRefused
-from sparkring.pipelines.parallel.layout_rules import why_not_started
-from sparkring.pipelines.parallel.mesh import Mesh, Place, process_sets
+from sparkring.pipelines.parallel.mesh import Coordinate, Mesh, process_sets
+from sparkring.pipelines.parallel.process_set_rules import why_not_startable
 
 meshes = st.builds(Mesh, st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple), st.integers(1, 3))
 
@@ -19,19 +19,19 @@ def test_ranks_lie_by_stage_then_replica_then_shard() -> None:
     #   stage 0   replica 0   0 1        stage 1   replica 0   4 5
     #             replica 1   2 3
     mesh = Mesh((2, 1), shards=2)
-    assert [mesh.place(rank) for rank in range(mesh.size)] == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1)]
+    assert [mesh.coordinate(rank) for rank in range(mesh.size)] == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1)]
     assert (mesh.stage_ranks(0), mesh.stage_ranks(1)) == ((0, 1, 2, 3), (4, 5))
     assert (mesh.replica_set(0, 1), mesh.replica_set(1, 1), mesh.shard_set(0, 1), mesh.tied_set((0, 1), 1)) == (
         (1, 3), (5,), (2, 3), (1, 3, 5))
-    assert mesh.neighbours() == ((0, 4), (1, 5), (2, 4), (3, 5))
+    assert mesh.peer_pairs() == ((0, 4), (1, 5), (2, 4), (3, 5))
 
 
 def test_replicas_of_unequal_stages_meet_as_the_micro_batches_fall_to_them() -> None:
     #   micro-batch   0 1 2 3 4 5      pairs of replicas that hand on
     #   2 replicas    0 1 0 1 0 1      0-0 1-1 0-2 1-0 0-1 1-2
     #   3 replicas    0 1 2 0 1 2
-    assert Mesh((2, 3)).neighbours() == ((0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4))
-    assert Mesh((2, 4)).neighbours() == ((0, 2), (0, 4), (1, 3), (1, 5))  # replica 0 only meets 0 and 2
+    assert Mesh((2, 3)).peer_pairs() == ((0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4))
+    assert Mesh((2, 4)).peer_pairs() == ((0, 2), (0, 4), (1, 3), (1, 5))  # replica 0 only meets 0 and 2
     assert [Mesh((2, 3)).worker(1, micro_batch) for micro_batch in range(4)] == [0, 1, 2, 0]
 
 
@@ -61,16 +61,16 @@ def test_every_list_is_canonical_and_holds_each_rank_s_own_sets(mesh: Mesh, wrap
     assert list(sets) == sorted(set(sets))
     assert all(1 < len(ranks) < mesh.size and list(ranks) == sorted(set(ranks)) for ranks in sets)
     rank = data.draw(st.integers(0, mesh.size - 1))
-    place = mesh.place(rank)
+    place = mesh.coordinate(rank)
     assert mesh.rank(*place) == rank
     for own in (mesh.replica_set(place.stage, place.shard), mesh.shard_set(place.stage, place.replica)):
         assert rank in own
         assert len(own) in {1, mesh.size} or own in sets
     for micro_batch in range(6):
-        worker = Place(place.stage, mesh.worker(place.stage, micro_batch), place.shard)
+        worker = Coordinate(place.stage, mesh.worker(place.stage, micro_batch), place.shard)
         if place.stage + 1 < mesh.num_stages:
             following = mesh.rank(place.stage + 1, mesh.worker(place.stage + 1, micro_batch), place.shard)
-            assert (mesh.rank(*worker), following) in mesh.neighbours()
+            assert (mesh.rank(*worker), following) in mesh.peer_pairs()
 
 
 def test_a_mesh_without_ranks_and_a_ring_of_another_size_are_refused() -> None:
@@ -98,17 +98,17 @@ def test_a_mesh_without_ranks_and_a_ring_of_another_size_are_refused() -> None:
     ((1, 2, 3), (0, 0, 0, 1), True),         # unequal hosts: rank 3 has the place of rank 0, which is not in the set
 ])
 def test_a_set_starts_where_its_members_meet_under_one_number(ranks: tuple[int, ...], hosts: tuple[int, ...], starts: bool) -> None:
-    assert (why_not_started(ranks, hosts) is None) == starts
+    assert (why_not_startable(ranks, hosts) is None) == starts
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
 def test_pairs_and_whole_hosts_always_start(sizes: list[int], data: st.DataObject) -> None:
     hosts = tuple(host for host, size in enumerate(sizes) for _ in range(size))
     ranks = data.draw(st.sets(st.sampled_from(range(len(hosts))), min_size=1, max_size=2))
-    assert why_not_started(tuple(sorted(ranks)), hosts) is None
+    assert why_not_startable(tuple(sorted(ranks)), hosts) is None
     some = data.draw(st.sets(st.sampled_from(sorted(set(hosts))), min_size=1))
-    assert why_not_started(tuple(rank for rank, host in enumerate(hosts) if host in some), hosts) is None
-    assert all(why_not_started(ranks, hosts) is None for ranks in process_sets(hosts))
+    assert why_not_startable(tuple(rank for rank, host in enumerate(hosts) if host in some), hosts) is None
+    assert all(why_not_startable(ranks, hosts) is None for ranks in process_sets(hosts))
 
 
 def test_a_refusal_names_the_set_the_reason_and_the_nearest_layout_that_starts() -> None:
@@ -135,4 +135,4 @@ def test_what_is_advised_starts(data: st.DataObject) -> None:
             sets = other.process_sets(hosts)  # no refusal
         else:
             sets = ()
-    assert all(why_not_started(ranks, hosts) is None for ranks in sets)
+    assert all(why_not_startable(ranks, hosts) is None for ranks in sets)

@@ -15,7 +15,7 @@ from sparkring.pipelines.parallel.transports.payload import (
     DTYPES,
     HEADER_BYTES,
     LEAST_BYTES,
-    Layout,
+    TensorSpecs,
     copies,
     flat_bytes,
     header_tensor,
@@ -42,11 +42,11 @@ def tensor_of(dtype: torch.dtype, shape: tuple[int, ...], seed: int) -> Tensor:
 
 def journey(tensors: list[Tensor]) -> list[Tensor]:
     """Through header and payload, as if to another rank."""
-    layout = Layout.of(tensors)
-    payload = pack(layout, tensors)
-    assert len(payload) == layout.nbytes >= LEAST_BYTES
-    told = read_header(header_tensor(layout))
-    assert told == layout
+    specs = TensorSpecs.of(tensors)
+    payload = pack(specs, tensors)
+    assert len(payload) == specs.nbytes >= LEAST_BYTES
+    told = read_header(header_tensor(specs))
+    assert told == specs
     return read(told, payload.clone())
 
 
@@ -61,29 +61,29 @@ def test_tensors_of_every_dtype_and_shape_come_out_as_they_went_in(parts: list[t
     arrived = journey(tensors)
     assert len(arrived) == len(tensors)
     assert all(same(one, other) for one, other in zip(tensors, arrived, strict=True))
-    copied = copies(Layout.of(tensors), pack(Layout.of(tensors), tensors))
+    copied = copies(TensorSpecs.of(tensors), pack(TensorSpecs.of(tensors), tensors))
     assert all(same(one, other) for one, other in zip(tensors, copied, strict=True))
 
 
 def test_copying_by_address_stays_within_a_payload() -> None:
     tensors = [torch.ones(100), torch.ones(3)]
-    layout = Layout.of(tensors)
-    short = torch.zeros(layout.nbytes - 1, dtype=torch.uint8)
-    with pytest.raises(RingError, match=f"tells of {layout.nbytes} bytes and has {layout.nbytes - 1}"):
-        write(layout, tensors, short)
-    with pytest.raises(RingError, match=f"tells of {layout.nbytes} bytes and has {layout.nbytes - 1}"):
-        copies(layout, short)
+    specs = TensorSpecs.of(tensors)
+    short = torch.zeros(specs.nbytes - 1, dtype=torch.uint8)
+    with pytest.raises(RingError, match=f"tells of {specs.nbytes} bytes and has {specs.nbytes - 1}"):
+        write(specs, tensors, short)
+    with pytest.raises(RingError, match=f"tells of {specs.nbytes} bytes and has {specs.nbytes - 1}"):
+        copies(specs, short)
     assert not short.any()
     with pytest.raises(RuntimeError):  # a tensor that is smaller than its layout says
-        write(layout, [torch.ones(99), torch.ones(3)], torch.zeros(layout.nbytes, dtype=torch.uint8))
+        write(specs, [torch.ones(99), torch.ones(3)], torch.zeros(specs.nbytes, dtype=torch.uint8))
 
 
 def test_zeros_without_memory_come_out_as_zeros() -> None:
     payload = torch.full((1024,), 7, dtype=torch.uint8)
     zeros = torch._efficientzerotensor((3,), dtype=torch.float32)
-    layout = Layout.of([zeros])
-    write(layout, [zeros], payload)
-    assert torch.equal(copies(layout, payload)[0], torch.zeros(3))
+    specs = TensorSpecs.of([zeros])
+    write(specs, [zeros], payload)
+    assert torch.equal(copies(specs, payload)[0], torch.zeros(3))
 
 
 def test_tensors_that_are_no_plain_memory_come_out_dense() -> None:
@@ -96,8 +96,8 @@ def test_tensors_that_are_no_plain_memory_come_out_dense() -> None:
 
 def test_one_contiguous_tensor_is_sent_from_where_it_lies_and_several_are_copied_together() -> None:
     tensor = torch.arange(1000.0)
-    assert pack(Layout.of([tensor]), [tensor]).data_ptr() == tensor.data_ptr()
-    assert pack(Layout.of([tensor] * 2), [tensor] * 2).data_ptr() != tensor.data_ptr()
+    assert pack(TensorSpecs.of([tensor]), [tensor]).data_ptr() == tensor.data_ptr()
+    assert pack(TensorSpecs.of([tensor] * 2), [tensor] * 2).data_ptr() != tensor.data_ptr()
 
 
 def test_autograd_counts_the_versions_of_a_messages_tensors_apart() -> None:
@@ -115,10 +115,11 @@ def test_autograd_counts_the_versions_of_a_messages_tensors_apart() -> None:
     pytest.param(b"", id="nothing"),
     pytest.param(bytes(HEADER_BYTES), id="zeros"),
     pytest.param(bytes(range(256)), id="other bytes"),
-    pytest.param(pack_header(Layout.of([torch.ones(2, 3)]))[:-1], id="cut short"),
-    pytest.param(pack_header(Layout.of([torch.ones(3)]))[:-8] + (-3).to_bytes(8, "little", signed=True), id="a negative size"),
-    pytest.param(pack_header(Layout(((torch.int8, (1 << 62, 4, 0)),))), id="an empty tensor of sizes beyond counting"),
-    pytest.param(pack_header(Layout.of([torch.ones(3)])).replace(bytes([DTYPES.index(torch.float32), 1]), b"\xff\x01"), id="no such dtype"),
+    pytest.param(pack_header(TensorSpecs.of([torch.ones(2, 3)]))[:-1], id="cut short"),
+    pytest.param(pack_header(TensorSpecs.of([torch.ones(3)]))[:-8] + (-3).to_bytes(8, "little", signed=True), id="a negative size"),
+    pytest.param(pack_header(TensorSpecs(((torch.int8, (1 << 62, 4, 0)),))), id="an empty tensor of sizes beyond counting"),
+    pytest.param(pack_header(TensorSpecs.of([torch.ones(3)])).replace(bytes([DTYPES.index(torch.float32), 1]), b"\xff\x01"),
+                 id="no such dtype"),
 ])
 def test_what_is_no_header_is_not_taken_for_one(data: bytes) -> None:
     with pytest.raises(RingError, match="does not begin as one of ours; all ranks must run the same version"):
@@ -130,11 +131,11 @@ def test_what_cannot_be_carried_is_refused_with_what_can() -> None:
         flat_bytes(torch.eye(3).to_sparse())
     for layout in (torch.strided, torch.jagged):
         with pytest.raises(PipelineShapeError, match=r"a nested tensor, transports carry dense ones; call to_padded_tensor\(\)"):
-            Layout.of([torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)])
+            TensorSpecs.of([torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)])
     with pytest.raises(PipelineShapeError, match="message of 300 tensors has a header of 5406 bytes, a transport carries 4096"):
-        pack_header(Layout.of([torch.ones(1, 1)] * 300))
+        pack_header(TensorSpecs.of([torch.ones(1, 1)] * 300))
     with pytest.raises(PipelineShapeError, match=r"a tensor of torch.quint8, which no transport carries; send one of bool, uint8"):
-        pack_header(Layout(((torch.quint8, (1,)),)))
+        pack_header(TensorSpecs(((torch.quint8, (1,)),)))
 
 
 @pytest.mark.parametrize(("length", "seen"), [
@@ -142,7 +143,7 @@ def test_what_cannot_be_carried_is_refused_with_what_can() -> None:
     pytest.param(10**6, True, id="in a large one"),
 ])
 def test_a_refusal_is_told_from_a_payload_by_the_launchs_token(length: int, seen: bool) -> None:
-    found = Layout.of([torch.ones(2, 3), torch.ones((), dtype=torch.int64)])
+    found = TensorSpecs.of([torch.ones(2, 3), torch.ones((), dtype=torch.int64)])
     assert str(found) == "float32 [2, 3], int64 []"
     travelled = refusal(found, token=TOKEN, length=length)
     assert len(travelled) == length
@@ -151,4 +152,4 @@ def test_a_refusal_is_told_from_a_payload_by_the_launchs_token(length: int, seen
 
 
 def test_a_refusal_whose_header_does_not_fit_says_only_that_it_is_one() -> None:
-    assert read_refusal(refusal(Layout.of([torch.ones(1, 1)] * 100), token=TOKEN, length=LEAST_BYTES), token=TOKEN) == Layout(())
+    assert read_refusal(refusal(TensorSpecs.of([torch.ones(1, 1)] * 100), token=TOKEN, length=LEAST_BYTES), token=TOKEN) == TensorSpecs(())

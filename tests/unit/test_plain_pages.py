@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from benchmarks.loader_data import commit, files_of
+from harness.loader_files import commit, files_of
 from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading import plain_pages, reader

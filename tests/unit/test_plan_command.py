@@ -11,9 +11,9 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
+from harness.datasets import write_dataset
 from sparkring.conf.schema import Config, TrainConfig
 from tests.support.configs import MINIMAL, write
-from tests.support.datasets import write_dataset
 from tests.support.image_dataset import write_image_dataset
 
 if TYPE_CHECKING:

@@ -24,13 +24,13 @@ from sparkring.pipelines.parallel.planner.cost_model import (
     PassSeconds,
     SumCost,
 )
-from sparkring.pipelines.parallel.planner.enumerate import Candidate, Fixed, candidates, remedies, rings, shapes
+from sparkring.pipelines.parallel.planner.enumerate import Candidate, Constraints, candidates, remedies, ring_sizes, shapes
 from sparkring.pipelines.parallel.planner.fit import fit_line, fit_sum
 from sparkring.pipelines.parallel.planner.gradient_sum import waiting_s
 from sparkring.pipelines.parallel.planner.planner import Plan, best_layout, one_each, plan
-from sparkring.pipelines.parallel.planner.pricing import Priced, price
+from sparkring.pipelines.parallel.planner.prediction import Prediction, predict
 
-FREE = SumCost()
+UNCONSTRAINED = SumCost()
 DEAR = SumCost(step=Line(0.0, 1e-6))
 
 
@@ -43,13 +43,13 @@ def model(num_blocks: int = 4, *, parameters: float = 1e6, activations: float = 
         optimizer_copies=2)
 
 
-def cluster(sums: SumCost = FREE, *, hop: Line = Line(), memory: float = math.inf, ranks_per_host: int = 8) -> Cluster:  # noqa: B008
+def cluster(sums: SumCost = UNCONSTRAINED, *, hop: Line = Line(), memory: float = math.inf, ranks_per_host: int = 8) -> Cluster:  # noqa: B008
     links = Links(sum_local=sums, sum_between=sums, hop_local={"sidecar": Hop(hop)}, hop_between={"sidecar": Hop(hop)})
     return Cluster(links=links, memory_bytes=memory, ranks_per_host=ranks_per_host)
 
 
-def priced(candidate: Candidate, *, of: ModelProfile | None = None, on: Cluster | None = None, rows: int = 32) -> Priced:
-    return price(of or model(), on or cluster(), candidate, batch_rows=rows)
+def prediction(candidate: Candidate, *, of: ModelProfile | None = None, on: Cluster | None = None, rows: int = 32) -> Prediction:
+    return predict(of or model(), on or cluster(), candidate, batch_rows=rows)
 
 
 def test_a_line_goes_through_the_medians_whatever_one_repetition_did() -> None:
@@ -98,11 +98,11 @@ def test_only_what_the_backward_pass_does_not_cover_is_waited_for() -> None:
 
 def test_a_pipeline_without_hops_takes_what_the_closed_form_says() -> None:
     # 4 blocks of 3 s on 2 stages, 4 micro-batches of 8 rows: (m + p - 1) x 6 s, idle (p - 1) / (m + p - 1)
-    found = priced(Candidate(replicas=(1, 1), micro_batches=4))
+    found = prediction(Candidate(replicas=(1, 1), micro_batches=4))
     assert (found.seconds, found.idle, found.cut) == (pytest.approx(30), pytest.approx(1 / 5), (2, 2))
-    assert priced(Candidate(replicas=(1,), micro_batches=4)).seconds == pytest.approx(4 * 12)
+    assert prediction(Candidate(replicas=(1,), micro_batches=4)).seconds == pytest.approx(4 * 12)
     # two such pipelines side by side do half of the micro-batches each
-    assert priced(Candidate(replicas=(2, 2), micro_batches=8), rows=64).seconds == pytest.approx(30)
+    assert prediction(Candidate(replicas=(2, 2), micro_batches=8), rows=64).seconds == pytest.approx(30)
 
 
 def test_a_message_takes_the_time_of_the_sender_of_nobody_and_of_the_receiver() -> None:
@@ -119,67 +119,67 @@ def test_the_executor_takes_its_time_once_a_chunk_and_none_where_it_does_not_run
     beside = PassSeconds(forward_s=0.25, backward_s=0.5, input_s=1.0, weight_s=2.0)
     of = replace(model(), executor=beside)
     staged = Candidate(replicas=(1, 1), micro_batches=4)
-    assert priced(staged, of=of).seconds - priced(staged).seconds == pytest.approx(5 * 0.75)  # (m + p - 1) slots of F and B
+    assert prediction(staged, of=of).seconds - prediction(staged).seconds == pytest.approx(5 * 0.75)  # (m + p - 1) slots of F and B
     plain = Candidate(replicas=(2,), micro_batches=2)
-    assert priced(plain, of=of).seconds == priced(plain).seconds
+    assert prediction(plain, of=of).seconds == prediction(plain).seconds
     single = Candidate(replicas=(1,), micro_batches=4, schedule="zero_bubble")
-    assert priced(single, of=of).seconds - priced(single).seconds == pytest.approx(4 * (0.25 + 1.0 + 2.0))
+    assert prediction(single, of=of).seconds - prediction(single).seconds == pytest.approx(4 * (0.25 + 1.0 + 2.0))
 
 
 def test_halves_of_a_backward_pass_are_taken_as_measured() -> None:
     of = replace(model(), blocks=tuple(replace(block, halves=(Line(0.0, 3 / 8), Line(0.0, 1 / 8))) for block in model().blocks))
     candidate = Candidate(replicas=(1,), micro_batches=4, schedule="zero_bubble")
-    assert priced(candidate).seconds == pytest.approx(4 * 4 * (1 + 2))
-    assert priced(candidate, of=of).seconds == pytest.approx(4 * 4 * (1 + 3 + 1))
+    assert prediction(candidate).seconds == pytest.approx(4 * 4 * (1 + 2))
+    assert prediction(candidate, of=of).seconds == pytest.approx(4 * 4 * (1 + 3 + 1))
 
 
 def test_rows_that_do_not_divide_count_as_many_as_there_are_but_memory_is_for_the_largest_micro_batch() -> None:
-    found = priced(Candidate(replicas=(1,), micro_batches=3), of=model(activations=1.0), rows=8)
+    found = prediction(Candidate(replicas=(1,), micro_batches=3), of=model(activations=1.0), rows=8)
     assert found.seconds == pytest.approx(12.0)
     assert found.memory[0].activations == 4 * 3
-    together = priced(Candidate(replicas=(1,), micro_batches=3, schedule="gpipe"), of=model(activations=1.0), rows=8)
+    together = prediction(Candidate(replicas=(1,), micro_batches=3, schedule="gpipe"), of=model(activations=1.0), rows=8)
     assert together.memory[0].activations == 4 * 8, "all of them hold no more rows than there are"
 
 
 def test_the_end_of_a_step_and_updates_close_it() -> None:
     of = replace(model(), step_s=5.0, blocks=tuple(replace(block, update_s=0.25) for block in model().blocks))
     for candidate, blocks_a_stage in ((Candidate(replicas=(1,), micro_batches=1), 4), (Candidate(replicas=(1, 1), micro_batches=4), 2)):
-        assert priced(candidate, of=of).seconds - priced(candidate).seconds == pytest.approx(5.0 + 0.25 * blocks_a_stage)
+        assert prediction(candidate, of=of).seconds - prediction(candidate).seconds == pytest.approx(5.0 + 0.25 * blocks_a_stage)
 
 
 def test_a_stage_with_more_replicas_gets_more_blocks() -> None:
-    assert priced(Candidate(replicas=(3, 1), micro_batches=6)).cut == (3, 1)
-    assert priced(Candidate(replicas=(1, 3), micro_batches=6)).cut == (1, 3)
+    assert prediction(Candidate(replicas=(3, 1), micro_batches=6)).cut == (3, 1)
+    assert prediction(Candidate(replicas=(1, 3), micro_batches=6)).cut == (1, 3)
 
 
 def test_memory_of_a_stage_counts_what_is_there_at_once() -> None:
     of = model(activations=1e5, tied=True)
-    one, other = priced(Candidate(replicas=(2, 2), micro_batches=8), of=of).memory
+    one, other = prediction(Candidate(replicas=(2, 2), micro_batches=8), of=of).memory
     # two blocks of 1 MB and the shared part; 4 rows a micro-batch; stage 0 holds two micro-batches of two blocks, stage 1 one
     assert (one.parameters, one.gradients, one.optimizer) == (6e6, 6e6, 12e6)
     assert (one.activations, other.activations) == (2 * 2 * 4 * 1e5, 1 * 2 * 4 * 1e5)
-    gpipe = priced(Candidate(replicas=(2, 2), micro_batches=8, schedule="gpipe"), of=of).memory[0]
+    gpipe = prediction(Candidate(replicas=(2, 2), micro_batches=8, schedule="gpipe"), of=of).memory[0]
     assert gpipe.activations == 4 * 2 * 4 * 1e5
-    shared = priced(Candidate(replicas=(2, 2), micro_batches=8, shard_optimizer=True), of=of).memory[0]
+    shared = prediction(Candidate(replicas=(2, 2), micro_batches=8, shard_optimizer=True), of=of).memory[0]
     assert shared.optimizer == 6e6
     # all in one stage: the shared part once
-    assert priced(Candidate(replicas=(1,), micro_batches=1), of=of).memory[0].parameters == 8e6
+    assert prediction(Candidate(replicas=(1,), micro_batches=1), of=of).memory[0].parameters == 8e6
 
 
 def test_a_part_that_two_stages_hold_is_summed_over_both() -> None:
     candidate = Candidate(replicas=(1, 1), micro_batches=4)
-    alone = priced(candidate, on=cluster(DEAR))
-    tied = priced(candidate, of=model(tied=True), on=cluster(DEAR))
+    alone = prediction(candidate, on=cluster(DEAR))
+    tied = prediction(candidate, of=model(tied=True), on=cluster(DEAR))
     assert tied.seconds - alone.seconds == pytest.approx(DEAR.at(2, 4e6))
 
 
 def test_fewer_cores_than_ranks_slow_the_passes_down() -> None:
     candidate = Candidate(replicas=(4,), micro_batches=4)
-    assert priced(candidate, on=replace(cluster(), cores_per_host=2)).seconds == pytest.approx(2 * priced(candidate).seconds)
+    assert prediction(candidate, on=replace(cluster(), cores_per_host=2)).seconds == pytest.approx(2 * prediction(candidate).seconds)
 
 
 def test_candidates_are_all_that_the_ranks_and_rows_allow() -> None:
-    assert rings(6) == (1, 2, 4, 6)
+    assert ring_sizes(6) == (1, 2, 4, 6)
     assert list(shapes(4, most_stages=3)) == [(4,), (1, 3), (2, 2), (3, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1)]
     assert list(shapes(8, most_stages=4)) == [(8,), (4, 4), (2, 2, 2, 2)]
     assert {one.replicas for one in candidates(2, num_blocks=1, batch_rows=8)} == {(1,), (2,)}, "one block cannot be cut"
@@ -187,15 +187,15 @@ def test_candidates_are_all_that_the_ranks_and_rows_allow() -> None:
 
 
 def test_what_a_run_has_settled_is_kept() -> None:
-    def counts(fixed: Fixed) -> set[int]:
+    def counts(fixed: Constraints) -> set[int]:
         return {one.micro_batches for one in candidates(4, num_blocks=4, batch_rows=64, fixed=fixed)}
 
-    assert counts(Fixed(micro_batches=6)) == {6}
-    assert (4,) not in {one.replicas for one in candidates(4, num_blocks=4, batch_rows=64, fixed=Fixed(micro_batches=6))}
-    assert counts(Fixed()) >= {16, 32}
-    assert counts(Fixed(lanes=24)) == {1, 2, 3, 4, 6, 8, 12, 24}, "16 would take one lane or two"
+    assert counts(Constraints(micro_batches=6)) == {6}
+    assert (4,) not in {one.replicas for one in candidates(4, num_blocks=4, batch_rows=64, fixed=Constraints(micro_batches=6))}
+    assert counts(Constraints()) >= {16, 32}
+    assert counts(Constraints(lanes=24)) == {1, 2, 3, 4, 6, 8, 12, 24}, "16 would take one lane or two"
     with pytest.raises(LayoutRefused, match=r"has 7 micro-batches for 4 rows a step; give another"):
-        best_layout(model(), cluster(), world=2, batch_rows=4, fixed=Fixed(micro_batches=7))
+        best_layout(model(), cluster(), world=2, batch_rows=4, fixed=Constraints(micro_batches=7))
 
 
 @given(world=st.integers(1, 6), num_blocks=st.integers(1, 9), batch_rows=st.integers(1, 64))
@@ -209,7 +209,7 @@ def test_every_candidate_has_a_price_and_a_config_that_asks_for_it(world: int, n
         train = TrainConfig.model_validate(each.section())
         assert train.num_ranks == each.candidate.num_ranks
         assert (train.replicas, train.num_micro_batches) == (each.candidate.replicas, each.candidate.micro_batches)
-        assert sum(each.priced.cut) == num_blocks
+        assert sum(each.prediction.cut) == num_blocks
 
 
 def test_plain_data_parallelism_wins_where_sums_are_cheap_and_stages_where_they_are_dear() -> None:
@@ -242,7 +242,7 @@ def test_shards_are_among_the_layouts_where_the_blocks_can_be_dealt_to_them() ->
     assert (alone.candidate.replicas, alone.candidate.shards, alone.seconds) == ((1,), 2, pytest.approx(32 * 12 / 8 / 2))
     assert alone.section() == {"num_ranks": 2, "parallel": {"replicas": [1], "micro_batches": 1, "shards": 2}}
     TrainConfig.model_validate(alone.section())
-    assert alone.priced.memory[0].parameters == 2e6
+    assert alone.prediction.memory[0].parameters == 2e6
     for without in (plan(model(), slow, world=4, batch_rows=32), plan(of, replace(slow, ranks_per_host=1), world=4, batch_rows=32)):
         assert {each.candidate.shards for each in without} == {1}, "no rule to cut them, or a shard on another host"
 
@@ -269,8 +269,8 @@ def test_recomputation_is_taken_only_to_fit_and_costs_a_forward_pass() -> None:
     asked = Candidate(replicas=(1, 1), micro_batches=8)
     roomy, tight = (next(each for each in plan(model(activations=1e6), cluster(memory=memory), world=2, batch_rows=32)
                          if replace(each.candidate, recompute="never") == asked) for memory in (24e6, 17e6))
-    assert (roomy.candidate.recompute, roomy.priced.memory[0].total) == ("never", 24e6)
-    assert (tight.candidate.recompute, tight.priced.memory[0].total) == ("always", 16e6)
+    assert (roomy.candidate.recompute, roomy.prediction.memory[0].total) == ("never", 24e6)
+    assert (tight.candidate.recompute, tight.prediction.memory[0].total) == ("always", 16e6)
     assert tight.seconds == pytest.approx(4 / 3 * roomy.seconds)
     assert "activations are computed twice" in tight.reason
 
@@ -282,7 +282,7 @@ def test_if_nothing_fits_the_smallest_says_why() -> None:
 
 def test_a_layout_that_horovod_cannot_start_on_these_hosts_is_refused_with_its_reason() -> None:
     plans = plan(model(), cluster(ranks_per_host=2), world=4, batch_rows=32)
-    refused = {each.candidate.replicas: each.reason for each in plans if each.priced.refused}
+    refused = {each.candidate.replicas: each.reason for each in plans if each.prediction.refused}
     assert "which Horovod cannot start" in refused[1, 3]
     assert (2, 2) not in refused
 
@@ -291,7 +291,7 @@ def test_a_layout_that_horovod_cannot_start_on_these_hosts_is_refused_with_its_r
 @pytest.mark.parametrize("hosts", [(0, 0, 0, 1, 1, 1), (0, 0, 0, 0, 1, 1, 1, 1), (0, 1, 1, 2, 2), (0, 0, 1)], ids=str)
 def test_what_is_not_refused_horovod_can_start_on_the_hosts_that_there_are(hosts: tuple[int, ...], *, tied: bool) -> None:
     there = replace(cluster(), placed=hosts, ranks_per_host=max(map(hosts.count, hosts)))
-    usable = [each for each in plan(model(tied=tied), there, world=len(hosts), batch_rows=48) if not each.priced.refused]
+    usable = [each for each in plan(model(tied=tied), there, world=len(hosts), batch_rows=48) if not each.prediction.refused]
     assert len(usable) > 5
     for each in usable:
         chosen, stages = each.candidate, each.candidate.num_stages
@@ -311,11 +311,11 @@ def test_shards_stay_on_a_host() -> None:
 def test_messages_that_leave_a_host_together_share_its_link() -> None:
     """A row has 8 bytes at a border, a link carries one a second: 4 replicas of 4 rows send 32 bytes each, 128 in all."""
     blocks = tuple(replace(block, border_bytes=8.0) for block in model(2).blocks)
-    alone, four = (price(replace(model(2), blocks=blocks), cluster(hop=Line(0.0, 1.0), ranks_per_host=count),
+    alone, four = (predict(replace(model(2), blocks=blocks), cluster(hop=Line(0.0, 1.0), ranks_per_host=count),
                          Candidate(replicas=(count, count), micro_batches=count, schedule="gpipe"), batch_rows=4 * count).seconds
                    for count in (1, 4))
     assert four - alone == pytest.approx(2 * (128 - 32))
-    inside = price(replace(model(2), blocks=blocks), cluster(hop=Line(0.0, 1.0)),
+    inside = predict(replace(model(2), blocks=blocks), cluster(hop=Line(0.0, 1.0)),
                    Candidate(replicas=(4, 4), micro_batches=4, schedule="gpipe"), batch_rows=16).seconds
     assert inside == pytest.approx(alone), "on one host each has its own way"
     sums = SumCost(step=Line(0.0, 1.0))

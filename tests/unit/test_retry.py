@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from harness.datasets import write_dataset
 from sparkring.errors import CheckpointDamaged, DatasetError, StorageError
 from sparkring.pipelines.data.dataset.integrity import Mismatch, check_footers, verify_files
 from sparkring.pipelines.data.dataset.versions import Dataset
@@ -22,7 +23,6 @@ from sparkring.spark_jobs.spark.progress import SILENT
 from sparkring.spark_jobs.stored.checkpoints import list_checkpoints
 from sparkring.spark_jobs.train import _Run
 from tests.support.away_store import BusyStore
-from tests.support.datasets import write_dataset
 
 ROWS = 183
 

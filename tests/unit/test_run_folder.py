@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.datasets import write_dataset
 from sparkring.errors import SparkringError
 from sparkring.pipelines.training.job.job import TrainSummary
 from sparkring.spark_jobs import train as train_module
 from sparkring.spark_jobs.train import train
-from tests.support.datasets import write_dataset
 from tests.support.training import train_config
 
 NOBODY = 65534

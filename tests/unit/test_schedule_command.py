@@ -11,8 +11,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from harness.closed_forms import pipeline_bubble
 from sparkring.conf.schema import Config
-from sparkring.pipelines.parallel.closed_forms import pipeline_bubble
 from sparkring.pipelines.parallel.schedules.files import schedule_from_csv
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from tests.support.configs import MINIMAL, write

@@ -17,7 +17,7 @@ from sparkring.pipelines.parallel.schedules.files import schedule_from_csv, sche
 from sparkring.pipelines.parallel.schedules.generators.catalogue import SCHEDULE_NAMES, build_schedule
 from sparkring.pipelines.parallel.schedules.rules import check_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Action, Kind, Schedule, Worker, parse_action
-from sparkring.pipelines.parallel.schedules.simulator import Timed, simulate
+from sparkring.pipelines.parallel.schedules.simulator import TimedAction, simulate
 from sparkring.pipelines.parallel.schedules.transfers import without_transfers
 
 CSV = """\
@@ -104,7 +104,7 @@ def test_many_findings_are_counted_not_listed() -> None:
 
 def traced(schedule: Schedule) -> list[dict[str, Any]]:
     plan = simulate(schedule, Costs.equal(schedule.num_chunks, forward_s=0.001, backward_s=0.002, hop_s=0.0005)).entries
-    measured = {worker: tuple(Timed(entry.action, entry.start_s * 1.1, entry.end_s * 1.1) for entry in entries)
+    measured = {worker: tuple(TimedAction(entry.action, entry.start_s * 1.1, entry.end_s * 1.1) for entry in entries)
                 for worker, entries in plan.items()}
     trace = json.loads(trace_json({"plan": plan, "measured": measured}))
     assert set(trace) == {"displayTimeUnit", "traceEvents"}

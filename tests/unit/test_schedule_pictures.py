@@ -13,7 +13,7 @@ import pytest
 from sparkring.pipelines.parallel.schedules.costs import Costs
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Worker, parse_action
-from sparkring.pipelines.parallel.schedules.simulator import Entries, Timed, simulate
+from sparkring.pipelines.parallel.schedules.simulator import TimedAction, WorkerTimings, simulate
 from sparkring.spark_jobs.reporting.charts.canvas import Picture
 from sparkring.spark_jobs.reporting.charts.palette import SHADES
 from sparkring.spark_jobs.reporting.charts.schedule import schedule_picture
@@ -23,12 +23,13 @@ from sparkring.spark_jobs.reporting.schedule_text import draw_entries, draw_sche
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def entries(*lists: str) -> Entries:
+def entries(*lists: str) -> WorkerTimings:
     """``"F0 0 1, B0 2 4"`` a stage: action, start and end in seconds."""
     found = {}
     for stage, words in enumerate(lists):
         parts = [part.split() for part in words.split(",")]
-        found[Worker(stage, 0)] = tuple(Timed(parse_action(text, own_chunk=stage), float(start), float(end)) for text, start, end in parts)
+        found[Worker(stage, 0)] = tuple(TimedAction(parse_action(text, own_chunk=stage), float(start), float(end))
+                                        for text, start, end in parts)
     return found
 
 

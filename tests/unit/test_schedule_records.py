@@ -13,7 +13,7 @@ from sparkring.pipelines.parallel.schedules.costs import Costs
 from sparkring.pipelines.parallel.schedules.generators.catalogue import SCHEDULE_NAMES, build_schedule
 from sparkring.pipelines.parallel.schedules.records import costs_seen, step_record, timeline_of
 from sparkring.pipelines.parallel.schedules.schedule import Worker
-from sparkring.pipelines.parallel.schedules.simulator import Timed, simulate
+from sparkring.pipelines.parallel.schedules.simulator import TimedAction, simulate
 from sparkring.pipelines.training.train_rank import sampled_step
 
 COSTS = Costs(forward_s=(0.01, 0.02), backward_s=(0.03, 0.04), input_s=(0.015, 0.02), weight_s=(0.015, 0.02),
@@ -26,7 +26,7 @@ def records(name: str = "1f1b", *, clock_s: float = 1e9) -> list[dict[str, Any]]
     played = simulate(schedule, COSTS).entries
     made = []
     for number, worker in enumerate(reversed(schedule.workers)):
-        own_clock = [Timed(action, start - number, end - number) for action, start, end in played[worker]]
+        own_clock = [TimedAction(action, start - number, end - number) for action, start, end in played[worker]]
         made.append(json.loads(json.dumps(step_record(schedule, worker, own_clock, clock_s=clock_s + number))))
     return made
 
@@ -55,7 +55,7 @@ def test_costs_seen_in_a_step_are_those_it_was_played_with(name: str) -> None:
 
 def test_one_pass_that_was_held_up_does_not_count() -> None:
     schedule, entries = timeline_of(records())
-    late = {worker: tuple(Timed(action, start, end + (1.0 if str(action.text()) == "F0/1" else 0.0)) for action, start, end in done)
+    late = {worker: tuple(TimedAction(action, start, end + (1.0 if str(action.text()) == "F0/1" else 0.0)) for action, start, end in done)
             for worker, done in entries.items()}
     assert costs_seen(schedule, late).forward_s == pytest.approx(COSTS.forward_s, abs=3e-6)
 

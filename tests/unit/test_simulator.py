@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness import closed_forms
 from sparkring.conf.schema import Recompute
 from sparkring.errors import ScheduleStuck
-from sparkring.pipelines.parallel import closed_forms
 from sparkring.pipelines.parallel.schedules.costs import Costs
 from sparkring.pipelines.parallel.schedules.generators.catalogue import SCHEDULE_NAMES, build_schedule
 from sparkring.pipelines.parallel.schedules.memory import peak_activations

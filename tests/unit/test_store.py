@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.datasets import write_dataset
 from sparkring.errors import CommitConflict, ConfigError, DatasetError, DatasetVersionNotFound
 from sparkring.pipelines.data.dataset.manifest import parse_manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
@@ -17,7 +18,6 @@ from sparkring.pipelines.data.stores import local as local_store
 from sparkring.pipelines.data.stores.base import numbered
 from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.pipelines.data.stores.open import open_store
-from tests.support.datasets import write_dataset
 
 
 def test_the_second_commit_of_a_name_is_a_conflict_and_changes_nothing(tmp_path: Path) -> None:

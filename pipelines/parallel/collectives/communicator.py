@@ -77,7 +77,7 @@ class Communicator:
             self.barrier("close")  # a rank that leaves while others still work would tear down their ring
             hvd.shutdown()
 
-    def knows(self, ranks: Ranks) -> bool:
+    def has_process_set(self, ranks: Ranks) -> bool:
         """Whether these ranks have a process set."""
         return len(ranks) == self.context.size or ranks in self._sets
 
@@ -85,7 +85,7 @@ class Communicator:
         """The process set of ``ranks``: one that the mesh listed, or the global one."""
         return hvd.global_process_set if len(ranks) == self.context.size else self._sets[ranks]
 
-    def opening(self) -> int:
+    def next_serial(self) -> int:
         """A number for what is opened now, by all ranks in the same order: it keeps names apart from those of what was open before."""
         return next(self._openings)
 
@@ -96,7 +96,7 @@ class Communicator:
             for other in others:
                 total += other
             return total
-        with ring_needed(name):
+        with ring_errors(name):
             handle = hvd.allreduce_async(tensor.cpu(), name=name, op=hvd.Sum)
         return self._finish(handle, name)
 
@@ -110,9 +110,9 @@ class Communicator:
         """All ranks' ``data``, by rank; any may be empty."""
         if self._exchange is not None:
             return [part.numpy().tobytes() for part in self._shown(_flat(data), name, None)]
-        return self.gather_bytes_beside(data, name=name, deadline_s=self.context.deadline_s)
+        return self.gather_bytes_off_thread(data, name=name, deadline_s=self.context.deadline_s)
 
-    def gather_bytes_beside(self, data: bytes, *, name: str, deadline_s: float) -> list[bytes]:
+    def gather_bytes_off_thread(self, data: bytes, *, name: str, deadline_s: float) -> list[bytes]:
         """As ``gather_bytes``, for a thread beside the one that trains: Horovod tells by name what each of them says."""
         sizes = self._gather_by_horovod(torch.tensor([len(data)]), f"{name}.sizes", deadline_s).tolist()
         share = max(1, PIECE_BYTES // self.context.size)
@@ -166,17 +166,17 @@ class Communicator:
         return [part.view(tensor.dtype) for part in parts]
 
     def _gather_by_horovod(self, tensor: Tensor, name: str, deadline_s: float | None) -> Tensor:
-        with ring_needed(name):
+        with ring_errors(name):
             handle = hvd.allgather_async(tensor.cpu().contiguous(), name=name)
         return self._finish(handle, name, deadline_s)
 
     def _broadcast(self, tensor: Tensor, *, name: str) -> Tensor:
-        with ring_needed(name):
+        with ring_errors(name):
             handle = hvd.broadcast_async(tensor, root_rank=0, name=name)
         return self._finish(handle, name)
 
     def _finish(self, handle: int, name: str, deadline_s: float | None = None) -> Tensor:
-        (result,) = results_of([handle], what=name, deadline_s=deadline_s or self.context.deadline_s)
+        (result,) = wait_results([handle], what=name, deadline_s=deadline_s or self.context.deadline_s)
         return result
 
 
@@ -204,7 +204,7 @@ def await_handles(handles: Sequence[int], *, what: str, deadline_s: float) -> No
         time.sleep(POLL_S)
 
 
-def results_of(handles: Sequence[int], *, what: str, deadline_s: float) -> list[Tensor]:
+def wait_results(handles: Sequence[int], *, what: str, deadline_s: float) -> list[Tensor]:
     """Wait for operations of Horovod, and return what they gave.
 
     Raises:
@@ -212,12 +212,12 @@ def results_of(handles: Sequence[int], *, what: str, deadline_s: float) -> list[
         RingEnded: another rank raised, died or left.
     """
     await_handles(handles, what=what, deadline_s=deadline_s)
-    with ring_needed(what):
+    with ring_errors(what):
         return [hvd.synchronize(handle) for handle in handles]
 
 
 @contextmanager
-def ring_needed(what: str) -> Iterator[None]:
+def ring_errors(what: str) -> Iterator[None]:
     """Tell of Horovod's end while the block runs as RingEnded, which names what this rank wanted."""
     try:
         yield

@@ -1,6 +1,6 @@
 """Summing flat buffers over ranks: the interface, and the choice of how.
 
-Two ways, one result: ``HostReducer`` (shared memory inside a host, the ring between the hosts' leaders) where ranks
+Two ways, one result: ``HierarchicalReducer`` (shared memory inside a host, the ring between the hosts' leaders) where ranks
 share hosts, else ``RingReducer`` (Horovod's ring over all ranks).
 """
 
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.collectives.host import HostReducer
+from sparkring.pipelines.parallel.collectives.hierarchical import HierarchicalReducer
 from sparkring.pipelines.parallel.collectives.ring import RingReducer
-from sparkring.pipelines.parallel.mesh import Ranks, leaders, leaders_of
-from sparkring.pipelines.parallel.shared_memory.neighbours import Neighbours, myself
-from sparkring.pipelines.parallel.shared_memory.segment import NOT_NEEDED, open_segments
+from sparkring.pipelines.parallel.mesh import Ranks, host_leaders, leaders
+from sparkring.pipelines.parallel.shared_memory.peer_processes import PeerProcesses, process_identity
+from sparkring.pipelines.parallel.shared_memory.segment import UNUSED_SIZES, open_segments
 
 
-class Reducer(Protocol):
+class GradientReducer(Protocol):
     """Sums buffers that it owns over all ranks. A round: fill, ``ready`` each buffer in any order, ``finish``."""
 
     description: str
@@ -44,17 +44,17 @@ class Reducer(Protocol):
         ...
 
 
-class OpenReducer(Protocol):
-    """A way to open a reducer; ``open_reducer`` is the one that training uses."""
+class OpenGradientReducer(Protocol):
+    """A way to open a reducer; ``open_gradient_reducer`` is the one that training uses."""
 
     def __call__(self, communicator: Communicator, sizes: Sequence[int], dtype: torch.dtype, *, device: torch.device,
-                 group: Ranks = ()) -> Reducer:
-        """See ``open_reducer``."""
+                 group: Ranks = ()) -> GradientReducer:
+        """See ``open_gradient_reducer``."""
         ...
 
 
-def open_reducer(communicator: Communicator, sizes: Sequence[int], dtype: torch.dtype, *, device: torch.device,
-                 group: Ranks = ()) -> Reducer:
+def open_gradient_reducer(communicator: Communicator, sizes: Sequence[int], dtype: torch.dtype, *, device: torch.device,
+                 group: Ranks = ()) -> GradientReducer:
     """Open the best reducer that all ranks can use; every rank of the ring calls this at the same point, each with its group.
 
     Args:
@@ -66,13 +66,13 @@ def open_reducer(communicator: Communicator, sizes: Sequence[int], dtype: torch.
     """
     context = communicator.context
     group = group or tuple(range(context.size))
-    ring = leaders_of(group, context.hosts)
+    ring = host_leaders(group, context.hosts)
     hosts_are_shared = len(leaders(context.hosts)) < context.size
     if context.shared_memory and hosts_are_shared and device.type == "cpu":
         local, serves = tuple(rank for rank in group if rank in context.local_ranks), len(ring) < len(group)
-        told = communicator.gather(torch.tensor([myself()]), name="reducer.processes").tolist()
-        neighbours = Neighbours({rank: told[rank] for rank in local})
-        segments = open_segments(communicator, sizes if serves else NOT_NEEDED, dtype, ranks=local)
-        if segments is not None and serves and (len(ring) == 1 or communicator.knows(ring)):
-            return HostReducer(communicator, segments, ring, neighbours)
+        told = communicator.gather(torch.tensor([process_identity()]), name="reducer.processes").tolist()
+        peers = PeerProcesses({rank: told[rank] for rank in local})
+        segments = open_segments(communicator, sizes if serves else UNUSED_SIZES, dtype, ranks=local)
+        if segments is not None and serves and (len(ring) == 1 or communicator.has_process_set(ring)):
+            return HierarchicalReducer(communicator, segments, ring, peers)
     return RingReducer(communicator, [torch.zeros(size, dtype=dtype, device=device) for size in sizes], group)

@@ -22,7 +22,7 @@ LOOK_S = 1.0
 T = TypeVar("T")
 
 
-def wait_together(communicator: Communicator, ended: Callable[[float], bool], *, name: str) -> None:
+def wait_keeping_alive(communicator: Communicator, ended: Callable[[float], bool], *, name: str) -> None:
     """Wait until what each rank waits for has ended on all of them.
 
     Args:
@@ -37,7 +37,7 @@ def wait_together(communicator: Communicator, ended: Callable[[float], bool], *,
         pass
 
 
-def do_together(communicator: Communicator, work: Callable[[], T] | None, *, name: str) -> T | None:
+def run_keeping_alive(communicator: Communicator, work: Callable[[], T] | None, *, name: str) -> T | None:
     """Do work in a thread, on the ranks that have some, while all wait for it.
 
     Args:
@@ -51,10 +51,10 @@ def do_together(communicator: Communicator, work: Callable[[], T] | None, *, nam
         Exception: what ``work`` raised, on its rank alone.
     """
     if work is None:
-        wait_together(communicator, lambda _: True, name=name)
+        wait_keeping_alive(communicator, lambda _: True, name=name)
         return None
     done = in_thread(work, name="sparkring-storage")
-    wait_together(communicator, lambda seconds: bool(wait([done], timeout=seconds).done), name=name)
+    wait_keeping_alive(communicator, lambda seconds: bool(wait([done], timeout=seconds).done), name=name)
     return done.result()
 
 

@@ -14,17 +14,17 @@ from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.sets import HorovodSetReducer, SetReducer
 from sparkring.pipelines.parallel.mesh import Ranks
 from sparkring.pipelines.parallel.shared_memory.rounds import BUFFERS, PIECE_BYTES, MemoryRounds
-from sparkring.pipelines.parallel.shared_memory.segment import NOT_NEEDED, Segment, open_segments
+from sparkring.pipelines.parallel.shared_memory.segment import UNUSED_SIZES, Segment, open_segments
 
 
 class MemorySetReducer:
     """Shared memory inside one host."""
 
-    def __init__(self, segments: Sequence[Segment], place: int, *, deadline_s: float) -> None:
+    def __init__(self, segments: Sequence[Segment], index: int, *, deadline_s: float) -> None:
         """Take the set's segments in the order of ranks, each with the buffers of ``memory_rounds``; returns when all have come."""
-        self.size, self.place = len(segments), place
-        self._rounds = MemoryRounds(segments, place, deadline_s=deadline_s)
-        self._rounds.know_each_other()
+        self.size, self.index = len(segments), index
+        self._rounds = MemoryRounds(segments, index, deadline_s=deadline_s)
+        self._rounds.exchange_identities()
 
     def sum_(self, tensor: Tensor, name: str) -> None:
         """Sum chunk by chunk; the name is for the error only, as order alone tells sums apart here."""
@@ -35,7 +35,7 @@ class MemorySetReducer:
 
     def _sum_chunk(self, chunk: Tensor, name: str) -> None:
         piece = chunk.view(torch.uint8)
-        parts = [buffer[:len(piece)].view(chunk.dtype) for buffer in self._rounds.turn(piece, name)]
+        parts = [buffer[:len(piece)].view(chunk.dtype) for buffer in self._rounds.exchange(piece, name)]
         if chunk.dtype.is_floating_point and chunk.dtype.itemsize < 4:
             chunk.copy_(torch.stack([part.float() for part in parts]).sum(dim=0))
             return
@@ -57,7 +57,7 @@ def open_set_reducer(communicator: Communicator, ranks: Ranks) -> SetReducer:
     if context.shared_memory and context.device == "cpu":
         local = tuple(rank for rank in ranks if rank in context.local_ranks)
         serves = len(local) == len(ranks) > 1
-        segments = open_segments(communicator, BUFFERS if serves else NOT_NEEDED, torch.uint8, ranks=local)
+        segments = open_segments(communicator, BUFFERS if serves else UNUSED_SIZES, torch.uint8, ranks=local)
         if segments is not None and serves:
             return MemorySetReducer(segments, ranks.index(context.rank), deadline_s=context.deadline_s)
     return HorovodSetReducer(communicator, ranks)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import horovod.torch as hvd
 from torch import Tensor
 
-from sparkring.pipelines.parallel.collectives.communicator import Communicator, results_of, ring_needed
+from sparkring.pipelines.parallel.collectives.communicator import Communicator, ring_errors, wait_results
 from sparkring.pipelines.parallel.mesh import Ranks
 
 
@@ -25,13 +25,13 @@ class RingReducer:
         """Start the allreduce of one buffer."""
         if self._set is None:
             return
-        with ring_needed("gradient allreduce"):
+        with ring_errors("gradient allreduce"):
             self._handles[index] = hvd.allreduce_async_(
                 self.buffers[index], name=f"gradients.{index}", op=hvd.Sum, process_set=self._set)
 
     def finish(self) -> None:
         """Wait for all of them."""
-        results_of(list(self._handles.values()), what="gradient allreduce", deadline_s=self._context.deadline_s)
+        wait_results(list(self._handles.values()), what="gradient allreduce", deadline_s=self._context.deadline_s)
         self._handles.clear()
 
     def close(self) -> None:

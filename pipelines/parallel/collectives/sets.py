@@ -11,7 +11,7 @@ import horovod.torch as hvd
 import torch
 from torch import Tensor
 
-from sparkring.pipelines.parallel.collectives.communicator import Communicator, results_of, ring_needed
+from sparkring.pipelines.parallel.collectives.communicator import Communicator, ring_errors, wait_results
 from sparkring.pipelines.parallel.mesh import Ranks
 
 
@@ -24,7 +24,7 @@ class SetReducer(Protocol):
         ...
 
     @property
-    def place(self) -> int:
+    def index(self) -> int:
         """This rank's number in the set."""
         ...
 
@@ -46,7 +46,7 @@ class HorovodSetReducer:
 
     def __init__(self, communicator: Communicator, ranks: Ranks) -> None:
         """Take the process set of ``ranks``, this rank among them, which the mesh has listed."""
-        self.size, self.place = len(ranks), ranks.index(communicator.context.rank)
+        self.size, self.index = len(ranks), ranks.index(communicator.context.rank)
         self._set = communicator.process_set(ranks) if self.size > 1 else None
         self._deadline_s = communicator.context.deadline_s
         self._label = "set." + "-".join(map(str, ranks))  # Horovod's timeline tells sets apart by names only
@@ -57,8 +57,8 @@ class HorovodSetReducer:
             return
         summed = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
         what = f"{self._label}.{name}"
-        with ring_needed(what):
+        with ring_errors(what):
             handle = hvd.allreduce_async_(summed, name=what, op=hvd.Sum, process_set=self._set)
-        results_of([handle], what=what, deadline_s=self._deadline_s)
+        wait_results([handle], what=what, deadline_s=self._deadline_s)
         if summed is not tensor:
             tensor.copy_(summed)

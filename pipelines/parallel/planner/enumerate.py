@@ -66,7 +66,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fixed:
+class Constraints:
     """What a run has settled before its layout is chosen."""
 
     micro_batches: int | None = None
@@ -94,10 +94,11 @@ class Fixed:
         return f"replicas {list(self.replicas)} of {self.shards} shards and {even}" if self.replicas else even
 
 
-FREE = Fixed()
+UNCONSTRAINED = Constraints()
 
 
-def candidates(world: int, *, num_blocks: int, batch_rows: int, shards: Iterable[int] = (1,), fixed: Fixed = FREE) -> Iterator[Candidate]:
+def candidates(world: int, *, num_blocks: int, batch_rows: int, shards: Iterable[int] = (1,), fixed: Constraints = UNCONSTRAINED,
+               ) -> Iterator[Candidate]:
     """Every candidate on up to ``world`` ranks.
 
     Args:
@@ -115,18 +116,18 @@ def candidates(world: int, *, num_blocks: int, batch_rows: int, shards: Iterable
                                     chunks_per_stage=chunks)
 
 
-def _shapes(world: int, num_blocks: int, shards: Iterable[int], fixed: Fixed) -> Iterator[tuple[tuple[int, ...], int]]:
+def _shapes(world: int, num_blocks: int, shards: Iterable[int], fixed: Constraints) -> Iterator[tuple[tuple[int, ...], int]]:
     """Replicas of each stage, and shards."""
     if 0 < fixed.num_ranks <= world:
         if fixed.shards in shards and len(fixed.replicas) <= num_blocks:
             yield fixed.replicas, fixed.shards
         return
-    for num_ranks, count in product(rings(world), sorted(shards)):
+    for num_ranks, count in product(ring_sizes(world), sorted(shards)):
         for replicas in shapes(num_ranks // count, most_stages=min(num_blocks, MOST_STAGES)) if num_ranks % count == 0 else ():
             yield replicas, count
 
 
-def rings(world: int) -> tuple[int, ...]:
+def ring_sizes(world: int) -> tuple[int, ...]:
     """Numbers of ranks to look at: all of them, and the powers of two below, since fewer may be as fast."""
     return tuple(sorted({world} | {2 ** power for power in range(world.bit_length()) if 2 ** power < world}))
 

@@ -17,7 +17,7 @@ from sparkring.pipelines.parallel.schedules.memory import peak_activations
 from sparkring.pipelines.parallel.schedules.schedule import Schedule
 
 
-class Rows(NamedTuple):
+class MicroBatchRows(NamedTuple):
     """Of a micro-batch."""
 
     mean: float
@@ -54,7 +54,7 @@ class StageMemory:
         return max(vars(self).items(), key=lambda item: item[1])
 
 
-def stage_memories(model: ModelProfile, cluster: Cluster, schedule: Schedule, *, bounds: Sequence[int], costs: Costs, rows: Rows,
+def stage_memories(model: ModelProfile, cluster: Cluster, schedule: Schedule, *, bounds: Sequence[int], costs: Costs, rows: MicroBatchRows,
                    owners: Sequence[int]) -> tuple[StageMemory, ...]:
     """(stages,) the most that a rank of each stage holds.
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from sparkring.errors import LayoutRefused
 from sparkring.pipelines.parallel.planner.cost_model import Cluster, ModelProfile
-from sparkring.pipelines.parallel.planner.enumerate import FREE, Candidate, Fixed, candidates, remedies
-from sparkring.pipelines.parallel.planner.pricing import Priced, price
+from sparkring.pipelines.parallel.planner.enumerate import UNCONSTRAINED, Candidate, Constraints, candidates, remedies
+from sparkring.pipelines.parallel.planner.prediction import Prediction, predict
 
 NEGLIGIBLE = 0.02
 """Differences of a step below this are called none: no prediction is that good."""
@@ -23,18 +23,18 @@ NEGLIGIBLE = 0.02
 class Plan:
     """One row of the table."""
 
-    priced: Priced
+    prediction: Prediction
     reason: str
 
     @property
     def candidate(self) -> Candidate:
         """The layout."""
-        return self.priced.candidate
+        return self.prediction.candidate
 
     @property
     def seconds(self) -> float:
         """Predicted of a step; infinite where it cannot be used."""
-        return self.priced.seconds
+        return self.prediction.seconds
 
     def section(self) -> dict[str, object]:
         """The ``train`` section that asks for this layout."""
@@ -45,7 +45,7 @@ class Plan:
         if chosen.shards > 1:
             parallel["shards"] = chosen.shards
         if chosen.num_chunks > 1:
-            parallel |= {"schedule": chosen.schedule, "cut": list(self.priced.cut), "transport": self.priced.transport}
+            parallel |= {"schedule": chosen.schedule, "cut": list(self.prediction.cut), "transport": self.prediction.transport}
         if chosen.chunks_per_stage > 1:
             parallel["chunks_per_stage"] = chosen.chunks_per_stage
         if chosen.recompute != "never":
@@ -55,7 +55,7 @@ class Plan:
         return {"num_ranks": chosen.num_ranks, "parallel": parallel}
 
 
-def plan(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows: int, fixed: Fixed = FREE) -> list[Plan]:
+def plan(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows: int, fixed: Constraints = UNCONSTRAINED) -> list[Plan]:
     """Predict every layout worth a look.
 
     Args:
@@ -71,10 +71,10 @@ def plan(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows: int, 
     tried = [_smallest_that_fits(model, cluster, candidate, batch_rows) for candidate in candidates(
         world, num_blocks=len(model.blocks), batch_rows=batch_rows, shards=shards, fixed=fixed)]
     ranked = _best_first(sorted(tried, key=_rank))
-    return [Plan(priced=priced, reason=_reason(priced, ranked)) for priced in ranked]
+    return [Plan(prediction=prediction, reason=_reason(prediction, ranked)) for prediction in ranked]
 
 
-def best_layout(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows: int, fixed: Fixed = FREE) -> Plan:
+def best_layout(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows: int, fixed: Constraints = UNCONSTRAINED) -> Plan:
     """The layout with the shortest predicted step; arguments as of ``plan``.
 
     Raises:
@@ -86,10 +86,10 @@ def best_layout(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows
                   f"{len(model.blocks)} blocks; give other train.parallel.replicas, shards or micro_batches, or leave them out."
                   if fixed.replicas else "give another train.parallel.micro_batches, or leave it out.")
         raise LayoutRefused(f"no layout on up to {world} ranks has {fixed.describe()} for {batch_rows} rows a step; {remedy}")
-    if plans[0].priced.refused:
-        nearest = min(plans, key=lambda each: max(memory.total for memory in each.priced.memory))
+    if plans[0].prediction.refused:
+        nearest = min(plans, key=lambda each: max(memory.total for memory in each.prediction.memory))
         raise LayoutRefused(f"no layout on up to {world} ranks can be used: the smallest, {describe(nearest.candidate)}, "
-                            f"{nearest.priced.refused}. Give ranks more memory, take more of them, or a smaller train.batch_rows.")
+                            f"{nearest.prediction.refused}. Give ranks more memory, take more of them, or a smaller train.batch_rows.")
     return plans[0]
 
 
@@ -113,48 +113,48 @@ def describe(candidate: Candidate) -> str:
     return f"{candidate.num_stages} stages {replicas}{shards}, {candidate.schedule}{chunks}"
 
 
-def _smallest_that_fits(model: ModelProfile, cluster: Cluster, candidate: Candidate, batch_rows: int) -> Priced:
+def _smallest_that_fits(model: ModelProfile, cluster: Cluster, candidate: Candidate, batch_rows: int) -> Prediction:
     """The candidate as it is or, where it is too large, with the cheapest remedy; else as small as it gets."""
-    priced = None
+    prediction = None
     for remedied in remedies(candidate):
-        priced = price(model, cluster, remedied, batch_rows=batch_rows)
-        if not priced.refused:
+        prediction = predict(model, cluster, remedied, batch_rows=batch_rows)
+        if not prediction.refused:
             break
-    assert priced is not None
-    return priced
+    assert prediction is not None
+    return prediction
 
 
-def _rank(priced: Priced) -> tuple[float, ...]:
+def _rank(prediction: Prediction) -> tuple[float, ...]:
     """By seconds to six digits, since the same sum in another order is no difference; then the simpler first."""
-    return (float(f"{priced.seconds:.6g}"), *_simplicity(priced))
+    return (float(f"{prediction.seconds:.6g}"), *_simplicity(prediction))
 
 
-def _simplicity(priced: Priced) -> tuple[float, ...]:
-    chosen = priced.candidate
+def _simplicity(prediction: Prediction) -> tuple[float, ...]:
+    chosen = prediction.candidate
     return (chosen.num_ranks, chosen.shards, chosen.num_stages, chosen.micro_batches, chosen.schedule != "1f1b", chosen.chunks_per_stage)
 
 
-def _best_first(ranked: Sequence[Priced]) -> list[Priced]:
+def _best_first(ranked: Sequence[Prediction]) -> list[Prediction]:
     """Before all, of those that no prediction can tell from the fastest, the simplest."""
     alike = [each for each in ranked if each.seconds <= (1 + NEGLIGIBLE) * ranked[0].seconds < math.inf]
     best = min(alike, key=_simplicity, default=None)
     return list(ranked) if best is None else [best, *(each for each in ranked if each is not best)]
 
 
-def _reason(priced: Priced, ranked: Sequence[Priced]) -> str:
+def _reason(prediction: Prediction, ranked: Sequence[Prediction]) -> str:
     """Why a layout stands where it does."""
-    if priced.refused:
-        return priced.refused
+    if prediction.refused:
+        return prediction.refused
     best = ranked[0]
-    remedy = _remedy(priced.candidate)
-    if priced is best:
-        return _why_best(priced, ranked) + remedy
-    slower = priced.seconds / best.seconds - 1 if best.seconds else 0.0
+    remedy = _remedy(prediction.candidate)
+    if prediction is best:
+        return _why_best(prediction, ranked) + remedy
+    slower = prediction.seconds / best.seconds - 1 if best.seconds else 0.0
     head = "as fast as the best" if slower < NEGLIGIBLE else f"{slower:.0%} slower than the best"
-    return f"{head}: {_where_time_goes(priced)}{remedy}"
+    return f"{head}: {_where_time_goes(prediction)}{remedy}"
 
 
-def _why_best(best: Priced, ranked: Sequence[Priced]) -> str:
+def _why_best(best: Prediction, ranked: Sequence[Prediction]) -> str:
     chosen = best.candidate
     if chosen.num_ranks == 1:
         return "one rank wins: what others would add goes into summing or waiting"
@@ -171,9 +171,9 @@ def _why_best(best: Priced, ranked: Sequence[Priced]) -> str:
             f"{_share(other.sum_s, other)} of its step; {_where_time_goes(best)}")
 
 
-def _where_time_goes(priced: Priced) -> str:
-    idle = f"ranks idle {priced.idle:.0%} of the passes" if priced.candidate.num_stages > 1 else "no stage waits"
-    return f"{idle}, sums take {_share(priced.sum_s, priced)} of the step"
+def _where_time_goes(prediction: Prediction) -> str:
+    idle = f"ranks idle {prediction.idle:.0%} of the passes" if prediction.candidate.num_stages > 1 else "no stage waits"
+    return f"{idle}, sums take {_share(prediction.sum_s, prediction)} of the step"
 
 
 def _remedy(candidate: Candidate) -> str:
@@ -182,5 +182,5 @@ def _remedy(candidate: Candidate) -> str:
     return f"; to fit, {' and '.join(done)}" if done else ""
 
 
-def _share(seconds: float, priced: Priced) -> str:
-    return f"{seconds / priced.seconds:.0%}" if priced.seconds and math.isfinite(priced.seconds) else "0%"
+def _share(seconds: float, prediction: Prediction) -> str:
+    return f"{seconds / prediction.seconds:.0%}" if prediction.seconds and math.isfinite(prediction.seconds) else "0%"

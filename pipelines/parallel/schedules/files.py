@@ -17,7 +17,7 @@ from typing import Any
 from sparkring.errors import ScheduleInvalid
 from sparkring.pipelines.parallel.schedules.rules import check_schedule
 from sparkring.pipelines.parallel.schedules.schedule import CLOSING, COMPUTE, Action, Schedule, Worker, parse_action
-from sparkring.pipelines.parallel.schedules.simulator import Entries, Timed
+from sparkring.pipelines.parallel.schedules.simulator import TimedAction, WorkerTimings
 
 _WORKER = re.compile(r"(\d+)\.(\d+)")
 _HEADER = re.compile(r"schedule,([^,]*),micro_batches=(\d+),num_chunks=(\d+)")
@@ -78,7 +78,7 @@ def _row(row: Sequence[str], number: int, *, workers: int, num_chunks: int) -> t
     return worker, tuple(actions)
 
 
-def trace_json(tracks: Mapping[str, Entries]) -> str:
+def trace_json(tracks: Mapping[str, WorkerTimings]) -> str:
     """Timelines as one trace: a process a timeline, a thread a worker, a slice an action.
 
     Args:
@@ -100,7 +100,7 @@ def _label(what: str, process: int, thread: int, **args: object) -> dict[str, An
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": args}
 
 
-def _slice(entry: Timed, process: int, thread: int) -> dict[str, Any]:
+def _slice(entry: TimedAction, process: int, thread: int) -> dict[str, Any]:
     action = entry.action
     kind = "compute" if action.kind in COMPUTE else "close" if action.kind in CLOSING else "transfer"
     args = {} if action.kind in CLOSING else {"micro_batch": action.micro_batch, "chunk": action.chunk}

@@ -36,7 +36,7 @@ class Op(NamedTuple):
     """From its end until its worker goes on."""
 
 
-class Result(NamedTuple):
+class Handover(NamedTuple):
     """What a computation hands to a neighbouring chunk: number, delay and pause as in ``Op``."""
 
     brings: int = NOTHING
@@ -97,26 +97,26 @@ class Program:
         whose = "its own" if owner == worker else f"worker {owner}'s"
         return f"{whose} {schedule.text(Action(kind, source, micro_batch))}", owner
 
-    def _output(self, chunk: int, micro_batch: int) -> Result:
+    def _output(self, chunk: int, micro_batch: int) -> Handover:
         """What F hands to the next chunk."""
         if chunk == self.schedule.num_chunks - 1:
-            return Result()
+            return Handover()
         return self._handed(self.block + (chunk + 1) * self.schedule.micro_batches + micro_batch, self.costs.hop_forward_s[chunk],
                             crosses=self.schedule.crosses(chunk, micro_batch))
 
-    def _gradient(self, chunk: int, micro_batch: int) -> Result:
+    def _gradient(self, chunk: int, micro_batch: int) -> Handover:
         """What B or I hands to the chunk before."""
         if chunk == 0:
-            return Result()
+            return Handover()
         return self._handed(2 * self.block + (chunk - 1) * self.schedule.micro_batches + micro_batch, self.costs.hop_backward_s[chunk - 1],
                             crosses=self.schedule.crosses(chunk - 1, micro_batch))
 
-    def _handed(self, brings: int, hop_s: float, *, crosses: bool) -> Result:
+    def _handed(self, brings: int, hop_s: float, *, crosses: bool) -> Handover:
         if not crosses:
-            return Result(brings)
+            return Handover(brings)
         if self.schedule.has_transfers:
-            return Result()  # the SEND brings it
-        return Result(brings, hop_s, hop_s if self.costs.send_blocks else 0.0)
+            return Handover()  # the SEND brings it
+        return Handover(brings, hop_s, hop_s if self.costs.send_blocks else 0.0)
 
     def _send(self, action: Action, need: int, brings: int, hop_s: float, *, border: int) -> Op:
         own_s = self._send_s[border]

@@ -15,14 +15,14 @@ from typing import Any
 from sparkring.errors import ScheduleInvalid
 from sparkring.pipelines.parallel.schedules.costs import Costs
 from sparkring.pipelines.parallel.schedules.schedule import Kind, Schedule, Worker, all_workers, parse_action
-from sparkring.pipelines.parallel.schedules.simulator import Entries, Timed
+from sparkring.pipelines.parallel.schedules.simulator import TimedAction, WorkerTimings
 
 _MICROSECONDS = 1e6
 
-Record = Mapping[str, Any]
+StepRecord = Mapping[str, Any]
 
 
-def step_record(schedule: Schedule, worker: Worker, entries: Sequence[Timed], *, clock_s: float) -> dict[str, Any]:
+def step_record(schedule: Schedule, worker: Worker, entries: Sequence[TimedAction], *, clock_s: float) -> dict[str, Any]:
     """One worker's step, as plain values.
 
     Args:
@@ -39,7 +39,7 @@ def step_record(schedule: Schedule, worker: Worker, entries: Sequence[Timed], *,
             "end_us": [round((entry.end_s - began) * _MICROSECONDS) for entry in entries]}
 
 
-def timeline_of(records: Iterable[Record]) -> tuple[Schedule, Entries]:
+def timeline_of(records: Iterable[StepRecord]) -> tuple[Schedule, WorkerTimings]:
     """The schedule that all workers followed, and when each did what, from the moment that the first of them began.
 
     Args:
@@ -63,12 +63,13 @@ def timeline_of(records: Iterable[Record]) -> tuple[Schedule, Entries]:
     return Schedule(name, replicas=replicas, num_chunks=num_chunks, micro_batches=micro_batches, actions=actions), entries
 
 
-def _entries(record: Record, late_s: float) -> tuple[Timed, ...]:
+def _entries(record: StepRecord, late_s: float) -> tuple[TimedAction, ...]:
     times = zip(record["actions"].split(), record["start_us"], record["end_us"], strict=True)
-    return tuple(Timed(parse_action(text), late_s + start / _MICROSECONDS, late_s + end / _MICROSECONDS) for text, start, end in times)
+    return tuple(TimedAction(parse_action(text), late_s + start / _MICROSECONDS, late_s + end / _MICROSECONDS)
+                 for text, start, end in times)
 
 
-def costs_seen(schedule: Schedule, entries: Entries) -> Costs:
+def costs_seen(schedule: Schedule, entries: WorkerTimings) -> Costs:
     """What the actions took in a step that was measured: medians, so that one that was held up does not count.
 
     Messages are taken to take no time, and a sum what it took the replica that came last and waited for nobody.

@@ -28,7 +28,7 @@ _SHOWN = 8
 _RECV_F, _RECV_B, _REDUCE = Kind.RECV_F, Kind.RECV_B, Kind.REDUCE
 
 
-class Timed(NamedTuple):
+class TimedAction(NamedTuple):
     """One action and when it ran, in seconds from the start of the step. A receive that waits starts when its worker gets to it."""
 
     action: Action
@@ -36,7 +36,7 @@ class Timed(NamedTuple):
     end_s: float
 
 
-Entries = Mapping[Worker, tuple[Timed, ...]]
+WorkerTimings = Mapping[Worker, tuple[TimedAction, ...]]
 """What each worker did and when: simulated, or measured by an executor."""
 
 
@@ -46,7 +46,7 @@ class Timeline:
 
     schedule: Schedule
     costs: Costs
-    entries: Entries
+    entries: WorkerTimings
 
     @cached_property
     def makespan_s(self) -> float:
@@ -74,17 +74,17 @@ class Timeline:
         return {worker: peak_activations(self.schedule, self.costs, worker) for worker in self.entries}
 
 
-def busy_s(entries: tuple[Timed, ...]) -> float:
+def busy_s(entries: tuple[TimedAction, ...]) -> float:
     """Seconds of F, B, I and W."""
     return sum(entry.end_s - entry.start_s for entry in entries if entry.action.kind in COMPUTE)
 
 
-def compute_s(entries: Entries) -> float:
+def compute_s(entries: WorkerTimings) -> float:
     """Seconds until the last F, B, I or W ends."""
     return max((entry.end_s for done in entries.values() for entry in done if entry.action.kind in COMPUTE), default=0.0)
 
 
-def idle_shares(entries: Entries) -> dict[Worker, float]:
+def idle_shares(entries: WorkerTimings) -> dict[Worker, float]:
     """Share of ``compute_s`` in which each worker computes nothing; of a step that was simulated, or of one that was measured."""
     all_s = compute_s(entries)
     return {worker: 1 - busy_s(done) / all_s if all_s else 0.0 for worker, done in entries.items()}
@@ -101,19 +101,19 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
     """
     assert len(costs.forward_s) == schedule.num_chunks, f"costs of {len(costs.forward_s)} chunks, the schedule has {schedule.num_chunks}"
     assert len(costs.hop_forward_s) == len(costs.hop_backward_s) == schedule.num_chunks - 1
-    player = _Player(schedule, costs)
+    player = _Simulation(schedule, costs)
     player.play()
     return Timeline(schedule, costs, dict(zip(schedule.workers, map(tuple, player.entries), strict=True)))
 
 
-class _Player:
+class _Simulation:
     """Who is where in its list, and when everything that was made is there."""
 
     def __init__(self, schedule: Schedule, costs: Costs) -> None:
         self.program = Program(schedule, costs)
         self.workers, self.replicas = schedule.workers, schedule.replicas
         self.ops = [list(self.program.ops(worker)) for worker in self.workers]
-        self.entries: list[list[Timed]] = [[] for _ in self.workers]
+        self.entries: list[list[TimedAction]] = [[] for _ in self.workers]
         self.clocks = [0.0] * len(self.workers)
         self.times = [-1.0] * (4 * self.program.block)
         """When what a number stands for is there; negative: not yet."""
@@ -153,7 +153,7 @@ class _Player:
                 self.clocks[worker] = clock
                 return [*woken, *self._reduce(worker, action, seconds)]
             end = start + seconds
-            entries.append(Timed(action, clock if kind is _RECV_F or kind is _RECV_B else start, end))
+            entries.append(TimedAction(action, clock if kind is _RECV_F or kind is _RECV_B else start, end))
             clock = end + pause_s
             if makes >= 0:
                 times[makes] = end
@@ -173,7 +173,7 @@ class _Player:
             return []
         start = max(self.clocks[member] for member in together)
         for member in together:
-            self.entries[member].append(Timed(action, start, start + seconds))
+            self.entries[member].append(TimedAction(action, start, start + seconds))
             self.clocks[member] = start + seconds
         return together
 

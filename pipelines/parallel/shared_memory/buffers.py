@@ -44,7 +44,7 @@ class SharedBuffer:
         self._memory[0] = int(full)
 
 
-class Pool:
+class SendBufferPool:
     """A sender's buffers for one receiver, by capacity."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Pool:
         return buffer, handle
 
 
-def adopt(number: int, handle: int) -> SharedBuffer:
+def map_received(number: int, handle: int) -> SharedBuffer:
     """The other rank's buffer behind ``handle``, which is closed.
 
     Raises:

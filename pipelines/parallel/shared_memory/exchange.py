@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sparkring.errors import RingError
 from sparkring.pipelines.parallel.shared_memory.rounds import BUFFERS, PIECE_BYTES, MemoryRounds
-from sparkring.pipelines.parallel.shared_memory.segment import Agreeing, Segment, open_segments, private_segment
+from sparkring.pipelines.parallel.shared_memory.segment import Segment, SupportsAgree, open_segments, private_segment
 
 HEAD_BYTES = 16
 
@@ -25,7 +25,7 @@ class MemoryExchange:
     def __init__(self, segments: Sequence[Segment], rank: int, *, deadline_s: float) -> None:
         """Take the segments of all ranks, by rank, each with the buffers of ``memory_rounds``; returns when all have come."""
         self._rounds = MemoryRounds(segments, rank, deadline_s=deadline_s)
-        self._rounds.know_each_other()
+        self._rounds.exchange_identities()
 
     def gather(self, mine: Tensor, name: str, *, deadline_s: float) -> list[Tensor]:
         """All ranks' bytes, by rank.
@@ -41,20 +41,20 @@ class MemoryExchange:
         """
         word = zlib.crc32(name.encode())
         heads = [head[:HEAD_BYTES].view(torch.int64).tolist()
-                 for head in self._rounds.turn(torch.tensor([len(mine), word]).view(torch.uint8), name, deadline_s=deadline_s)]
+                 for head in self._rounds.exchange(torch.tensor([len(mine), word]).view(torch.uint8), name, deadline_s=deadline_s)]
         others = [rank for rank, (_, other) in enumerate(heads) if other != word]
         if others:
             raise RingError(f"{name}: ranks {others} say something else at this point; all ranks must run the same version of sparkring.")
         everything = [torch.empty(length, dtype=torch.uint8) for length, _ in heads]
         for start in range(0, max(length for length, _ in heads), PIECE_BYTES):
-            pieces = self._rounds.turn(mine[start:start + PIECE_BYTES], name, deadline_s=deadline_s)
+            pieces = self._rounds.exchange(mine[start:start + PIECE_BYTES], name, deadline_s=deadline_s)
             for whole, piece in zip(everything, pieces, strict=True):
                 part = whole[start:start + PIECE_BYTES]
                 part.copy_(piece[:len(part)])
         return everything
 
 
-def open_exchange(communicator: Agreeing) -> MemoryExchange | None:
+def open_exchange(communicator: SupportsAgree) -> MemoryExchange | None:
     """The exchange of a ring whose ranks share a host, or None where they cannot; every rank calls this at the same point."""
     context = communicator.context
     if not context.sums_in_memory:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from sparkring.errors import DeadlinePassed, RingEnded
-from sparkring.pipelines.parallel.shared_memory import neighbours
+from sparkring.pipelines.parallel.shared_memory import peer_processes
 from sparkring.pipelines.parallel.shared_memory.buffers import fence
-from sparkring.pipelines.parallel.shared_memory.neighbours import Neighbours, myself
+from sparkring.pipelines.parallel.shared_memory.peer_processes import PeerProcesses, process_identity
 from sparkring.pipelines.parallel.shared_memory.segment import Segment
 
 PIECE_BYTES = 1 << 20
@@ -34,7 +34,7 @@ NAP_S, LONGEST_NAP_S = 0.00005, 0.002
 class MemoryRounds:
     """One rank's side of the rounds of a set."""
 
-    def __init__(self, segments: Sequence[Segment], place: int, *, deadline_s: float) -> None:
+    def __init__(self, segments: Sequence[Segment], index: int, *, deadline_s: float) -> None:
         """Take the set's segments in the order of ranks.
 
         Args:
@@ -42,18 +42,19 @@ class MemoryRounds:
             place: Of this rank among them.
             deadline_s: Seconds to wait for another rank.
         """
-        self.size, self.place = len(segments), place
+        self.size, self.index = len(segments), index
         self._segments, self._deadline_s = segments, deadline_s
         self._round = 0
-        self._neighbours = Neighbours({})
+        self._peers = PeerProcesses({})
 
-    def know_each_other(self) -> None:
+    def exchange_identities(self) -> None:
         """Tell the others which process this is, so that a wait for one that has ended ends too; a round like any other."""
-        born = [part[:16].clone() for part in self.turn(torch.tensor(myself(), dtype=torch.int64).view(torch.uint8), "processes")]
-        self._neighbours = Neighbours({segment.rank: part.view(torch.int64).tolist()
-                                       for segment, part in zip(self._segments, born, strict=True)})
+        mine = torch.tensor(process_identity(), dtype=torch.int64).view(torch.uint8)
+        identities = [part[:len(mine)].clone() for part in self.exchange(mine, "processes")]
+        self._peers = PeerProcesses({segment.rank: part.view(torch.int64).tolist()
+                                     for segment, part in zip(self._segments, identities, strict=True)})
 
-    def turn(self, piece: Tensor, name: str, *, deadline_s: float | None = None) -> list[Tensor]:
+    def exchange(self, piece: Tensor, name: str, *, deadline_s: float | None = None) -> list[Tensor]:
         """Show a piece, and see everybody's.
 
         Args:
@@ -68,16 +69,16 @@ class MemoryRounds:
         """
         self._round += 1
         number = self._round % 2
-        self._segments[self.place].buffers[number][:len(piece)].copy_(piece)
+        self._segments[self.index].buffers[number][:len(piece)].copy_(piece)
         fence()
-        self._segments[self.place].counters[FILLED, number] = self._round
+        self._segments[self.index].counters[FILLED, number] = self._round
         self._wait(number, name, self._deadline_s if deadline_s is None else deadline_s)
         return [segment.buffers[number] for segment in self._segments]
 
     def _wait(self, number: int, name: str, deadline_s: float) -> None:
         """Until all of the set have filled this round."""
         looks, nap, began = 0, NAP_S, time.monotonic()
-        ask_at = began + neighbours.ASK_AFTER_S
+        ask_at = began + peer_processes.ASK_AFTER_S
         while late := self._late(number):
             looks += 1
             if looks <= LOOKS:
@@ -88,7 +89,7 @@ class MemoryRounds:
                                      "see their last lines, or raise train.ring.deadline_s if they are only slow.", awaited=late)
             if now > ask_at:
                 self._require_running(late, number, name)
-                ask_at, nap = now + neighbours.ASK_AFTER_S, LONGEST_NAP_S
+                ask_at, nap = now + peer_processes.ASK_AFTER_S, LONGEST_NAP_S
             time.sleep(nap)
         fence()
 
@@ -97,7 +98,7 @@ class MemoryRounds:
         return [segment.rank for segment in self._segments if segment.counters[FILLED, number] < self._round]
 
     def _require_running(self, late: Sequence[int], number: int, name: str) -> None:
-        ended = self._neighbours.ended(late)
+        ended = self._peers.ended(late)
         missed = sorted(ended.intersection(self._late(number)))  # looked at once more: who fills its last round may end right after that
         if missed:
             raise RingEnded(name, cause=f"the process of rank {missed[0]} has ended")

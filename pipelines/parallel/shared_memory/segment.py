@@ -26,7 +26,7 @@ from sparkring.pipelines.parallel.mesh import Ranks
 FOLDER = Path("/dev/shm")  # noqa: S108 - the memory file system; files are O_EXCL, 0600 and randomly named
 LINE = 64
 PHASES = 3
-NOT_NEEDED = (1,)
+UNUSED_SIZES = (1,)
 """Sizes for a rank that shares no memory itself and takes part because others do: memory is reserved for real."""
 
 
@@ -41,7 +41,7 @@ class Segment:
     """Flat tensors in the shared memory."""
 
 
-class Agreeing(Protocol):
+class SupportsAgree(Protocol):
     """What is needed of a communicator."""
 
     context: RankContext
@@ -51,7 +51,7 @@ class Agreeing(Protocol):
         ...
 
 
-def open_segments(communicator: Agreeing, sizes: Sequence[int], dtype: torch.dtype, *, ranks: Ranks = ()) -> list[Segment] | None:
+def open_segments(communicator: SupportsAgree, sizes: Sequence[int], dtype: torch.dtype, *, ranks: Ranks = ()) -> list[Segment] | None:
     """Create this rank's segment and map those of other ranks of its host.
 
     Every rank of the ring calls this; it answers alike on all of them.

@@ -31,7 +31,7 @@ class LayerOutputs:
 
 
 @dataclass
-class WeightWork:
+class PendingWeightGradients:
     """What is left of a backward pass after its first half."""
 
     layers: list[tuple[Tensor, Tensor, list[nn.Parameter]]]
@@ -62,7 +62,7 @@ class SplitBackward:
             self._noted = None
 
     def input_gradients(self, outputs: Sequence[Tensor], gradients: Sequence[Tensor | None], inputs: Sequence[Tensor],
-                        noted: LayerOutputs) -> tuple[list[Tensor | None], WeightWork]:
+                        noted: LayerOutputs) -> tuple[list[Tensor | None], PendingWeightGradients]:
         """The first half.
 
         Args:
@@ -84,7 +84,7 @@ class SplitBackward:
         left = [(output, gradient, [parameter for parameter in _own(layer) if parameter not in self._apart])
                 for (layer, output), gradient in zip(layers, of_layers, strict=True) if gradient is not None]
         done = [(parameter, gradient) for parameter, gradient in zip(apart, of_apart, strict=True) if gradient is not None]
-        return list(of_inputs), WeightWork(left, done)
+        return list(of_inputs), PendingWeightGradients(left, done)
 
     def _note(self, layer: nn.Module, _inputs: object, output: object) -> None:
         if self._noted is not None and isinstance(output, Tensor) and output.requires_grad:
@@ -103,7 +103,7 @@ class SplitBackward:
         return found.intersection(self._module.parameters())
 
 
-def weight_gradients(work: WeightWork) -> None:
+def weight_gradients(work: PendingWeightGradients) -> None:
     """The second half: add to every parameter's ``grad``, so that hooks on accumulated gradients run as in a whole pass."""
     for output, gradient, parameters in work.layers:
         torch.autograd.backward([output], [gradient], inputs=parameters)

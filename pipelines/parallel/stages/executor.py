@@ -27,19 +27,19 @@ from sparkring.errors import RingError
 from sparkring.models.blocks import StageModule, has_gradient
 from sparkring.pipelines.parallel.schedules.memory import last_micro_batch
 from sparkring.pipelines.parallel.schedules.schedule import CLOSING, TRANSFERS, Action, Kind, Schedule, Worker
-from sparkring.pipelines.parallel.stages.backward import LayerOutputs, SplitBackward, WeightWork, weight_gradients
+from sparkring.pipelines.parallel.stages.backward import LayerOutputs, PendingWeightGradients, SplitBackward, weight_gradients
 from sparkring.pipelines.parallel.transports.base import Edge, Transport
 from sparkring.pipelines.parallel.transports.journal import Journal
 
 Tensors = Mapping[str, Tensor]
-Place = tuple[int, int]
+PassKey = tuple[int, int]
 """Chunk and micro-batch."""
-Rows = Callable[[int], int]
+RowsOf = Callable[[int], int]
 """Rows of a micro-batch, the same on all ranks; the transport takes messages of as many to be alike, unless shapes are dynamic."""
 FORWARD = frozenset({Kind.F, Kind.SEND_F, Kind.RECV_F})
 
 
-class StepWork(Protocol):
+class StepCallbacks(Protocol):
     """What a step is about; an object a step."""
 
     def batch(self, micro_batch: int) -> Tensors:
@@ -104,16 +104,16 @@ class Executor:
         self._closing = next((action for action in reversed(self._actions) if action.kind in (Kind.B, Kind.W)), None)
         halves = any(action.kind is Kind.I for action in self._actions)
         self._split = {number: SplitBackward(chunk) for number, chunk in chunks.items()} if halves else {}
-        self._held: dict[Place, _Held] = {}
-        self._inputs: dict[Place, Tensors] = {}
+        self._held: dict[PassKey, _Held] = {}
+        self._inputs: dict[PassKey, Tensors] = {}
         """What a chunk's forward pass will take, received or handed over, or made for the next chunk and not yet sent."""
-        self._gradients: dict[Place, list[Tensor]] = {}
+        self._gradients: dict[PassKey, list[Tensor]] = {}
         """Of what has one of a chunk's outputs, received or handed over, or made for the chunk before and not yet sent."""
-        self._later: dict[Place, WeightWork] = {}
+        self._later: dict[PassKey, PendingWeightGradients] = {}
         self._next_of = _next_receives(self._actions, lambda action: edge_of(schedule, action, rank_of))
         self._next_of_predict = _next_receives([action for action in self._actions if action.kind in FORWARD],
                                                lambda action: edge_of(schedule, action, rank_of))
-        self._rows: Rows = _uncounted
+        self._rows: RowsOf = _same_rows
         self._loss = 0.0
         self.records: list[tuple[Action, float, float]] = []
         """The last step's actions with their start and end, in seconds of ``time.perf_counter``."""
@@ -123,9 +123,9 @@ class Executor:
         """Seconds of the last step spent on waiting for other stages."""
         return sum(ended - began for action, began, ended in self.records if action.kind in (Kind.RECV_F, Kind.RECV_B))
 
-    def run(self, work: StepWork, *, rows: Rows | None = None) -> float:
+    def run(self, work: StepCallbacks, *, rows: RowsOf | None = None) -> float:
         """Do one step; returns the share of its loss that this worker computed. Without ``rows``, all micro-batches have as many."""
-        self._rows = rows or _uncounted
+        self._rows = rows or _same_rows
         self._loss = 0.0
         self.records = []
         self._announce(self._next_of[None])
@@ -138,7 +138,7 @@ class Executor:
         return self._loss
 
     @torch.no_grad()  # not inference_mode: a transport may touch the tensors from another thread
-    def predict(self, batch: Callable[[int], Tensors], *, rows: Rows | None = None) -> Iterator[tuple[int, Tensors]]:
+    def predict(self, batch: Callable[[int], Tensors], *, rows: RowsOf | None = None) -> Iterator[tuple[int, Tensors]]:
         """Do the forward passes alone.
 
         Args:
@@ -147,7 +147,7 @@ class Executor:
         Yields:
             (micro-batch, the model's outputs), where this worker has the last chunk. Take all of them.
         """
-        self._rows = rows or _uncounted
+        self._rows = rows or _same_rows
         self._announce(self._next_of_predict[None])
         for action in self._actions:
             place = (action.chunk, action.micro_batch)
@@ -168,7 +168,7 @@ class Executor:
         if self._transport is not None:
             self._transport.drain()
 
-    def _do(self, action: Action, work: StepWork) -> None:
+    def _do(self, action: Action, work: StepCallbacks) -> None:
         place = (action.chunk, action.micro_batch)
         if action.kind not in TRANSFERS:  # which the transport notes
             self._journal.note(self._schedule.text(action))
@@ -212,7 +212,7 @@ class Executor:
 
     # -- forward ---------------------------------------------------------------------------------------------------------
 
-    def _forward(self, place: Place, work: StepWork) -> None:
+    def _forward(self, place: PassKey, work: StepCallbacks) -> None:
         chunk, micro_batch = place
         given = self._inputs.pop(place, None) if chunk else work.batch(micro_batch)
         assert given is not None, f"F{micro_batch}/{chunk} comes before its input"
@@ -231,7 +231,7 @@ class Executor:
             held.outputs = held.loss = held.noted = None
         self._held[place] = held
 
-    def _compute(self, place: Place, held: _Held, work: StepWork, inputs: Tensors) -> None:
+    def _compute(self, place: PassKey, held: _Held, work: StepCallbacks, inputs: Tensors) -> None:
         """Run the pass on ``inputs``, which its blocks may overwrite."""
         chunk, micro_batch = place
         module = self._chunks[chunk]
@@ -244,19 +244,19 @@ class Executor:
 
     # -- backward --------------------------------------------------------------------------------------------------------
 
-    def _backward(self, place: Place, work: StepWork) -> None:
+    def _backward(self, place: PassKey, work: StepCallbacks) -> None:
         held, roots, gradients = self._roots(place, work)
         if roots:
             torch.autograd.backward(roots, gradients)
         self._hand_back(place, held, [tensor.grad for tensor in held.differentiable])
 
-    def _first_half(self, place: Place, work: StepWork) -> None:
+    def _first_half(self, place: PassKey, work: StepCallbacks) -> None:
         held, roots, gradients = self._roots(place, work)
         assert held.noted is not None
         found, self._later[place] = self._split[place[0]].input_gradients(roots, gradients, held.differentiable, held.noted)
         self._hand_back(place, held, found)
 
-    def _roots(self, place: Place, work: StepWork) -> tuple[_Held, list[Tensor], list[Tensor | None]]:
+    def _roots(self, place: PassKey, work: StepCallbacks) -> tuple[_Held, list[Tensor], list[Tensor | None]]:
         """A forward pass, done again if need be, the tensors that its backward pass starts from, and their gradients."""
         held = self._held.pop(place)
         if held.generator is not None:
@@ -270,7 +270,7 @@ class Executor:
         paired = [(tensor, gradient) for tensor, gradient in zip(floats, self._gradients.pop(place), strict=True) if tensor.requires_grad]
         return held, [tensor for tensor, _ in paired], [gradient for _, gradient in paired]
 
-    def _hand_back(self, place: Place, held: _Held, gradients: list[Tensor | None]) -> None:
+    def _hand_back(self, place: PassKey, held: _Held, gradients: list[Tensor | None]) -> None:
         chunk, micro_batch = place
         if chunk:
             self._gradients[chunk - 1, micro_batch] = [
@@ -337,7 +337,7 @@ def _next_receives(actions: Sequence[Action], edge: Callable[[Action], Edge]) ->
     return following
 
 
-def _uncounted(_micro_batch: int) -> int:
+def _same_rows(_micro_batch: int) -> int:
     return 0
 
 

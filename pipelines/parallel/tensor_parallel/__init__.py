@@ -10,7 +10,7 @@ pair of linear layers, attention by heads, and the vocabulary cost one sum each 
 held by every shard and gets the same gradient on each.
 
     functions.py     f and g
-    splits.py        which slice of a tensor is whose
+    shard_spec.py    which slice of a tensor is whose
     linear.py        column and row linear layers
     vocabulary.py    embedding, logits and cross entropy over a cut vocabulary
     sharding.py      from a model's blocks to one shard's blocks, and its state

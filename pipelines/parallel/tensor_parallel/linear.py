@@ -13,20 +13,20 @@ from torch.nn import functional
 
 from sparkring.pipelines.parallel.collectives.sets import SetReducer
 from sparkring.pipelines.parallel.tensor_parallel.functions import sum_of_shards, to_shards
-from sparkring.pipelines.parallel.tensor_parallel.splits import Split
+from sparkring.pipelines.parallel.tensor_parallel.shard_spec import ShardSpec
 
 
 class ShardedModule(nn.Module):
     """A module with parameters of which this rank holds a slice."""
 
-    splits: Mapping[str, Split]
+    splits: Mapping[str, ShardSpec]
     """Of its own parameters that are cut, by name."""
 
 
 class ColumnLinear(ShardedModule):
     """Some outputs of a linear layer."""
 
-    def __init__(self, whole: nn.Linear, reducer: SetReducer, *, name: str, outputs: Split) -> None:
+    def __init__(self, whole: nn.Linear, reducer: SetReducer, *, name: str, outputs: ShardSpec) -> None:
         """Take this shard's outputs.
 
         Args:
@@ -49,7 +49,7 @@ class ColumnLinear(ShardedModule):
 class RowLinear(ShardedModule):
     """Some inputs of a linear layer; the bias is held by all shards."""
 
-    def __init__(self, whole: nn.Linear, reducer: SetReducer, *, name: str, inputs: Split) -> None:
+    def __init__(self, whole: nn.Linear, reducer: SetReducer, *, name: str, inputs: ShardSpec) -> None:
         """Take this shard's inputs; arguments as for ``ColumnLinear``, ``inputs`` along dimension 1."""
         super().__init__()
         self._reducer, self._name = reducer, name
@@ -63,9 +63,9 @@ class RowLinear(ShardedModule):
         return total if self.bias is None else total + self.bias
 
 
-def _slice_if_any(whole: Tensor | None, split: Split, reducer: SetReducer) -> nn.Parameter | None:
+def _slice_if_any(whole: Tensor | None, split: ShardSpec, reducer: SetReducer) -> nn.Parameter | None:
     return None if whole is None else _slice(whole, split, reducer)
 
 
-def _slice(whole: Tensor, split: Split, reducer: SetReducer) -> nn.Parameter:
-    return nn.Parameter(split.take(whole.detach(), reducer.place))
+def _slice(whole: Tensor, split: ShardSpec, reducer: SetReducer) -> nn.Parameter:
+    return nn.Parameter(split.take(whole.detach(), reducer.index))

@@ -18,7 +18,7 @@ from sparkring.models.blocks import BlockList, Factory
 from sparkring.models.text import DecoderBlock, TokenEmbedding, TokenLogits
 from sparkring.pipelines.parallel.collectives.sets import SetReducer
 from sparkring.pipelines.parallel.tensor_parallel.linear import ColumnLinear, RowLinear
-from sparkring.pipelines.parallel.tensor_parallel.splits import Split, split_evenly
+from sparkring.pipelines.parallel.tensor_parallel.shard_spec import ShardSpec, split_evenly
 from sparkring.pipelines.parallel.tensor_parallel.vocabulary import VocabularyEmbedding, vocabulary_split
 
 Rule = Callable[[nn.Module, SetReducer, str], nn.Module]
@@ -33,7 +33,7 @@ def _decoder_block(part: nn.Module, reducer: SetReducer, name: str) -> nn.Module
     by_head = partial(split_evenly, size, size=heads, what="heads", unit=head_width)
     units = partial(split_evenly, size, size=part.grow.out_features, what="hidden units")
     rows = by_head(dim=0, groups=3)
-    attention.heads = rows.size(reducer.place) // (3 * head_width)
+    attention.heads = rows.size(reducer.index) // (3 * head_width)
     _replace(attention, "query_key_value", ColumnLinear(
         attention.query_key_value, reducer, name=f"{name}.attention.query_key_value", outputs=rows))
     _replace(attention, "project", RowLinear(attention.project, reducer, name=f"{name}.attention.project", inputs=by_head(dim=1)))
@@ -90,14 +90,14 @@ def _cut(part: nn.Module, reducer: SetReducer, name: str, rules: Mapping[type[nn
     return part if rule is None else rule(part, reducer, name)
 
 
-def splits_of(model: nn.Module) -> dict[str, Split]:
+def shard_specs(model: nn.Module) -> dict[str, ShardSpec]:
     """How those of a model's parameters are cut of which this rank holds a slice; the others are held by every shard."""
     return {f"{path}.{name}" if path else name: split
             for path, module in model.named_modules()
             for name, split in getattr(module, "splits", {}).items()}
 
 
-def whole_tensors(tensors: Mapping[str, Tensor], splits: Mapping[str, Split], reducer: SetReducer) -> Iterator[tuple[str, Tensor]]:
+def whole_tensors(tensors: Mapping[str, Tensor], splits: Mapping[str, ShardSpec], reducer: SetReducer) -> Iterator[tuple[str, Tensor]]:
     """Named tensors with those that are cut made whole, one at a time; all shards iterate together.
 
     Args:
@@ -109,16 +109,16 @@ def whole_tensors(tensors: Mapping[str, Tensor], splits: Mapping[str, Split], re
         yield name, whole_tensor(tensor, splits[name], reducer, name) if name in splits and tensor.dim() else tensor
 
 
-def whole_tensor(part: Tensor, split: Split, reducer: SetReducer, name: str) -> Tensor:
+def whole_tensor(part: Tensor, split: ShardSpec, reducer: SetReducer, name: str) -> Tensor:
     """The whole tensor from every shard's slice, to the bit."""
     bits = part.detach().contiguous().view(_BITS[part.dtype.itemsize])
     whole = bits.new_zeros(split.whole_shape(part.shape))
-    split.put(whole, reducer.place, bits)
+    split.put(whole, reducer.index, bits)
     reducer.sum_(whole, f"whole.{name}")
     return whole.view(part.dtype)
 
 
-def own_tensors(tensors: Mapping[str, Tensor], splits: Mapping[str, Split], place: int) -> dict[str, Tensor]:
+def own_tensors(tensors: Mapping[str, Tensor], splits: Mapping[str, ShardSpec], place: int) -> dict[str, Tensor]:
     """Named whole tensors with those that are cut reduced to a shard's slices: the way back."""
     return {name: splits[name].take(tensor, place) if name in splits and tensor.dim() else tensor for name, tensor in tensors.items()}
 

@@ -17,10 +17,10 @@ from sparkring.models.losses import mean_over_tokens, next_tokens
 from sparkring.models.text import TokenEmbedding
 from sparkring.pipelines.parallel.collectives.sets import SetReducer
 from sparkring.pipelines.parallel.tensor_parallel.functions import sum_of_shards, to_shards
-from sparkring.pipelines.parallel.tensor_parallel.splits import Split, split_evenly
+from sparkring.pipelines.parallel.tensor_parallel.shard_spec import ShardSpec, split_evenly
 
 
-def vocabulary_split(vocabulary: int, num_shards: int) -> Split:
+def vocabulary_split(vocabulary: int, num_shards: int) -> ShardSpec:
     """Which tokens are whose, along dimension 0 of the embedding and of the output matrix; one range a shard."""
     return split_evenly(num_shards, dim=0, size=vocabulary, what="tokens of the vocabulary")
 
@@ -28,7 +28,7 @@ def vocabulary_split(vocabulary: int, num_shards: int) -> Split:
 class VocabularyEmbedding(TokenEmbedding):
     """The vectors of this shard's tokens."""
 
-    splits: Mapping[str, Split]
+    splits: Mapping[str, ShardSpec]
 
     def __init__(self, whole: TokenEmbedding, reducer: SetReducer, *, name: str) -> None:
         """Take this shard's tokens.
@@ -39,10 +39,10 @@ class VocabularyEmbedding(TokenEmbedding):
             name: In the whole model.
         """
         split = vocabulary_split(whole.num_embeddings, reducer.size)
-        mine = split.take(whole.weight.detach(), reducer.place)
+        mine = split.take(whole.weight.detach(), reducer.index)
         super().__init__(len(mine), mine.shape[1], _weight=mine)
         self._reducer, self._name, self.splits = reducer, name, {"weight": split}
-        ((self._first, self._last),) = split.ranges[reducer.place]
+        ((self._first, self._last),) = split.ranges[reducer.index]
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the whole vectors (B, T, D) of all ``tokens`` (B, T), wherever they are held."""
@@ -63,7 +63,7 @@ class _Nats(Function):
         mine_N = (targets_N >= first) & (targets_N < first + logits_Nv.shape[1])
         own_N = (targets_N - first).masked_fill(~mine_N, 0)
         table = logits_Nv.new_zeros(reducer.size + 1, len(targets_N))  # a row a shard, then the targets' logits
-        table[reducer.place] = logits_Nv.logsumexp(dim=1)
+        table[reducer.index] = logits_Nv.logsumexp(dim=1)
         table[-1] = logits_Nv.gather(1, own_N[:, None])[:, 0].masked_fill(~mine_N, 0.0)
         reducer.sum_(table, f"{name}.forward")
         log_total_N = table[:-1].logsumexp(dim=0)
@@ -78,7 +78,7 @@ class _Nats(Function):
         return grad_Nv.mul_(grads[0][:, None]), None, None, None, None
 
 
-def vocabulary_nats(logits_Nv: Tensor, targets_N: Tensor, *, split: Split, reducer: SetReducer, name: str = "loss") -> Tensor:
+def vocabulary_nats(logits_Nv: Tensor, targets_N: Tensor, *, split: ShardSpec, reducer: SetReducer, name: str = "loss") -> Tensor:
     """The cross entropy of each prediction, in nats, the same on all shards.
 
     Args:
@@ -91,12 +91,12 @@ def vocabulary_nats(logits_Nv: Tensor, targets_N: Tensor, *, split: Split, reduc
         (N,), of the logits' type, or float32 where that has fewer bits.
     """
     logits_Nv = logits_Nv.float() if logits_Nv.dtype.itemsize < 4 else logits_Nv
-    first = split.ranges[reducer.place][0][0]
+    first = split.ranges[reducer.index][0][0]
     nats: Tensor = _Nats.apply(logits_Nv, targets_N, first, reducer, name)  # type: ignore[no-untyped-call]
     return nats
 
 
-def next_token_loss_sum(logits: Tensor, tokens: Tensor, *, pad_id: int, split: Split, reducer: SetReducer) -> Tensor:
+def next_token_loss_sum(logits: Tensor, tokens: Tensor, *, pad_id: int, split: ShardSpec, reducer: SetReducer) -> Tensor:
     """The loss of ``models.losses.next_token_loss_sum`` from this shard's logits (B, T, v); the same on all shards."""
     targets = next_tokens(tokens, pad_id=pad_id)
     counted = targets != pad_id
@@ -104,9 +104,9 @@ def next_token_loss_sum(logits: Tensor, tokens: Tensor, *, pad_id: int, split: S
     return mean_over_tokens(nats.masked_fill(~counted, 0.0), counted)
 
 
-def whole_logits(logits: Tensor, *, split: Split, reducer: SetReducer, name: str = "logits") -> Tensor:
+def whole_logits(logits: Tensor, *, split: ShardSpec, reducer: SetReducer, name: str = "logits") -> Tensor:
     """The logits of all tokens (..., V), on all shards, from each shard's (..., v): for judging and generating, without gradients."""
-    ((first, last),) = split.ranges[reducer.place]
+    ((first, last),) = split.ranges[reducer.index]
     whole = logits.new_zeros(*logits.shape[:-1], split.whole_size)
     whole[..., first:last] = logits.detach()
     reducer.sum_(whole, name)

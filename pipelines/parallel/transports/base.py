@@ -26,8 +26,8 @@ from torch import Tensor
 
 from sparkring.errors import ConfigError, PeerSilent, PipelineShapeError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.transports.journal import Ended, Journal, Silence
-from sparkring.pipelines.parallel.transports.payload import Layout
+from sparkring.pipelines.parallel.transports.journal import Journal, LinkTimeout, PeerEnded
+from sparkring.pipelines.parallel.transports.payload import TensorSpecs
 
 MAX_SLOTS = 1 << 14
 
@@ -98,16 +98,16 @@ class Transport(Protocol):
 class Link(Protocol):
     """What carries messages to and from some of the ranks. Waits raise Silence at ``until`` (monotonic), and Ended."""
 
-    def send(self, edge: Edge, slot: int, layout: Layout, tensors: Sequence[Tensor], *, rows: int) -> None:
+    def send(self, edge: Edge, slot: int, specs: TensorSpecs, tensors: Sequence[Tensor], *, rows: int) -> None:
         """Send; never waits. Raises Refused if the other rank has refused a message and ended since."""
 
-    def refuse(self, edge: Edge, slot: int, *, agreed: Layout, found: Layout, until: float) -> None:
+    def refuse(self, edge: Edge, slot: int, *, agreed: TensorSpecs, found: TensorSpecs, until: float) -> None:
         """Tell the receiver of this slot that its message is ``found`` and will not come; waits until it is told."""
 
     def expect(self, edge: Edge, slot: int, *, rows: int) -> None:
         """Get ready for a message; never waits."""
 
-    def receive(self, edge: Edge, slot: int, until: float, *, rows: int) -> tuple[Layout, list[Tensor]]:
+    def receive(self, edge: Edge, slot: int, until: float, *, rows: int) -> tuple[TensorSpecs, list[Tensor]]:
         """Wait for a message. Raises Refused if the sender refused it."""
 
     def drain(self, until: float) -> None:
@@ -117,18 +117,18 @@ class Link(Protocol):
         """Let go of everything, without waiting."""
 
 
-class Refused(Exception):
+class MessageRefused(Exception):
     """The sender must not send a message, because it is ``found`` where ``agreed`` was."""
 
-    def __init__(self, edge: Edge, slot: int, *, agreed: Layout, found: Layout) -> None:
+    def __init__(self, edge: Edge, slot: int, *, agreed: TensorSpecs, found: TensorSpecs) -> None:
         self.edge, self.slot, self.agreed, self.found = edge, slot, agreed, found
         super().__init__()
 
 
-class Undrained(Exception):
+class DrainFailed(Exception):
     """Some messages were not taken until the deadline; the first of them is named. ``ended`` if the rank is gone."""
 
-    def __init__(self, edge: Edge, slot: int, ended: Ended | None = None) -> None:
+    def __init__(self, edge: Edge, slot: int, ended: PeerEnded | None = None) -> None:
         self.edge, self.slot, self.ended = edge, slot, ended
         super().__init__()
 
@@ -147,7 +147,7 @@ class LinkedTransport:
         self._links, self._dynamic = links, dynamic_shapes
         self._outward = {edge: links[edge.target] for edge in edges if edge.source == context.rank}
         self._inward = {edge: links[edge.source] for edge in edges if edge.target == context.rank}
-        self._agreed: dict[tuple[Edge, int], Layout] = {}
+        self._agreed: dict[tuple[Edge, int], TensorSpecs] = {}
         """What the first message of an edge and a number of rows was."""
         self.journal = Journal()
 
@@ -164,18 +164,18 @@ class LinkedTransport:
     def send(self, edge: Edge, slot: int, tensors: Sequence[Tensor], *, rows: int = 0) -> None:
         """See Transport."""
         link = self._outward.get(edge) or self._foreign(edge, "send")
-        layout = Layout.of(tensors)
+        specs = TensorSpecs.of(tensors)
         if not self._dynamic:
-            agreed = self._agreed.setdefault((edge, rows), layout)
-            if layout != agreed:
-                self._refuse(link, edge, slot, agreed=agreed, found=layout)
-            layout = agreed  # it has computed its offsets already
+            agreed = self._agreed.setdefault((edge, rows), specs)
+            if specs != agreed:
+                self._refuse(link, edge, slot, agreed=agreed, found=specs)
+            specs = agreed  # it has computed its offsets already
         self.journal.note("send", _Message(edge, slot))
         try:
-            link.send(edge, slot, layout, tensors, rows=rows)
-        except Ended as ended:
+            link.send(edge, slot, specs, tensors, rows=rows)
+        except PeerEnded as ended:
             self._silent(edge, slot, edge.target, verb="to send", ended=ended)
-        except Refused as refused:
+        except MessageRefused as refused:
             raise self._told_of(refused) from None
 
     def expect(self, edge: Edge, slot: int, *, rows: int = 0) -> None:
@@ -183,7 +183,7 @@ class LinkedTransport:
         link = self._inward.get(edge) or self._foreign(edge, "receive")
         try:
             link.expect(edge, slot, rows=rows)
-        except Ended as ended:
+        except PeerEnded as ended:
             self._silent(edge, slot, edge.source, verb="to expect", ended=ended)
 
     def receive(self, edge: Edge, slot: int, *, rows: int = 0) -> list[Tensor]:
@@ -193,11 +193,11 @@ class LinkedTransport:
         began = time.monotonic()
         try:
             _, tensors = link.receive(edge, slot, began + self._deadline_s, rows=rows)
-        except Ended as ended:
+        except PeerEnded as ended:
             self._silent(edge, slot, edge.source, verb="to receive", ended=ended, began=began)
-        except Silence:
+        except LinkTimeout:
             self._silent(edge, slot, edge.source, verb="to receive", ended=None, began=began)
-        except Refused as refused:
+        except MessageRefused as refused:
             raise self._told_of(refused) from None
         return tensors if self._device.type == "cpu" else [tensor.to(self._device) for tensor in tensors]
 
@@ -208,7 +208,7 @@ class LinkedTransport:
         for link in self._distinct():
             try:
                 link.drain(began + self._deadline_s)
-            except Undrained as late:
+            except DrainFailed as late:
                 self._silent(late.edge, late.slot, late.edge.target, verb="to be rid of", ended=late.ended, began=began)
 
     def close(self) -> None:
@@ -219,22 +219,22 @@ class LinkedTransport:
     def _distinct(self) -> list[Link]:
         return list({id(link): link for link in self._links.values()}.values())
 
-    def _refuse(self, link: Link, edge: Edge, slot: int, *, agreed: Layout, found: Layout) -> NoReturn:
+    def _refuse(self, link: Link, edge: Edge, slot: int, *, agreed: TensorSpecs, found: TensorSpecs) -> NoReturn:
         """Tell the receiver, for half the deadline at most, and raise."""
         self.journal.note("refuse", _Message(edge, slot))
-        with suppress(Silence, Ended, Undrained):  # a receiver that cannot be told will hear of it by our end
+        with suppress(LinkTimeout, PeerEnded, DrainFailed):  # a receiver that cannot be told will hear of it by our end
             link.refuse(edge, slot, agreed=agreed, found=found, until=time.monotonic() + self._deadline_s / 2)
         raise self._other_shape(edge, slot, agreed=agreed, found=found)
 
-    def _told_of(self, refused: Refused) -> PipelineShapeError:
+    def _told_of(self, refused: MessageRefused) -> PipelineShapeError:
         return self._other_shape(refused.edge, refused.slot, agreed=refused.agreed, found=refused.found)
 
-    def _other_shape(self, edge: Edge, slot: int, *, agreed: Layout, found: Layout) -> PipelineShapeError:
+    def _other_shape(self, edge: Edge, slot: int, *, agreed: TensorSpecs, found: TensorSpecs) -> PipelineShapeError:
         what = f"is {found}" if found.parts else "has other tensors"
         return PipelineShapeError(f"the message on edge {edge} in slot {slot} {what}, the first one of as many rows was {agreed}; "
                                   "make all micro-batches alike, or set train.parallel.dynamic_shapes=true.")
 
-    def _silent(self, edge: Edge, slot: int, peer: int, *, verb: str, ended: Ended | None, began: float | None = None) -> NoReturn:
+    def _silent(self, edge: Edge, slot: int, peer: int, *, verb: str, ended: PeerEnded | None, began: float | None = None) -> NoReturn:
         seconds = 0.0 if began is None else round(time.monotonic() - began, 1)
         raise PeerSilent(rank=self._rank, peer=peer, waited_for=f"{self.name} {verb} edge {edge} slot {slot}", seconds=seconds,
                          ended=ended.clause(peer) if ended else "", last_actions=self.journal.last()) from None

@@ -14,10 +14,10 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from sparkring.pipelines.parallel.transports.base import MAX_SLOTS, Edge, Refused
+from sparkring.pipelines.parallel.transports.base import MAX_SLOTS, Edge, MessageRefused
 from sparkring.pipelines.parallel.transports.payload import (
     HEADER_BYTES,
-    Layout,
+    TensorSpecs,
     header_tensor,
     pack,
     read,
@@ -29,7 +29,7 @@ from sparkring.pipelines.parallel.transports.payload import (
 HEADER, PAYLOAD = 0, 1
 
 
-class Key(NamedTuple):
+class MessageKey(NamedTuple):
     """Names one of the operations of a ring that are in flight."""
 
     edge: Edge
@@ -45,13 +45,13 @@ class Wire(Protocol):
     needs_length: bool
     """Whether a receive can be posted only by one who knows how much will come."""
 
-    def send(self, key: Key, data: Tensor) -> None:
+    def send(self, key: MessageKey, data: Tensor) -> None:
         """Send; never waits, and keeps ``data`` alive until it is gone."""
 
-    def post(self, key: Key, length: int) -> None:
+    def post(self, key: MessageKey, length: int) -> None:
         """Get ready for ``length`` bytes; does nothing if that was done already."""
 
-    def wait(self, key: Key, until: float) -> Tensor:
+    def wait(self, key: MessageKey, until: float) -> Tensor:
         """The bytes of a posted key."""
 
     def drain(self, until: float) -> None:
@@ -67,46 +67,46 @@ class FramedLink:
     def __init__(self, wire: Wire, *, token: str, dynamic_shapes: bool) -> None:
         self._wire, self._token, self._dynamic = wire, bytes.fromhex(token), dynamic_shapes
         self._announced: set[tuple[Edge, int]] = set()
-        self._known: dict[tuple[Edge, int], Layout] = {}
+        self._known: dict[tuple[Edge, int], TensorSpecs] = {}
 
-    def send(self, edge: Edge, slot: int, layout: Layout, tensors: Sequence[Tensor], *, rows: int) -> None:
+    def send(self, edge: Edge, slot: int, specs: TensorSpecs, tensors: Sequence[Tensor], *, rows: int) -> None:
         """See Link."""
-        payload = pack(layout, tensors)  # first: it refuses what cannot be sent
+        payload = pack(specs, tensors)  # first: it refuses what cannot be sent
         if self._dynamic or (edge, rows) not in self._announced:
-            self._wire.send(self._header_key(edge, slot, rows), header_tensor(layout))
+            self._wire.send(self._header_key(edge, slot, rows), header_tensor(specs))
             self._announced.add((edge, rows))
-        self._wire.send(Key(edge, slot, PAYLOAD), payload)
+        self._wire.send(MessageKey(edge, slot, PAYLOAD), payload)
 
-    def refuse(self, edge: Edge, slot: int, *, agreed: Layout, found: Layout, until: float) -> None:
+    def refuse(self, edge: Edge, slot: int, *, agreed: TensorSpecs, found: TensorSpecs, until: float) -> None:
         """See Link."""
-        self._wire.send(Key(edge, slot, PAYLOAD), refusal(found, token=self._token, length=agreed.nbytes))
+        self._wire.send(MessageKey(edge, slot, PAYLOAD), refusal(found, token=self._token, length=agreed.nbytes))
         self._wire.drain(until)
 
     def expect(self, edge: Edge, slot: int, *, rows: int) -> None:
         """See Link."""
-        layout = self._known.get((edge, rows))
-        if layout is not None:
-            self._wire.post(Key(edge, slot, PAYLOAD), layout.nbytes)
+        specs = self._known.get((edge, rows))
+        if specs is not None:
+            self._wire.post(MessageKey(edge, slot, PAYLOAD), specs.nbytes)
             return
         self._wire.post(self._header_key(edge, slot, rows), HEADER_BYTES)
         if not self._wire.needs_length:
-            self._wire.post(Key(edge, slot, PAYLOAD), 0)
+            self._wire.post(MessageKey(edge, slot, PAYLOAD), 0)
 
-    def receive(self, edge: Edge, slot: int, until: float, *, rows: int) -> tuple[Layout, list[Tensor]]:
+    def receive(self, edge: Edge, slot: int, until: float, *, rows: int) -> tuple[TensorSpecs, list[Tensor]]:
         """See Link."""
         self.expect(edge, slot, rows=rows)
-        layout = self._known.get((edge, rows))
-        if layout is None:
-            layout = read_header(self._wire.wait(self._header_key(edge, slot, rows), until))
+        specs = self._known.get((edge, rows))
+        if specs is None:
+            specs = read_header(self._wire.wait(self._header_key(edge, slot, rows), until))
             if not self._dynamic:
-                self._known[edge, rows] = layout
-        key = Key(edge, slot, PAYLOAD)
-        self._wire.post(key, layout.nbytes)
+                self._known[edge, rows] = specs
+        key = MessageKey(edge, slot, PAYLOAD)
+        self._wire.post(key, specs.nbytes)
         payload = self._wire.wait(key, until)
         found = read_refusal(payload, token=self._token)
         if found is not None:
-            raise Refused(edge, slot, agreed=layout, found=found)
-        return layout, read(layout, payload)
+            raise MessageRefused(edge, slot, agreed=specs, found=found)
+        return specs, read(specs, payload)
 
     def drain(self, until: float) -> None:
         """See Link."""
@@ -116,5 +116,5 @@ class FramedLink:
         """See Link."""
         self._wire.close()
 
-    def _header_key(self, edge: Edge, slot: int, rows: int) -> Key:
-        return Key(edge, slot if self._dynamic else rows % MAX_SLOTS, HEADER)
+    def _header_key(self, edge: Edge, slot: int, rows: int) -> MessageKey:
+        return MessageKey(edge, slot if self._dynamic else rows % MAX_SLOTS, HEADER)

@@ -26,9 +26,9 @@ from torch import Tensor, distributed
 
 from sparkring.errors import ConfigError, EnvironmentProblem
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.transports.base import MAX_SLOTS, Edge, Undrained
-from sparkring.pipelines.parallel.transports.framed import Key
-from sparkring.pipelines.parallel.transports.journal import Ended, Silence, seconds_left
+from sparkring.pipelines.parallel.transports.base import MAX_SLOTS, DrainFailed, Edge
+from sparkring.pipelines.parallel.transports.framed import MessageKey
+from sparkring.pipelines.parallel.transports.journal import LinkTimeout, PeerEnded, seconds_left
 
 HELD_BYTES = 8 << 20
 """How much may be on its way before a thread looks after it."""
@@ -39,7 +39,7 @@ LOOPBACK = "127.0.0.1"
 class Outgoing(NamedTuple):
     """A message on its way, and what keeps its memory alive."""
 
-    key: Key
+    key: MessageKey
     work: distributed.Work
     data: Tensor
 
@@ -58,17 +58,17 @@ class GlooWire:
         self._group = _join(communicator)
         between = {edge[:2]: sorted(other for other in edges if other[:2] == edge[:2]) for edge in edges}
         self._numbers = {edge: between[edge[:2]].index(edge) for edge in edges}
-        self._posted: dict[Key, tuple[distributed.Work, Tensor]] = {}
+        self._posted: dict[MessageKey, tuple[distributed.Work, Tensor]] = {}
         self._held: deque[Outgoing] = deque()
         self._held_bytes = 0
         self._reaper: Reaper | None = None
 
-    def send(self, key: Key, data: Tensor) -> None:
+    def send(self, key: MessageKey, data: Tensor) -> None:
         """See Wire."""
         try:
             work = self._group.send([data], key.edge.target, self._tag(key))
         except RuntimeError as error:
-            raise Ended(_cause(error)) from None
+            raise PeerEnded(_cause(error)) from None
         self._held.append(Outgoing(key, work, data))
         self._held_bytes += len(data)
         if self._held_bytes > HELD_BYTES:
@@ -76,7 +76,7 @@ class GlooWire:
             self._reaper.take(self._held)
             self._held, self._held_bytes = deque(), 0
 
-    def post(self, key: Key, length: int) -> None:
+    def post(self, key: MessageKey, length: int) -> None:
         """See Wire."""
         if key in self._posted:
             return
@@ -84,9 +84,9 @@ class GlooWire:
         try:
             self._posted[key] = self._group.recv([buffer], key.edge.source, self._tag(key)), buffer
         except RuntimeError as error:
-            raise Ended(_cause(error)) from None
+            raise PeerEnded(_cause(error)) from None
 
-    def wait(self, key: Key, until: float) -> Tensor:
+    def wait(self, key: MessageKey, until: float) -> Tensor:
         """See Wire."""
         work, buffer = self._posted.pop(key)
         _await(work, until)
@@ -98,10 +98,10 @@ class GlooWire:
             key, work, _ = self._held[0]
             try:
                 _await(work, until)
-            except Silence:
-                raise Undrained(key.edge, key.slot) from None
-            except Ended as ended:
-                raise Undrained(key.edge, key.slot, ended) from None
+            except LinkTimeout:
+                raise DrainFailed(key.edge, key.slot) from None
+            except PeerEnded as ended:
+                raise DrainFailed(key.edge, key.slot, ended) from None
             self._held.popleft()
         self._held_bytes = 0
         if self._reaper:
@@ -115,7 +115,7 @@ class GlooWire:
         self._posted.clear()
         self._group = None
 
-    def _tag(self, key: Key) -> int:
+    def _tag(self, key: MessageKey) -> int:
         if not 0 <= key.slot < MAX_SLOTS:
             raise ConfigError(f"slot {key.slot} on edge {key.edge} is not below {MAX_SLOTS}; cut a step into fewer micro-batches.")
         return (self._numbers[key.edge] * MAX_SLOTS + key.slot) * 2 + key.part
@@ -127,7 +127,7 @@ class Reaper:
     def __init__(self) -> None:
         self._sends: deque[Outgoing] = deque()
         self._changed = threading.Condition()
-        self._failure: tuple[Key, str] | None = None
+        self._failure: tuple[MessageKey, str] | None = None
         self._closed = False
         threading.Thread(target=self._run, name="sparkring-sends", daemon=True).start()
 
@@ -143,9 +143,9 @@ class Reaper:
             self._changed.wait_for(lambda: not self._sends or self._failure is not None, max(0.0, until - time.monotonic()))
             if self._failure:
                 key, cause = self._failure
-                raise Undrained(key.edge, key.slot, Ended(cause))
+                raise DrainFailed(key.edge, key.slot, PeerEnded(cause))
             if self._sends:
-                raise Undrained(self._sends[0].key.edge, self._sends[0].key.slot)
+                raise DrainFailed(self._sends[0].key.edge, self._sends[0].key.slot)
 
     def close(self) -> None:
         """Forget the rest. The thread ends with the send that it waits for, or with the process."""
@@ -180,8 +180,8 @@ def _await(work: distributed.Work, until: float) -> None:
         work.wait(timedelta(seconds=left + 0.002))  # Gloo counts whole milliseconds, and must not give up before the deadline
     except RuntimeError as error:
         if time.monotonic() >= until:
-            raise Silence from None
-        raise Ended(_cause(error)) from None
+            raise LinkTimeout from None
+        raise PeerEnded(_cause(error)) from None
 
 
 def _join(communicator: Communicator) -> Any:

@@ -24,9 +24,9 @@ from torch import Tensor
 from sparkring.errors import PipelineShapeError, RingError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator, first_sentence
 from sparkring.pipelines.parallel.mesh import Ranks
-from sparkring.pipelines.parallel.transports.base import Edge, LinkedTransport, Undrained, canonical
-from sparkring.pipelines.parallel.transports.framed import FramedLink, Key
-from sparkring.pipelines.parallel.transports.journal import Ended, seconds_left
+from sparkring.pipelines.parallel.transports.base import DrainFailed, Edge, LinkedTransport, canonical
+from sparkring.pipelines.parallel.transports.framed import FramedLink, MessageKey
+from sparkring.pipelines.parallel.transports.journal import PeerEnded, seconds_left
 
 NAP_S, LONGEST_NAP_S = 0.0001, 0.001
 MAX_BYTES = (1 << 31) - 1
@@ -45,13 +45,13 @@ class HorovodWire:
 
     def __init__(self, communicator: Communicator, edges: Sequence[Edge]) -> None:
         """Find the process set of each edge; the communicator was started with ``pairs(edges)``."""
-        self._opening = communicator.opening()
+        self._opening = communicator.next_serial()
         self._sets = {edge: communicator.process_set(pairs([edge])[0]) for edge in edges if communicator.context.rank in edge[:2]}
-        self._outgoing: dict[Key, int] = {}
-        self._posted: dict[Key, int] = {}
+        self._outgoing: dict[MessageKey, int] = {}
+        self._posted: dict[MessageKey, int] = {}
         self._nothing = torch.empty(0, dtype=torch.uint8)
 
-    def send(self, key: Key, data: Tensor) -> None:
+    def send(self, key: MessageKey, data: Tensor) -> None:
         """See Wire.
 
         Raises:
@@ -67,12 +67,12 @@ class HorovodWire:
                             "use more slots than there are micro-batches in flight.")
         self._outgoing[key] = self._gather(key, data)
 
-    def post(self, key: Key, length: int) -> None:
+    def post(self, key: MessageKey, length: int) -> None:
         """See Wire; any length will do."""
         if key not in self._posted:
             self._posted[key] = self._gather(key, self._nothing)
 
-    def wait(self, key: Key, until: float) -> Tensor:
+    def wait(self, key: MessageKey, until: float) -> Tensor:
         """See Wire. Sleeps between looks: ``hvd.synchronize`` would spin on a core that others need."""
         handle, nap = self._posted[key], NAP_S
         while not hvd.poll(handle):
@@ -88,27 +88,27 @@ class HorovodWire:
         while True:
             try:
                 self._reap()
-            except Ended as ended:
+            except PeerEnded as ended:
                 key = next(iter(self._outgoing))
-                raise Undrained(key.edge, key.slot, ended) from None
+                raise DrainFailed(key.edge, key.slot, ended) from None
             if not self._outgoing:
                 return
             if time.monotonic() > until:
                 key = next(iter(self._outgoing))
-                raise Undrained(key.edge, key.slot)
+                raise DrainFailed(key.edge, key.slot)
             time.sleep(nap)
             nap = min(nap * 1.05, LONGEST_NAP_S)
 
     def close(self) -> None:
         """Nothing to let go of: Horovod ends with the communicator."""
 
-    def _gather(self, key: Key, data: Tensor) -> int:
+    def _gather(self, key: MessageKey, data: Tensor) -> int:
         name = f"hop.{self._opening}.{key.edge.source}>{key.edge.target}.{key.edge.name}.{key.slot}.{key.part}"
         try:
             with torch.inference_mode(mode=False):  # Horovod's thread makes room in the result, which inference tensors do not let it
                 handle: int = hvd.allgather_async(data, name=name, process_set=self._sets[key.edge])
         except (HorovodInternalError, ValueError) as error:
-            raise Ended(first_sentence(error), whole_ring=True) from None
+            raise PeerEnded(first_sentence(error), whole_ring=True) from None
         return handle
 
     def _reap(self) -> None:
@@ -121,7 +121,7 @@ class HorovodWire:
         try:
             result: Tensor = hvd.synchronize(handle)
         except HorovodInternalError as error:
-            raise Ended(first_sentence(error), whole_ring=True) from None
+            raise PeerEnded(first_sentence(error), whole_ring=True) from None
         return result
 
 

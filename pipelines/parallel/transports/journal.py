@@ -27,11 +27,11 @@ class Journal:
         return tuple(f"{now - when:.2f} s ago: {what} {about}".rstrip() for when, what, about in tuple(self._lines))
 
 
-class Silence(Exception):
+class LinkTimeout(Exception):
     """A link waited until the deadline."""
 
 
-class Ended(Exception):
+class PeerEnded(Exception):
     """A link found that the other rank is gone, or, if it cannot tell which, some rank; the message says how it noticed."""
 
     def __init__(self, how: str, *, whole_ring: bool = False) -> None:
@@ -51,5 +51,5 @@ def seconds_left(until: float) -> float:
     """
     left = until - time.monotonic()
     if left <= 0:
-        raise Silence
+        raise LinkTimeout
     return left

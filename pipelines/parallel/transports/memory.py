@@ -26,11 +26,11 @@ from torch import Tensor
 
 from sparkring.errors import PipelineShapeError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.shared_memory.buffers import Pool, SharedBuffer, adopt
+from sparkring.pipelines.parallel.shared_memory.buffers import SendBufferPool, SharedBuffer, map_received
 from sparkring.pipelines.parallel.shared_memory.segment import FOLDER
-from sparkring.pipelines.parallel.transports.base import Edge, Refused, Undrained
-from sparkring.pipelines.parallel.transports.journal import Ended, Silence, seconds_left
-from sparkring.pipelines.parallel.transports.payload import HEADER_BYTES, Layout, copies, pack_header, unpack_header, write
+from sparkring.pipelines.parallel.transports.base import DrainFailed, Edge, MessageRefused
+from sparkring.pipelines.parallel.transports.journal import LinkTimeout, PeerEnded, seconds_left
+from sparkring.pipelines.parallel.transports.payload import HEADER_BYTES, TensorSpecs, copies, pack_header, unpack_header, write
 
 PAYLOAD, REFUSAL = 0, 1
 _WORD = struct.Struct("<BxHIII")  # kind, number of the edge, slot, number of the buffer, bytes of the first of two headers
@@ -55,7 +55,7 @@ class MemoryLink:
         self._writable.register(peer, select.POLLOUT)
         self._edges = sorted(edges)
         self._numbers = {edge: number for number, edge in enumerate(self._edges)}
-        self._pool = Pool()
+        self._pool = SendBufferPool()
         self._theirs: dict[int, SharedBuffer] = {}
         self._arrived: dict[tuple[int, int], deque[tuple[int, int, bytes, int]]] = {}
         self._late: deque[Datagram] = deque()
@@ -63,14 +63,14 @@ class MemoryLink:
         self._hands: threading.Thread | None = None
         self._gone = ""
 
-    def send(self, edge: Edge, slot: int, layout: Layout, tensors: Sequence[Tensor], *, rows: int) -> None:
+    def send(self, edge: Edge, slot: int, specs: TensorSpecs, tensors: Sequence[Tensor], *, rows: int) -> None:
         """See Link: the tensors are copied, so they may change at once. Shapes go with the datagram, whatever the rows."""
-        header = pack_header(layout)
-        buffer, handle = self._pool.take(layout.nbytes)
+        header = pack_header(specs)
+        buffer, handle = self._pool.take(specs.nbytes)
         try:
-            write(layout, tensors, buffer.payload)
+            write(specs, tensors, buffer.payload)
             self._tell(_WORD.pack(PAYLOAD, self._numbers[edge], slot, buffer.number, len(header)) + header, handle)
-        except Ended:
+        except PeerEnded:
             _drop(handle)
             self._raise_refusal()
             raise
@@ -78,7 +78,7 @@ class MemoryLink:
             _drop(handle)
             raise
 
-    def refuse(self, edge: Edge, slot: int, *, agreed: Layout, found: Layout, until: float) -> None:
+    def refuse(self, edge: Edge, slot: int, *, agreed: TensorSpecs, found: TensorSpecs, until: float) -> None:
         """See Link."""
         first, second = pack_header(agreed), pack_header(found)
         self._tell(_WORD.pack(REFUSAL, self._numbers[edge], slot, 0, len(first)) + first + second, None)
@@ -87,19 +87,19 @@ class MemoryLink:
     def expect(self, edge: Edge, slot: int, *, rows: int) -> None:
         """Nothing to do: the sender never waits for us."""
 
-    def receive(self, edge: Edge, slot: int, until: float, *, rows: int) -> tuple[Layout, list[Tensor]]:
+    def receive(self, edge: Edge, slot: int, until: float, *, rows: int) -> tuple[TensorSpecs, list[Tensor]]:
         """See Link."""
         key = self._numbers[edge], slot
         while not (queue := self._arrived.get(key)):
             self._listen(until)
         kind, number, headers, length = queue.popleft()
-        layout = unpack_header(headers[:length])
+        specs = unpack_header(headers[:length])
         if kind == REFUSAL:
-            raise Refused(edge, slot, agreed=layout, found=unpack_header(headers[length:]))
+            raise MessageRefused(edge, slot, agreed=specs, found=unpack_header(headers[length:]))
         buffer = self._theirs[number]
-        tensors = copies(layout, buffer.payload)
+        tensors = copies(specs, buffer.payload)
         buffer.mark(full=False)
-        return layout, tensors
+        return specs, tensors
 
     def drain(self, until: float) -> None:
         """See Link: waits only for a socket that was full."""
@@ -107,7 +107,7 @@ class MemoryLink:
             self._calm.wait_for(lambda: not self._late or self._gone != "", max(0.0, until - time.monotonic()))
             if self._late:
                 _, number, slot, _, _ = _WORD.unpack_from(self._late[0][0])
-                raise Undrained(self._edges[number], slot, Ended(self._gone) if self._gone else None)
+                raise DrainFailed(self._edges[number], slot, PeerEnded(self._gone) if self._gone else None)
 
     def close(self) -> None:
         """See Link."""
@@ -119,17 +119,18 @@ class MemoryLink:
         self._socket.close()
         self._arrived.clear()
         self._theirs.clear()
-        self._pool = Pool()
+        self._pool = SendBufferPool()
 
     def _raise_refusal(self) -> None:
         """Where the other rank has refused a message before it ended: that is worth more than its end."""
-        with suppress(Silence, Ended):
+        with suppress(LinkTimeout, PeerEnded):
             while True:
                 self._listen(time.monotonic())
         for (edge, slot), queue in self._arrived.items():
             for kind, _, headers, length in queue:
                 if kind == REFUSAL:
-                    raise Refused(self._edges[edge], slot, agreed=unpack_header(headers[:length]), found=unpack_header(headers[length:]))
+                    raise MessageRefused(self._edges[edge], slot, agreed=unpack_header(headers[:length]),
+                                         found=unpack_header(headers[length:]))
 
     def _listen(self, until: float) -> None:
         """Read the next datagram; wait for it if nothing has come."""
@@ -142,23 +143,23 @@ class MemoryLink:
             except ConnectionResetError:  # said once, where the other rank went with words of ours unread; its own last ones are still here
                 continue
             except OSError as error:
-                raise Ended(error.strerror or "its socket is gone") from None
+                raise PeerEnded(error.strerror or "its socket is gone") from None
             if not data:
-                raise Ended("it closed its end")
+                raise PeerEnded("it closed its end")
             self._keep(data, extra)
             return
 
     def _keep(self, data: bytes, extra: list[tuple[int, int, bytes]]) -> None:
         kind, edge, slot, number, length = _WORD.unpack_from(data)
         for _, _, files in extra:
-            self._theirs[number] = adopt(number, array.array("i", files)[0])
+            self._theirs[number] = map_received(number, array.array("i", files)[0])
         self._arrived.setdefault((edge, slot), deque()).append((kind, number, data[_WORD.size:], length))
 
     def _tell(self, data: bytes, handle: int | None) -> None:
         """Put a datagram on the socket; a thread does it later if the socket is full."""
         with self._calm:
             if self._gone:
-                raise Ended(self._gone)
+                raise PeerEnded(self._gone)
             if not self._late and self._put((data, handle)):
                 return
             self._late.append((data, handle))
@@ -176,7 +177,7 @@ class MemoryLink:
             return False
         except OSError as error:
             self._gone = error.strerror or "its socket is gone"
-            raise Ended(self._gone) from None
+            raise PeerEnded(self._gone) from None
         _drop(handle)
         return True
 
@@ -186,7 +187,7 @@ class MemoryLink:
             if not self._gone:
                 self._writable.poll(int(_HAND_OVER_S * 1000))
             with self._calm:
-                with suppress(Ended):
+                with suppress(PeerEnded):
                     while self._late and not self._gone and self._put(self._late[0]):
                         self._late.popleft()
                 if not self._late or self._gone:

@@ -41,13 +41,13 @@ _TENSOR = struct.Struct("<BB")
 
 
 @dataclass(frozen=True)
-class Layout:
+class TensorSpecs:
     """Dtypes and shapes of a message's tensors, in order."""
 
     parts: tuple[tuple[torch.dtype, tuple[int, ...]], ...]
 
     @classmethod
-    def of(cls, tensors: Sequence[Tensor]) -> Layout:
+    def of(cls, tensors: Sequence[Tensor]) -> TensorSpecs:
         """What ``tensors`` are; PipelineShapeError where one is nested, and has no shape."""
         if any(tensor.is_nested for tensor in tensors):
             raise PipelineShapeError("a message holds a nested tensor, transports carry dense ones; call to_padded_tensor() before it "
@@ -78,21 +78,21 @@ class Layout:
 
 
 @lru_cache(maxsize=256)
-def pack_header(layout: Layout) -> bytes:
+def pack_header(specs: TensorSpecs) -> bytes:
     """The header of a message, as short as it gets.
 
     Raises:
         PipelineShapeError: a dtype that has no code, or so many tensors that the header does not fit HEADER_BYTES.
     """
-    pieces = [_HEAD.pack(_MAGIC, len(layout.parts))]
-    for dtype, shape in layout.parts:
+    pieces = [_HEAD.pack(_MAGIC, len(specs.parts))]
+    for dtype, shape in specs.parts:
         if dtype not in _CODES:
             raise PipelineShapeError(f"a message holds a tensor of {dtype}, which no transport carries; "
                                      f"send one of {', '.join(str(known).removeprefix('torch.') for known in DTYPES)}.")
         pieces.append(_TENSOR.pack(_CODES[dtype], len(shape)) + struct.pack(f"<{len(shape)}q", *shape))
     header = b"".join(pieces)
     if len(header) > HEADER_BYTES:
-        raise PipelineShapeError(f"a message of {len(layout.parts)} tensors has a header of {len(header)} bytes, a transport carries "
+        raise PipelineShapeError(f"a message of {len(specs.parts)} tensors has a header of {len(header)} bytes, a transport carries "
                                  f"{HEADER_BYTES}; join some of the tensors before they cross the border.")
     return header
 
@@ -102,7 +102,7 @@ def _is_possible(shape: tuple[int, ...]) -> bool:
 
 
 @lru_cache(maxsize=256)
-def unpack_header(data: bytes) -> Layout:
+def unpack_header(data: bytes) -> TensorSpecs:
     """The layout that a header tells; what follows the header is not looked at.
 
     Raises:
@@ -120,60 +120,60 @@ def unpack_header(data: bytes) -> Layout:
         magic, parts = 0, []
     if magic != _MAGIC or not all(_is_possible(shape) for _, shape in parts):
         raise RingError("a message between ranks does not begin as one of ours; all ranks must run the same version of sparkring.")
-    return Layout(tuple(parts))
+    return TensorSpecs(tuple(parts))
 
 
-def header_tensor(layout: Layout) -> Tensor:
+def header_tensor(specs: TensorSpecs) -> Tensor:
     """The header as HEADER_BYTES of uint8, to travel by itself."""
-    return torch.frombuffer(bytearray(pack_header(layout).ljust(HEADER_BYTES, b"\0")), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(pack_header(specs).ljust(HEADER_BYTES, b"\0")), dtype=torch.uint8)
 
 
-def read_header(buffer: Tensor) -> Layout:
+def read_header(buffer: Tensor) -> TensorSpecs:
     """The layout that a ``header_tensor`` tells."""
     return unpack_header(buffer.numpy().tobytes())
 
 
-def pack(layout: Layout, tensors: Sequence[Tensor]) -> Tensor:
+def pack(specs: TensorSpecs, tensors: Sequence[Tensor]) -> Tensor:
     """The payload of ``tensors`` as flat uint8 on the CPU: their own memory where one contiguous tensor is all, else a copy."""
-    if len(tensors) == 1 and layout.sizes[0] == layout.nbytes:
+    if len(tensors) == 1 and specs.sizes[0] == specs.nbytes:
         return flat_bytes(tensors[0].cpu())
-    payload = torch.empty(layout.nbytes, dtype=torch.uint8)
-    write(layout, tensors, payload)
+    payload = torch.empty(specs.nbytes, dtype=torch.uint8)
+    write(specs, tensors, payload)
     return payload
 
 
-def write(layout: Layout, tensors: Sequence[Tensor], payload: Tensor) -> None:
+def write(specs: TensorSpecs, tensors: Sequence[Tensor], payload: Tensor) -> None:
     """Copy ``tensors`` to their places in ``payload``, flat uint8 on the CPU.
 
     Raises:
         RingError: it is shorter than the layout says.
     """
-    start = _start(layout, payload)
-    for tensor, offset, size in zip(tensors, layout.offsets, layout.sizes, strict=True):
+    start = _start(specs, payload)
+    for tensor, offset, size in zip(tensors, specs.offsets, specs.sizes, strict=True):
         if _lies_as_sent(tensor) and tensor.nbytes == size:
             ctypes.memmove(start + offset, tensor.data_ptr(), size)
         else:
             payload[offset:offset + size].copy_(flat_bytes(tensor))
 
 
-def copies(layout: Layout, payload: Tensor) -> list[Tensor]:
+def copies(specs: TensorSpecs, payload: Tensor) -> list[Tensor]:
     """The tensors in ``payload``, flat uint8 on the CPU, copied out of it.
 
     Raises:
         RingError: it is shorter than the layout says.
     """
-    start, tensors = _start(layout, payload), []
-    for (dtype, shape), offset, size in zip(layout.parts, layout.offsets, layout.sizes, strict=True):
+    start, tensors = _start(specs, payload), []
+    for (dtype, shape), offset, size in zip(specs.parts, specs.offsets, specs.sizes, strict=True):
         tensor = torch.empty(shape, dtype=dtype)
         ctypes.memmove(tensor.data_ptr(), start + offset, size)
         tensors.append(tensor)
     return tensors
 
 
-def _start(layout: Layout, payload: Tensor) -> int:
+def _start(specs: TensorSpecs, payload: Tensor) -> int:
     """Address of a payload that holds all that its layout says, so that copying by address stays within it."""
-    if layout.nbytes > payload.numel():
-        raise RingError(f"a message between ranks tells of {layout.nbytes} bytes and has {payload.numel()}; all ranks must run the same "
+    if specs.nbytes > payload.numel():
+        raise RingError(f"a message between ranks tells of {specs.nbytes} bytes and has {payload.numel()}; all ranks must run the same "
                         "version of sparkring.")
     return payload.data_ptr()
 
@@ -187,11 +187,11 @@ def _lies_as_sent(tensor: Tensor) -> bool:
             and not tensor.is_conj() and not tensor.is_neg() and tensor.data_ptr() != 0)
 
 
-def read(layout: Layout, payload: Tensor) -> list[Tensor]:
+def read(specs: TensorSpecs, payload: Tensor) -> list[Tensor]:
     """The tensors in ``payload``: they share its memory, but are no views, so that autograd counts their versions apart."""
     storage, start = payload.untyped_storage(), payload.storage_offset()
     return [torch.empty(0, dtype=dtype).set_(storage, (start + offset) // dtype.itemsize, shape, _strides(shape))
-            for (dtype, shape), offset in zip(layout.parts, layout.offsets, strict=True)]
+            for (dtype, shape), offset in zip(specs.parts, specs.offsets, strict=True)]
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -212,13 +212,13 @@ def flat_bytes(tensor: Tensor) -> Tensor:
     return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)  # a single element may have any stride and be contiguous
 
 
-def refusal(layout: Layout, *, token: bytes, length: int) -> Tensor:
-    """What travels in place of a payload of ``length`` bytes when the sender must not send ``layout``; the header is cut to fit."""
-    text = (token + pack_header(layout))[:length]
+def refusal(specs: TensorSpecs, *, token: bytes, length: int) -> Tensor:
+    """What travels in place of a payload of ``length`` bytes when the sender must not send ``specs``; the header is cut to fit."""
+    text = (token + pack_header(specs))[:length]
     return torch.frombuffer(bytearray(text.ljust(length, b"\0")), dtype=torch.uint8)
 
 
-def read_refusal(payload: Tensor, *, token: bytes) -> Layout | None:
+def read_refusal(payload: Tensor, *, token: bytes) -> TensorSpecs | None:
     """The layout that was refused, if this is a refusal; an empty one if its header did not fit.
 
     Its first bytes are the launch's random token: 16 bytes that a payload begins with by chance once in 2**128.
@@ -228,4 +228,4 @@ def read_refusal(payload: Tensor, *, token: bytes) -> Layout | None:
     try:
         return unpack_header(payload[len(token):len(token) + HEADER_BYTES].numpy().tobytes())
     except RingError:
-        return Layout(())
+        return TensorSpecs(())

@@ -196,7 +196,7 @@ class CheckpointWriter:
     def _tell(self, words: bytes, name: str) -> list[bytes]:
         """What all ranks say, by rank: through memory of their own where they share a host, since the thread that trains uses the other."""
         if self._beside is None:
-            return self._communicator.gather_bytes_beside(words, name=name, deadline_s=UPLOAD_DEADLINE_S)
+            return self._communicator.gather_bytes_off_thread(words, name=name, deadline_s=UPLOAD_DEADLINE_S)
         mine = torch.frombuffer(bytearray(words), dtype=torch.uint8)
         return [part.numpy().tobytes() for part in self._beside.gather(mine, name, deadline_s=UPLOAD_DEADLINE_S)]
 

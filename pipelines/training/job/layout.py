@@ -14,8 +14,8 @@ from torch import Tensor
 from sparkring.conf.schema import TrainConfig
 from sparkring.errors import LayoutRefused
 from sparkring.models.blocks import BlockList
-from sparkring.pipelines.parallel.layout_rules import why_not_started
-from sparkring.pipelines.parallel.mesh import Mesh, Ranks, TransportKind, leaders_of
+from sparkring.pipelines.parallel.mesh import Mesh, Ranks, TransportKind, host_leaders
+from sparkring.pipelines.parallel.process_set_rules import why_not_startable
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Schedule, Worker
 from sparkring.pipelines.parallel.stages.executor import edges_of
@@ -85,9 +85,9 @@ class Layout:
         tied = [[chunk % self.mesh.num_stages for chunk in chunks] for chunks in self.tied.values()]
         needed = self.mesh.process_sets(hosts, transport=self.transport,
                                         wraps=wraps or self.schedule.num_chunks > self.mesh.num_stages, tied=tied)
-        rings = (leaders_of(self.mesh.replica_set(stage, shard), hosts)
+        rings = (host_leaders(self.mesh.replica_set(stage, shard), hosts)
                  for stage in range(self.mesh.num_stages) for shard in range(self.mesh.shards))
-        return [*needed, *(ring for ring in rings if len(ring) > 1 and not why_not_started(ring, hosts))]
+        return [*needed, *(ring for ring in rings if len(ring) > 1 and not why_not_startable(ring, hosts))]
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class _Counted:
     """As many shards, to ask whether the blocks can be dealt to them; nothing is summed."""
 
     size: int
-    place: int = 0
+    index: int = 0
 
     def sum_(self, tensor: Tensor, name: str) -> None:
         raise AssertionError(f"{name}: no ranks are there yet")

@@ -40,7 +40,7 @@ class BlockSeconds(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class TimedModel:
     """What is measured."""
 
     blocks: BlockList
@@ -54,7 +54,7 @@ class Subject:
     """Of parameters and activations."""
 
 
-def time_blocks(subject: Subject, loss: Loss) -> list[BlockSeconds]:
+def time_blocks(subject: TimedModel, loss: Loss) -> list[BlockSeconds]:
     """Measure each block by itself, on what the block before it makes.
 
     Args:
@@ -66,14 +66,14 @@ def time_blocks(subject: Subject, loss: Loss) -> list[BlockSeconds]:
     found: list[BlockSeconds] = []
     for number in range(len(blocks)):
         module = StageModule(blocks, first=number, last=number + 1, seed=number).to(dtype=subject.dtype)
-        bench = Bench(module, loss if number == len(blocks) - 1 else None)
+        bench = BlockTimer(module, loss if number == len(blocks) - 1 else None)
         seconds = BlockSeconds(forward=[], backward=[], input=[], weight=[], update=[])
         for rows in row_counts:
-            forward, backward = kept(bench.whole(tensors[rows]))
+            forward, backward = after_warm_up(bench.whole(tensors[rows]))
             seconds["forward"].append((rows, forward))
             seconds["backward"].append((rows, backward))
         for rows in row_counts:
-            first, second = kept(bench.halves(tensors[rows]))
+            first, second = after_warm_up(bench.halves(tensors[rows]))
             seconds["input"].append((rows, first))
             seconds["weight"].append((rows, second))
             tensors[rows] = bench.outputs
@@ -82,7 +82,7 @@ def time_blocks(subject: Subject, loss: Loss) -> list[BlockSeconds]:
     return found
 
 
-class Bench:
+class BlockTimer:
     """A block on which passes are timed."""
 
     def __init__(self, module: StageModule, loss: Loss | None) -> None:
@@ -128,7 +128,7 @@ class Bench:
         return [output for output in outputs.values() if output.requires_grad]
 
 
-def kept(seconds: Iterator[tuple[float, float]]) -> tuple[list[float], list[float]]:
+def after_warm_up(seconds: Iterator[tuple[float, float]]) -> tuple[list[float], list[float]]:
     """Seconds of both, of the repetitions after the warm-up."""
     taken = [next(seconds) for _ in range(WARM_UP + REPETITIONS)][WARM_UP:]
     return [first for first, _ in taken], [second for _, second in taken]

@@ -20,13 +20,13 @@ from sparkring.pipelines.parallel.planner.cost_model import PassSeconds
 from sparkring.pipelines.parallel.schedules.generators.catalogue import ScheduleName, build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Kind, Worker
 from sparkring.pipelines.parallel.stages.executor import Executor
-from sparkring.pipelines.training.profiling.block_times import REPETITIONS, WARM_UP, Bench, kept
+from sparkring.pipelines.training.profiling.block_times import REPETITIONS, WARM_UP, BlockTimer, after_warm_up
 
 MICRO_BATCHES = 8
 """Of a measured step."""
 
 
-class NearlyNothing:
+class EmptyStep:
     """A step of an executor whose work takes no time."""
 
     def __init__(self) -> None:
@@ -54,8 +54,8 @@ def time_executor() -> PassSeconds:
     """The executor's own seconds beside a pass of each kind: medians, none below zero."""
     blocks = BlockList((Block("nothing", {"nothing": lambda: nn.Linear(1, 1)}),), inputs=(X,), outputs=(X,))
     by_executor = _seconds_of(blocks, "1f1b") | _seconds_of(blocks, "zero_bubble", kinds=(Kind.I, Kind.W))
-    bench, rows = Bench(StageModule(blocks, seed=0), torch.Tensor.sum), {X: torch.ones(1, 1)}
-    bare = (*kept(bench.whole(rows)), *kept(bench.halves(rows)))
+    bench, rows = BlockTimer(StageModule(blocks, seed=0), torch.Tensor.sum), {X: torch.ones(1, 1)}
+    bare = (*after_warm_up(bench.whole(rows)), *after_warm_up(bench.halves(rows)))
     return PassSeconds(*(max(0.0, statistics.median(by_executor[kind]) - statistics.median(seconds))
                          for kind, seconds in zip((Kind.F, Kind.B, Kind.I, Kind.W), bare, strict=True)))
 
@@ -65,7 +65,7 @@ def _seconds_of(blocks: BlockList, schedule: ScheduleName, *, kinds: Sequence[Ki
     seconds: dict[Kind, list[float]] = {kind: [] for kind in kinds}
     executor = Executor(build_schedule(schedule, (1,), MICRO_BATCHES), Worker(0, 0), {0: StageModule(blocks, seed=0)}, rank_of=lambda _: 0)
     for repetition in range(WARM_UP + REPETITIONS):
-        executor.run(NearlyNothing())
+        executor.run(EmptyStep())
         for action, began, ended in executor.records if repetition >= WARM_UP else ():
             if action.kind in seconds:
                 seconds[action.kind].append(ended - began)

@@ -27,9 +27,9 @@ from sparkring.pipelines.parallel.planner.paper import Assumptions
 from sparkring.pipelines.parallel.tensor_parallel.sharding import shard_blocks
 from sparkring.pipelines.training.profiling.block_counts import META, BlockCount, count_blocks, precision, random_inputs
 from sparkring.pipelines.training.profiling.block_times import BlockSeconds, ByRows
-from sparkring.pipelines.training.profiling.link_times import LinkSeconds, neighbours
-from sparkring.pipelines.training.profiling.profile import RankProfile, described
-from sparkring.pipelines.training.profiling.shard_times import Silent
+from sparkring.pipelines.training.profiling.link_times import LinkSeconds, fullest_host
+from sparkring.pipelines.training.profiling.profile import RankProfile, blocks_and_shapes
+from sparkring.pipelines.training.profiling.shard_times import AbsentShards
 
 
 def measured(config: Config, manifest: Manifest, ranks: Sequence[RankProfile]) -> tuple[ModelProfile, Cluster]:
@@ -42,7 +42,7 @@ def measured(config: Config, manifest: Manifest, ranks: Sequence[RankProfile]) -
     """
     first = ranks[0]
     hosts = tuple(first["hosts"])
-    local = neighbours(hosts)
+    local = fullest_host(hosts)
     links = [*(one for one in ranks[local[0]]["links"] if one["where"] == "local"),
              *(one for one in first["links"] if one["where"] == "between")]
     model = ModelProfile(
@@ -107,8 +107,8 @@ def links_of(found: Sequence[LinkSeconds], *, bucket_bytes: float) -> Links:
 
 def _counted(config: Config, manifest: Manifest, *, shards: int = 1) -> list[BlockCount]:
     """Bytes of each block, or of what the first of so many shards has of it."""
-    blocks, shapes = described(config, manifest)
-    return count_blocks(shard_blocks(blocks, Silent(shards)), lambda rows: random_inputs(config, shapes, rows, META),
+    blocks, shapes = blocks_and_shapes(config, manifest)
+    return count_blocks(shard_blocks(blocks, AbsentShards(shards)), lambda rows: random_inputs(config, shapes, rows, META),
                         dtype=precision(config))
 
 

@@ -18,7 +18,7 @@ from typing import Literal, Protocol, TypedDict
 import torch
 
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.collectives.gradients import OpenReducer, open_reducer
+from sparkring.pipelines.parallel.collectives.gradients import OpenGradientReducer, open_gradient_reducer
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Ranks, leaders
 from sparkring.pipelines.parallel.transports.base import Edge, Transport
@@ -30,8 +30,8 @@ SIZES = (4 << 10, 256 << 10, 4 << 20, 16 << 20)
 WARM_UP, REPETITIONS = 2, 7
 MOST_GROUPS = 6
 """Groups of up to so many ranks are measured one by one, larger ones by powers of two."""
-Where = Literal["local", "between"]
-Part = Literal["whole", "send", "receive"]
+LinkScope = Literal["local", "between"]
+HopPart = Literal["whole", "send", "receive"]
 
 
 class OpenTransport(Protocol):
@@ -44,23 +44,23 @@ class OpenTransport(Protocol):
 
 
 @dataclass(frozen=True)
-class Wires:
+class MeasuredBackends:
     """What is measured; others than training's own are a benchmark's."""
 
     transports: tuple[OpenTransport, ...] = (SidecarTransport, HorovodTransport)
-    open_reducer: OpenReducer = open_reducer
+    open_gradient_reducer: OpenGradientReducer = open_gradient_reducer
 
 
-TRAINING = Wires()
+TRAINING_BACKENDS = MeasuredBackends()
 
 
 class LinkSeconds(TypedDict):
     """Seconds of each repetition by bytes; plain values, as a rank returns them."""
 
-    where: Where
+    where: LinkScope
     kind: str
     """``sum``, or a transport."""
-    part: Part
+    part: HopPart
     """Of a message, whose time it is."""
     group: int
     """Ranks that take part."""
@@ -72,18 +72,18 @@ def extra_sets(context: RankContext) -> list[Ranks]:
     return [*(group for _, group in _groups(context)), *(pair for _, pair in _pairs(context))]
 
 
-def time_links(communicator: Communicator, wires: Wires = TRAINING) -> list[LinkSeconds]:
-    """Measure; every rank of the ring calls this. Of ``local`` the figures of the first of ``neighbours`` count, else rank 0's.
+def time_links(communicator: Communicator, backends: MeasuredBackends = TRAINING_BACKENDS) -> list[LinkSeconds]:
+    """Measure; every rank of the ring calls this. Of ``local`` the figures of the first of ``fullest_host`` count, else rank 0's.
 
     Args:
         communicator: Started with ``extra_sets`` and for hops.
         wires: What to measure.
     """
     context = communicator.context
-    found = [_time_sums(communicator, wires, where, group) for where, group in _groups(context)]
+    found = [_time_sums(communicator, backends, where, group) for where, group in _groups(context)]
     for where, pair in _pairs(context):
         edges = [Edge(pair[0], pair[1], "there"), Edge(pair[1], pair[0], "back")]
-        for open_transport in wires.transports:
+        for open_transport in backends.transports:
             with open_transport(communicator, edges, dynamic_shapes=True) as transport:
                 found += _time_hops(communicator, transport, where, edges)
                 transport.drain()
@@ -91,14 +91,14 @@ def time_links(communicator: Communicator, wires: Wires = TRAINING) -> list[Link
     return found
 
 
-def neighbours(hosts: Sequence[int]) -> Ranks:
+def fullest_host(hosts: Sequence[int]) -> Ranks:
     """The ranks of the first host that has most, given the host of each rank."""
     crowded = max(sorted(set(hosts)), key=hosts.count)
     return tuple(rank for rank, host in enumerate(hosts) if host == crowded)
 
 
-def _groups(context: RankContext) -> Iterable[tuple[Where, Ranks]]:
-    together = neighbours(context.hosts)
+def _groups(context: RankContext) -> Iterable[tuple[LinkScope, Ranks]]:
+    together = fullest_host(context.hosts)
     for members in range(2, len(together) + 1):
         if members <= MOST_GROUPS or members == len(together) or members.bit_count() == 1:
             yield "local", together[:members]
@@ -106,20 +106,20 @@ def _groups(context: RankContext) -> Iterable[tuple[Where, Ranks]]:
         yield "between", leaders(context.hosts)
 
 
-def _pairs(context: RankContext) -> Iterable[tuple[Where, tuple[int, int]]]:
-    one, *others = neighbours(context.hosts)
+def _pairs(context: RankContext) -> Iterable[tuple[LinkScope, tuple[int, int]]]:
+    one, *others = fullest_host(context.hosts)
     if others:
         yield "local", (one, others[0])
     if len(leaders(context.hosts)) > 1:
         yield "between", (0, leaders(context.hosts)[1])
 
 
-def _time_sums(communicator: Communicator, wires: Wires, where: Where, group: Ranks) -> LinkSeconds:
+def _time_sums(communicator: Communicator, backends: MeasuredBackends, where: LinkScope, group: Ranks) -> LinkSeconds:
     rank = communicator.context.rank
     result = LinkSeconds(where=where, kind="sum", part="whole", group=len(group), seconds=[])
     for size in SIZES:
         mine = group if rank in group else (rank,)
-        reducer = wires.open_reducer(communicator, [size // 4], torch.float32, device=torch.device("cpu"), group=mine)
+        reducer = backends.open_gradient_reducer(communicator, [size // 4], torch.float32, device=torch.device("cpu"), group=mine)
         seconds = []
         for repetition in range(WARM_UP + REPETITIONS):
             communicator.barrier(f"links.sum.{where}.{len(group)}.{size}.{repetition}")
@@ -134,9 +134,9 @@ def _time_sums(communicator: Communicator, wires: Wires, where: Where, group: Ra
     return result
 
 
-def _time_hops(communicator: Communicator, transport: Transport, where: Where, edges: list[Edge]) -> list[LinkSeconds]:
+def _time_hops(communicator: Communicator, transport: Transport, where: LinkScope, edges: list[Edge]) -> list[LinkSeconds]:
     rank, (there, back) = communicator.context.rank, edges
-    parts: tuple[Part, ...] = ("whole", "send", "receive")
+    parts: tuple[HopPart, ...] = ("whole", "send", "receive")
     results = [LinkSeconds(where=where, kind=transport.name, part=part, group=2, seconds=[]) for part in parts]
     for size in SIZES:
         tensor, taken = torch.zeros(size // 4), []

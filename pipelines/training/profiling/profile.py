@@ -28,7 +28,7 @@ from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.job.tasks import LossSum, loss_of, shapes_of
 from sparkring.pipelines.training.profiling.block_counts import precision, random_inputs
-from sparkring.pipelines.training.profiling.block_times import BlockSeconds, Loss, Subject, time_blocks
+from sparkring.pipelines.training.profiling.block_times import BlockSeconds, Loss, TimedModel, time_blocks
 from sparkring.pipelines.training.profiling.executor_times import time_end, time_executor
 from sparkring.pipelines.training.profiling.link_times import LinkSeconds, extra_sets, time_links
 from sparkring.pipelines.training.profiling.shard_times import shard_groups, time_shards
@@ -82,14 +82,14 @@ def profile_rank(context: RankContext, document: Mapping[str, object], dataset_u
     manifest = Dataset(dataset_url).manifest(version)
     free = psutil.virtual_memory().available / len(context.local_ranks)
     process = float(psutil.Process().memory_info().rss)
-    blocks, shapes = described(config, manifest)
+    blocks, shapes = blocks_and_shapes(config, manifest)
     torch.manual_seed(config.train.seed)
     device = torch.device("cpu")
-    subject = Subject(blocks=blocks, inputs=lambda rows: random_inputs(config, shapes, rows, device), row_counts=profile_rows(config),
+    subject = TimedModel(blocks=blocks, inputs=lambda rows: random_inputs(config, shapes, rows, device), row_counts=profile_rows(config),
                       optimizer=config.train.optimizer, dtype=precision(config))
     against = _answers(manifest, shapes)
     with Communicator(context, extra_sets=[*extra_sets(context), *shard_groups(context, blocks)], hops=True) as communicator:
-        as_before = places is not None and tuple(places[context.rank]) == (machine(), context.hosts[context.rank])
+        as_before = places is not None and tuple(places[context.rank]) == (host_kind(), context.hosts[context.rank])
         if communicator.agree(mine=as_before, name="profile.places"):
             return None
         seconds = time_blocks(subject, against(loss_of(manifest.task, manifest.preprocessing)))
@@ -98,16 +98,16 @@ def profile_rank(context: RankContext, document: Mapping[str, object], dataset_u
         links = time_links(communicator)
         end_s = time_end(communicator)
     return RankProfile(blocks=seconds, shards=shards, links=links, executor=list(executor), end_s=end_s, hosts=list(context.hosts),
-                       memory_bytes=free + process, process_bytes=process, machine=machine())
+                       memory_bytes=free + process, process_bytes=process, machine=host_kind())
 
 
-def described(config: Config, manifest: Manifest) -> tuple[BlockList, Shapes]:
+def blocks_and_shapes(config: Config, manifest: Manifest) -> tuple[BlockList, Shapes]:
     """The model's blocks, none of them built, and the shapes of its rows."""
     shapes = shapes_of(manifest.task, manifest.preprocessing)
     return list_blocks(config.model, shapes), shapes
 
 
-def sketch(blocks: BlockList) -> str:
+def structure_digest(blocks: BlockList) -> str:
     """A digest of what blocks are made of, none of it built: layers, sizes and names, though not what they compute with them."""
     digest = hashlib.blake2b(digest_size=16)
     with torch.device("meta"), torch.random.fork_rng(devices=()):
@@ -119,7 +119,7 @@ def sketch(blocks: BlockList) -> str:
     return digest.hexdigest()
 
 
-def machine() -> str:
+def host_kind() -> str:
     """The kind of this host: processor, cores that this process may use, memory."""
     memory_gb = round(psutil.virtual_memory().total / 2 ** 30)
     return f"{_processor()}, {len(os.sched_getaffinity(0))} cores, {memory_gb} GiB, torch {torch.__version__}"

@@ -18,18 +18,18 @@ from sparkring.pipelines.parallel.collectives.sets import SetReducer
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Ranks
 from sparkring.pipelines.parallel.tensor_parallel.sharding import shard_blocks
-from sparkring.pipelines.training.profiling.block_times import BlockSeconds, Loss, Subject, time_blocks
+from sparkring.pipelines.training.profiling.block_times import BlockSeconds, Loss, TimedModel, time_blocks
 
 SHARDS = (2, 4, 8)
 """Numbers of shards that are tried."""
 
 
 @dataclass(frozen=True)
-class Silent:
+class AbsentShards:
     """One of so many shards, none of which is there: to ask what it would hold. Sums are left as they are."""
 
     size: int
-    place: int = 0
+    index: int = 0
 
     def sum_(self, tensor: Tensor, name: str) -> None:
         """Nothing."""
@@ -46,7 +46,8 @@ def shard_groups(context: RankContext, blocks: BlockList) -> list[Ranks]:
     return [tuple(range(first, first + count)) for count in shard_counts(context, blocks) for first in range(0, context.size, count)]
 
 
-def time_shards(communicator: Communicator, subject: Subject, loss: Callable[[SetReducer], Loss]) -> list[tuple[int, list[BlockSeconds]]]:
+def time_shards(communicator: Communicator, subject: TimedModel, loss: Callable[[SetReducer], Loss],
+                ) -> list[tuple[int, list[BlockSeconds]]]:
     """Measure; every rank of the ring calls this.
 
     Args:
@@ -66,7 +67,7 @@ def time_shards(communicator: Communicator, subject: Subject, loss: Callable[[Se
 
 def _can_be_dealt(blocks: BlockList, count: int) -> bool:
     try:
-        shard_blocks(blocks, Silent(count))
+        shard_blocks(blocks, AbsentShards(count))
     except LayoutRefused:
         return False
     return True

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from sparkring.errors import ConfigError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.collectives.gradients import OpenReducer, open_reducer
+from sparkring.pipelines.parallel.collectives.gradients import OpenGradientReducer, open_gradient_reducer
 from sparkring.pipelines.parallel.mesh import Ranks
 from sparkring.pipelines.training.strategies.signals import Signals
 
@@ -76,7 +76,7 @@ class GradientRing:
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], communicator: Communicator, *, bucket_mb: float, group: Ranks = (),
-                 open_reducer: OpenReducer = open_reducer) -> None:
+                 open_gradient_reducer: OpenGradientReducer = open_gradient_reducer) -> None:
         """Allocate the buckets and hook the parameters that need gradients.
 
         Args:
@@ -98,7 +98,7 @@ class GradientRing:
         self._buckets = plan_buckets(sizes, bucket_elements=max(1, int(bucket_mb * 1e6) // dtype.itemsize)) or [Bucket((), (), 0)]
         lengths = [bucket.length for bucket in self._buckets]
         lengths[-1] += TAIL
-        self._reducer = open_reducer(communicator, lengths, dtype, device=device, group=group)
+        self._reducer = open_gradient_reducer(communicator, lengths, dtype, device=device, group=group)
         self.description = self._reducer.description
         self.wait_s = 0.0
         """Seconds of the last step spent on summing and waiting for other ranks."""

@@ -25,7 +25,7 @@ from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
 from sparkring.pipelines.parallel.schedules.records import step_record
 from sparkring.pipelines.parallel.schedules.schedule import Worker
-from sparkring.pipelines.parallel.schedules.simulator import Timed
+from sparkring.pipelines.parallel.schedules.simulator import TimedAction
 from sparkring.pipelines.training.evaluation.evaluate import Predictions
 from sparkring.pipelines.training.evaluation.interruptible import Epochs
 from sparkring.pipelines.training.job.layout import Layout
@@ -47,9 +47,9 @@ class PipelinedStrategy:
         """Build this rank's chunks and nothing else of the model; open the transport and the sums with the other ranks."""
         self._layout, self._communicator = layout, communicator
         mesh, rank = layout.mesh, communicator.context.rank
-        self._place = place = mesh.place(rank)
+        self._coordinate = coordinate = mesh.coordinate(rank)
         self._everyone = open_set_reducer(communicator, tuple(range(mesh.size)))
-        self._replicas = open_set_reducer(communicator, mesh.replica_set(place.stage, place.shard))
+        self._replicas = open_set_reducer(communicator, mesh.replica_set(coordinate.stage, coordinate.shard))
         self._stages = Stages(blocks, layout, communicator, manifest, inputs=inputs, train=config.train)
         self._chunks, self._shards = self._stages.chunks, self._stages.shards
         named = {name: parameter for chunk in self._chunks.values() for name, parameter in chunk.named_parameters()}
@@ -58,7 +58,7 @@ class PipelinedStrategy:
         self._shares_optimizer = config.train.parallel.shard_optimizer
         self._optimizer = self._make_optimizer(config.train, alone, tied)
         self._ring = GradientRing(alone.values(), communicator, bucket_mb=config.train.bucket_mb,
-                                  group=mesh.replica_set(place.stage, place.shard))
+                                  group=mesh.replica_set(coordinate.stage, coordinate.shard))
         self._share = Share(tuple(self._chunks.values()), self._replicas, self._shards.loss_sum, self._ring, tied, self._optimizer,
                             self._everyone, self._shards.first)
         self.description = self._ring.description
@@ -81,8 +81,9 @@ class PipelinedStrategy:
         """See Strategy; a worker's shards do the same at the same time, so the first one tells it."""
         if not self._shards.first:
             return None
-        worker, done = Worker(self._place.stage, self._place.replica), self._stages.executor.records
-        return step_record(self._layout.schedule, worker, [Timed(*entry) for entry in done], clock_s=time.time() - time.perf_counter())
+        worker, done = Worker(self._coordinate.stage, self._coordinate.replica), self._stages.executor.records
+        return step_record(self._layout.schedule, worker, [TimedAction(*entry) for entry in done],
+                           clock_s=time.time() - time.perf_counter())
 
     def predict(self, loader: Epochs) -> Predictions:
         """See Strategy."""
@@ -93,7 +94,7 @@ class PipelinedStrategy:
         state = self._shards.whole_state(named_tensors(list(self._chunks.values()), self._optimizer))
         if not self._shards.first:
             return {}
-        mine = dealt({name: tensor for name, tensor in state.items() if not self._own(name)}, self._place.replica, self._replicas.size)
+        mine = dealt({name: tensor for name, tensor in state.items() if not self._own(name)}, self._coordinate.replica, self._replicas.size)
         return mine | {name: tensor for name, tensor in state.items() if self._own(name)}
 
     def _own(self, name: str) -> bool:
@@ -124,7 +125,7 @@ class PipelinedStrategy:
     def _open_tied(self, named: Mapping[str, nn.Parameter]) -> tuple[TiedParameter, ...]:
         """This rank's parameters that other stages hold too; every rank opens a reducer for each shared part."""
         rank, found = self._communicator.context.rank, []
-        for part, ranks in sorted(self._layout.tied_sets(self._place.shard).items()):
+        for part, ranks in sorted(self._layout.tied_sets(self._coordinate.shard).items()):
             reducer = open_set_reducer(self._communicator, ranks if rank in ranks else (rank,))
             names = sorted({name for chunk in self._chunks.values() for name in chunk.parameters_of([part])})
             found += [TiedParameter(name, named[name], reducer) for name in names if reducer.size > 1]
@@ -133,10 +134,10 @@ class PipelinedStrategy:
     def _make_optimizer(self, train: TrainConfig, alone: Mapping[str, nn.Parameter],
                         tied: Sequence[TiedParameter]) -> torch.optim.Optimizer:
         """Over this stage's parameters, or this replica's share of them; what stages share, each updates for itself."""
-        replicas, place = self._replicas, self._place.replica
+        replicas, replica = self._replicas, self._coordinate.replica
         sizes = {name: self._shards.whole_size(name, parameter) for name, parameter in alone.items()}
-        owner = owners(sizes, replicas.size) if self._shares_optimizer else dict.fromkeys(alone, place)
-        own = {name: parameter for name, parameter in alone.items() if owner[name] == place}
+        owner = owners(sizes, replicas.size) if self._shares_optimizer else dict.fromkeys(alone, replica)
+        own = {name: parameter for name, parameter in alone.items() if owner[name] == replica}
         optimizer = make_optimizer([*own.values(), *(one.parameter for one in tied)], train.optimizer)
         if train.optimizer.clip_norm is not None:
             held = dict.fromkeys(own, 1 if self._shares_optimizer else replicas.size) | {one.name: one.reducer.size for one in tied}

@@ -60,25 +60,25 @@ class PipelinedStep:
         """The step's loss over all rows, the signals of all ranks, and whether the parameters were updated; once it is done."""
 
     def batch(self, micro_batch: int) -> dict[str, Tensor]:
-        """See StepWork."""
+        """See StepCallbacks."""
         return self._parts.inputs(micro_batch)
 
     def loss(self, micro_batch: int, outputs: Mapping[str, Tensor]) -> Tensor:
-        """See StepWork."""
+        """See StepCallbacks."""
         return self._share.loss_sum(only(outputs), self._parts.labels(micro_batch)) / self._global_rows
 
     def last_backward(self) -> None:
-        """See StepWork."""
+        """See StepCallbacks."""
         self._share.ring.last_pass(0.0)
 
     def reduce(self) -> None:
-        """See StepWork."""
+        """See StepCallbacks."""
         self._share.ring.finish()
         for one in self._share.tied:
             one.sum_gradient()
 
     def step(self, loss: float) -> None:
-        """See StepWork. All ranks update, or none."""
+        """See StepCallbacks. All ranks update, or none."""
         share = self._share
         tied = [one.parameter.grad for one in share.tied if one.parameter.grad is not None]
         finite = share.ring.finite() and all(bool(gradient.sum().isfinite()) for gradient in tied)

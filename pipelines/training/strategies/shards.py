@@ -13,8 +13,8 @@ from torch import Tensor
 from sparkring.models.blocks import StageModule
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.parallel.collectives.sets import SetReducer
-from sparkring.pipelines.parallel.tensor_parallel.sharding import splits_of, whole_tensor
-from sparkring.pipelines.parallel.tensor_parallel.splits import Split
+from sparkring.pipelines.parallel.tensor_parallel.shard_spec import ShardSpec
+from sparkring.pipelines.parallel.tensor_parallel.sharding import shard_specs, whole_tensor
 from sparkring.pipelines.parallel.tensor_parallel.vocabulary import next_token_loss_sum, vocabulary_split, whole_logits
 from sparkring.pipelines.training.job.tasks import LossSum, loss_of
 from sparkring.pipelines.training.strategies.state import parameter_of
@@ -25,7 +25,7 @@ class Shards:
 
     def __init__(self, reducer: SetReducer, chunks: Iterable[StageModule], manifest: Manifest) -> None:
         self._reducer = reducer
-        self.splits: Mapping[str, Split] = {name: split for chunk in chunks for name, split in splits_of(chunk).items()}
+        self.splits: Mapping[str, ShardSpec] = {name: split for chunk in chunks for name, split in shard_specs(chunk).items()}
         """How the parameters are cut of which this rank holds a slice."""
         tokens = manifest.preprocessing.tokens
         self._vocabulary = vocabulary_split(tokens.vocabulary, reducer.size) if tokens and reducer.size > 1 else None
@@ -37,7 +37,7 @@ class Shards:
     @property
     def first(self) -> bool:
         """Whether this is the shard that speaks for all."""
-        return self._reducer.place == 0
+        return self._reducer.index == 0
 
     def whole_outputs(self, logits: Tensor) -> Tensor:
         """The last stage's outputs from all shards' parts; all of them call it."""
@@ -54,7 +54,7 @@ class Shards:
 
     def cut(self, parameter: str, tensor: Tensor) -> Tensor:
         """This shard's slice of a whole tensor."""
-        return self.splits[parameter].take(tensor, self._reducer.place) if parameter in self.splits and tensor.dim() else tensor
+        return self.splits[parameter].take(tensor, self._reducer.index) if parameter in self.splits and tensor.dim() else tensor
 
     def _whole(self, name: str, tensor: Tensor) -> Tensor:
         split = self.splits.get(parameter_of(name))

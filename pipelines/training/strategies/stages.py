@@ -52,20 +52,20 @@ class Stages:
             more_edges: On which ranks exchange other messages than the schedule's.
         """
         self.layout, self._inputs = layout, inputs
-        self.place = place = layout.mesh.place(communicator.context.rank)
-        shards = open_set_reducer(communicator, layout.mesh.shard_set(place.stage, place.replica))
+        self.coordinate = coordinate = layout.mesh.coordinate(communicator.context.rank)
+        shards = open_set_reducer(communicator, layout.mesh.shard_set(coordinate.stage, coordinate.replica))
         torch.manual_seed(train.seed)
-        self.chunks = _build_chunks(shard_blocks(blocks, shards), layout, place.stage, seed=draw_seed(), inputs=inputs)
+        self.chunks = _build_chunks(shard_blocks(blocks, shards), layout, coordinate.stage, seed=draw_seed(), inputs=inputs)
         self.shards = Shards(shards, self.chunks.values(), manifest)
         self.transport = TRANSPORTS[layout.transport](communicator, [*layout.edges(), *more_edges],
                                                       dynamic_shapes=train.parallel.dynamic_shapes)
-        self.executor = Executor(layout.schedule, Worker(place.stage, place.replica), self.chunks,
-                                 rank_of=partial(layout.rank_of, shard=place.shard), transport=self.transport,
-                                 recompute=train.parallel.recompute_of(place.stage))
+        self.executor = Executor(layout.schedule, Worker(coordinate.stage, coordinate.replica), self.chunks,
+                                 rank_of=partial(layout.rank_of, shard=coordinate.shard), transport=self.transport,
+                                 recompute=train.parallel.recompute_of(coordinate.stage))
 
     def micro_batches(self, batch: Batch) -> MicroBatches:
         """This rank's part of a batch."""
-        return MicroBatches(batch, self._inputs, replica=self.place.replica, replicas=self.layout.mesh.replicas[self.place.stage])
+        return MicroBatches(batch, self._inputs, replica=self.coordinate.replica, replicas=self.layout.mesh.replicas[self.coordinate.stage])
 
     def predict(self, loader: Epochs) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (logits, labels) of a split's rows, each row on one rank, in evaluation mode and without gradients."""

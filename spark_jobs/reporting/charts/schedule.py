@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from sparkring.pipelines.parallel.schedules.schedule import COMPUTE, TRANSFERS, Kind, Schedule, Worker
-from sparkring.pipelines.parallel.schedules.simulator import Entries, Timed, idle_shares
+from sparkring.pipelines.parallel.schedules.simulator import TimedAction, WorkerTimings, idle_shares
 from sparkring.spark_jobs.reporting.charts.canvas import WIDE, Picture, draw
 from sparkring.spark_jobs.reporting.charts.palette import (
     BACKWARD,
@@ -52,11 +52,11 @@ _SMALLEST_FONT = 5.5
 @dataclass(frozen=True)
 class _Panel:
     title: str
-    entries: Entries
+    entries: WorkerTimings
     end_s: float
 
 
-def schedule_picture(schedule: Schedule, *, plan: Entries, measured: Entries | None = None, name: str = "schedule") -> Picture:
+def schedule_picture(schedule: Schedule, *, plan: WorkerTimings, measured: WorkerTimings | None = None, name: str = "schedule") -> Picture:
     """Draw one step.
 
     Args:
@@ -87,16 +87,16 @@ def schedule_picture(schedule: Schedule, *, plan: Entries, measured: Entries | N
                            "where a transfer is awaited.")
 
 
-def _end_s(entries: Entries) -> float:
+def _end_s(entries: WorkerTimings) -> float:
     return max((entry.end_s for worker in entries.values() for entry in worker), default=0.0)
 
 
-def _idle(entries: Entries) -> float:
+def _idle(entries: WorkerTimings) -> float:
     """Share of the time until the last computation ends in which workers compute nothing."""
     return statistics.fmean(idle_shares(entries).values()) if entries else 0.0
 
 
-def _has(entries: Entries, kind: Kind) -> bool:
+def _has(entries: WorkerTimings, kind: Kind) -> bool:
     return any(entry.action.kind is kind and entry.end_s > entry.start_s for worker in entries.values() for entry in worker)
 
 
@@ -121,7 +121,7 @@ def _paint_panel(axes: Axes, schedule: Schedule, panel: _Panel, longest_s: float
     axes.set_title(f"{panel.title}, {duration(panel.end_s)}", loc="left", fontsize=11.5, color=MUTED.light, x=0.0)
 
 
-def _paint_worker(axes: Axes, schedule: Schedule, place: int, entries: Sequence[Timed], units_a_second: float, font: float) -> None:
+def _paint_worker(axes: Axes, schedule: Schedule, place: int, entries: Sequence[TimedAction], units_a_second: float, font: float) -> None:
     gap_s = _CELL / units_a_second
     chunks = schedule.num_chunks // schedule.num_stages
     for kind, (_, shade) in _LOOKS.items():

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkring.pipelines.parallel.schedules.records import costs_seen, timeline_of
 from sparkring.pipelines.parallel.schedules.schedule import Schedule
-from sparkring.pipelines.parallel.schedules.simulator import Entries, simulate
+from sparkring.pipelines.parallel.schedules.simulator import WorkerTimings, simulate
 
 KEPT = 2
 """Timelines of a rank: when a ring ends early, some ranks have written one more than others."""
@@ -26,9 +26,9 @@ class StepFacts:
     number: int
     """In its epoch, from 1."""
     schedule: Schedule
-    plan: Entries
+    plan: WorkerTimings
     """The same lists, played with the median time that each kind of pass took, and messages that take none."""
-    measured: Entries
+    measured: WorkerTimings
 
 
 class Timelines:

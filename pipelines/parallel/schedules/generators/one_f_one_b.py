@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from sparkring.pipelines.parallel.schedules.costs import Costs
 from sparkring.pipelines.parallel.schedules.generators.in_flight import alternate, in_flight_limits
-from sparkring.pipelines.parallel.schedules.generators.play import Lists, played_lists
+from sparkring.pipelines.parallel.schedules.generators.list_scheduling import Lists, list_scheduled
 from sparkring.pipelines.parallel.schedules.schedule import Action, Kind, Schedule, Worker, all_workers, check_shape
 
 
@@ -32,7 +32,7 @@ def one_f_one_b(replicas: Sequence[int], micro_batches: int, *, costs: Costs | N
     """
     check_shape(replicas, micro_batches)
     equal = len(set(replicas)) == 1
-    lists = _textbook(replicas, micro_batches, costs) if equal else played_lists(replicas, micro_batches, split=False, costs=costs)
+    lists = _textbook(replicas, micro_batches, costs) if equal else list_scheduled(replicas, micro_batches, split=False, costs=costs)
     return Schedule("1f1b", replicas=tuple(replicas), num_chunks=len(replicas), micro_batches=micro_batches, actions=lists)
 
 

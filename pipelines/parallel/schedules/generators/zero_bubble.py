@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from sparkring.pipelines.parallel.schedules.costs import Costs
 from sparkring.pipelines.parallel.schedules.generators.in_flight import in_flight_limits
-from sparkring.pipelines.parallel.schedules.generators.play import Lists, played_lists
+from sparkring.pipelines.parallel.schedules.generators.list_scheduling import Lists, list_scheduled
 from sparkring.pipelines.parallel.schedules.schedule import Action, Kind, Schedule, Worker, all_workers, check_shape
 
 
@@ -37,7 +37,7 @@ def zero_bubble(replicas: Sequence[int], micro_batches: int, *, costs: Costs | N
     """
     check_shape(replicas, micro_batches)
     equal = len(set(replicas)) == 1
-    lists = _textbook(replicas, micro_batches, costs) if equal else played_lists(replicas, micro_batches, split=True, costs=costs)
+    lists = _textbook(replicas, micro_batches, costs) if equal else list_scheduled(replicas, micro_batches, split=True, costs=costs)
     return Schedule("zero_bubble", replicas=tuple(replicas), num_chunks=len(replicas), micro_batches=micro_batches, actions=lists)
 
 

@@ -26,7 +26,7 @@ Range = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Split:
+class ShardSpec:
     """How one dimension of a tensor is dealt to shards."""
 
     dim: int
@@ -65,7 +65,7 @@ class Split:
         return whole
 
 
-def split_evenly(num_shards: int, *, dim: int, size: int, what: str, unit: int = 1, groups: int = 1) -> Split:
+def split_evenly(num_shards: int, *, dim: int, size: int, what: str, unit: int = 1, groups: int = 1) -> ShardSpec:
     """Deal units as evenly as they go, the first shards one more.
 
     Args:
@@ -83,6 +83,6 @@ def split_evenly(num_shards: int, *, dim: int, size: int, what: str, unit: int =
                             f"more {what}.")
     even, more = divmod(size, num_shards)
     firsts = [shard * even + min(shard, more) for shard in range(num_shards + 1)]
-    return Split(dim, tuple(
+    return ShardSpec(dim, tuple(
         tuple(((group * size + first) * unit, (group * size + last) * unit) for group in range(groups))
         for first, last in pairwise(firsts)))

@@ -6,6 +6,7 @@ The hosts may be pretended: ``hosts=(0, 0, 1)`` makes Horovod and the mesh belie
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import secrets
@@ -22,7 +23,7 @@ from sparkring.pipelines.parallel.context import RankContext
 
 DEADLINE_S = 90.0
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "horovod.torch", "pyarrow.parquet", "sparkring.pipelines.training.train_rank", "sklearn.metrics"])
+_context.set_forkserver_preload(["harness.rank_imports"])
 
 
 def run_on_ranks(num_ranks: int, fn: Callable[..., Any], *args: Any, hosts: Sequence[int] = (), shared_memory: bool = True,
@@ -101,6 +102,7 @@ def _environment(context: RankContext, port: int, cycle_ms: float | None) -> dic
 
 
 def _main(pipe: Connection, environment: dict[str, str], context: RankContext, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    gc.enable()  # rank_imports.py has disabled it
     os.environ.update(environment)
     import torch
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def why_not_started(ranks: tuple[int, ...], hosts: Sequence[int]) -> str | None:
+def why_not_startable(ranks: tuple[int, ...], hosts: Sequence[int]) -> str | None:
     """Why Horovod cannot start a process set, or None where it can.
 
     Args:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from harness.ranks import run_on_ranks
 from sparkring.errors import DeadlinePassed, SparkringError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.collectives.keepalive import do_together
+from sparkring.pipelines.parallel.collectives.keepalive import run_keeping_alive
 from sparkring.pipelines.parallel.context import RankContext
-from tests.support.ranks import run_on_ranks
 
 DEADLINE_S = 4.0
 WORK_S = 10.0
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.parallel
 
 def _slow_storage(context: RankContext) -> int | None:
     with Communicator(replace(context, deadline_s=DEADLINE_S)) as communicator:
-        return do_together(communicator, _work if context.rank == 0 else None, name="storage")
+        return run_keeping_alive(communicator, _work if context.rank == 0 else None, name="storage")
 
 
 def _untold(context: RankContext) -> str:
@@ -53,7 +53,7 @@ def test_slow_storage_of_one_rank_is_waited_for_by_all(hosts: tuple[int, int]) -
 def _raised(context: RankContext) -> str:
     with Communicator(context) as communicator:
         try:
-            do_together(communicator, _refuse if context.rank == 0 else None, name="storage")
+            run_keeping_alive(communicator, _refuse if context.rank == 0 else None, name="storage")
         except OSError as error:
             return str(error)
         return "nothing"
@@ -74,7 +74,7 @@ def _stopped(context: RankContext) -> tuple[str, float]:
         os.kill(os.getpid(), signal.SIGSTOP)
     began = time.monotonic()
     try:
-        do_together(communicator, _work, name="storage")
+        run_keeping_alive(communicator, _work, name="storage")
     except DeadlinePassed as error:
         return str(error), time.monotonic() - began
     return "", 0.0

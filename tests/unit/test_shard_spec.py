@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkring.errors import LayoutRefused
-from sparkring.pipelines.parallel.tensor_parallel.splits import split_evenly
+from sparkring.pipelines.parallel.tensor_parallel.shard_spec import split_evenly
 
 
 def test_heads_are_dealt_alike_in_query_key_and_value() -> None:

@@ -14,7 +14,7 @@ from sparkring.pipelines.parallel.mesh import Mesh, TransportKind
 from sparkring.pipelines.parallel.planner.cost_model import NO_SECONDS, BlockProfile, Cluster, ModelProfile, PassSeconds, chunk_blocks
 from sparkring.pipelines.parallel.planner.enumerate import Candidate
 from sparkring.pipelines.parallel.planner.gradient_sum import waiting_s
-from sparkring.pipelines.parallel.planner.memory import Rows, StageMemory, stage_memories
+from sparkring.pipelines.parallel.planner.memory import MicroBatchRows, StageMemory, stage_memories
 from sparkring.pipelines.parallel.schedules.costs import Costs
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.memory import peak_activations
@@ -26,7 +26,7 @@ TRANSPORTS: Mapping[str, TransportKind] = {"sidecar": "sidecar", "horovod": "hor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Priced:
+class Prediction:
     """A layout with all that was predicted of it."""
 
     candidate: Candidate
@@ -50,7 +50,7 @@ class Priced:
         return tuple(last - first for first, last in pairwise(self.bounds))
 
 
-def price(model: ModelProfile, cluster: Cluster, candidate: Candidate, *, batch_rows: int) -> Priced:
+def predict(model: ModelProfile, cluster: Cluster, candidate: Candidate, *, batch_rows: int) -> Prediction:
     """Predict one layout.
 
     Args:
@@ -78,10 +78,10 @@ def price(model: ModelProfile, cluster: Cluster, candidate: Candidate, *, batch_
     refused = refused or _not_started(Mesh(candidate.replicas, candidate.shards), cluster.hosts(candidate.num_ranks), transport,
                                       candidate.chunks_per_stage > 1, tuple(sorted(set(pipeline.tied(bounds).values()))))
     if refused:
-        return Priced(candidate=candidate, bounds=bounds, transport=transport, memory=memory, seconds=math.inf, refused=refused)
+        return Prediction(candidate=candidate, bounds=bounds, transport=transport, memory=memory, seconds=math.inf, refused=refused)
     costs = pipeline.costs(bounds, transport)
     timeline = simulate(pipeline.schedule, costs)
-    return Priced(candidate=candidate, bounds=bounds, transport=transport, memory=memory, seconds=timeline.makespan_s,
+    return Prediction(candidate=candidate, bounds=bounds, transport=transport, memory=memory, seconds=timeline.makespan_s,
                   idle=timeline.bubble, sum_s=max(costs.reduce_s))
 
 
@@ -90,7 +90,7 @@ class _Pipeline:
 
     def __init__(self, model: ModelProfile, cluster: Cluster, candidate: Candidate, *, batch_rows: int) -> None:
         self._model, self._cluster, self._candidate = model.of_shards(candidate.shards), cluster, candidate
-        self._rows = Rows.of(batch_rows, candidate.micro_batches)
+        self._rows = MicroBatchRows.of(batch_rows, candidate.micro_batches)
         self._slowdown = cluster.slowdown(candidate.num_ranks)
         self._hosts, self._mesh = cluster.hosts(candidate.num_ranks), Mesh(candidate.replicas, candidate.shards)
         self.copies = candidate.replicas * candidate.chunks_per_stage

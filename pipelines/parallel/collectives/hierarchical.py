@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from sparkring.errors import DeadlinePassed, RingEnded
-from sparkring.pipelines.parallel.collectives.communicator import Communicator, ring_needed
+from sparkring.pipelines.parallel.collectives.communicator import Communicator, ring_errors
 from sparkring.pipelines.parallel.mesh import Ranks
-from sparkring.pipelines.parallel.shared_memory.neighbours import ASK_AFTER_S, Neighbours
+from sparkring.pipelines.parallel.shared_memory.peer_processes import ASK_AFTER_S, PeerProcesses
 from sparkring.pipelines.parallel.shared_memory.segment import Segment
 
 BLOCK = 1 << 15
@@ -41,13 +41,13 @@ class Phase(IntEnum):
     RUNG = 2
 
 
-class HostReducer:
+class HierarchicalReducer:
     """Shared memory inside the host, the leaders' ring between hosts."""
 
-    def __init__(self, communicator: Communicator, segments: Sequence[Segment], ring: Ranks, neighbours: Neighbours) -> None:
+    def __init__(self, communicator: Communicator, segments: Sequence[Segment], ring: Ranks, peers: PeerProcesses) -> None:
         """Take the segments and processes of the group's ranks on this host, ascending, and the group's first rank on each host."""
         context = communicator.context
-        self._communicator, self._segments, self._neighbours = communicator, segments, neighbours
+        self._communicator, self._segments, self._peers = communicator, segments, peers
         self._place = [segment.rank for segment in segments].index(context.rank)
         self._mine = segments[self._place]
         self._leader = segments[0]
@@ -122,7 +122,7 @@ class HostReducer:
 
     def _ring_on(self, index: int) -> bool:
         """The leader: ring the host's sum once all shares are in, then tell the host."""
-        with ring_needed("the ring between hosts"):
+        with ring_errors("the ring between hosts"):
             if index not in self._handles:
                 if not self._all_at(Phase.SUMMED, index):
                     return False
@@ -183,7 +183,7 @@ class HostReducer:
         return [segment.rank for segment in awaited if segment.counters[phase, index] < self._round]
 
     def _require_running(self) -> None:
-        missed = sorted(self._neighbours.ended(self._awaited()).intersection(self._awaited()))  # asked again: its last act may come first
+        missed = sorted(self._peers.ended(self._awaited()).intersection(self._awaited()))  # asked again: its last act may come first
         if missed:
             raise RingEnded("the sum of gradients", cause=f"the process of rank {missed[0]} has ended")
 

@@ -14,17 +14,17 @@ ASK_AFTER_S = 0.2
 """How long a rank waits before it asks whether those it waits for still run, and then between questions."""
 
 
-def myself() -> tuple[int, int]:
+def process_identity() -> tuple[int, int]:
     """This process, as the others are told of it: its id, and when it was started, in milliseconds since 1970."""
     own = psutil.Process()
     return own.pid, int(own.create_time() * 1000)
 
 
-class Neighbours:
+class PeerProcesses:
     """The processes of other ranks."""
 
     def __init__(self, told: Mapping[int, Sequence[int]]) -> None:
-        """Take what each rank says of ``myself``, by rank; this process and those that cannot be seen are left out."""
+        """Take what each rank says of ``process_identity``, by rank; this process and those that cannot be seen are left out."""
         self.processes = {rank: process for rank, (pid, started) in told.items() if (process := _process(pid, started)) is not None}
 
     def ended(self, ranks: Iterable[int]) -> set[int]:

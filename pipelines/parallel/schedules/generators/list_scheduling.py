@@ -26,7 +26,7 @@ WORTH = 1.02
 Lists = dict[Worker, tuple[Action, ...]]
 
 
-def played_lists(replicas: Sequence[int], micro_batches: int, *, split: bool, costs: Costs | None = None) -> Lists:
+def list_scheduled(replicas: Sequence[int], micro_batches: int, *, split: bool, costs: Costs | None = None) -> Lists:
     """The lists of the shortest step with few micro-batches in flight.
 
     Args:
@@ -38,7 +38,8 @@ def played_lists(replicas: Sequence[int], micro_batches: int, *, split: bool, co
     limits = in_flight_limits(replicas, costs)
     plays = []
     for extra in range(MOST_EXTRA + 1):
-        play = _Play(replicas, micro_batches, costs or Costs.balanced(replicas), limits=[limit + extra for limit in limits], split=split)
+        play = _ListScheduler(replicas, micro_batches, costs or Costs.balanced(replicas), split=split,
+                              limits=[limit + extra for limit in limits])
         plays.append((play.run(), play.lists()))
     best_s = min(seconds for seconds, _ in plays)
     return next(lists for seconds, lists in plays if seconds <= WORTH * best_s)
@@ -54,7 +55,7 @@ class _Event(NamedTuple):
     arrives: bool
 
 
-class _Player:
+class _SimulatedWorker:
     """One worker: what it has done, and what it may do next."""
 
     def __init__(self, worker: Worker, own: Sequence[int], *, limit: int, held_limit: int, split: bool) -> None:
@@ -87,7 +88,7 @@ class _Player:
         return kind
 
 
-class _Play:
+class _ListScheduler:
     """A step, event by event."""
 
     def __init__(self, replicas: Sequence[int], micro_batches: int, costs: Costs, *, limits: Sequence[int], split: bool) -> None:
@@ -96,7 +97,7 @@ class _Play:
         self.first = [sum(replicas[:stage]) for stage in range(len(replicas))]
         self.seconds: Mapping[Kind, Sequence[float]] = {
             Kind.F: costs.forward_s, Kind.B: costs.backward_s, Kind.I: costs.input_s, Kind.W: costs.weight_s}
-        self.players = [_Player(worker, range(worker.replica, micro_batches, replicas[worker.stage]), limit=limits[worker.stage],
+        self.players = [_SimulatedWorker(worker, range(worker.replica, micro_batches, replicas[worker.stage]), limit=limits[worker.stage],
                                 held_limit=-(-limits[0] * replicas[0] // replicas[worker.stage]), split=split) for worker in self.workers]
         self.events: list[_Event] = []
 

@@ -1,0 +1,55 @@
+"""Data files as ``prepare`` writes them, and version 1 of a dataset of them, with Petastorm's metadata: for what reads large ones."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split
+from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
+from sparkring.pipelines.data.dataset.versions import Dataset
+
+
+def files_of(folder: Path, make: Callable[[int], pa.Table], *, files: int, groups: int, rows: int) -> Iterator[DataFile]:
+    """Write files as ``prepare`` does: no nulls, Snappy, no dictionary, equal row groups of which the last one of a file is short."""
+    generator = np.random.default_rng(1)
+    for number in range(files):
+        path = Path("data/d1/train") / f"part-{number:05d}.parquet"
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        last = rows - int(generator.integers(0, rows // 20)) if groups > 1 else rows
+        table = make((groups - 1) * rows + last)
+        table = table.cast(pa.schema([field.with_nullable(nullable=False) for field in table.schema]))
+        pq.write_table(table, folder / path, row_group_size=rows, use_dictionary=False, compression="snappy", data_page_version="2.0")
+        content = (folder / path).read_bytes()
+        yield DataFile(path=path.as_posix(), bytes=len(content), sha256=hashlib.sha256(content).hexdigest(),
+                       row_groups=(*(rows,) * (groups - 1), last), row_group_bytes=(len(content) // groups,) * groups)
+
+
+def commit(folder: Path, fields: tuple[DataField, ...], spec: TensorSpec, files: Iterator[DataFile]) -> None:
+    """Commit version 1: one tensor, Petastorm's metadata beside the files."""
+    written = tuple(files)
+    split = Split(files=written, rows=sum(file.rows for file in written), rows_digest="0" * 16)
+    _add_petastorm_metadata(folder / "data/d1/train", fields, {Path(file.path).name: len(file.row_groups) for file in written})
+    Dataset(str(folder)).commit(Manifest(
+        version=1, parent=None, data_id="d1", content_id="", recipe_id="", created_at="", code_version="", row_id="", label="",
+        fields=fields, tensors=(spec,), splits={"train": split}, recipe={}, source={},
+        preprocessing=Preprocessing(numeric=(), categorical=(), train_rows=0)))
+
+
+def _add_petastorm_metadata(folder: Path, fields: tuple[DataField, ...], row_groups: dict[str, int]) -> None:
+    from petastorm.codecs import CompressedImageCodec, NdarrayCodec, ScalarCodec
+    from petastorm.unischema import Unischema, UnischemaField
+    from pyspark.sql.types import FloatType
+
+    from sparkring.spark_jobs.etl.encoding.petastorm_schema import write_metadata
+
+    codecs = {"scalar": lambda: ScalarCodec(FloatType()), "png": lambda: CompressedImageCodec("png"), "ndarray": NdarrayCodec}
+    described = [UnischemaField(field.name, np.dtype(field.dtype).type, field.shape, codecs[field.codec](), nullable=False)
+                 for field in fields]
+    write_metadata(folder, Unischema("benchmark", described), row_groups)
