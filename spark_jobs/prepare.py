@@ -221,7 +221,6 @@ def _recipe_id(config: PrepareConfig, facts: dict[str, dict[str, Any]], parent: 
     if config.features.tokens is not None:
         kept = parent.preprocessing.tokens if parent else None
         document["tokenizer_sha256"] = kept.tokenizer_sha256 if kept else TokenEncoding.load(config.features.tokens).sha256
-        document["documents"] = "listed"  # versions of earlier releases hold no list, and nothing can be appended to them
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 

@@ -14,6 +14,8 @@ MOST_FIRST: tuple[Recompute, ...] = ("always", "except_last", "never")
 AUTO = "auto"
 MOST_MICRO_BATCHES = 1 << 14
 """What messages of a step can be told apart by."""
+BETWEEN_STAGES = ("schedule", "transport", "chunks_per_stage")
+"""What one stage has no use for."""
 KEPT_BY_AUTO = ("micro_batches", "dynamic_shapes")
 """What may be given beside ``auto``, and stays."""
 
@@ -97,6 +99,15 @@ class ParallelConfig(Section):
     def cuts_the_model(self) -> bool:
         """Whether no rank holds all of it."""
         return len(self.replicas) > 1 or self.shards > 1
+
+    @model_validator(mode="after")
+    def _schedules_need_stages(self) -> Self:
+        fields = type(self).model_fields
+        idle = [f"{name}={getattr(self, name)}" for name in BETWEEN_STAGES if getattr(self, name) != fields[name].default]
+        if idle and len(self.replicas) <= 1 and not self.auto:
+            raise ValueError(f"{' and '.join(idle)} only matter between stages, and replicas={list(self.replicas)} is one stage; "
+                             "leave them out, or give replicas of several stages, e.g. [1, 1]")
+        return self
 
     @model_validator(mode="after")
     def _chunks_are_interleaved(self) -> Self:

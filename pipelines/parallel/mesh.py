@@ -83,10 +83,6 @@ class Mesh:
         replica, shard = divmod(rank - self._first_ranks[stage], self.shards)
         return Coordinate(stage, replica, shard)
 
-    def stage_ranks(self, stage: int) -> Ranks:
-        """All ranks of a stage."""
-        return tuple(range(self._first_ranks[stage], self._first_ranks[stage + 1]))
-
     def replica_set(self, stage: int, shard: int) -> Ranks:
         """The ranks that hold the same parameters: they sum gradients."""
         return tuple(self.rank(stage, replica, shard) for replica in range(self.replicas[stage]))
@@ -157,7 +153,7 @@ class Mesh:
         wanted |= {self.tied_set(stages, shard) for stages in tied for shard in range(self.shards)}
         if transport == "horovod":
             wanted |= set(self.peer_pairs(wraps=wraps))
-        return _canonical(wanted, size=self.size)
+        return canonical_sets(wanted, size=self.size)
 
 
 def leaders(hosts: Sequence[int]) -> Ranks:
@@ -184,11 +180,18 @@ def process_sets(hosts: Sequence[int]) -> tuple[Ranks, ...]:
     Returns:
         Ascending, distinct tuples of ranks.
     """
-    return _canonical({leaders(hosts)}, size=len(hosts))
+    return canonical_sets({leaders(hosts)}, size=len(hosts))
 
 
-def _canonical(sets: Iterable[Ranks], *, size: int) -> tuple[Ranks, ...]:
-    """Sorted, each once, without those of one rank (no ring) and of all ranks (Horovod's global set)."""
+def canonical_sets(sets: Iterable[Ranks], *, size: int) -> tuple[Ranks, ...]:
+    """The process sets in the one order that every rank must give Horovod.
+
+    Args:
+        sets: In any order, some perhaps twice.
+        size: Ranks of the ring.
+    Returns:
+        Ascending and distinct, without sets of one rank (they need no ring) and of all ranks (Horovod's global set).
+    """
     return tuple(sorted({tuple(sorted(ranks)) for ranks in sets if 1 < len(ranks) < size}))
 
 

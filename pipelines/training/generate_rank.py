@@ -55,7 +55,7 @@ def decoding_config(config: Config, model: ModelConfig) -> Config:
         model: The network that was trained.
     """
     parallel = config.train.parallel
-    one_each = {"replicas": [1] * len(config.train.replicas), "shards": parallel.shards, "micro_batches": 1, "schedule": "gpipe",
+    one_each = {"replicas": [1] * len(config.train.replicas), "shards": parallel.shards, "micro_batches": 1,
                 "transport": parallel.transport, "dynamic_shapes": True,
                 "cut": list(parallel.cut) if parallel.chunks_per_stage == 1 else []}
     kept = "float32" if config.train.precision == "bf16" else config.train.precision

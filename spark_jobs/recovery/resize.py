@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import product
 
 from sparkring.conf.schema import TrainConfig
+from sparkring.conf.schema.parallel import BETWEEN_STAGES, ParallelConfig
 
 
 def resized(train: TrainConfig, ranks: int, *, works: Callable[[TrainConfig], bool] = lambda _: True) -> TrainConfig | None:
@@ -31,9 +32,10 @@ def resized(train: TrainConfig, ranks: int, *, works: Callable[[TrainConfig], bo
         return _changed(train, num_ranks=ranks) if ranks >= 1 else None
     for replicas in sorted(_smaller(train, ranks), key=lambda found: (-sum(found), -len(found), found)):
         same_stages = len(replicas) == len(train.replicas)
+        one_stage = {name: ParallelConfig.model_fields[name].default for name in BETWEEN_STAGES} if len(replicas) == 1 else {}
         parallel = train.parallel.model_copy(update={
             "replicas": replicas, "micro_batches": train.num_micro_batches, "cut": train.parallel.cut if same_stages else (),
-            "recompute": train.parallel.recompute_over(len(replicas))})
+            "recompute": train.parallel.recompute_over(len(replicas)), **one_stage})
         changed = _changed(train, num_ranks=sum(replicas) * train.parallel.shards, parallel=parallel)
         if works(changed):
             return changed

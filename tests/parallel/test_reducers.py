@@ -15,6 +15,7 @@ from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.gradients import open_gradient_reducer
 from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
 from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.parallel.shared_memory import named_files
 from sparkring.pipelines.parallel.shared_memory import segment as shared_segment
 
 SIZES = (1, 1000, 70_001)
@@ -56,15 +57,15 @@ def test_every_layout_sums_exactly(hosts: tuple[int, ...], shared: bool, descrip
 
 def _reserved(context: RankContext, alone: bool) -> int:
     """The most bytes of shared memory that this rank reserves at once to sum a million numbers, over itself alone or over all."""
-    lengths, create = [0], shared_segment._create
+    lengths, create = [0], named_files.create_locked
 
-    def noting(path: Path, length: int) -> bool:
+    def noting(path: Path, length: int) -> int | None:
         lengths.append(length)
         return create(path, length)
 
     group = (context.rank,) if alone else tuple(range(context.size))
     with Communicator(context) as communicator:
-        vars(shared_segment)["_create"] = noting
+        vars(shared_segment)["create_locked"] = noting
         open_set_reducer(communicator, group)
         open_gradient_reducer(communicator, [10**6], torch.float64, device=torch.device("cpu"), group=group).close()
         communicator.barrier("opened")
@@ -96,3 +97,37 @@ def test_a_rank_that_has_died_is_told_at_once_and_not_at_the_deadline() -> None:
     for told in run_on_ranks(3, _one_dies, doomed=(1,))[::2]:
         assert told.startswith("shared memory: RingEnded: the sum of gradients")
         assert "the process of rank 1 has ended" in told
+
+
+def _dies_while_opening(context: RankContext, said: str) -> str:
+    create = named_files.create_locked
+
+    def dying(path: Path, length: int) -> int | None:
+        handle = create(path, length)
+        if context.rank == 1:
+            Path(said).write_text(str(path), encoding="utf-8")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return handle
+
+    vars(shared_segment)["create_locked"] = dying
+    try:
+        Communicator(context)
+    except RingError as error:
+        return type(error).__name__
+    return "joined"
+
+
+def _joins(context: RankContext) -> None:
+    with Communicator(context):
+        pass
+
+
+@pytest.mark.parallel
+def test_the_next_ring_removes_the_memory_of_a_rank_that_was_killed_while_its_peers_opened_it(tmp_path: Path) -> None:
+    said = tmp_path / "named"
+    assert run_on_ranks(2, _dies_while_opening, str(said), doomed=(1,))[0] in {"RingEnded", "DeadlinePassed"}
+    left = Path(said.read_text(encoding="utf-8"))
+    run_on_ranks(1, _joins, shared_memory=False)
+    assert left.exists(), "the control: a ring without shared memory does not look"
+    run_on_ranks(1, _joins)
+    assert not left.exists()

@@ -32,7 +32,7 @@ from sparkring.pipelines.parallel.shared_memory.rounds import PIECE_BYTES
 from sparkring.pipelines.parallel.tensor_parallel.functions import sum_of_shards, to_shards
 from sparkring.pipelines.parallel.tensor_parallel.linear import ColumnLinear, RowLinear
 from sparkring.pipelines.parallel.tensor_parallel.shard_spec import split_evenly
-from sparkring.pipelines.parallel.tensor_parallel.sharding import RULES, own_tensors, shard_blocks, shard_specs, whole_tensor, whole_tensors
+from sparkring.pipelines.parallel.tensor_parallel.sharding import RULES, shard_blocks, shard_specs, whole_tensor
 from sparkring.pipelines.parallel.tensor_parallel.vocabulary import next_token_loss_sum, vocabulary_split, whole_logits
 
 VOCABULARY, LENGTH, WIDTH, HEADS, PAD = 13, 6, 12, 4, 12  # 13 tokens and 4 heads: dealt unevenly to 2 or 3 shards
@@ -92,6 +92,13 @@ def _cut_mlp(mlp: nn.Module, reducer: SetReducer) -> nn.Module:
                          RowLinear(row, reducer, name="2", inputs=units[1]))
 
 
+def _whole_state(cut: nn.Module, reducer: SetReducer) -> dict[str, Tensor]:
+    """The state of all shards in whole tensors."""
+    splits = shard_specs(cut)
+    return {name: whole_tensor(tensor, splits[name], reducer, name) if name in splits else tensor
+            for name, tensor in cut.state_dict().items()}
+
+
 def _network(reducer: SetReducer, *, tied: bool) -> Compared:
     """A whole decoder beside one cut into shards: three steps of SGD, then the state in whole tensors."""
     what = "tied network" if tied else "untied network"
@@ -100,7 +107,7 @@ def _network(reducer: SetReducer, *, tied: bool) -> Compared:
     splits = shard_specs(cut)
     vocabulary = vocabulary_split(VOCABULARY, reducer.size)
     same = {f"{what}: initial {name}": torch.equal(tensor, whole.state_dict()[name])
-            for name, tensor in whole_tensors(cut.state_dict(), splits, reducer)}
+            for name, tensor in _whole_state(cut, reducer).items()}
     tokens = torch.randint(0, VOCABULARY, (3, LENGTH), generator=torch.Generator().manual_seed(2))
     tokens[1, 4:] = PAD
     distances: Distances = {}
@@ -118,10 +125,11 @@ def _network(reducer: SetReducer, *, tied: bool) -> Compared:
         distances |= _grad_distances(whole, cut, reducer, f"{what}, step {step}")
         for stepper in steppers:
             stepper.step()
-    state = dict(whole_tensors(cut.state_dict(), splits, reducer))
+    state = _whole_state(cut, reducer)
     distances |= {f"{what}: final {name}": _distance(tensor, whole.state_dict()[name]) for name, tensor in state.items()}
     again = StageModule(shard_blocks(blocks, reducer), seed=5).double()
-    again.load_state_dict(own_tensors(state, splits, reducer.index))
+    again.load_state_dict({name: splits[name].take(tensor, reducer.index) if name in splits else tensor
+                           for name, tensor in state.items()})
     same |= {f"{what}: reloaded {name}": torch.equal(tensor, cut.state_dict()[name]) for name, tensor in again.state_dict().items()}
     same[f"{what}: all names"] = list(state) == list(whole.state_dict())
     same[f"{what}: less is held"] = sum(map(torch.numel, cut.parameters())) < sum(map(torch.numel, whole.parameters()))

@@ -20,7 +20,6 @@ def test_ranks_lie_by_stage_then_replica_then_shard() -> None:
     #             replica 1   2 3
     mesh = Mesh((2, 1), shards=2)
     assert [mesh.coordinate(rank) for rank in range(mesh.size)] == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1)]
-    assert (mesh.stage_ranks(0), mesh.stage_ranks(1)) == ((0, 1, 2, 3), (4, 5))
     assert (mesh.replica_set(0, 1), mesh.replica_set(1, 1), mesh.shard_set(0, 1), mesh.tied_set((0, 1), 1)) == (
         (1, 3), (5,), (2, 3), (1, 3, 5))
     assert mesh.peer_pairs() == ((0, 4), (1, 5), (2, 4), (3, 5))

@@ -13,16 +13,33 @@ from sparkring.spark_jobs.recovery.resize import resized
 
 @pytest.mark.parametrize("asked", [
     {"replicas": [1, 1]}, {"shards": 2}, {"micro_batches": 4}, {"shard_optimizer": True}, {"recompute": "always"},
-    {"recompute": "except_last"}, {"recompute": ["always"]}, {"cut": [2, 1]}, {"cut": ["layers.2"]},
-    {"schedule": "interleaved", "chunks_per_stage": 2}], ids=str)
+    {"recompute": "except_last"}, {"recompute": ["always"]}, {"cut": [2, 1]}, {"cut": ["layers.2"]}], ids=str)
 def test_what_data_parallelism_alone_does_not_do_takes_the_way_of_stages(asked: dict[str, Any]) -> None:
     assert ParallelConfig.model_validate(asked).pipelined
 
 
 @pytest.mark.parametrize("asked", [
-    {}, {"replicas": [4]}, {"schedule": "gpipe"}, {"transport": "horovod"}, {"auto": True, "micro_batches": 8}], ids=str)
+    {}, {"replicas": [4]}, {"auto": True, "micro_batches": 8}], ids=str)
 def test_plain_data_parallelism_does_the_rest(asked: dict[str, Any]) -> None:
     assert not ParallelConfig.model_validate(asked).pipelined
+
+
+@pytest.mark.parametrize(("asked", "named"), [
+    ({"schedule": "gpipe"}, "schedule=gpipe only"), ({"transport": "horovod"}, "transport=horovod only"),
+    ({"schedule": "interleaved", "chunks_per_stage": 2}, "schedule=interleaved and chunks_per_stage=2 only")])
+@pytest.mark.parametrize("one_stage", [{}, {"replicas": [4]}, {"shards": 2}, {"micro_batches": 8}], ids=str)
+def test_what_only_matters_between_stages_is_refused_of_one_stage(asked: dict[str, Any], named: str, one_stage: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{named} matter between stages, and replicas=.* is one stage; leave them out"):
+        ParallelConfig.model_validate(one_stage | asked)
+    assert ParallelConfig.model_validate({"replicas": [1, 1]} | asked), "the control"
+
+
+@pytest.mark.parametrize("asked", [{"transport": "horovod"}, {"schedule": "interleaved", "chunks_per_stage": 2}], ids=str)
+def test_a_ring_that_shrinks_to_one_stage_drops_what_only_matters_between_stages(asked: dict[str, Any]) -> None:
+    train = TrainConfig.model_validate({"num_ranks": 2, "parallel": {"replicas": [1, 1], "micro_batches": 4} | asked})
+    smaller = resized(train, 1)
+    assert smaller is not None
+    assert smaller.parallel == ParallelConfig(replicas=(1,), micro_batches=4)
 
 
 def test_activations_are_done_again_in_all_stages_or_in_each_as_it_says() -> None:

@@ -36,7 +36,7 @@ class BufferPool:
         size = count * kind.itemsize
         if size < SMALLEST:
             return np.empty(shape, dtype=kind)
-        capacity = _size_class(size)
+        capacity = size_class(size)
         with self._guard:
             free = self._free.setdefault(capacity, deque())
         try:
@@ -55,7 +55,7 @@ class BufferPool:
             self._free = {}
 
 
-def _size_class(size: int) -> int:
+def size_class(size: int) -> int:
     """The least of the sizes that share memory: four to a doubling, so at most a quarter is not used."""
     step = 1 << max(0, size.bit_length() - 3)
     return -(-size // step) * step

@@ -23,8 +23,9 @@ from torch import Tensor
 
 from sparkring.errors import DeadlinePassed, RingEnded, RingError
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.mesh import Ranks, process_sets
+from sparkring.pipelines.parallel.mesh import Ranks, canonical_sets, process_sets
 from sparkring.pipelines.parallel.shared_memory.exchange import MemoryExchange, open_exchange
+from sparkring.pipelines.parallel.shared_memory.named_files import remove_abandoned
 
 POLL_S = 0.0002
 RING_CYCLE_MS = 5
@@ -57,7 +58,7 @@ class Communicator:
         self.context = context
         self._openings = count()
         self._sets: dict[Ranks, hvd.ProcessSet] = {
-            ranks: hvd.ProcessSet(list(ranks)) for ranks in _canonical((*process_sets(context.hosts), *extra_sets), context.size)}
+            ranks: hvd.ProcessSet(list(ranks)) for ranks in canonical_sets((*process_sets(context.hosts), *extra_sets), size=context.size)}
         if hops:
             os.environ.setdefault("HOROVOD_CYCLE_TIME", str(HOP_CYCLE_MS))
         os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(FUSION_BYTES))
@@ -66,6 +67,8 @@ class Communicator:
         if (hvd.rank(), hvd.size()) != (context.rank, context.size):
             raise RingError(f"Horovod says rank {hvd.rank()} of {hvd.size()}, the launcher said {context.rank} of {context.size}; "
                             "unset HOROVOD_RANK and HOROVOD_SIZE in the executors' environment.")
+        if context.shared_memory and context.rank == context.local_ranks[0]:
+            remove_abandoned()
         self._exchange: MemoryExchange | None = None  # until it is open, ranks agree by Horovod
         self._exchange = open_exchange(self)
 
@@ -178,11 +181,6 @@ class Communicator:
     def _finish(self, handle: int, name: str, deadline_s: float | None = None) -> Tensor:
         (result,) = wait_results([handle], what=name, deadline_s=deadline_s or self.context.deadline_s)
         return result
-
-
-def _canonical(sets: Iterable[Ranks], size: int) -> list[Ranks]:
-    """The sets as Horovod wants them on every rank: ascending, once each, without single ranks and without the whole ring."""
-    return sorted({tuple(sorted(ranks)) for ranks in sets if 1 < len(ranks) < size})
 
 
 def _flat(data: bytes) -> Tensor:

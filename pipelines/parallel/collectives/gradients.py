@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import horovod.torch as hvd
 import torch
 from torch import Tensor
 
-from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.communicator import Communicator, ring_errors, wait_results
 from sparkring.pipelines.parallel.collectives.hierarchical import HierarchicalReducer
-from sparkring.pipelines.parallel.collectives.ring import RingReducer
 from sparkring.pipelines.parallel.mesh import Ranks, host_leaders, leaders
 from sparkring.pipelines.parallel.shared_memory.peer_processes import PeerProcesses, process_identity
 from sparkring.pipelines.parallel.shared_memory.segment import UNUSED_SIZES, open_segments
@@ -42,6 +42,34 @@ class GradientReducer(Protocol):
     def close(self) -> None:
         """Let go of what it holds; the buffers must not be used any more."""
         ...
+
+
+class RingReducer:
+    """Horovod's ring over all ranks: one named allreduce a buffer, started as soon as the buffer is full."""
+
+    def __init__(self, communicator: Communicator, buffers: Sequence[Tensor], group: Ranks) -> None:
+        """Sum ``buffers`` over the process set of ``group``; a group of one rank has nothing to sum."""
+        self.buffers = buffers
+        self.description = "ring"
+        self._set = communicator.process_set(group) if len(group) > 1 else None
+        self._context = communicator.context
+        self._handles: dict[int, int] = {}
+
+    def ready(self, index: int) -> None:
+        """Start the allreduce of one buffer."""
+        if self._set is None:
+            return
+        with ring_errors("gradient allreduce"):
+            self._handles[index] = hvd.allreduce_async_(
+                self.buffers[index], name=f"gradients.{index}", op=hvd.Sum, process_set=self._set)
+
+    def finish(self) -> None:
+        """Wait for all of them."""
+        wait_results(list(self._handles.values()), what="gradient allreduce", deadline_s=self._context.deadline_s)
+        self._handles.clear()
+
+    def close(self) -> None:
+        """Release nothing: the buffers are ordinary tensors."""
 
 
 class OpenGradientReducer(Protocol):

@@ -13,7 +13,6 @@ work is done whenever this rank looks: when it fills a buffer, and while it wait
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from enum import IntEnum
@@ -25,6 +24,7 @@ from torch import Tensor
 from sparkring.errors import DeadlinePassed, RingEnded
 from sparkring.pipelines.parallel.collectives.communicator import Communicator, ring_errors
 from sparkring.pipelines.parallel.mesh import Ranks
+from sparkring.pipelines.parallel.shared_memory.memory_fence import fence
 from sparkring.pipelines.parallel.shared_memory.peer_processes import ASK_AFTER_S, PeerProcesses
 from sparkring.pipelines.parallel.shared_memory.segment import Segment
 
@@ -55,7 +55,6 @@ class HierarchicalReducer:
         self._round = 1
         self._open: dict[int, Phase] = {}
         self._handles: dict[int, int] = {}
-        self._fence = threading.Lock()
         self.description = "shared memory" + (f", ring of {len(ring)} hosts" if self._ring else "")
 
     @property
@@ -139,7 +138,7 @@ class HierarchicalReducer:
         """The others: copy the leader's buffer once it is rung."""
         if self._leader.counters[Phase.RUNG, index] < self._round:
             return False
-        self._acquire()
+        fence()
         self._mine.buffers[index].copy_(self._leader.buffers[index])
         self._tell(Phase.RUNG, index)
         del self._open[index]
@@ -161,18 +160,12 @@ class HierarchicalReducer:
     def _all_at(self, phase: Phase, index: int) -> bool:
         if any(segment.counters[phase, index] < self._round for segment in self._segments):
             return False
-        self._acquire()
+        fence()
         return True
 
     def _tell(self, phase: Phase, index: int) -> None:
-        self._acquire()  # what was written before must be seen before the counter is
+        fence()  # what was written before must be seen before the counter is
         self._mine.counters[phase, index] = self._round
-
-    def _acquire(self) -> None:
-        """A full memory barrier, for processors that reorder stores: what stands between freeing a lock and taking it again."""
-        for _ in range(2):
-            with self._fence:
-                pass
 
     def _awaited(self) -> list[int]:
         """The ranks of this host that the first open buffer waits for; none where it waits for the ring between hosts."""

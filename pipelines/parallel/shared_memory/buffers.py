@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import mmap
 import os
-import threading
 
 import torch
 from torch import Tensor
 
 from sparkring.errors import EnvironmentProblem, RingError
+from sparkring.pipelines.data.loading.buffer_pool import size_class
+from sparkring.pipelines.parallel.shared_memory.memory_fence import fence
 from sparkring.pipelines.parallel.shared_memory.segment import LINE
 
 LEAST_CAPACITY = 1 << 14
-_fence = threading.Lock()
 
 
 class SharedBuffer:
@@ -57,7 +57,7 @@ class SendBufferPool:
         Raises:
             EnvironmentProblem: there is no memory for it.
         """
-        capacity = _capacity(length)
+        capacity = size_class(max(length, LEAST_CAPACITY))  # messages of changing shapes share buffers
         same = self._buffers.setdefault(capacity, [])
         for buffer in same:
             if not buffer.full:
@@ -84,21 +84,6 @@ def map_received(number: int, handle: int) -> SharedBuffer:
         return SharedBuffer(number, mmap.mmap(handle, length, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE))
     finally:
         os.close(handle)
-
-
-def fence() -> None:
-    """A full memory barrier, for processors that reorder stores: what stands between freeing a lock and taking it again."""
-    for _ in range(2):
-        with _fence:
-            pass
-
-
-def _capacity(length: int) -> int:
-    """``length`` rounded up to one of four sizes an octave, so that messages of changing shapes share buffers."""
-    if length <= LEAST_CAPACITY:
-        return LEAST_CAPACITY
-    quarter = 1 << max(0, (length - 1).bit_length() - 3)
-    return -(-length // quarter) * quarter
 
 
 def _create(length: int) -> int:

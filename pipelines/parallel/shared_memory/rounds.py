@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sparkring.errors import DeadlinePassed, RingEnded
 from sparkring.pipelines.parallel.shared_memory import peer_processes
-from sparkring.pipelines.parallel.shared_memory.buffers import fence
+from sparkring.pipelines.parallel.shared_memory.memory_fence import fence
 from sparkring.pipelines.parallel.shared_memory.peer_processes import PeerProcesses, process_identity
 from sparkring.pipelines.parallel.shared_memory.segment import Segment
 

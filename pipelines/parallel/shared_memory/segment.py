@@ -1,9 +1,9 @@
-"""Memory that the ranks of one host share: a segment a rank, mapped by all of them, gone when they are.
+"""Memory that the ranks of one host share: one segment per rank, which all of them map.
 
     segment of a rank   | counters: 3 per buffer, int64 | buffer 0 | buffer 1 | ...      each part on a 64-byte line
 
-The file in /dev/shm has a name only while the ranks open it; after that it lives as long as a rank maps it, so a killed
-ring leaves nothing behind. It is mode 0600 and carries the launch's random token in its name.
+A segment is a file in /dev/shm that has a name only while the ranks open it (named_files.py). After that it lives as long as a
+rank maps it, so a ring that is killed later leaves nothing behind. Its mode is 0600, and its name holds the launch's random token.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from torch import Tensor
 
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Ranks
+from sparkring.pipelines.parallel.shared_memory.named_files import create_locked, segment_path
 
-FOLDER = Path("/dev/shm")  # noqa: S108 - the memory file system; files are O_EXCL, 0600 and randomly named
 LINE = 64
+"""Bytes of a cache line: what two ranks write never shares one."""
 PHASES = 3
+"""Counters of each buffer."""
 UNUSED_SIZES = (1,)
-"""Sizes for a rank that shares no memory itself and takes part because others do: memory is reserved for real."""
+"""Buffer sizes for a rank that only takes part because its peers share memory: memory is reserved, so it asks for the least."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,13 @@ class Segment:
 
     rank: int
     counters: NDArray[np.int64]
-    """(phases, buffers) the round up to which the rank has come, a phase and buffer."""
+    """(phases, buffers): the last round in which the rank reached a phase with a buffer."""
     buffers: tuple[Tensor, ...]
     """Flat tensors in the shared memory."""
 
 
 class SupportsAgree(Protocol):
-    """What is needed of a communicator."""
+    """The part of a communicator that is needed here."""
 
     context: RankContext
 
@@ -54,42 +56,40 @@ class SupportsAgree(Protocol):
 def open_segments(communicator: SupportsAgree, sizes: Sequence[int], dtype: torch.dtype, *, ranks: Ranks = ()) -> list[Segment] | None:
     """Create this rank's segment and map those of other ranks of its host.
 
-    Every rank of the ring calls this; it answers alike on all of them.
+    Every rank of the ring calls this, and all get the same kind of answer.
 
     Args:
         communicator: The joined ring.
         sizes: Elements of each buffer; the same on all of ``ranks``.
         dtype: Of the buffers.
-        ranks: Those of this host to map, this one among them, ascending; default all.
+        ranks: Ranks of this host to map, this one among them, ascending; default all.
     Returns:
-        Their segments, ascending; None if some rank of some host cannot have them (no /dev/shm, not
-        enough room in it, or a container that hides it from its neighbours).
+        Their segments, ascending. None if any rank of any host cannot have them: it has no /dev/shm, too little room in it, or
+        runs in a container that hides it from its peers.
     """
     context = communicator.context
-    length = _layout_bytes(sizes, dtype)
-    path = _path(context.token, context.rank)
+    length = _segment_bytes(sizes, dtype)
+    path = segment_path(context.token, context.rank)
+    handle = create_locked(path, length)
     try:
-        created = _create(path, length)
-        if not communicator.agree(mine=created, name="segments.created"):
+        if not communicator.agree(mine=handle is not None, name="segments.created"):
             return None
-        maps = {rank: _map(_path(context.token, rank), length) for rank in ranks or context.local_ranks}
+        maps = {rank: _map(segment_path(context.token, rank), length) for rank in ranks or context.local_ranks}
         if not communicator.agree(mine=None not in maps.values(), name="segments.mapped"):
             return None
     finally:
-        path.unlink(missing_ok=True)
+        if handle is not None:
+            path.unlink(missing_ok=True)
+            os.close(handle)
     return [_view(rank, memory, sizes, dtype) for rank, memory in maps.items() if memory is not None]
 
 
 def private_segment(sizes: Sequence[int], dtype: torch.dtype) -> Segment:
     """The segment of a rank that is alone: nobody else maps it."""
-    return _view(0, mmap.mmap(-1, _layout_bytes(sizes, dtype)), sizes, dtype)
+    return _view(0, mmap.mmap(-1, _segment_bytes(sizes, dtype)), sizes, dtype)
 
 
-def _path(token: str, rank: int) -> Path:
-    return FOLDER / f"sparkring-{token}-{rank}"
-
-
-def _layout_bytes(sizes: Sequence[int], dtype: torch.dtype) -> int:
+def _segment_bytes(sizes: Sequence[int], dtype: torch.dtype) -> int:
     return _aligned(PHASES * len(sizes) * 8) + sum(_aligned(size * dtype.itemsize) for size in sizes)
 
 
@@ -97,22 +97,8 @@ def _aligned(length: int) -> int:
     return -(-length // LINE) * LINE
 
 
-def _create(path: Path, length: int) -> bool:
-    """Reserve the memory for real: a file that is only truncated to size would kill us with SIGBUS when it runs full."""
-    try:
-        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-    except OSError:
-        return False
-    try:
-        os.posix_fallocate(handle, 0, length)
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
-    return True
-
-
 def _map(path: Path, length: int) -> mmap.mmap | None:
+    """Map another rank's segment; None if it is not there, or is not what this user's rank would have made."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:

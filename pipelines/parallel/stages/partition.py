@@ -1,4 +1,4 @@
-"""Where to cut a model's blocks into runs: by count, by hand, by time or by memory. Pure: numbers in, bounds out.
+"""Where to cut a model's blocks into runs: by count, by hand, or by time within memory. Pure: numbers in, bounds out.
 
     blocks     b0 b1 b2 | b3 b4 | b5        three runs
     bounds     0          3       5    6    run r holds the blocks bounds[r] to bounds[r + 1] - 1
@@ -10,7 +10,6 @@ cuts, the one whose runs differ least (smallest sum of squares) is taken. Both a
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -122,20 +121,6 @@ def cut_by_time(costs: Sequence[BlockCost], num_runs: int, *, replicas: Sequence
     return bounds
 
 
-def cut_by_memory(costs: Sequence[BlockCost], num_runs: int, *, memory: MemoryModel) -> Bounds:
-    """Make the largest run as small as it can be.
-
-    Raises:
-        LayoutRefused: fewer blocks than runs, or nothing fits.
-    """
-    _require_blocks(len(costs), num_runs)
-    bounds = most_even(len(costs), num_runs, lambda first, last, run: memory.run_bytes(costs, first, last, run))
-    assert bounds is not None
-    if _largest(bounds, costs, memory) > memory.limit_bytes:
-        raise _does_not_fit(costs, num_runs, memory)
-    return bounds
-
-
 def most_even(num_blocks: int, num_runs: int, cost: RunCost) -> Bounds | None:
     """The cut whose costliest run costs least and, among those, whose costs have the smallest sum of squares.
 
@@ -176,17 +161,8 @@ def _best(num_blocks: int, num_runs: int, cost: RunCost, join: Callable[[float, 
     return tuple(reversed(bounds))
 
 
-def run_of(bounds: Bounds, block: int) -> int:
-    """The run that holds a block."""
-    return bisect_right(bounds, block) - 1
-
-
 def _costs(bounds: Bounds, cost: RunCost) -> list[float]:
     return [cost(first, last, run) for run, (first, last) in enumerate(pairwise(bounds))]
-
-
-def _largest(bounds: Bounds, costs: Sequence[BlockCost], memory: MemoryModel) -> float:
-    return max(_costs(bounds, lambda first, last, run: memory.run_bytes(costs, first, last, run)))
 
 
 def _at_borders(of_borders: Sequence[float], first: int, last: int) -> float:

@@ -6,8 +6,8 @@ held by every shard as it is. Parameters keep their names, so a state in whole t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -23,6 +23,17 @@ from sparkring.pipelines.parallel.tensor_parallel.vocabulary import VocabularyEm
 
 Rule = Callable[[nn.Module, SetReducer, str], nn.Module]
 """``rule(part, reducer, name)``: the part's slice of this shard; it may change the part and return it."""
+
+
+@dataclass(frozen=True)
+class AbsentShards:
+    """Stands in for the reducer of ``size`` shards where no ring runs: it shows what the first shard would hold."""
+
+    size: int
+    index: int = 0
+
+    def sum_(self, tensor: Tensor, name: str) -> None:
+        """Leave the tensor as it is."""
 
 
 def _decoder_block(part: nn.Module, reducer: SetReducer, name: str) -> nn.Module:
@@ -97,18 +108,6 @@ def shard_specs(model: nn.Module) -> dict[str, ShardSpec]:
             for name, split in getattr(module, "splits", {}).items()}
 
 
-def whole_tensors(tensors: Mapping[str, Tensor], splits: Mapping[str, ShardSpec], reducer: SetReducer) -> Iterator[tuple[str, Tensor]]:
-    """Named tensors with those that are cut made whole, one at a time; all shards iterate together.
-
-    Args:
-        tensors: By parameter name: parameters, or what an optimizer keeps of the same shape for each.
-        splits: Of the model.
-        reducer: Over the shards.
-    """
-    for name, tensor in tensors.items():
-        yield name, whole_tensor(tensor, splits[name], reducer, name) if name in splits and tensor.dim() else tensor
-
-
 def whole_tensor(part: Tensor, split: ShardSpec, reducer: SetReducer, name: str) -> Tensor:
     """The whole tensor from every shard's slice, to the bit."""
     bits = part.detach().contiguous().view(_BITS[part.dtype.itemsize])
@@ -116,11 +115,6 @@ def whole_tensor(part: Tensor, split: ShardSpec, reducer: SetReducer, name: str)
     split.put(whole, reducer.index, bits)
     reducer.sum_(whole, f"whole.{name}")
     return whole.view(part.dtype)
-
-
-def own_tensors(tensors: Mapping[str, Tensor], splits: Mapping[str, ShardSpec], place: int) -> dict[str, Tensor]:
-    """Named whole tensors with those that are cut reduced to a shard's slices: the way back."""
-    return {name: splits[name].take(tensor, place) if name in splits and tensor.dim() else tensor for name, tensor in tensors.items()}
 
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

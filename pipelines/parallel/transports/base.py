@@ -245,7 +245,7 @@ class LinkedTransport:
                           f"{', '.join(map(str, known)) or 'no edges to ' + verb + ' on'}; open it with all edges of the schedule.")
 
 
-def canonical(edges: Sequence[Edge], *, size: int) -> list[Edge]:
+def canonical_edges(edges: Sequence[Edge], *, size: int) -> list[Edge]:
     """The edges, sorted and without doubles.
 
     Raises:

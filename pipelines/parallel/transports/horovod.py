@@ -24,7 +24,7 @@ from torch import Tensor
 from sparkring.errors import PipelineShapeError, RingError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator, first_sentence
 from sparkring.pipelines.parallel.mesh import Ranks
-from sparkring.pipelines.parallel.transports.base import DrainFailed, Edge, LinkedTransport, canonical
+from sparkring.pipelines.parallel.transports.base import DrainFailed, Edge, LinkedTransport, canonical_edges
 from sparkring.pipelines.parallel.transports.framed import FramedLink, MessageKey
 from sparkring.pipelines.parallel.transports.journal import PeerEnded, seconds_left
 
@@ -136,7 +136,7 @@ class HorovodTransport(LinkedTransport):
         Raises:
             RingError: ranks name different edges.
         """
-        edges = canonical(edges, size=communicator.context.size)
+        edges = canonical_edges(edges, size=communicator.context.size)
         communicator.require_equal(repr((edges, dynamic_shapes)).encode(), what="the list of edges")
         link = FramedLink(HorovodWire(communicator, edges), token=communicator.context.token, dynamic_shapes=dynamic_shapes)
         peers = set(range(communicator.context.size)) - {communicator.context.rank}

@@ -27,7 +27,7 @@ from torch import Tensor
 from sparkring.errors import PipelineShapeError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.shared_memory.buffers import SendBufferPool, SharedBuffer, map_received
-from sparkring.pipelines.parallel.shared_memory.segment import FOLDER
+from sparkring.pipelines.parallel.shared_memory.named_files import socket_path
 from sparkring.pipelines.parallel.transports.base import DrainFailed, Edge, MessageRefused
 from sparkring.pipelines.parallel.transports.journal import LinkTimeout, PeerEnded, seconds_left
 from sparkring.pipelines.parallel.transports.payload import HEADER_BYTES, TensorSpecs, copies, pack_header, unpack_header, write
@@ -215,13 +215,13 @@ def open_memory_links(communicator: Communicator, edges: Sequence[Edge]) -> dict
     _allow_files()
     mine = [edge for edge in edges if context.rank in edge[:2]]
     peers = sorted({rank for edge in mine for rank in edge[:2]} - {context.rank})
-    path = _path(context.token, context.rank)
+    path = socket_path(context.token, context.rank)
     sockets: dict[int, socket.socket | None] = {}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         try:
             if not communicator.agree(mine=_listening(listener, path, context.size), name="links.listen"):
                 return None
-            sockets.update({peer: _connected(_path(context.token, peer), context.rank) for peer in peers if peer < context.rank})
+            sockets.update({peer: _connected(socket_path(context.token, peer), context.rank) for peer in peers if peer < context.rank})
             if communicator.agree(mine=None not in sockets.values(), name="links.connect"):
                 listener.settimeout(context.deadline_s)
                 sockets.update(_accepted(listener) for peer in peers if peer > context.rank)
@@ -242,10 +242,6 @@ def _allow_files() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):  # no limit at all is more than the kernel gives
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def _path(token: str, rank: int) -> Path:
-    return FOLDER / f"sparkring-{token}-{rank}.socket"
 
 
 def _listening(listener: socket.socket, path: Path, most: int) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.transports.base import Edge, Link, LinkedTransport, canonical
+from sparkring.pipelines.parallel.transports.base import Edge, Link, LinkedTransport, canonical_edges
 from sparkring.pipelines.parallel.transports.framed import FramedLink
 from sparkring.pipelines.parallel.transports.gloo import GlooWire
 from sparkring.pipelines.parallel.transports.memory import open_memory_links
@@ -35,7 +35,7 @@ class SidecarTransport(LinkedTransport):
             EnvironmentProblem: there are several hosts, and HOROVOD_GLOO_IFACE does not say by which interface to reach them.
         """
         context = communicator.context
-        edges = canonical(edges, size=context.size)
+        edges = canonical_edges(edges, size=context.size)
         communicator.require_equal(repr((edges, dynamic_shapes)).encode(), what="the list of edges")
         links: dict[int, Link] = {}
         sharing = context.shared_memory if shared_memory is None else shared_memory

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from torch import Tensor
-
 from sparkring.conf.schema import TrainConfig
 from sparkring.errors import LayoutRefused
 from sparkring.models.blocks import BlockList
@@ -20,7 +18,7 @@ from sparkring.pipelines.parallel.schedules.generators.catalogue import build_sc
 from sparkring.pipelines.parallel.schedules.schedule import Schedule, Worker
 from sparkring.pipelines.parallel.stages.executor import edges_of
 from sparkring.pipelines.parallel.stages.partition import Bounds, cut_by_count, cut_by_hand
-from sparkring.pipelines.parallel.tensor_parallel.sharding import shard_blocks
+from sparkring.pipelines.parallel.tensor_parallel.sharding import AbsentShards, shard_blocks
 from sparkring.pipelines.parallel.transports.base import Edge
 
 
@@ -44,7 +42,7 @@ class Layout:
             LayoutRefused: the model has too few blocks, or the cut does not fit it.
             ConfigError: the schedule does not allow this shape.
         """
-        shard_blocks(blocks, _Counted(train.parallel.shards))
+        shard_blocks(blocks, AbsentShards(train.parallel.shards))
         parallel, mesh = train.parallel, Mesh(train.replicas, train.parallel.shards)
         schedule = build_schedule(parallel.schedule, mesh.replicas, train.num_micro_batches, chunks_per_stage=parallel.chunks_per_stage)
         if parallel.cut:
@@ -88,14 +86,3 @@ class Layout:
         rings = (host_leaders(self.mesh.replica_set(stage, shard), hosts)
                  for stage in range(self.mesh.num_stages) for shard in range(self.mesh.shards))
         return [*needed, *(ring for ring in rings if len(ring) > 1 and not why_not_startable(ring, hosts))]
-
-
-@dataclass(frozen=True)
-class _Counted:
-    """As many shards, to ask whether the blocks can be dealt to them; nothing is summed."""
-
-    size: int
-    index: int = 0
-
-    def sum_(self, tensor: Tensor, name: str) -> None:
-        raise AssertionError(f"{name}: no ranks are there yet")

@@ -24,12 +24,11 @@ from sparkring.pipelines.parallel.planner.cost_model import (
 )
 from sparkring.pipelines.parallel.planner.fit import Samples, fit_line, fit_sum
 from sparkring.pipelines.parallel.planner.paper import Assumptions
-from sparkring.pipelines.parallel.tensor_parallel.sharding import shard_blocks
+from sparkring.pipelines.parallel.tensor_parallel.sharding import AbsentShards, shard_blocks
 from sparkring.pipelines.training.profiling.block_counts import META, BlockCount, count_blocks, precision, random_inputs
 from sparkring.pipelines.training.profiling.block_times import BlockSeconds, ByRows
 from sparkring.pipelines.training.profiling.link_times import LinkSeconds, fullest_host
 from sparkring.pipelines.training.profiling.profile import RankProfile, blocks_and_shapes
-from sparkring.pipelines.training.profiling.shard_times import AbsentShards
 
 
 def measured(config: Config, manifest: Manifest, ranks: Sequence[RankProfile]) -> tuple[ModelProfile, Cluster]:

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-
-from torch import Tensor
+from dataclasses import replace
 
 from sparkring.errors import LayoutRefused
 from sparkring.models.blocks import BlockList
@@ -17,22 +15,11 @@ from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reduce
 from sparkring.pipelines.parallel.collectives.sets import SetReducer
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Ranks
-from sparkring.pipelines.parallel.tensor_parallel.sharding import shard_blocks
+from sparkring.pipelines.parallel.tensor_parallel.sharding import AbsentShards, shard_blocks
 from sparkring.pipelines.training.profiling.block_times import BlockSeconds, Loss, TimedModel, time_blocks
 
 SHARDS = (2, 4, 8)
 """Numbers of shards that are tried."""
-
-
-@dataclass(frozen=True)
-class AbsentShards:
-    """One of so many shards, none of which is there: to ask what it would hold. Sums are left as they are."""
-
-    size: int
-    index: int = 0
-
-    def sum_(self, tensor: Tensor, name: str) -> None:
-        """Nothing."""
 
 
 def shard_counts(context: RankContext, blocks: BlockList) -> list[int]:
