@@ -46,7 +46,7 @@ from sparkring.pipelines.training.job.model_files import ModelCard, load_model, 
 from sparkring.pipelines.training.job.tasks import shapes_of
 from sparkring.pipelines.training.strategies.state import weights_of
 from sparkring.spark_jobs import evaluate
-from sparkring.spark_jobs import train as training
+from sparkring.spark_jobs.run.folder import RunFolder
 from sparkring.spark_jobs.scoring import latest as scores
 from tests.support.attackers import Payload
 from tests.support.configs import MINIMAL
@@ -141,7 +141,7 @@ KINDS = {
     "weights that the card agrees with": Kind("weights.safetensors", _read_weights),
     "config": Kind("config.yaml", lambda folder: load_config(str(folder / "config.yaml"))),
     "events": Kind("run/events/0-0.jsonl", lambda folder: list(read_events(str(folder / "run")))),
-    "result": Kind("run/result.json", lambda folder: training._finished(LocalStore(folder / "run"))),
+    "result": Kind("run/result.json", lambda folder: RunFolder(str(folder / "run")).result()),
     "evaluation": Kind("run/evaluation.json", lambda folder: evaluate._evaluated(LocalStore(folder / "run"))),
     "unischema": Kind("unischema.pickle", lambda folder: read_unischema((folder / "unischema.pickle").read_bytes(), origin="x")),
 }

@@ -16,12 +16,12 @@ from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.stores import retry as retrying
 from sparkring.pipelines.data.stores.hdfs import HdfsStore
-from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.data.stores.retry import retry, retry_read
 from sparkring.pipelines.training.checkpoints.store import DATA, FOLDER, CheckpointDocument, Checkpoints, Position
+from sparkring.spark_jobs.run.folder import RunFolder
 from sparkring.spark_jobs.spark.progress import SILENT
 from sparkring.spark_jobs.stored.checkpoints import list_checkpoints
-from sparkring.spark_jobs.train import _Run
+from sparkring.spark_jobs.train import _SparkRing
 from tests.support.away_store import BusyStore
 
 ROWS = 183
@@ -161,12 +161,13 @@ def test_the_driver_waits_to_hear_how_far_a_run_is(two: Path, monkeypatch: pytes
         return numbers(self)
 
     monkeypatch.setattr(Checkpoints, "numbers", asked)
-    run = _Run(open_store(url), "", write_dataset(two / "dataset", ([20],)).manifest(), 24, None, SILENT, None)
-    assert (run.committed(), answers) == (2, [])
+    assert (RunFolder(url).committed(), answers) == (2, [])
 
 
 def test_nobody_is_asked_to_stop_before_there_are_ranks(two: Path) -> None:
-    run = _Run(open_store(str(two)), "", write_dataset(two / "dataset", ([20],)).manifest(), 24, None, SILENT, None)
+    manifest = write_dataset(two / "dataset", ([20],)).manifest()
+    with SILENT.stage("train") as bar:
+        run = _SparkRing(RunFolder(str(two)), "", manifest, lanes=24, spark=None, progress=SILENT, bar=bar, work=None)
     files = sorted(two.rglob("*"))
     assert not run.ask_to_stop()
     assert sorted(two.rglob("*")) == files
