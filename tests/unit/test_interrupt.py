@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkring.cli import interrupt as interrupt_module
 from sparkring.cli.interrupt import Interrupt
 from sparkring.spark_jobs.recovery.stop import stop_on_signals
+from tests.support import seams
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = """
@@ -64,8 +64,8 @@ def test_elsewhere_it_is_raised_at_once_and_a_second_one_always() -> None:
 
 
 def test_a_call_that_does_not_return_is_interrupted_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interrupt_module, "GRACE_S", 0.05)
-    monkeypatch.setattr(interrupt_module, "CANCEL_EVERY_S", 0.01)
+    monkeypatch.setattr(seams.INTERRUPT_GRACE_S, 0.05)
+    monkeypatch.setattr(seams.INTERRUPT_CANCEL_EVERY_S, 0.01)
     called: dict[str, object] = {"__name__": "py4j.gateway"}
     exec("import os, signal, time\ndef call():\n os.kill(os.getpid(), signal.SIGINT)\n time.sleep(60)", called)
     with Interrupt(cancel=lambda: None).handled(), pytest.raises(KeyboardInterrupt):

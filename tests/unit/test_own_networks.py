@@ -18,6 +18,7 @@ from sparkring.models.blocks import LOGITS, Block, BlockList, StageModule, X
 from sparkring.models.build import Shapes, build_model, list_blocks, without_dropout
 from sparkring.models.dropout import ROW_SEEDS, RowDropout
 from sparkring.models.sequential import blocks_of
+from tests.support import seams
 
 NUMBERS = Shapes(num_numeric=3)
 BOTH = Shapes(num_numeric=3, cardinalities=(5,))
@@ -25,7 +26,7 @@ BOTH = Shapes(num_numeric=3, cardinalities=(5,))
 
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(networks, "_KNOWN", {})
+    monkeypatch.setattr(seams.NETWORKS_KNOWN, {})
 
 
 def wide(shapes: Shapes, *, width: int = 4) -> nn.Sequential:

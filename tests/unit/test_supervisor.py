@@ -24,12 +24,12 @@ from sparkring.errors import (
     StorageError,
 )
 from sparkring.pipelines.training.job.job import TrainSummary
-from sparkring.spark_jobs.recovery import supervisor as supervisor_module
 from sparkring.spark_jobs.recovery.budget import Failure, HostRecord, RestartBudget
 from sparkring.spark_jobs.recovery.resize import resized
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.recovery.supervisor import Supervisor
 from sparkring.spark_jobs.spark.progress import SilentProgress
+from tests.support import seams
 from tests.support.training import train_config
 
 DONE = TrainSummary(steps=100, resumed_at=0)
@@ -85,7 +85,7 @@ class PretendedRing:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(seams.SUPERVISOR_LOOK_S, 0.01)
 
 
 class _Notes(SilentProgress):
