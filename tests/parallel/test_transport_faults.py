@@ -19,7 +19,8 @@ from horovod.common.exceptions import HorovodInternalError
 
 from harness.ranks import run_on_ranks
 from sparkring.errors import DeadlinePassed, PeerSilent, RingError
-from sparkring.pipelines.parallel.collectives.communicator import Communicator, await_handles
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.horovod_handles import await_handles
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.transports.base import Edge
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing

@@ -22,7 +22,8 @@ from horovod.common.exceptions import HorovodInternalError
 from torch import Tensor
 
 from sparkring.errors import PipelineShapeError, RingError
-from sparkring.pipelines.parallel.collectives.communicator import Communicator, first_sentence
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.horovod_handles import first_sentence
 from sparkring.pipelines.parallel.mesh import Ranks
 from sparkring.pipelines.parallel.transports.base import Edge, canonical_edges
 from sparkring.pipelines.parallel.transports.framed import FramedLink, MessageKey
