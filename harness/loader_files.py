@@ -47,9 +47,10 @@ def _add_petastorm_metadata(folder: Path, fields: tuple[DataField, ...], row_gro
     from petastorm.unischema import Unischema, UnischemaField
     from pyspark.sql.types import FloatType
 
-    from sparkring.spark_jobs.etl.encoding.petastorm_schema import write_metadata
+    from sparkring.spark_jobs.etl.encoding.petastorm_schema import COMMON_METADATA, dataset_metadata
 
     codecs = {"scalar": lambda: ScalarCodec(FloatType()), "png": lambda: CompressedImageCodec("png"), "ndarray": NdarrayCodec}
     described = [UnischemaField(field.name, np.dtype(field.dtype).type, field.shape, codecs[field.codec](), nullable=False)
                  for field in fields]
-    write_metadata(folder, Unischema("benchmark", described), row_groups)
+    metadata = dataset_metadata(pq.read_schema(folder / next(iter(row_groups))), Unischema("benchmark", described), row_groups)
+    (folder / COMMON_METADATA).write_bytes(metadata)

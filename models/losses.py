@@ -57,6 +57,11 @@ def next_token_nats(logits: Tensor, tokens: Tensor, *, pad_id: int) -> tuple[Ten
     return nats.view_as(targets), targets != pad_id
 
 
+def next_token_hits(logits: Tensor, tokens: Tensor, counted: Tensor) -> Tensor:
+    """(rows, length - 1) whether the likeliest token is the right one; ``counted`` is what ``next_token_nats`` returns."""
+    return (logits[:, :-1].argmax(dim=2) == tokens[:, 1:]) & counted[:, :-1]
+
+
 def widened(logits: Tensor) -> Tensor:
     """The logits as float32 where their type has fewer bits."""
     return logits.float() if logits.dtype.itemsize < 4 else logits

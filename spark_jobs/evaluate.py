@@ -29,13 +29,14 @@ from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.documents import read_document
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.evaluation.metrics import binary_metrics
+from sparkring.pipelines.training.evaluation.totals import Metrics
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card
 from sparkring.spark_jobs.auto_layout import with_planned_layout
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.score import read_split, split_of, trained_on
 from sparkring.spark_jobs.scoring.baselines import logistic_regression
-from sparkring.spark_jobs.scoring.class_metrics import Metrics, class_base_rate, evaluate_classes, evaluate_tokens, token_base_rate
+from sparkring.spark_jobs.scoring.class_metrics import class_base_rate, evaluate_classes, evaluate_tokens, token_base_rate
 from sparkring.spark_jobs.scoring.predict import PROBABILITY, predict
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session

@@ -29,6 +29,7 @@ from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.data.stores.writable import require_writable
 from sparkring.spark_jobs.etl.append import appendable, joined_splits, known_rows
 from sparkring.spark_jobs.etl.columns.splits import SPLITS
 from sparkring.spark_jobs.etl.encoding.describe import TOKENS, describe
@@ -78,6 +79,7 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
         ConfigError: the query or a name in the config cannot be used.
         ExpectationsNotMet: the rows are not what ``prepare.expectations`` asks for.
         CommitConflict: another writer committed the same version number meanwhile.
+        StorageError: the dataset's folder cannot be written; no data was read.
         EnvironmentProblem: the dataset's store would not refuse one.
     """
     began = time.perf_counter()
@@ -88,6 +90,8 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
         return spark or spark_session(config.spark, app_name=f"sparkring {config.name}")
 
     latest = max(dataset.versions(), default=None)  # what this version follows; another one committed meanwhile is a conflict
+    if latest is None:
+        _require_commits(dataset)  # before any data is read; otherwise the latest version may turn out to be what is asked for
     sources = [locate(name, source) for name, source in config.prepare.sources.items()]
     facts = {source.name: identify(source, session) for source in sources}
     parent = appendable(dataset, config.prepare) if append else None
@@ -95,7 +99,7 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
     manifest = _same_recipe(dataset, recipe_id)
     reused = manifest is not None
     if manifest is None:
-        dataset.store.check_commits()
+        _require_commits(dataset)
         job = _PrepareJob(config, dataset, sources, facts, recipe_id, parent, latest)
         with progress.stage("prepare", total=len(sources) + 2 + len(SPLITS)) as bar:
             manifest = job.run(session(), _Phases(bar))
@@ -214,6 +218,12 @@ class _PrepareJob:
         return Path.home() / ".cache" / "sparkring" / "sources"
 
 
+def _require_commits(dataset: Dataset) -> None:
+    """Check that a version could be committed: the store refuses a second writer, and takes files."""
+    dataset.store.check_commits()
+    require_writable(dataset.store, what="dataset")
+
+
 def _recipe_id(config: PrepareConfig, facts: dict[str, dict[str, Any]], parent: Manifest | None) -> str:
     document: dict[str, Any] = {"format": RECIPE_FORMAT, "prepare": config.model_dump(mode="json"), "source": facts}
     if parent is not None:
@@ -221,7 +231,6 @@ def _recipe_id(config: PrepareConfig, facts: dict[str, dict[str, Any]], parent: 
     if config.features.tokens is not None:
         kept = parent.preprocessing.tokens if parent else None
         document["tokenizer_sha256"] = kept.tokenizer_sha256 if kept else TokenEncoding.load(config.features.tokens).sha256
-        document["documents"] = "listed"  # versions of earlier releases hold no list, and nothing can be appended to them
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 

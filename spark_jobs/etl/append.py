@@ -37,9 +37,6 @@ def appendable(dataset: Dataset, config: PrepareConfig) -> Manifest:
     if other:
         raise ConfigError(f"version {parent.version} was prepared with another prepare.{other[0]} than this config's; rows of both would "
                           "not be alike. Give the same, or prepare a whole version without --append.")
-    if config.features.tokens and not parent.documents:
-        raise ConfigError(f"version {parent.version} keeps no list of its documents, as releases before this one made them, so new ones "
-                          "cannot be told from those that it holds; prepare a whole version without --append.")
     return parent
 
 

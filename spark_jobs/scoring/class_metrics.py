@@ -1,7 +1,7 @@
-"""Exact judgement of a network that tells classes apart or predicts tokens, beside what needs no network: the base rate.
+"""Exact metrics of a network that predicts classes or tokens, and of the base rate, which needs no network.
 
-Sums are taken by Spark over all rows of the split and divided once; no average of averages. The base rate predicts every
-row by the shares of the train split: of its classes, or of its tokens (each counted once more, so that none is impossible).
+Spark sums over all rows of the split; ``evaluation/totals.py`` divides once. The base rate predicts every row by the shares
+of the train split: of its classes, or of its tokens (each counted once more, so that none is impossible).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,17 +18,16 @@ from pyspark.sql import functions as sf
 
 from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
 from sparkring.pipelines.data.loading.assemble import Assembler
-from sparkring.pipelines.training.evaluation.evaluate import bits_per_byte
+from sparkring.pipelines.training.evaluation.totals import Metrics, bits_per_byte, class_metrics, mean_metrics, token_metrics
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.encoding.describe import TOKENS, describe_tokens
 from sparkring.spark_jobs.scoring.predict import NATS, PREDICTED, PREDICTION, PROBABILITIES, RIGHT
 
-Metrics = dict[str, Any]
 Counts = NDArray[np.int64]
 
 
 def evaluate_classes(predicted: DataFrame, *, label: str, classes: Sequence[str]) -> Metrics:
-    """Judge a network that tells classes apart.
+    """Evaluate a network that predicts one of several classes.
 
     Args:
         predicted: What ``predict`` gives, with the label's number kept.
@@ -46,13 +44,11 @@ def evaluate_classes(predicted: DataFrame, *, label: str, classes: Sequence[str]
     confusion: Counts = np.zeros((len(classes), len(classes)), np.int64)
     for cell in cells:
         confusion[cell["label"], place[cell[PREDICTION]]] = cell["rows"]
-    rows = int(confusion.sum())
-    return {"rows": rows, "loss": math.fsum(cell["nats"] for cell in cells) / rows, "accuracy": int(confusion.trace()) / rows,
-            "confusion": confusion.tolist()}
+    return class_metrics(nats=math.fsum(cell["nats"] for cell in cells), confusion=confusion.tolist())
 
 
 def evaluate_tokens(predicted: DataFrame, *, tokens: TokensFeature, split: str) -> Metrics:
-    """Judge a network that predicts the next token.
+    """Evaluate a network that predicts the next token.
 
     Args:
         predicted: What ``predict`` gives of the test rows.
@@ -62,9 +58,7 @@ def evaluate_tokens(predicted: DataFrame, *, tokens: TokensFeature, split: str) 
         ``rows`` (predicted tokens), ``loss`` (nats a token), ``accuracy``, ``bits_per_byte``.
     """
     found = predicted.agg(sf.sum(NATS).alias("nats"), sf.sum(PREDICTED).alias("rows"), sf.sum(RIGHT).alias("right")).collect()[0]
-    loss = found["nats"] / found["rows"]
-    return {"rows": found["rows"], "loss": loss, "accuracy": found["right"] / found["rows"],
-            "bits_per_byte": bits_per_byte(loss, tokens, split)}
+    return token_metrics(nats=found["nats"], hits=found["right"], count=found["rows"], tokens=tokens, split=split)
 
 
 def class_base_rate(train: DataFrame, network: Metrics, *, label: str) -> Metrics:
@@ -72,7 +66,7 @@ def class_base_rate(train: DataFrame, network: Metrics, *, label: str) -> Metric
 
     Args:
         train: Rows of the train split, with the label's number.
-        network: A judgement on the test rows, whose ``confusion`` counts their classes.
+        network: The network's metrics on the test rows, whose ``confusion`` counts their classes.
         label: The label's column.
     """
     test = np.array(network["confusion"], np.int64).sum(axis=1)
@@ -83,17 +77,16 @@ def class_base_rate(train: DataFrame, network: Metrics, *, label: str) -> Metric
 
 
 def token_base_rate(train: DataFrame, test: DataFrame, *, tokens: TokensFeature, split: str) -> Metrics:
-    """What ``evaluate_tokens`` tells, of the train split's shares of the tokens on the rows of the test split."""
+    """The metrics of ``evaluate_tokens`` if each test token were predicted by its share of the train split."""
     figures = _base_rate(_count_targets(train, tokens) + 1, _count_targets(test, tokens))
     return {**figures, "bits_per_byte": bits_per_byte(figures["loss"], tokens, split)}
 
 
 def _base_rate(train: Counts, test: Counts) -> Metrics:
-    """What the train shares are worth on rows with these counts."""
+    """Metrics of predicting rows with these test counts by the train shares."""
     seen = test > 0
     logs = np.log(train[seen] / train.sum())
-    rows = int(test.sum())
-    return {"rows": rows, "loss": -float((test[seen] * logs).sum()) / rows, "accuracy": int(test[train.argmax()]) / rows}
+    return mean_metrics(nats=-float((test[seen] * logs).sum()), hits=int(test[train.argmax()]), count=int(test.sum()))
 
 
 def _count_targets(frame: DataFrame, tokens: TokensFeature) -> Counts:

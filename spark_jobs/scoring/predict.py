@@ -143,12 +143,12 @@ def _predictions(logits: Tensor, inputs: dict[str, Tensor], card: ModelCard) -> 
         offsets = np.arange(0, probabilities.numel() + 1, probabilities.shape[1], dtype=np.int32)
         return {PREDICTION: pa.array(card.preprocessing.classes, pa.string()).take(pa.array(number.numpy())),
                 PROBABILITY: pa.array(best.numpy()), PROBABILITIES: pa.ListArray.from_arrays(offsets, probabilities.flatten().numpy())}
-    from sparkring.models.losses import next_token_nats
+    from sparkring.models.losses import next_token_hits, next_token_nats
 
     assert card.preprocessing.tokens is not None
     tokens = inputs[TOKENS]
     nats, counted = next_token_nats(logits, tokens, pad_id=card.preprocessing.tokens.pad_id)
-    right = (logits[:, :-1].argmax(dim=2) == tokens[:, 1:]) & counted[:, :-1]
+    right = next_token_hits(logits, tokens, counted)
     return {NATS: pa.array(nats.sum(dim=1, dtype=torch.float64).numpy()),
             PREDICTED: pa.array(counted.sum(dim=1, dtype=torch.int32).numpy()),
             RIGHT: pa.array(right.sum(dim=1, dtype=torch.int32).numpy())}

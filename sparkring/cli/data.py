@@ -158,7 +158,7 @@ def _audit_text(result: AuditResult) -> str:
 
 def _print_details(details: VersionDetails) -> None:
     from sparkring.pipelines.data.dataset.manifest_diff import describe_field
-    from sparkring.spark_jobs.reporting.facts.feature_words import feature_words
+    from sparkring.spark_jobs.reporting.facts.data import feature_words
 
     manifest, fitted = details.manifest, details.manifest.preprocessing
     made = f"version {manifest.version}" + (f", made from version {manifest.parent}" if manifest.parent else "")

@@ -6,6 +6,7 @@ T1 to T11 are the numbers by which the traps are known in this project's notes o
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -181,7 +182,8 @@ def _world(context: RankContext, care: bool) -> tuple[str, int]:
 
 def test_t5_a_set_of_the_whole_ring_is_horovods_global_one() -> None:
     assert run_on_ranks(2, _world, True) == [("", 2), ("", 2)]
-    assert all(error for error, _ in run_on_ranks(2, _world, False))  # the control: named as a set of its own, it is a duplicate
+    for error, _ in run_on_ranks(2, _world, False):  # the control: named as a set of its own, it is a duplicate
+        assert error.startswith("Horovod initialization failed")
 
 
 ROUNDS = 200
@@ -209,7 +211,7 @@ def _leave(context: RankContext, care: bool) -> tuple[str, int]:
 def test_t7_a_rank_that_is_done_first_waits_for_the_others_whose_ring_would_end_with_it() -> None:
     assert run_on_ranks(3, _leave, True) == [("", ROUNDS)] * 3
     left = run_on_ranks(3, _leave, False, doomed=(2,))[:2]  # the control
-    assert all(said and done < ROUNDS for said, done in left)
+    assert all(re.search("has been shut down|does not exist", said) and done < ROUNDS for said, done in left), left
 
 
 def _processor_s(context: RankContext, way: str) -> tuple[float, float]:

@@ -22,12 +22,11 @@ from horovod.runner.http.http_server import RendezvousServer
 from horovod.spark.driver.driver_service import SparkDriverClient, SparkDriverService
 
 from sparkring.errors import EnvironmentProblem
-from sparkring.spark_jobs.launch.horovod import hardening
 from sparkring.spark_jobs.launch.horovod.hardening import hardened_launch, hardened_services
 from sparkring.spark_jobs.launch.horovod.ranks import HorovodRanks
-from sparkring.spark_jobs.launch.meeting import guarded_server
 from sparkring.spark_jobs.launch.meeting.hosts import LOOPBACK
 from sparkring.spark_jobs.launch.meeting.rendezvous import KeyValueStore
+from tests.support import seams
 from tests.support.attackers import Payload
 
 KEY = b"k" * 32
@@ -76,15 +75,15 @@ def test_a_service_does_not_wait_for_as_much_as_a_stranger_announces(locked: boo
 
 
 def test_a_service_gives_a_stranger_so_long_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guarded_server, "REQUEST_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(seams.GUARDED_SERVER_REQUEST_TIMEOUT_S, 0.3)
     with hardened_services("lo"), service() as (_, port), socket.create_connection((LOOPBACK, port), timeout=20) as connection:
         connection.sendall(b"half a digest")
         assert connection.recv(1) == b""
 
 
 def test_large_messages_are_read_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardening, "_LARGE", threading.BoundedSemaphore(1))
-    monkeypatch.setattr(hardening, "REQUEST_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(seams.HARDENING_LARGE, threading.BoundedSemaphore(1))
+    monkeypatch.setattr(seams.HARDENING_REQUEST_TIMEOUT_S, 0.1)
     announced = bytes(32) + struct.pack("i", 1 << 20)
     with hardened_services("lo"), service() as (_, port), socket.create_connection((LOOPBACK, port), timeout=20) as first:
         first.sendall(announced)

@@ -19,7 +19,7 @@ from tokenizers.trainers import BpeTrainer
 
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
-from sparkring.errors import ConfigError, DatasetChanged, DatasetError
+from sparkring.errors import DatasetChanged, DatasetError
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
@@ -186,15 +186,3 @@ def test_new_texts_are_cut_by_the_parents_tokenizer_whatever_lies_where_it_came_
     _write(tmp_path, range(55))
     with pytest.raises(DatasetError, match=r"tokenizer\.json has SHA-256 \w+, version 3 says"):
         prepare(config, append=True, spark=spark)
-
-
-def test_a_version_that_lists_no_documents_cannot_be_appended_to(spark: SparkSession, tmp_path: Path) -> None:
-    _write(tmp_path, FIRST)
-    config = _config(tmp_path)
-    prepare(config, spark=spark)
-    dataset = Dataset(config.dataset)
-    dataset.commit(dataset.manifest().model_copy(update={"version": 2, "documents": ()}))  # as earlier releases made them
-    with pytest.raises(ConfigError, match=r"version 2 keeps no list of its documents, .*; prepare a whole version without --append"):
-        prepare(config, append=True, spark=spark)
-    dataset.store.delete("versions/2.json")
-    assert prepare(config, append=True, spark=spark).reused  # the control

@@ -22,7 +22,7 @@ from sparkring.pipelines.data.dataset.integrity import check_footers, verify_fil
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
-from sparkring.spark_jobs.etl.encoding.petastorm_schema import write_metadata
+from sparkring.spark_jobs.etl.encoding.petastorm_schema import dataset_metadata
 from sparkring.spark_jobs.stored.adopt import UNISCHEMA, adopt
 
 ROWS = 300
@@ -57,7 +57,8 @@ def _petastorm(folder: Path) -> Path:
     columns = {name: pa.array([bytes(field.codec.encode(field, row[name])) if field.shape else row[name] for row in rows],
                               kinds.get(name, pa.binary())) for name, field in SCHEMA.fields.items()}
     pq.write_table(pa.table(columns), folder / "part-0.parquet", row_group_size=100)
-    write_metadata(folder, SCHEMA, {"part-0.parquet": 3})
+    metadata = dataset_metadata(pq.read_schema(folder / "part-0.parquet"), SCHEMA, {"part-0.parquet": 3})
+    (folder / "_common_metadata").write_bytes(metadata)
     return folder
 
 

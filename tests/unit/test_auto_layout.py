@@ -29,6 +29,7 @@ from sparkring.spark_jobs.auto_layout import (
     with_layout,
     with_planned_layout,
 )
+from tests.support import seams
 from tests.support.configs import MINIMAL, write
 
 BLOCKS = ModelProfile(blocks=tuple(
@@ -122,7 +123,7 @@ def test_a_profile_holds_for_the_same_model_batch_and_ranks_alone(tmp_path: Path
     for other in ("train.num_ranks=3", "train.batch_rows=99", "model.hidden=[8]", "train.optimizer.name=sgd",
                   "train.ring.threads_per_rank=2"):
         assert known(other) is None, other
-    monkeypatch.setattr(networks, "_KNOWN", {})
+    monkeypatch.setattr(seams.NETWORKS_KNOWN, {})
     own = ("model={kind: tabular, network: own}",)
     networks.network(_own(nn.ReLU()))
     store.put(PROFILE, json.dumps({"of": profile_subject(load_config(path, own), dataset.manifest(1)), "ranks": ["figures"]}).encode())

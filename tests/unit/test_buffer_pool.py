@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 
 import numpy as np
+import pytest
 import torch
 
 from sparkring.pipelines.data.loading.buffer_pool import SMALLEST, BufferPool
@@ -42,14 +43,18 @@ def test_memory_of_a_view_or_a_tensor_is_left_alone() -> None:
     assert address(pool.empty((2, ROWS), np.float64)) == where
 
 
-def test_sizes_share_memory_up_to_a_quarter() -> None:
+@pytest.mark.parametrize("largest", [98_304, 114_688, 12_582_912])
+def test_sizes_share_memory_up_to_a_quarter(largest: int) -> None:
     pool = BufferPool()
-    for size in (ROWS * 8, ROWS * 8 + 4096, 10_000_000, 12_345_678):
-        array = pool.empty((size,), np.uint8)
-        where = address(array)
-        del array
-        assert address(pool.empty((size - size // 20,), np.uint8)) == where or size < 10_000_000
-        assert pool.empty((size,), np.uint8).nbytes == size
+    step = 1 << (largest.bit_length() - 3)
+    array = pool.empty((largest,), np.uint8)
+    where = address(array)
+    del array
+    assert address(pool.empty((largest - step,), np.uint8)) != where, "the next smaller size has memory of its own"
+    for size in (largest, largest - step // 2, largest - step + 1):
+        shared = pool.empty((size,), np.uint8)
+        assert (address(shared), shared.nbytes) == (where, size)
+        del shared
 
 
 def test_small_and_empty_arrays_do_not_pass_through_the_pool() -> None:

@@ -15,12 +15,11 @@ from sparkring.__main__ import app
 from sparkring.errors import CheckpointDamaged, ConfigError
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints, Position
-from sparkring.spark_jobs import chaos as job_module
 from sparkring.spark_jobs.chaos import ChaosResult
-from sparkring.spark_jobs.fault_injection import injector as injector_module
 from sparkring.spark_jobs.fault_injection.faults import FAILED_WRITES, KINDS, Fault, Kind, Strike, draw
 from sparkring.spark_jobs.fault_injection.injector import FaultInjector, damage_newest, pause, strikes
 from sparkring.spark_jobs.fault_injection.losses import losses
+from tests.support import seams
 from tests.support.configs import MINIMAL, write
 from tests.support.training import await_condition
 
@@ -87,7 +86,7 @@ def test_a_fault_strikes_its_rank_at_its_step_and_never_again(tmp_path: Path) ->
 
 def test_faults_that_are_due_together_strike_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[tuple[int, Kind]] = []
-    monkeypatch.setattr(injector_module.FaultInjector, "_act", lambda self, kind: done.append((self._done, kind)))
+    monkeypatch.setattr(seams.FAULT_INJECTOR_ACT, lambda self, kind: done.append((self._done, kind)))
     one = _injector(tmp_path, _fault("kill", number=0), _fault("stop", number=1), _fault("worker", number=2, share=0.55))
     for number in range(9, 12):
         _step(one, number)
@@ -97,7 +96,7 @@ def test_faults_that_are_due_together_strike_one_after_the_other(tmp_path: Path,
 
 def test_a_checkpoint_is_damaged_when_it_has_just_been_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[Kind] = []
-    monkeypatch.setattr(injector_module.FaultInjector, "_act", lambda _, kind: done.append(kind))
+    monkeypatch.setattr(seams.FAULT_INJECTOR_ACT, lambda _, kind: done.append(kind))
     one = _injector(tmp_path, _fault("corrupt", victim=0.9))
     one.hear("checkpoint", {})
     for number in range(12):
@@ -124,7 +123,7 @@ def test_a_byte_that_was_flipped_is_found_in_the_newest_checkpoint_alone(tmp_pat
 def test_a_process_stands_still_and_goes_on() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         watched = psutil.Process(process.pid)
-        pause(process.pid, 0.2)
+        pause(process.pid, 3.0)
         await_condition(lambda: watched.status() == psutil.STATUS_STOPPED, "its stop")
         await_condition(lambda: watched.status() != psutil.STATUS_STOPPED, "its waking")
         process.kill()
@@ -220,7 +219,7 @@ def test_the_command_says_what_was_lost_and_fails_where_something_was(
         asked.update(options)
         return _result(**changes)
 
-    monkeypatch.setattr(job_module, "chaos", pretended)
+    monkeypatch.setattr(seams.CHAOS_CHAOS, pretended)
     config = write(tmp_path, "tiny.yaml", MINIMAL)
     ended = CliRunner().invoke(app, ["chaos", config, "--kills", "2", "--seed", "7", "--kinds", "kill, stop"])
     assert (ended.exit_code, words in ended.output) == (code, True), ended.output

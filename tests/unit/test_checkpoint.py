@@ -15,11 +15,11 @@ from torch import nn
 
 from sparkring.conf.schema import OptimizerConfig
 from sparkring.errors import CheckpointDamaged, ConfigError, StorageError
-from sparkring.pipelines.training.checkpoints import store as checkpoint_module
 from sparkring.pipelines.training.checkpoints.store import FORMAT, CheckpointDocument, Checkpoints, Position
 from sparkring.pipelines.training.job.optimizer import learning_rate, make_optimizer
 from sparkring.pipelines.training.strategies.state import pack_state, unpack_state
 from sparkring.spark_jobs.stored.checkpoints import list_checkpoints
+from tests.support import seams
 
 LAYERS = 12
 
@@ -119,7 +119,7 @@ def test_who_reads_a_large_checkpoint_has_not_all_of_it_in_memory(tmp_path: Path
     parts = tuple(checkpoints.put_part(bytes([number]) * size, steps=1, rank=number) for number in range(LAYERS))
     checkpoints.commit(_document(1).model_copy(update={"parts": parts}))
     as_a_whole = _peak_of_reading(checkpoints)
-    monkeypatch.setattr(checkpoint_module, "AT_HAND_BYTES", 2 * size)
+    monkeypatch.setattr(seams.STORE_AT_HAND_BYTES, 2 * size)
     in_parts, state = _peak_of_reading(checkpoints), checkpoints.read(1).state
     assert in_parts < LAYERS / 2 * size < LAYERS * size <= as_a_whole
     for path in (tmp_path / "checkpoints/data").iterdir():

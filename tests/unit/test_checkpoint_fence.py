@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from sparkring.errors import CheckpointDamaged, CommitConflict
-from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.checkpoints.fence import fence_name, fences_of, later, void_by
 from sparkring.pipelines.training.checkpoints.store import DATA, FENCES, CheckpointDocument, Checkpoints, Position
+from sparkring.spark_jobs.run.folder import RunFolder
 from sparkring.spark_jobs.stored.audit import _latest_position
 from sparkring.spark_jobs.stored.checkpoints import list_checkpoints
-from sparkring.spark_jobs.train import _claim_generation, _next_generation
 
 
 def _document(checkpoints: Checkpoints, steps: int, *, generation: int, loss: float | None = None) -> CheckpointDocument:
@@ -137,19 +136,19 @@ def test_fences_are_told_by_their_names(tmp_path: Path) -> None:
 
 
 def test_no_two_lives_have_one_number_though_the_first_left_no_event(tmp_path: Path) -> None:
-    url = str(tmp_path)
-    assert _next_generation(url) == 0
+    folder, url = RunFolder(str(tmp_path)), str(tmp_path)
+    assert folder._next_generation() == 0
     (tmp_path / "events").mkdir()
     (tmp_path / "events/1-0.jsonl").touch()
-    assert _next_generation(url) == 2
+    assert folder._next_generation() == 2
     Checkpoints(url).fence(2, steps=5)  # and then it died, before its events were in storage
-    assert _next_generation(url) == 3
+    assert folder._next_generation() == 3
 
 
 def test_two_drivers_that_begin_a_generation_at_once_do_not_have_the_same(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
+    folder = RunFolder(str(tmp_path))
     with ThreadPoolExecutor(8) as pool:
-        claimed = list(pool.map(lambda _: _claim_generation(store), range(8)))
+        claimed = list(pool.map(lambda _: folder.claim_generation(), range(8)))
     assert sorted(claimed) == list(range(8))
-    assert _next_generation(store.url) == 0  # the control: by what ranks leave behind, all would have been the first
-    assert _claim_generation(store, at_least=20) == 20
+    assert folder._next_generation() == 0  # the control: by what ranks leave behind, all would have been the first
+    assert folder.claim_generation(at_least=20) == 20

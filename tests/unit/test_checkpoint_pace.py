@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from sparkring.pipelines.training.checkpoints import pace as checkpoint_pace
 from sparkring.pipelines.training.checkpoints.pace import Pace, lead
+from tests.support import seams
 
 
 def play(every: int, takes: Iterator[int], *, steps: int = 2000, waits: bool = True) -> tuple[int, list[int], int]:
@@ -56,7 +56,7 @@ def test_a_failure_costs_no_more_steps_than_asked_for_and_nobody_waits(every: in
 
 
 def test_control_begun_on_the_dot_a_failure_costs_what_writing_takes_on_top(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_pace, "lead", lambda *_: 0)
+    monkeypatch.setattr(seams.PACE_LEAD, lambda *_: 0)
     assert play(100, always(12), waits=False)[0] == 112
 
 

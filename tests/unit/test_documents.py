@@ -17,8 +17,10 @@ from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.documents import read_document
 from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.spark_jobs import evaluate
-from sparkring.spark_jobs import train as training
+from sparkring.spark_jobs.run.folder import RunFolder
+from sparkring.spark_jobs.run.identity import identity_of
 from sparkring.spark_jobs.scoring import latest as scores
+from sparkring.spark_jobs.train import train
 from tests.support.configs import write
 from tests.support.training import train_config
 
@@ -32,7 +34,7 @@ def _run(folder: Path) -> tuple[Config, str]:
     """A config whose run folder was claimed, and the file that holds it."""
     dataset = write_dataset(folder / "dataset", [[600], [300]])
     config = train_config(folder, model={"hidden": [4]})
-    training._claim(LocalStore(folder / "run"), config, dataset.manifest())
+    RunFolder(str(folder / "run")).claim(identity_of(config, dataset.manifest()), lanes_given=False)
     return config, write(folder, "tiny.yaml", config.model_dump(mode="json"))
 
 
@@ -45,7 +47,7 @@ def _ends(command: str, file: str, monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 @pytest.mark.parametrize(("content", "found"), DAMAGED)
 @pytest.mark.parametrize(("name", "remedy"), [("run.json", "bring it back from a copy, or delete that folder to start over"),
-                                              ("result.json", "delete it and train again, which goes on from the last checkpoint")])
+                                              ("result.json", "delete it and train again, which resumes from the last checkpoint")])
 def test_a_run_whose_document_was_damaged_is_not_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, remedy: str,
                                                          capsys: pytest.CaptureFixture[str], content: bytes, found: str) -> None:
     _, file = _run(tmp_path)
@@ -56,15 +58,16 @@ def test_a_run_whose_document_was_damaged_is_not_trained(tmp_path: Path, monkeyp
     assert f"run/{name} is damaged: found" in one_line
     assert remedy in one_line
     with pytest.raises(DocumentDamaged, match=f"found ({found})"):
-        training.train(train_config(tmp_path, model={"hidden": [4]}))
+        train(train_config(tmp_path, model={"hidden": [4]}))
     assert (tmp_path / "run" / name).read_bytes() == content
 
 
 def test_whole_documents_are_read_and_missing_ones_missed(tmp_path: Path) -> None:
     config, _ = _run(tmp_path)
-    store = LocalStore(tmp_path / "run")
-    assert training._finished(store) is None
-    assert training._claim(store, config, Dataset(config.dataset).manifest()) == json.loads(store.read("run.json"))  # claimed again
+    store, folder = LocalStore(tmp_path / "run"), RunFolder(str(tmp_path / "run"))
+    assert folder.result() is None
+    mine = identity_of(config, Dataset(config.dataset).manifest())
+    assert folder.claim(mine, lanes_given=False) == json.loads(store.read("run.json"))  # claimed again
     with pytest.raises(FileNotFoundError):
         read_document(store, "result.json", remedy="")
 

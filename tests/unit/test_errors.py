@@ -51,6 +51,16 @@ def test_the_last_lines_of_a_dead_rank_follow_its_message() -> None:
     assert str(RankDied(1, "n", 1, stderr_tail="out of luck\n")).endswith("\nlast lines it wrote:\nout of luck")
 
 
+@pytest.mark.parametrize(("summary", "has_traceback"), [
+    pytest.param("DatasetChanged: part-1.parquet is missing; restore it.", False, id="the user's fault"),
+    pytest.param("KeyError: 'label'", True, id="a bug, of whoever it is")])
+def test_a_rank_s_traceback_is_shown_for_bugs_only(summary: str, has_traceback: bool) -> None:
+    error = RankFailed(1, summary, "Traceback ...")
+    assert str(error).startswith(f"rank 1 raised {summary}")
+    assert ("Traceback" in str(error)) == has_traceback
+    assert error.rank_traceback == "Traceback ..."
+
+
 @pytest.mark.parametrize("error", [
     pytest.param(NotEnoughSlots(wanted=2, slots=1, master="local[1]"), id="keyword arguments"),
     pytest.param(RankFailed(1, "ValueError: x", "Traceback ..."), id="attributes"),

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from sparkring.pipelines.data.stores.open import open_store
-from sparkring.pipelines.training.events import lines as event_lines
 from sparkring.pipelines.training.events.lines import AppendedLines, LineTail, ShippedLines, read_segments
 from sparkring.pipelines.training.events.sealed import SealedEvents
 from sparkring.pipelines.training.events.writer import EventTail, EventWriter, event_files, read_events
+from tests.support import seams
 from tests.support.away_store import AwayStore
 
 NAME = "events/0-1.jsonl"
@@ -24,8 +24,8 @@ NAME = "events/0-1.jsonl"
 @pytest.fixture
 def remote(monkeypatch: pytest.MonkeyPatch) -> str:
     """A run folder that cannot be appended to, whose segments are small, and which is written to only when asked."""
-    monkeypatch.setattr(event_lines, "SEGMENT_BYTES", 1000)
-    monkeypatch.setattr(event_lines, "SHIP_S", 1000.0)
+    monkeypatch.setattr(seams.LINES_SEGMENT_BYTES, 1000)
+    monkeypatch.setattr(seams.LINES_SHIP_S, 1000.0)
     return f"memory://{uuid.uuid4().hex}/run"
 
 
@@ -85,7 +85,7 @@ def test_a_tail_goes_on_with_the_generation_that_a_ring_begins_by_itself(tmp_pat
 
 
 def test_lines_wait_while_storage_is_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_lines, "SEGMENT_BYTES", 20)
+    monkeypatch.setattr(seams.LINES_SEGMENT_BYTES, 20)
     storage = AwayStore(tmp_path)
     lines = ShippedLines(storage, NAME)
     storage.away = True

@@ -11,8 +11,8 @@ import fsspec
 import pytest
 
 from sparkring.errors import StorageError
-from sparkring.pipelines.data.stores import ranges as fsspec_ranges
 from sparkring.pipelines.data.stores.ranges import AHEAD_BYTES, Ranges
+from tests.support import seams
 
 DATA = random.Random(0).randbytes(3 * AHEAD_BYTES + 12_345)
 
@@ -72,7 +72,7 @@ def test_columns_one_behind_the_other_are_one_request(counted: Counted, monkeypa
     for start in starts:
         assert _read(file, start, 10_000) == DATA[start:start + 10_000]
     assert counted.asked == [(1000, 1000 + AHEAD_BYTES)]
-    monkeypatch.setattr(fsspec_ranges, "AHEAD_BYTES", 0)  # the control
+    monkeypatch.setattr(seams.RANGES_AHEAD_BYTES, 0)  # the control
     file, counted.asked = Ranges(counted, counted.path), []
     for start in starts:
         _read(file, start, 10_000)

@@ -17,11 +17,11 @@ from harness.datasets import NUMERIC, write_dataset
 from sparkring.errors import ConfigError, DatasetError, StorageError
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading import reader as reader_module
-from sparkring.pipelines.data.loading.buffer_pool import BufferPool
 from sparkring.pipelines.data.loading.buffered_rows import BufferedRows
 from sparkring.pipelines.data.loading.loader import MB, Batch, Loader, LoaderConfig
 from sparkring.pipelines.data.loading.read_ahead import Budget, Kept
 from sparkring.pipelines.data.loading.reader import SplitReader
+from tests.support import seams
 
 FILES = ([100, 50], [7], [0, 33], [1], [500])
 ROWS = 691
@@ -98,7 +98,7 @@ def test_going_on_from_a_step_does_not_read_what_was_seen(dataset: Dataset, monk
         read.append((group, stop - start))
         return original(self, group, start, stop, order)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(SplitReader, "read", counted)
+    monkeypatch.setattr(seams.SPLIT_READER_READ, counted)
     list(_loader(dataset, lanes=3).epoch(0, first_step=10))  # the last step, of 51 rows
     assert sum(rows for _, rows in read) <= 51 + 3 * 500  # at most what is left and each lane's current window
     read.clear()
@@ -116,7 +116,7 @@ def test_a_rank_reads_the_windows_of_its_own_lanes_once_and_nothing_else(
         read.append((group, start, stop))
         return original(self, group, start, stop, order)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(SplitReader, "read", noted)
+    monkeypatch.setattr(seams.SPLIT_READER_READ, noted)
     rows = 0
     for rank in range(num_ranks):
         loader = _loader(dataset, rank=rank, num_ranks=num_ranks)
@@ -145,7 +145,7 @@ def test_rows_that_wait_in_memory_never_exceed_the_budget(tmp_path: Path, monkey
         assert sorted(row for batch in loader.epoch(0) for row in _ids(batch)) == list(range(48_000))
         return max(held)
 
-    monkeypatch.setattr(Budget, "admit", noted)
+    monkeypatch.setattr(seams.BUDGET_ADMIT, noted)
     reading = reader.making_bytes()  # what a reader thread has in hands counts too
     assert 0 < most_held(1.0) <= MB - reading
     assert most_held(64.0) > MB - reading  # the control: what there would be to hold
@@ -166,14 +166,14 @@ def test_a_row_group_that_is_large_once_decoded_is_read_column_by_column(tmp_pat
         blocks = reader.read(0, 100, 400, np.arange(300)[::-1].copy())
         return {name: np.asarray(block.take(0, 300)).tolist() for name, block in blocks.items()}
 
-    monkeypatch.setattr(reader_module, "read_rows", noted)
+    monkeypatch.setattr(seams.READER_READ_ROWS, noted)
     at_once = values()
     assert [len(columns) for columns in asked] == [6]
     decoded = 500 * (3 * 4 + 8 + 1 + 8)  # three numbers, a category as the tensor has it, label, id
-    monkeypatch.setattr("sparkring.pipelines.data.loading.reader.AT_ONCE_BYTES", decoded - 1)
+    monkeypatch.setattr(seams.READER_AT_ONCE_BYTES, decoded - 1)
     assert values() == at_once
     assert [len(columns) for columns in asked] == [1] * 6
-    monkeypatch.setattr("sparkring.pipelines.data.loading.reader.AT_ONCE_BYTES", decoded)
+    monkeypatch.setattr(seams.READER_AT_ONCE_BYTES, decoded)
     assert (values() == at_once, len(asked)) == (True, 1)
 
 
@@ -185,7 +185,7 @@ def test_a_read_that_does_not_come_back_is_told_within_the_deadline(dataset: Dat
             free.wait(20)
         return original(self, group, start, stop, order)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(SplitReader, "read", hanging)
+    monkeypatch.setattr(seams.SPLIT_READER_READ, hanging)
     reader = SplitReader(dataset.store, dataset.manifest(), "train")
     loader = Loader(reader, LoaderConfig(batch_rows=64, seed=3, lanes=24, deadline_s=0.3), rank=0, num_ranks=1)
     with pytest.raises(StorageError, match=r"row group 0 of data/d1/train/part-4\.parquet did not arrive within 0\.3 s; check the storage"):
@@ -272,5 +272,5 @@ def test_control_memory_that_is_used_again_too_early_is_seen(tmp_path: Path, mon
         kind = np.dtype(dtype)  # type: ignore[call-overload]
         return made[:math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
 
-    monkeypatch.setattr(BufferPool, "empty", empty)
+    monkeypatch.setattr(seams.BUFFER_POOL_EMPTY, empty)
     assert _wrong_rows(dataset, list(loader.epoch(0))) > 0

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from sparkring.errors import RingEnded
-from sparkring.pipelines.parallel.shared_memory import peer_processes
 from sparkring.pipelines.parallel.shared_memory.rounds import BUFFERS, FILLED, MemoryRounds
 from sparkring.pipelines.parallel.shared_memory.segment import Segment, private_segment
+from tests.support import seams
 
 DEADLINE_S = 20.0
 ROUNDS = 50
@@ -48,7 +48,7 @@ def test_every_round_shows_what_all_ranks_put_into_it() -> None:
 
 @pytest.mark.parametrize("speaks", [True, False], ids=["it fills the round and ends", "the control: it ends without that"])
 def test_a_rank_that_ends_right_after_its_last_word_is_not_missed(monkeypatch: pytest.MonkeyPatch, *, speaks: bool) -> None:
-    monkeypatch.setattr(peer_processes, "ASK_AFTER_S", 0.0)
+    monkeypatch.setattr(seams.PEER_PROCESSES_ASK_AFTER_S, 0.0)
     segments = _segments(2)
     rounds, other = MemoryRounds(segments, 0, deadline_s=DEADLINE_S), Ending()
 

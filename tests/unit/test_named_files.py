@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkring.pipelines.parallel.shared_memory import named_files
 from sparkring.pipelines.parallel.shared_memory.named_files import PENDING, create_locked, remove_abandoned, segment_path, socket_path
+from tests.support import seams
 
 RANK = """
 import socket, sys, time
@@ -36,7 +36,7 @@ time.sleep(600)
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """In place of /dev/shm; its name is short, as that of a socket must be."""
     with tempfile.TemporaryDirectory(prefix="shm") as name:
-        monkeypatch.setattr(named_files, "FOLDER", Path(name))
+        monkeypatch.setattr(seams.NAMED_FILES_FOLDER, Path(name))
         yield Path(name)
 
 

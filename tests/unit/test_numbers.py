@@ -11,7 +11,7 @@ from sparkring.conf.loading import load_config
 from sparkring.conf.schema import FeaturesConfig
 from sparkring.errors import ConfigError
 from sparkring.pipelines.data.dataset.preprocessing import NumericFeature, Preprocessing
-from sparkring.spark_jobs.reporting.facts.feature_words import feature_words
+from sparkring.spark_jobs.reporting.facts.data import feature_words
 from tests.support.configs import MINIMAL, write
 
 

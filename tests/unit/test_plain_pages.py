@@ -19,6 +19,7 @@ from sparkring.pipelines.data.loading import plain_pages, reader
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.plain_pages import PlainPages
 from sparkring.pipelines.data.loading.reader import SplitReader
+from tests.support import seams
 
 ROWS = 40_000
 
@@ -235,9 +236,9 @@ def test_a_reader_gives_the_same_rows_past_arrow_and_by_it(tmp_path: Path, monke
         loader = Loader(SplitReader(dataset.store, dataset.manifest(), "train"), config, rank=0, num_ranks=1)
         return [batch.tensors["x"] for batch in loader.epoch(0)]
 
-    monkeypatch.setattr(reader, "read_rows", noted)
+    monkeypatch.setattr(seams.READER_READ_ROWS, noted)
     past_arrow = batches()
     assert set(by_arrow) == {"small"}
-    monkeypatch.setattr(plain_pages, "FEWEST_ROWS", 1 << 60)
+    monkeypatch.setattr(seams.PLAIN_PAGES_FEWEST_ROWS, 1 << 60)
     assert torch.equal(torch.cat(past_arrow), torch.cat(batches()))
     assert set(by_arrow) == {"float32", "int64", "small"}

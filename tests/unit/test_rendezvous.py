@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from sparkring.spark_jobs.launch.meeting import guarded_server, rendezvous
 from sparkring.spark_jobs.launch.meeting.hosts import LOOPBACK
 from sparkring.spark_jobs.launch.meeting.rendezvous import KeyValueStore, Rendezvous, rendezvous_address
 from sparkring.spark_jobs.launch.meeting.status_board import StatusBoard
+from tests.support import seams
 
 SECRET = "0123456789abcdef0123456789abcdef"
 OPEN = f"/{SECRET}:1"
@@ -130,7 +130,7 @@ def test_a_body_that_does_not_come_whole_is_not_kept(server: Rendezvous) -> None
 @pytest.mark.parametrize("drip", [b"X: y\r\n", b"."], ids=["a head without end", "a slow body"])
 def test_a_client_has_so_long_for_its_request_and_no_longer_by_sending_a_little_of_it(
         server: Rendezvous, monkeypatch: pytest.MonkeyPatch, drip: bytes) -> None:
-    monkeypatch.setattr(guarded_server, "REQUEST_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(seams.GUARDED_SERVER_REQUEST_TIMEOUT_S, 0.3)
     with socket.create_connection((LOOPBACK, server.port), timeout=0.02) as connection:
         connection.sendall(f"PUT {OPEN}/global/0 HTTP/1.1\r\nContent-Length: 100000\r\n".encode() + (b"" if b":" in drip else b"\r\n"))
         assert any(hung_up(connection, drip) for _ in range(200))  # each waits 0.02 s at most for the end, so 4 s are enough
@@ -155,8 +155,8 @@ def test_a_head_has_a_limit(server: Rendezvous) -> None:
 
 
 def test_more_clients_than_there_may_be_wait_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "CONNECTIONS", 0)  # four for the one rank are left
-    monkeypatch.setattr(guarded_server, "REQUEST_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(seams.RENDEZVOUS_CONNECTIONS, 0)  # four for the one rank are left
+    monkeypatch.setattr(seams.GUARDED_SERVER_REQUEST_TIMEOUT_S, 0.2)
     server = Rendezvous(LOOPBACK, StatusBoard(SECRET, size=1, heartbeat_s=0.05))
     server.start(allowed=[LOOPBACK])
     before = threading.active_count()
@@ -187,8 +187,8 @@ def test_the_board_is_open_to_those_who_know_the_secret_only(server: Rendezvous)
 
 
 def test_the_store_is_full_at_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "MAX_KEYS", 3)
-    monkeypatch.setattr(rendezvous, "MAX_TOTAL_BYTES", 10)
+    monkeypatch.setattr(seams.RENDEZVOUS_MAX_KEYS, 3)
+    monkeypatch.setattr(seams.RENDEZVOUS_MAX_TOTAL_BYTES, 10)
     store = KeyValueStore()
     assert [store.put("a", key, b"four") for key in ("0", "1", "2")] == [True, True, False]  # 12 bytes would be too many
     assert store.put("a", "1", b"sixsix")  # in place of the old value

@@ -14,14 +14,14 @@ from sparkring.pipelines.data.dataset.integrity import Mismatch, check_footers, 
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
-from sparkring.pipelines.data.stores import retry as retrying
 from sparkring.pipelines.data.stores.hdfs import HdfsStore
-from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.data.stores.retry import retry, retry_read
 from sparkring.pipelines.training.checkpoints.store import DATA, FOLDER, CheckpointDocument, Checkpoints, Position
+from sparkring.spark_jobs.run.folder import RunFolder
 from sparkring.spark_jobs.spark.progress import SILENT
 from sparkring.spark_jobs.stored.checkpoints import list_checkpoints
-from sparkring.spark_jobs.train import _Run
+from sparkring.spark_jobs.train import _SparkRing
+from tests.support import seams
 from tests.support.away_store import BusyStore
 
 ROWS = 183
@@ -29,8 +29,8 @@ ROWS = 183
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(retrying, "LONGEST_PAUSE_S", 0.002)
+    monkeypatch.setattr(seams.RETRY_FIRST_PAUSE_S, 0.001)
+    monkeypatch.setattr(seams.RETRY_LONGEST_PAUSE_S, 0.002)
 
 
 def busy() -> StorageError:
@@ -160,13 +160,14 @@ def test_the_driver_waits_to_hear_how_far_a_run_is(two: Path, monkeypatch: pytes
             raise answers.pop()
         return numbers(self)
 
-    monkeypatch.setattr(Checkpoints, "numbers", asked)
-    run = _Run(open_store(url), "", write_dataset(two / "dataset", ([20],)).manifest(), 24, None, SILENT, None)
-    assert (run.committed(), answers) == (2, [])
+    monkeypatch.setattr(seams.CHECKPOINTS_NUMBERS, asked)
+    assert (RunFolder(url).committed(), answers) == (2, [])
 
 
 def test_nobody_is_asked_to_stop_before_there_are_ranks(two: Path) -> None:
-    run = _Run(open_store(str(two)), "", write_dataset(two / "dataset", ([20],)).manifest(), 24, None, SILENT, None)
+    manifest = write_dataset(two / "dataset", ([20],)).manifest()
+    with SILENT.stage("train") as bar:
+        run = _SparkRing(RunFolder(str(two)), "", manifest, lanes=24, spark=None, progress=SILENT, bar=bar, work=None)
     files = sorted(two.rglob("*"))
     assert not run.ask_to_stop()
     assert sorted(two.rglob("*")) == files
@@ -189,7 +190,7 @@ def test_rows_are_read_again_where_storage_was_away(tmp_path: Path) -> None:
 def test_rows_that_do_not_come_are_storage_s_fault_where_it_does_not_answer_and_the_dataset_s_where_it_does(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = write_dataset(tmp_path, ([100, 50], [33]))
-    monkeypatch.setattr("sparkring.pipelines.data.loading.reader.retry_read", partial(retry_read, for_s=0.0))
+    monkeypatch.setattr(seams.READER_RETRY_READ, partial(retry_read, for_s=0.0))
     with pytest.raises(StorageError, match="AWS Error SLOW_DOWN"):
         _rows(dataset, BusyStore(tmp_path, error=lambda: OSError("AWS Error SLOW_DOWN"), failures=None))
     with pytest.raises(DatasetError, match="cannot be read: Unexpected end of stream"):
@@ -206,7 +207,7 @@ def test_files_are_looked_at_again_where_storage_was_away_and_nothing_is_found_w
     assert looked(BusyStore(tmp_path, error=lambda: OSError("AWS Error SLOW_DOWN"), failures=2)) == [[], []]
     damaged = looked(BusyStore(tmp_path, error=lambda: OSError("Couldn't deserialize thrift"), failures=1))  # the control
     assert [(finding.path, "has no readable footer" in finding.text) for finding in damaged[0]] == [(manifest.files[0].path, True)]
-    monkeypatch.setattr("sparkring.pipelines.data.dataset.integrity.retry_read", partial(retry_read, for_s=0.0))
+    monkeypatch.setattr(seams.INTEGRITY_RETRY_READ, partial(retry_read, for_s=0.0))
     away = BusyStore(tmp_path, error=lambda: OSError("AWS Error SLOW_DOWN"), failures=None)
     with pytest.raises(StorageError, match="AWS Error SLOW_DOWN"):
         check_footers(away, manifest, manifest.files)

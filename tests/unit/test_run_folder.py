@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from harness.datasets import write_dataset
+from sparkring.conf.loading import parse_config
 from sparkring.errors import SparkringError
 from sparkring.pipelines.training.job.job import TrainSummary
-from sparkring.spark_jobs import train as train_module
+from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.train import train
+from tests.support import seams
+from tests.support.configs import MINIMAL
 from tests.support.training import train_config
 
 NOBODY = 65534
@@ -52,7 +55,7 @@ def test_a_run_folder_that_cannot_be_written_is_told_before_a_rank_is_started(
         began.append("a ring")
         return TrainSummary(steps=1, resumed_at=0)
 
-    monkeypatch.setattr(train_module._Run, "run", run)
+    monkeypatch.setattr(seams.SPARK_RING_RUN, run)
     config = train_config(folder / "workspace", dataset_url=str(folder / "dataset"), train={"epochs": 1})
     place = folder / "workspace/run"
     for kept in ("events", "checkpoints/data"):
@@ -72,4 +75,18 @@ def test_a_run_folder_that_cannot_be_written_is_told_before_a_rank_is_started(
             (place / closed).chmod(0o755)
     assert began == []
     assert str(place) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["closed", "closed/dataset"])
+def test_a_dataset_folder_that_cannot_be_written_is_told_before_data_is_read(
+        folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(seams.PREPARE_LOCATE, lambda *_: pytest.fail("a source was looked for"))
+    (folder / name).mkdir(parents=True)
+    for path in (folder / "closed", folder / name):
+        os.chown(path, NOBODY if os.geteuid() == 0 else -1, -1)
+    (folder / name).chmod(0o555)
+    config = parse_config({**MINIMAL, "workspace": str(folder / "closed")}, origin="test")
+    with unprivileged(), pytest.raises(SparkringError, match=r"Permission denied; .*set a\w* workspace") as caught:
+        prepare(config)
     assert "\n" not in str(caught.value)

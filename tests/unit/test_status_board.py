@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from sparkring.errors import RingError
-from sparkring.spark_jobs.launch.meeting import status_board as board_module
 from sparkring.spark_jobs.launch.meeting.hosts import LOOPBACK
 from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous
 from sparkring.spark_jobs.launch.meeting.status_board import StatusBoard, StatusBoardClient, Verdict
+from tests.support import seams
 
 RUNNING, FINISHED = Verdict(kind="running"), Verdict(kind="finished")
 
@@ -66,7 +66,7 @@ def test_a_task_that_waits_hears_of_the_end_at_once(board: StatusBoard, client: 
 
 
 def test_a_task_that_asks_no_more_stops_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board_module, "SILENT_AFTER_S", 0.005)  # five rounds
+    monkeypatch.setattr(seams.STATUS_BOARD_SILENT_AFTER_S, 0.005)  # five rounds
     board = StatusBoard("token", size=3, heartbeat_s=0.001)
     for _ in range(50):  # the control: all ask
         assert [board.verdict(rank) for rank in range(3)] == [RUNNING] * 3
@@ -88,7 +88,7 @@ def test_the_server_can_wait_until_every_task_has_left(board: StatusBoard, clien
 
 
 def test_a_board_that_is_gone_is_an_error_that_names_it(board: StatusBoard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board_module, "LOST_AFTER_TRIES", 1)
+    monkeypatch.setattr(seams.STATUS_BOARD_LOST_AFTER_TRIES, 1)
     server = Rendezvous(LOOPBACK, board)
     server.close()
     client = StatusBoardClient(LOOPBACK, server.port, secret="token", heartbeat_s=0.01)

@@ -18,6 +18,7 @@ from sparkring.pipelines.data.stores import local as local_store
 from sparkring.pipelines.data.stores.base import numbered
 from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.pipelines.data.stores.open import open_store
+from tests.support import seams
 
 
 def test_the_second_commit_of_a_name_is_a_conflict_and_changes_nothing(tmp_path: Path) -> None:
@@ -62,7 +63,7 @@ def test_a_writer_that_dies_before_the_commit_leaves_nothing_that_is_read(tmp_pa
 def test_what_is_large_goes_to_the_disk_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However small its pieces."""
     begun: list[tuple[int, int]] = []
-    monkeypatch.setattr(local_store, "begin_writeback", lambda _, *, start, length: begun.append((start, length)))
+    monkeypatch.setattr(seams.LOCAL_BEGIN_WRITEBACK, lambda _, *, start, length: begun.append((start, length)))
     pieces = [bytes([number]) * (local_store.BITE_BYTES // 2 + number) for number in range(7)] + [b"7" * 3 * local_store.BITE_BYTES]
     LocalStore(tmp_path).put_pieces("large", pieces)
     assert (tmp_path / "large").read_bytes() == b"".join(pieces)

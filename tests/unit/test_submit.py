@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import shlex
+import signal
 import stat
 import subprocess
 import sys
@@ -15,7 +17,6 @@ import yaml
 
 from sparkring import __main__ as cli
 from sparkring import __version__
-from sparkring.cli import network_files
 from sparkring.conf.loading import load_config, parse_config
 from sparkring.errors import ConfigError
 from sparkring.spark_jobs import submit as submit_module
@@ -44,7 +45,6 @@ def _a_spark_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program.write_text("#!/bin/sh\nexit 7\n", encoding="ascii")
     program.chmod(0o755)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
-    monkeypatch.setattr(network_files, "_FILES", [])
 
 
 def test_the_shipped_yarn_config_is_a_line_that_says_all(tmp_path: Path) -> None:
@@ -146,10 +146,11 @@ def test_the_command_prints_the_line_or_runs_it_and_ends_as_it_does(
     assert capsys.readouterr().out == f"{again.line}\n"
 
 
-@pytest.mark.parametrize(("driver_here", "said", "code"), [
-    pytest.param(True, "the driver saves\n", 143, id="the driver runs here"),
-    pytest.param(False, "spark-submit ends\n", 5, id="the driver runs in the cluster")])
-def test_sigterm_goes_on_to_the_driver(tmp_path: Path, driver_here: bool, said: str, code: int) -> None:
+@pytest.mark.parametrize(("number", "driver_here", "said", "code"), [
+    pytest.param(signal.SIGTERM, True, "the driver saves\n", 143, id="the driver runs here"),
+    pytest.param(signal.SIGTERM, False, "spark-submit ends\n", 5, id="the driver runs in the cluster"),
+    pytest.param(signal.SIGINT, True, "the driver saves\n", 130, id="Ctrl-C")])
+def test_a_signal_is_forwarded_to_the_driver(tmp_path: Path, number: int, driver_here: bool, said: str, code: int) -> None:
     program, started = tmp_path / "job.py", tmp_path / "started"
     program.write_text("import pathlib, signal, sys\n"
                        "def end(*_): print('the driver saves', flush=True); sys.exit(143)\n"
@@ -167,7 +168,7 @@ def test_sigterm_goes_on_to_the_driver(tmp_path: Path, driver_here: bool, said: 
                             "signal.pause()\n", encoding="ascii")
     code_of_run = ("import sys; from pathlib import Path; from sparkring.spark_jobs.submit import Submission\n"
                    f"sys.exit(Submission((sys.executable, {str(spark_submit)!r}), Path({str(tmp_path)!r})).run())")
-    with subprocess.Popen([sys.executable, "-c", code_of_run], cwd=ROOT, stdout=subprocess.PIPE, text=True) as command:
+    with subprocess.Popen([sys.executable, "-c", code_of_run], cwd=ROOT, stdout=subprocess.PIPE, text=True, process_group=0) as command:
         await_condition(started.exists, "the start")
-        command.terminate()
+        os.killpg(command.pid, number)  # as a terminal does
         assert (command.communicate(timeout=60)[0], command.returncode) == (said, code)

@@ -24,12 +24,12 @@ from sparkring.errors import (
     StorageError,
 )
 from sparkring.pipelines.training.job.job import TrainSummary
-from sparkring.spark_jobs.recovery import supervisor as supervisor_module
 from sparkring.spark_jobs.recovery.budget import Failure, HostRecord, RestartBudget
 from sparkring.spark_jobs.recovery.resize import resized
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.recovery.supervisor import Supervisor
-from sparkring.spark_jobs.spark.progress import SILENT
+from sparkring.spark_jobs.spark.progress import SilentProgress
+from tests.support import seams
 from tests.support.training import train_config
 
 DONE = TrainSummary(steps=100, resumed_at=0)
@@ -85,13 +85,23 @@ class PretendedRing:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(seams.SUPERVISOR_LOOK_S, 0.01)
 
 
-def _supervised(ring: PretendedRing, *, stop: StopRequest | None = None, num_ranks: int = 4, **recovery: object) -> TrainSummary:
+class _Notes(SilentProgress):
+    def __init__(self, noted: list[str]) -> None:
+        self.noted = noted
+
+    def note(self, text: str) -> None:
+        self.noted.append(text)
+
+
+def _supervised(ring: PretendedRing, *, stop: StopRequest | None = None, num_ranks: int = 4, noted: list[str] | None = None,
+                **recovery: object) -> TrainSummary:
     config = train_config(Path("/nowhere"), train={
         "num_ranks": num_ranks, "recovery": {"wait_for_slots_s": 0.0, **recovery}, "ring": {"start_timeout_s": START_S}})
-    return Supervisor(config, ring, works=lambda _: True, stop=stop or StopRequest(), progress=SILENT).run()
+    return Supervisor(config, ring, works=lambda _: True, stop=stop or StopRequest(),
+                      progress=_Notes([] if noted is None else noted)).run()
 
 
 def test_failures_are_followed_by_another_generation_until_the_budget_is_used_up() -> None:
@@ -157,9 +167,13 @@ def test_where_spark_itself_is_gone_the_run_ends_in_one_line_and_says_how_to_go_
             return 4
 
     ring = Gone(RingError("the job has ended"), DONE, committed=20)
+    noted: list[str] = []
     with pytest.raises(EnvironmentProblem, match=r"Spark does not answer .*Connection refused.*; run the same command again"):
-        _supervised(ring)
+        _supervised(ring, noted=noted)
     assert ring.widths == [4]
+    assert noted == []  # no restart was announced that never came
+    _supervised(PretendedRing(RingError("the job has ended"), DONE, slots=4), noted=noted)
+    assert noted == ["training: the job has ended; restarting from the last checkpoint (restart 1 of 3)"]  # the control
 
 
 def test_too_few_slots_for_a_run_that_has_not_begun_are_refused_and_not_shrunk_to() -> None:
@@ -309,7 +323,7 @@ def test_a_run_that_is_asked_to_stop_while_it_waits_for_slots_starts_no_ranks() 
         raise DIED
 
     ring = Waiting(executor_lost, DONE, slots=4, committed=20)
-    with pytest.raises(Stopped, match=r"SIGTERM\) before ranks were started; the same command goes on"):
+    with pytest.raises(Stopped, match=r"SIGTERM\) before ranks were started; the same command resumes"):
         _supervised(ring, stop=stop, wait_for_slots_s=30.0)
     assert ring.widths == [4]
 

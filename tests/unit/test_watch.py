@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sparkring.spark_jobs.launch.meeting import watch
 from sparkring.spark_jobs.launch.meeting.status_board import Verdict
 from sparkring.spark_jobs.launch.meeting.watch import Event, Watch
+from tests.support import seams
 
 LOOKS = 10
 
@@ -55,8 +55,8 @@ class PretendedBoard:
 
 
 def test_a_rank_is_given_up_when_it_was_found_stopped_throughout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "LOOK_S", 0.01)
-    monkeypatch.setattr(watch, "STILL_GRACE_S", 0.0)
+    monkeypatch.setattr(seams.WATCH_LOOK_S, 0.01)
+    monkeypatch.setattr(seams.WATCH_STILL_GRACE_S, 0.0)
     found = [True] * (LOOKS - 1) + [False] + [True] * LOOKS
     process: Any = Process(iter(found))
     board: Any = PretendedBoard()

@@ -9,18 +9,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sparkring.models.losses import next_token_nats
+from sparkring.models.losses import next_token_hits, next_token_nats
 from sparkring.pipelines.data.dataset.manifest import Manifest
-from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.training.evaluation.totals import Metrics, class_metrics, mean_metrics, token_metrics
 
 if TYPE_CHECKING:
     from sparkring.pipelines.training.evaluation.metrics import BinaryMetrics
@@ -31,7 +30,7 @@ Predictions = Iterable[tuple[Tensor, Tensor]]
 
 @torch.no_grad()  # not inference_mode: Horovod may not touch inference tensors from its own thread
 def evaluate(predictions: Predictions, communicator: Communicator, manifest: Manifest) -> dict[str, float] | None:
-    """Judge predictions for all rows of the validation split.
+    """Evaluate predictions for all rows of the validation split.
 
     Args:
         predictions: Of this rank's rows.
@@ -49,18 +48,18 @@ def evaluate(predictions: Predictions, communicator: Communicator, manifest: Man
     totals = torch.zeros(3, dtype=torch.float64)
     for logits, labels in predictions:
         totals += _token_totals(logits, labels, manifest) if manifest.task == "next_token" else _class_totals(logits, labels)
-    loss, hits, count = communicator.sum(totals, name="evaluation.totals").tolist()
+    nats, hits, count = communicator.sum(totals, name="evaluation.totals").tolist()
     if communicator.context.rank != 0:
         return None
-    figures = {"loss": loss / count, "accuracy": hits / count}
-    if manifest.preprocessing.tokens is not None:
-        figures["bits_per_byte"] = bits_per_byte(figures["loss"], manifest.preprocessing.tokens, "validation")
-    return figures
+    tokens = manifest.preprocessing.tokens
+    found = (mean_metrics(nats=nats, hits=int(hits), count=int(count)) if tokens is None else
+             token_metrics(nats=nats, hits=int(hits), count=int(count), tokens=tokens, split="validation"))
+    return {name: value for name, value in found.items() if name != "rows"}
 
 
 @torch.no_grad()
-def evaluate_fully(predictions: Predictions, communicator: Communicator, manifest: Manifest, *, split: str) -> dict[str, Any] | None:
-    """Judge predictions for all rows of a split.
+def evaluate_fully(predictions: Predictions, communicator: Communicator, manifest: Manifest, *, split: str) -> Metrics | None:
+    """Evaluate predictions for all rows of a split.
 
     Args:
         predictions: Of this rank's rows.
@@ -86,19 +85,11 @@ def evaluate_fully(predictions: Predictions, communicator: Communicator, manifes
     everything = communicator.sum(torch.cat([totals, confusion]), name="evaluation.all_totals")
     if communicator.context.rank != 0:
         return None
-    loss, hits, count = everything[:3].tolist()
-    figures: dict[str, Any] = {"rows": int(count), "loss": loss / count, "accuracy": hits / count}
-    if manifest.preprocessing.tokens is not None:
-        return figures | {"bits_per_byte": bits_per_byte(figures["loss"], manifest.preprocessing.tokens, split)}
-    return figures | {"confusion": everything[3:].long().view(classes, classes).tolist()}
-
-
-def bits_per_byte(nats_per_token: float, tokens: TokensFeature, split: str) -> float:
-    """A token loss as bits per byte of UTF-8 text, which compares across tokenizers.
-
-    Tokens that are not predicted (the first one of each row) are taken to cost as much as the others.
-    """
-    return nats_per_token / math.log(2) * tokens.tokens[split] / tokens.text_bytes[split]
+    nats, hits, count = everything[:3].tolist()
+    tokens = manifest.preprocessing.tokens
+    if tokens is not None:
+        return token_metrics(nats=nats, hits=int(hits), count=int(count), tokens=tokens, split=split)
+    return class_metrics(nats=nats, confusion=everything[3:].long().view(classes, classes).tolist())
 
 
 def _class_totals(logits: Tensor, labels: Tensor) -> Tensor:
@@ -111,7 +102,7 @@ def _token_totals(logits: Tensor, tokens: Tensor, manifest: Manifest) -> Tensor:
     """(3,) nats, hits and predicted tokens."""
     assert manifest.preprocessing.tokens is not None
     nats, counted = next_token_nats(logits, tokens, pad_id=manifest.preprocessing.tokens.pad_id)
-    hits = (logits[:, :-1].argmax(dim=2) == tokens[:, 1:]) & counted[:, :-1]
+    hits = next_token_hits(logits, tokens, counted)
     return torch.stack([nats.sum(dtype=torch.float64), hits.sum(), counted.sum()]).double().cpu()
 
 

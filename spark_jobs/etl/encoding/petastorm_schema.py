@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -53,11 +52,6 @@ def _codec(field: DataField) -> DataframeColumnCodec:
             return CompressedImageCodec(field.codec)
         case _:
             return ScalarCodec(stored_type(field))
-
-
-def write_metadata(folder: Path, schema: Unischema, row_groups: Mapping[str, int]) -> None:
-    """Make a folder of this machine a Petastorm dataset; the arguments are those of ``dataset_metadata``."""
-    (folder / COMMON_METADATA).write_bytes(dataset_metadata(pq.read_schema(folder / next(iter(row_groups))), schema, row_groups))
 
 
 def dataset_metadata(files: pa.Schema, schema: Unischema, row_groups: Mapping[str, int]) -> bytes:

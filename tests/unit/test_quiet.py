@@ -11,7 +11,7 @@ LOSES_ITS_JVM = """
 import socket, sys, threading
 from py4j.java_gateway import GatewayParameters, JavaGateway
 from py4j.protocol import Py4JError
-from sparkring.cli.py4j_logging import silence_py4j
+from sparkring.cli.quiet import silence_lost_jvm
 
 listener = socket.create_server(("127.0.0.1", 0))
 
@@ -23,7 +23,7 @@ def hang_up():
 
 threading.Thread(target=hang_up, daemon=True).start()
 if sys.argv[1] == "silenced":
-    silence_py4j()
+    silence_lost_jvm()
 try:
     JavaGateway(gateway_parameters=GatewayParameters(port=listener.getsockname()[1])).jvm.java.lang.System.nanoTime()
 except Py4JError as error:
