@@ -12,16 +12,41 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("third_party/*/README.md")])
+EDITED = [page for page in PAGES if not page.name.startswith("2026-")]
+"""All but the entries of the log, which stay as they were written."""
+MAX_CELL, MAX_LINE = 120, 122
 
 
 def named(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+def shown(text: str) -> str:
+    """What a reader sees of a cell or line: links without their targets."""
+    return re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+
+
+def prose(page: Path) -> list[str]:
+    """The lines of a page without its code blocks."""
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE).splitlines()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
     assert [target for target in targets if "://" not in target and not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", EDITED, ids=named)
+def test_a_table_cell_is_short_enough_to_be_read_raw(page: Path) -> None:
+    cells = [cell.strip() for line in prose(page) if line.startswith("|") for cell in shown(line).split("|")]
+    assert [cell for cell in cells if len(cell) > MAX_CELL] == []
+
+
+@pytest.mark.parametrize("page", EDITED, ids=named)
+def test_prose_is_wrapped(page: Path) -> None:
+    lines = [line for line in prose(page) if not line.startswith(("|", "    ")) and "::test_" not in line]
+    assert [line for line in lines if len(shown(line)) > MAX_LINE] == []
 
 
 def test_every_page_is_in_the_index() -> None:

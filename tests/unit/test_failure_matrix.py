@@ -37,9 +37,21 @@ def test_every_test_of_the_failure_matrix_is_there(page: Path, least: int) -> No
 
 
 def test_each_of_the_eleven_traps_stands_with_its_test() -> None:
-    rows = [line for line in TRAPS.read_text(encoding="utf-8").splitlines() if re.match(r"\| T\d+: ", line)]
-    assert [row.partition(":")[0] for row in rows] == [f"| T{number}" for number in range(1, 12)]
-    assert [row for row in rows if not named_tests(row)] == [row for row in rows if row.endswith("| the first test of T1 |")]
+    text = TRAPS.read_text(encoding="utf-8")
+    names = [f"T{number}" for number in range(1, 12)]
+    assert re.findall(r"^\| (T\d+) \|", text, flags=re.MULTILINE) == names
+    tests = [line for line in text.splitlines() if re.match(r"- T\d+: ", line)]
+    assert [line[2:].partition(":")[0] for line in tests] == names
+    assert [line for line in tests if not named_tests(line)] == ["- T3: the first test of T1"]
+
+
+def test_each_failure_stands_with_its_test() -> None:
+    text = FAILURES.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \|", text, flags=re.MULTILINE)
+    assert rows == [str(number) for number in range(1, len(rows) + 1)]
+    tests = {line[2:].partition(":")[0]: line for line in text.splitlines() if re.match(r"- \d+: ", line)}
+    assert list(tests) == rows
+    assert [line for line in tests.values() if not named_tests(line) and "-m benchmarks." not in line] == []
 
 
 def test_control_a_test_that_is_not_there_is_found() -> None:
