@@ -66,7 +66,7 @@ def test_a_rank_s_traceback_is_shown_for_bugs_only(summary: str, has_traceback: 
     pytest.param(RankFailed(1, "ValueError: x", "Traceback ..."), id="attributes"),
     pytest.param(errors.ConfigError("plain"), id="a plain message"),
     pytest.param(errors.DeadlinePassed("too late"), id="of two builtins"),
-    pytest.param(errors.PeerSilent(rank=0, peer=1, waited_for="edge f1", seconds=2, last_actions=["send"]), id="both"),
+    pytest.param(errors.PeerSilent(rank=0, peer=1, doing="receiving edge f1", seconds=2, last_actions=["send"]), id="both"),
     pytest.param(errors.StorageError("no bucket"), id="an OSError"),
 ])
 def test_a_pickled_error_comes_back_as_it_was(error: SparkringError) -> None:

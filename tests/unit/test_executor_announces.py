@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from sparkring.models.blocks import LOGITS, Block, BlockList, StageModule, X
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Action, Kind, Schedule, Worker
-from sparkring.pipelines.parallel.stages.executor import Executor, edge_of
+from sparkring.pipelines.parallel.stages.edges import edge_of
+from sparkring.pipelines.parallel.stages.executor import Executor
 from sparkring.pipelines.parallel.transports.base import Edge
 from sparkring.pipelines.parallel.transports.journal import Journal
 

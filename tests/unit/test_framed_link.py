@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sparkring.pipelines.parallel.transports.base import Edge
 from sparkring.pipelines.parallel.transports.framed import HEADER, PAYLOAD, FramedLink, MessageKey
-from sparkring.pipelines.parallel.transports.payload import TensorSpecs
+from sparkring.pipelines.parallel.transports.tensor_specs import TensorSpecs
 
 EDGE = Edge(0, 1, "f1")
 

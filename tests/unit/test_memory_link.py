@@ -10,9 +10,9 @@ import torch
 
 from sparkring.errors import PipelineShapeError
 from sparkring.pipelines.parallel.transports.base import Edge
-from sparkring.pipelines.parallel.transports.journal import PeerEnded
 from sparkring.pipelines.parallel.transports.memory import MemoryLink
-from sparkring.pipelines.parallel.transports.payload import TensorSpecs
+from sparkring.pipelines.parallel.transports.signals import PeerEnded
+from sparkring.pipelines.parallel.transports.tensor_specs import TensorSpecs
 
 EDGE = Edge(0, 1, "f1")
 COUNT = 40

@@ -11,22 +11,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sparkring.errors import PipelineShapeError, RingError
-from sparkring.pipelines.parallel.transports.payload import (
+from sparkring.pipelines.parallel.transports.payload import copies, flat_bytes, pack, read, read_refusal, refusal, write
+from sparkring.pipelines.parallel.transports.tensor_specs import (
     DTYPES,
     HEADER_BYTES,
     LEAST_BYTES,
     TensorSpecs,
-    copies,
-    flat_bytes,
     header_tensor,
-    pack,
     pack_header,
-    read,
     read_header,
-    read_refusal,
-    refusal,
     unpack_header,
-    write,
 )
 
 TOKEN = bytes(range(16))
@@ -69,9 +63,9 @@ def test_copying_by_address_stays_within_a_payload() -> None:
     tensors = [torch.ones(100), torch.ones(3)]
     specs = TensorSpecs.of(tensors)
     short = torch.zeros(specs.nbytes - 1, dtype=torch.uint8)
-    with pytest.raises(RingError, match=f"tells of {specs.nbytes} bytes and has {specs.nbytes - 1}"):
+    with pytest.raises(RingError, match=f"announces {specs.nbytes} bytes and has {specs.nbytes - 1}"):
         write(specs, tensors, short)
-    with pytest.raises(RingError, match=f"tells of {specs.nbytes} bytes and has {specs.nbytes - 1}"):
+    with pytest.raises(RingError, match=f"announces {specs.nbytes} bytes and has {specs.nbytes - 1}"):
         copies(specs, short)
     assert not short.any()
     with pytest.raises(RuntimeError):  # a tensor that is smaller than its layout says

@@ -11,7 +11,8 @@ from sparkring.errors import DeadlinePassed, EnvironmentProblem, PeerSilent, Ran
 from sparkring.spark_jobs.launch.rank.end import RankEnd, result_to_json, results_or_error
 
 LOST = "HorovodInternalError: Horovod has been shut down"
-SILENT = f"PeerSilent: {PeerSilent(rank=1, peer=0, waited_for='edge f1 0>1', seconds=0.1, ended='rank 0 has ended (it closed its end)')}"
+_SILENT = PeerSilent(rank=1, peer=0, doing="receiving edge f1 0>1", seconds=0.1, ended="rank 0 has ended (it closed its end)")
+SILENT = f"PeerSilent: {_SILENT}"
 
 
 def done(rank: int) -> RankEnd:
@@ -49,11 +50,12 @@ def test_results_are_in_rank_order() -> None:
     pytest.param([raised(1, SILENT), raised(0, "ValueError: no", order=1)], RankFailed, 0, id="a mistake before the next stage's wait"),
     pytest.param([raised(0, "KeyError: 1", order=1), raised(1, "ValueError: 0")], RankFailed, 1, id="of two mistakes the first"),
     pytest.param([died(0, 3), stopped(1)], RankDied, 0, id="an exit without a result"),
-    pytest.param([raised(0, "PeerSilent: rank 0 (stage 0, micro-batch 3, RECV_B3) waited"), died(1, -signal.SIGKILL, order=1)], RankDied, 1,
+    pytest.param([raised(0, "PeerSilent: rank 0 (stage 0, micro-batch 3, RECV_B3) stopped"),
+                  died(1, -signal.SIGKILL, order=1)], RankDied, 1,
                  id="a kill before the stage that waited, though told later"),
     pytest.param([raised(0, "RingEnded: gradient allreduce: the ring has ended"), raised(1, "ValueError: no", order=1)], RankFailed, 1,
                  id="a mistake before the ring's end"),
-    pytest.param([raised(1, "PeerSilent: rank 1 (stage 1, REDUCE) waited"), stopped(0)], RankFailed, 1,
+    pytest.param([raised(1, "PeerSilent: rank 1 (stage 1, REDUCE) stopped"), stopped(0)], RankFailed, 1,
                  id="a silence that nobody explains"),
 ])
 def test_the_cause_wins_over_what_it_led_to(ends: list[RankEnd], kind: type[RingError], rank: int) -> None:
