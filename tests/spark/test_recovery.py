@@ -28,6 +28,7 @@ from sparkring.spark_jobs.ring import run_ring
 from sparkring.spark_jobs.spark.progress import SilentProgress
 from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.train import train
+from tests.support import seams
 from tests.support.training import await_condition, events_of, largest_difference, train_config, weights_of_run
 
 pytest_plugins = ["tests.support.spark_sessions"]
@@ -158,7 +159,7 @@ class _Slots:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
         self.count = count
-        monkeypatch.setattr("sparkring.spark_jobs.spark.slots.slots_of", lambda _: self.count)
+        monkeypatch.setattr(seams.SLOTS_SLOTS_OF, lambda _: self.count)
 
 
 def test_a_run_goes_on_with_fewer_ranks_and_grows_back(spark: SparkSession, tmp_path: Path, undisturbed: Path,

@@ -5,7 +5,7 @@ serves anyone, and waits for every rank, even for those that wait for a dead one
 
 That rendezvous has a second flaw: when the last rank has finished with one scope, it forgets which ranks have finished with *any* scope. A
 rank that is alone in its scope between hosts then leaves the addresses of the scope within its host behind, and a second ``hvd.init`` may
-find them: "Connection refused" (tests/spark/test_horovod_hardening.py shows it).
+find them: "Connection refused" (tests/unit/spark_jobs/test_horovod_hardening.py shows it).
 """
 
 from __future__ import annotations
