@@ -17,6 +17,7 @@ from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading import plain_pages, reader
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
+from sparkring.pipelines.data.loading.page_headers import read_struct
 from sparkring.pipelines.data.loading.plain_pages import PlainPages
 from sparkring.pipelines.data.loading.reader import SplitReader
 from tests.support import seams
@@ -108,7 +109,7 @@ def test_a_damaged_header_gives_the_values_or_none(tmp_path: Path, compression: 
     table = _columns(rows, nullable=nullable).select(["int32"])
     _, parquet = _opened(tmp_path / "f.parquet", table, compression=compression, data_page_version=page_version)
     content, begin = bytearray((tmp_path / "f.parquet").read_bytes()), parquet.metadata.row_group(0).column(0).data_page_offset
-    length = plain_pages._struct(memoryview(content)[begin:])[1]
+    length = read_struct(memoryview(content)[begin:])[1]
     none = 0
     for place, value in product(range(begin, begin + length), (0, 1, 3, 0x10, 0x11, 0x15, 0x18, 0x1C, 0x2C, 0x51, 0x80, 0xFF)):
         damaged = bytearray(content)
@@ -131,7 +132,7 @@ def test_a_damaged_page_that_is_skipped_moves_no_row(tmp_path: Path, compression
     _, parquet = _opened(tmp_path / "f.parquet", table, compression=compression, data_page_version=page_version, data_page_size=size,
                          row_group_size=rows)
     content, begin = bytearray((tmp_path / "f.parquet").read_bytes()), parquet.metadata.row_group(0).column(0).data_page_offset
-    length, (start, stop) = plain_pages._struct(memoryview(content)[begin:])[1], (rows // 2, rows // 2 + 5)
+    length, (start, stop) = read_struct(memoryview(content)[begin:])[1], (rows // 2, rows // 2 + 5)
     expected, none = table["int32"].to_numpy()[start:stop], 0
     for place, bit in product(range(begin, begin + length), range(8)):
         damaged = bytearray(content)
@@ -152,7 +153,7 @@ def test_a_header_that_lacks_a_field_is_left_to_arrow(tmp_path: Path, page_versi
     _, parquet = _opened(tmp_path / "f.parquet", table, compression="none", data_page_version=page_version,
                          data_page_size=4 * plain_pages.FEWEST_ROWS, write_batch_size=plain_pages.FEWEST_ROWS)
     content, begin = bytearray((tmp_path / "f.parquet").read_bytes()), parquet.metadata.row_group(0).column(0).data_page_offset
-    length = plain_pages._struct(memoryview(content)[begin:])[1]
+    length = read_struct(memoryview(content)[begin:])[1]
     wrong = 0
     for place in range(begin, begin + length):
         damaged = bytearray(content)
