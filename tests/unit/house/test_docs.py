@@ -14,7 +14,7 @@ import typer.core
 
 from sparkring.__main__ import app
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("third_party/*/README.md")])
 EDITED = [page for page in PAGES if not page.name.startswith("2026-")]
 """All but the entries of the log, which stay as they were written."""
