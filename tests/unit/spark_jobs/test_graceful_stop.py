@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TASK = """
 import signal, sys, threading
 from sparkring.spark_jobs.launch.rank.graceful_stop import graceful_stop

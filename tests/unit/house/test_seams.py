@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import seams
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[2]
 SEAMS = sorted({value for name, value in vars(seams).items() if name.isupper()})
 
 

@@ -25,7 +25,7 @@ import sparkring
 from sparkring.__main__ import app
 from sparkring.conf.loading import load_config, shipped_configs
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ROOMS = ("conf", "models", "pipelines", "spark_jobs", "sparkring")
 
 

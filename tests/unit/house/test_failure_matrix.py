@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-FAILURES = Path(__file__).resolve().parents[2] / "docs/reference/failures.md"
+FAILURES = Path(__file__).resolve().parents[3] / "docs/reference/failures.md"
 TRAPS = FAILURES.parents[1] / "explanation/horovod-traps.md"
 
 
@@ -55,6 +55,6 @@ def test_each_failure_stands_with_its_test() -> None:
 
 
 def test_control_a_test_that_is_not_there_is_found() -> None:
-    assert missing("[x](../../tests/unit/test_failure_matrix.py)::test_of_nothing, ::test_every_test_of_the_failure_matrix_is_there") == [
-        ("../../tests/unit/test_failure_matrix.py", "test_of_nothing")]
+    here = "../../tests/unit/house/test_failure_matrix.py"
+    assert missing(f"[x]({here})::test_of_nothing, ::test_every_test_of_the_failure_matrix_is_there") == [(here, "test_of_nothing")]
     assert missing("[x](../../tests/unit/test_gone.py)::test_x") == [("../../tests/unit/test_gone.py", "test_x")]

@@ -20,10 +20,10 @@ from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
 from sparkring.pipelines.data.loading.page_checksums import read_verified, verify_file
-from sparkring.pipelines.data.loading.page_headers import PageHeader
 from sparkring.pipelines.data.loading.plain_pages import FEWEST_ROWS
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.stores.open import open_store
+from tests.support import seams
 
 ROWS = FEWEST_ROWS + 1000
 NAME = "part-0.parquet"
@@ -100,7 +100,7 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path, monkeypatch
     delicate = _outcomes(tmp_path, manifest, whole, expected, places=[*chance.sample(headers, FLIPS), *chance.choices(footer, k=FLIPS)])
     assert found["wrong"] + delicate["wrong"] == 0
     assert found["refused"] > FLIPS // 2
-    monkeypatch.setattr(PageHeader, "found_crc", lambda self, _: self.crc)  # the control: checksums are not looked at
+    monkeypatch.setattr(seams.PAGE_HEADER_FOUND_CRC, lambda self, _: self.crc)  # the control: checksums are not looked at
     control = _outcomes(tmp_path, manifest, whole, expected, places=anywhere)
     assert control["wrong"] > 0
 

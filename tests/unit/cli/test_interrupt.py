@@ -14,7 +14,7 @@ from sparkring.cli.interrupt import Interrupt
 from sparkring.spark_jobs.recovery.stop import stop_on_signals
 from tests.support import seams
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 COMMAND = """
 import os, signal, sys, threading, types
 from sparkring import __main__ as cli

@@ -14,7 +14,7 @@ from sparkring.errors import ConfigError
 from sparkring.pipelines.parallel.planner.cost_model import Line
 from sparkring.pipelines.parallel.planner.paper import DEVICES, Assumptions, device, link_bytes_s
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_a_link_is_bits_or_bytes_a_second() -> None:

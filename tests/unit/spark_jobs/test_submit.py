@@ -24,7 +24,7 @@ from sparkring.spark_jobs.submit import Job, Submission, make_submission
 from tests.support.configs import MINIMAL
 from tests.support.training import await_condition
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CLUSTER = "spark.conf.spark.submit.deployMode=cluster"
 
 
