@@ -72,7 +72,7 @@ def test_one_that_was_not_refused_in_time_does_not_count_and_deletes_nothing(gon
     assert gone_on.numbers() == sorted([100, 130, steps])
     assert _latest(gone_on) == b"130 of 4"
     assert gone_on.best() is None
-    with pytest.raises(CheckpointDamaged, match=f"{steps}-3.json does not count: generation 3 committed it late, after generation 4 had resumed"):
+    with pytest.raises(CheckpointDamaged, match=f"{steps}-3.json does not count: .* late, after generation 4 had resumed"):
         gone_on.read(steps)
     assert [bool(each.damaged) for each in list_checkpoints(str(tmp_path)) if each.steps == steps] == [True]
     assert _latest_position(gone_on) == Position(step=130, steps_done=130)  # for the audit, too
