@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+import typer.core
+
+from sparkring.__main__ import app
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("third_party/*/README.md")])
@@ -47,6 +51,16 @@ def test_a_table_cell_is_short_enough_to_be_read_raw(page: Path) -> None:
 def test_prose_is_wrapped(page: Path) -> None:
     lines = [line for line in prose(page) if not line.startswith(("|", "    ")) and "::test_" not in line]
     assert [line for line in lines if len(shown(line)) > MAX_LINE] == []
+
+
+@pytest.mark.parametrize("page", EDITED, ids=named)
+def test_every_command_of_a_page_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    command = typer.main.get_command(app)
+    assert isinstance(command, typer.core.TyperGroup)
+    wanted = set(re.findall(r"^(?: {4}(?:\$ )?|- .*`|.*`)sparkring ([a-z]+)\b", text, flags=re.MULTILINE))
+    assert wanted <= command.commands.keys()
+    assert [name for name in re.findall(r"-m benchmarks\.(\w+)", text) if not (ROOT / "benchmarks" / f"{name}.py").is_file()] == []
 
 
 def test_every_page_is_in_the_index() -> None:

@@ -17,7 +17,7 @@ from sparkring.errors import ConfigError
 from sparkring.models.blocks import Block, BlockList, StageModule, WholeModel, draw_seed, part_elements, seeded
 from sparkring.models.build import Shapes, build_model, list_blocks
 from sparkring.models.sequential import blocks_of, sequential_blocks
-from sparkring.models.text import TextNetwork
+from sparkring.models.text import text_blocks
 
 MODELS: dict[str, tuple[ModelConfig, Shapes, dict[str, Tensor]]] = {
     "tabular": (TabularModelConfig(hidden=(8, 6)), Shapes(num_numeric=3, cardinalities=(5, 4)),
@@ -179,7 +179,7 @@ def test_a_plain_sequence_is_cut_as_it_is_and_keeps_its_weights() -> None:
     stages, outputs = _run_stages(blocks, (0, 2, 3), 0, {"numeric": torch.ones(1, 4)})
     torch.testing.assert_close(outputs["logits"], model(torch.ones(1, 4)), rtol=0, atol=0)
     assert [name for stage in stages for name in stage.state_dict()] == list(model.state_dict())
-    assert blocks_of(TextNetwork(7, 4, width=4, layers=1, heads=1, tied=True))[0].name == "embedding"
+    assert blocks_of(WholeModel(text_blocks(7, 4, width=4, layers=1, heads=1, tied=True)))[0].name == "embedding"
     assert len(blocks_of(model)) == 3
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sparkring.models.blocks import WholeModel
 from sparkring.models.decoding import Sampling, Texts, TokenIds, decode_locally
-from sparkring.models.text import TextNetwork
+from sparkring.models.text import text_blocks
 
 END, PAD, LENGTH, VOCABULARY = 11, 12, 6, 13
 IDS = TokenIds(length=LENGTH, end_id=END, pad_id=PAD)
@@ -19,9 +20,9 @@ def _counting(window_BT: Tensor) -> Tensor:
     return logits_BTV
 
 
-def _network() -> TextNetwork:
+def _network() -> WholeModel:
     torch.manual_seed(4)
-    network = TextNetwork(VOCABULARY, LENGTH, width=16, layers=2, heads=2, tied=True).double().eval()
+    network = WholeModel(text_blocks(VOCABULARY, LENGTH, width=16, layers=2, heads=2, tied=True)).double().eval()
     for parameter in network.parameters():
         parameter.data.mul_(3)  # less alike logits than those of initial weights
     return network

@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from sparkring.models.image import ImageNetwork
+from sparkring.models.blocks import WholeModel
+from sparkring.models.image import image_blocks
 from sparkring.models.losses import cross_entropy_sum
 
 
-def _network(num_outputs: int = 10) -> ImageNetwork:
+def _network(num_outputs: int = 10) -> WholeModel:
     torch.manual_seed(0)
-    return ImageNetwork(1, num_outputs, widths=(8, 12)).double()
+    return WholeModel(image_blocks(1, num_outputs, widths=(8, 12))).double()
 
 
 def _images(rows: int) -> torch.Tensor:

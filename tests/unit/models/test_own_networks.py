@@ -26,7 +26,7 @@ BOTH = Shapes(num_numeric=3, cardinalities=(5,))
 
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seams.NETWORKS_KNOWN, {})
+    monkeypatch.setattr(seams.NETWORK_BUILDS, {})
 
 
 def wide(shapes: Shapes, *, width: int = 4) -> nn.Sequential:
@@ -193,20 +193,20 @@ def test_a_config_with_a_network_survives_its_way_to_the_ranks() -> None:
     assert TabularModelConfig.model_validate(config.model_dump(mode="json")) == config
 
 
-def test_a_function_that_is_shipped_brings_the_networks_along() -> None:
-    assert networks.carrying(len) is len  # the control: there is none
+def test_a_function_that_is_shipped_brings_the_networks_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert networks.REGISTRY.carrying(len) is len  # the control: there is none
     networks.network(wide)
-    carried = networks.carrying(sorted)
-    networks._KNOWN.clear()
+    carried = networks.REGISTRY.carrying(sorted)
+    monkeypatch.setattr(seams.NETWORK_BUILDS, {})
     assert carried([2, 1], reverse=True) == [2, 1]
-    assert networks.known() == {"wide": wide}
+    assert networks.REGISTRY.builds() == {"wide": wide}
 
 
 def test_a_file_registers_what_it_decorates_or_says_why_not(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("import sparkring\n\n@sparkring.network\ndef mine(shapes):\n    return shapes\n", encoding="utf-8")
     register_file(file)
-    assert networks.known()["mine"]("x") == "x"
+    assert networks.REGISTRY.builds()["mine"]("x") == "x"
     for text, message in (("x = 1", "registers no network"), ("1 / 0", "ZeroDivisionError: division by zero"), (None, "no Python file")):
         other = tmp_path / f"other{len(message)}.py"
         if text is not None:

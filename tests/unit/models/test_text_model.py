@@ -6,15 +6,16 @@ import math
 
 import torch
 
+from sparkring.models.blocks import WholeModel
 from sparkring.models.losses import next_token_loss_sum, next_token_nats
-from sparkring.models.text import TextNetwork
+from sparkring.models.text import text_blocks
 
 PAD = 11
 
 
-def _network(*, tied: bool = True) -> TextNetwork:
+def _network(*, tied: bool = True) -> WholeModel:
     torch.manual_seed(0)
-    return TextNetwork(12, 8, width=16, layers=2, heads=2, tied=tied).double()
+    return WholeModel(text_blocks(12, 8, width=16, layers=2, heads=2, tied=tied)).double()
 
 
 def test_a_position_sees_no_later_token() -> None:

@@ -123,7 +123,7 @@ def test_a_profile_holds_for_the_same_model_batch_and_ranks_alone(tmp_path: Path
     for other in ("train.num_ranks=3", "train.batch_rows=99", "model.hidden=[8]", "train.optimizer.name=sgd",
                   "train.ring.threads_per_rank=2"):
         assert known(other) is None, other
-    monkeypatch.setattr(seams.NETWORKS_KNOWN, {})
+    monkeypatch.setattr(seams.NETWORK_BUILDS, {})
     own = ("model={kind: tabular, network: own}",)
     networks.network(_own(nn.ReLU()))
     store.put(PROFILE, json.dumps({"of": profile_subject(load_config(path, own), dataset.manifest(1)), "ranks": ["figures"]}).encode())
@@ -150,5 +150,5 @@ def test_whoever_evaluates_later_takes_the_layout_that_was_chosen(tmp_path: Path
 def test_gpus_are_not_measured_yet(tmp_path: Path) -> None:
     path = write(tmp_path, "tiny.yaml", MINIMAL)
     require_cpu(load_config(path))
-    with pytest.raises(ConfigError, match="only ranks on CPUs are measured so far"):
+    with pytest.raises(ConfigError, match="only ranks on CPUs can be measured so far"):
         require_cpu(load_config(path, ["train.ring.device=cuda"]))
