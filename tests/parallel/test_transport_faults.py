@@ -79,7 +79,7 @@ def test_a_rank_that_waits_for_one_that_fails_says_so_in_time(way: str, fault: s
     assert error.doing == f"{doing} by {way.partition(' ')[0]}"
     assert any("F1 of chunk 0" in action for action in error.last_actions)
     if fault in ("is killed", "raises"):
-        assert ("but the ring has ended, so some rank raised or died (" if way == "horovod" else "but rank 1 has ended (") in str(error)
+        assert (": the ring has ended, so some rank raised or died (" if way == "horovod" else ": rank 1 has ended (") in str(error)
     else:
         assert not error.ended
         assert ": rank 1 did not respond; see rank 1's last lines, or raise train.ring.deadline_s" in str(error)

@@ -23,7 +23,7 @@ class PeerEnded(Exception):
         super().__init__(how)
 
     def clause(self, peer: int) -> str:
-        """For an error, after "but"."""
+        """A clause for an error."""
         if self.whole_ring:
             return f"the ring has ended, so some rank raised or died ({self.how})"
         return f"rank {peer} has ended ({self.how})"
