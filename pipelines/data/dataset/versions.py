@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 from sparkring.errors import DatasetError, DatasetVersionNotFound
 from sparkring.pipelines.data.dataset.manifest import Manifest, parse_manifest
@@ -28,7 +29,11 @@ class Dataset:
         return self._home()[1]
 
     def manifest(self, version: int | None = None) -> Manifest:
-        """Read the manifest of ``version``, or of the latest.
+        """Read the manifest of ``version``, or of the latest; see ``open``."""
+        return self.open(version).manifest
+
+    def open(self, version: int | None = None) -> DatasetVersion:
+        """Read ``version``, or the latest, once for all who use it.
 
         Raises:
             DatasetVersionNotFound: there is none.
@@ -39,10 +44,11 @@ class Dataset:
         if wanted is None or wanted not in existing:
             raise DatasetVersionNotFound(self.url, wanted=version, existing=existing)
         origin = f"{self.url}/{folder}/{wanted}.json"
-        manifest = parse_manifest(self.store.read(f"{folder}/{wanted}.json"), origin=origin)
+        document = self.store.read(f"{folder}/{wanted}.json")
+        manifest = parse_manifest(document, origin=origin)
         if manifest.version != wanted:
             raise DatasetError(f"{origin} says that it is version {manifest.version}: it was copied or renamed. Bring the right file back.")
-        return manifest
+        return DatasetVersion(self, manifest, hashlib.sha256(document).hexdigest())
 
     def document(self, version: int) -> bytes:
         """A committed version's manifest as it is stored."""
@@ -69,3 +75,13 @@ class Dataset:
         """The folder that holds the manifests, and their numbers, oldest first."""
         homes = ((folder, numbered(self.store, folder)) for folder in (VERSIONS, ADOPTED_VERSIONS))
         return next((home for home in homes if home[1]), (VERSIONS, []))
+
+
+@dataclass(frozen=True)
+class DatasetVersion:
+    """A committed version whose manifest was read."""
+
+    dataset: Dataset
+    manifest: Manifest
+    manifest_sha256: str
+    """Hash of the manifest as it is stored."""
