@@ -38,6 +38,7 @@ from sparkring.spark_jobs.etl.encoding.tokens import TokenEncoding
 from sparkring.spark_jobs.etl.examples import tables
 from sparkring.spark_jobs.etl.expectations import check_expectations
 from sparkring.spark_jobs.etl.fitted import Fitted, fitted_examples, new_examples, new_texts
+from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages
 from sparkring.spark_jobs.etl.sources.tables import Source, identify, locate, read_table
 from sparkring.spark_jobs.etl.writing.document_list import kept_encoding, without_known, write_documents
 from sparkring.spark_jobs.etl.writing.write_dataset import read_back, split_layouts, write_split
@@ -101,7 +102,8 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
     if manifest is None:
         _require_commits(dataset)
         job = _PrepareJob(config, dataset, sources, facts, recipe_id, parent, latest)
-        with progress.stage("prepare", total=len(sources) + 2 + len(SPLITS)) as bar:
+        kept = parent.files if parent else ()
+        with progress.stage("prepare", total=len(sources) + 2 + len(SPLITS)) as bar, naming_damaged_pages(dataset.store, kept):
             manifest = job.run(session(), _Phases(bar))
         if parent is not None and manifest is parent:
             reused = True

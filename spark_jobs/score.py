@@ -31,7 +31,7 @@ from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card
 from sparkring.spark_jobs.etl.columns.expressions import named
-from sparkring.spark_jobs.etl.sources.committed_files import read_committed
+from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages, read_committed
 from sparkring.spark_jobs.etl.sources.literal_paths import literal
 from sparkring.spark_jobs.etl.writing.staging import writing_area
 from sparkring.spark_jobs.scoring.latest import Scores, commit_scores, latest_scores
@@ -69,7 +69,8 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
         ``dataset_version``.
     Raises:
         ConfigError: the run has no trained model.
-        DatasetError: the dataset version is not what the model was trained on any more, or a file of it is not what was committed.
+        DatasetError: the dataset version is not what the model was trained on any more, a file of it is not what was committed, or a
+            page lacks its checksum.
         SourceError: ``frame`` lacks a column, has one of another type than the model's features are made of, or has rows without an id
             or with the same one; nothing was kept.
         NotFinite: the network has no finite answer for a row; nothing was kept.
@@ -97,7 +98,9 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
             encoded = encode_raw(frame, card, row_id=row_id, keep=[label])
         keep = [row_id, label] if label in encoded.columns and card.task != "next_token" else [row_id]
         scored = predict(encoded, config.run, keep=keep, batch_rows=config.score.batch_rows)
-        folder, rows = _write(scored, store, row_id=row_id, split=expected)
+        dataset = open_store(card.dataset_url)
+        with naming_damaged_pages(dataset, expected.files if expected else ()):
+            folder, rows = _write(scored, store, row_id=row_id, split=expected)
         commit_scores(store, Scores(
             folder=folder, rows=rows, split=split, weights_sha256=card.weights_sha256, dataset_url=card.dataset_url,
             dataset_version=card.dataset_version, content_id=card.content_id, created_at=datetime.now(UTC).isoformat(timespec="seconds")))

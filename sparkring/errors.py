@@ -259,8 +259,8 @@ class RingEnded(RingError):
 class PeerSilent(RingError, TimeoutError):
     """A rank that this one waits for said nothing until the deadline, or has ended: ``ended`` says how that was noticed."""
 
-    def __init__(self, *, rank: int, peer: int, waited_for: str, seconds: float, ended: str = "", last_actions: Sequence[str] = ()) -> None:
-        self.rank, self.peer, self.waited_for, self.seconds, self.ended = rank, peer, waited_for, seconds, ended
+    def __init__(self, *, rank: int, peer: int, doing: str, seconds: float, ended: str = "", last_actions: Sequence[str] = ()) -> None:
+        self.rank, self.peer, self.doing, self.seconds, self.ended = rank, peer, doing, seconds, ended
         self.last_actions = tuple(last_actions)
         self.awaited = () if ended else (peer,)
         super().__init__(self._text())
@@ -274,9 +274,9 @@ class PeerSilent(RingError, TimeoutError):
     def _text(self) -> str:
         who = f"rank {self.rank} ({self.place})" if self.place else f"rank {self.rank}"
         if self.ended:
-            what = f"{who} waited for {self.waited_for}, but {self.ended}; see the other ranks' last lines"
+            what = f"{who} stopped {self.doing}: {self.ended}; see the other ranks' last lines"
         else:
-            what = (f"{who} waited {self.seconds:g} s for {self.waited_for}, and rank {self.peer} said nothing; see rank {self.peer}'s "
+            what = (f"{who} timed out after {self.seconds:g} s {self.doing}: rank {self.peer} did not respond; see rank {self.peer}'s "
                     "last lines, or raise train.ring.deadline_s if it is only slow")
         return f"{what}. {_history(self.rank, self.last_actions)}"
 

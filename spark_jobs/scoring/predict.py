@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DoubleType, IntegerType, LongType, StringType, StructField, StructType
 
-from sparkring.models.networks import carrying
+from sparkring.models.networks import REGISTRY
 from sparkring.pipelines.data.dataset.manifest import Task
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card, load_weights, model_from_bytes
 from sparkring.spark_jobs.etl.columns.expressions import named
@@ -62,7 +62,7 @@ def predict(encoded: DataFrame, run_url: str, *, keep: list[str], batch_rows: in
     kept = encoded.select([named(name) for name in keep]).schema.fields
     schema = StructType([*kept, *_COLUMNS[card.task], StructField(MODEL, StringType(), nullable=False),
                          StructField(VERSION, LongType(), nullable=False)])
-    run = carrying(partial(_predict_batches, card_json=card.model_dump_json(), weights=load_weights(run_url, card), keep=keep,
+    run = REGISTRY.carrying(partial(_predict_batches, card_json=card.model_dump_json(), weights=load_weights(run_url, card), keep=keep,
                            batch_rows=batch_rows))
     wanted = dict.fromkeys([*keep, *feature_columns(card)])
     return encoded.select([named(name) for name in wanted]).mapInArrow(run, schema)

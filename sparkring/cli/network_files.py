@@ -10,7 +10,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from sparkring.errors import ConfigError
-from sparkring.models.networks import known
+from sparkring.models.networks import REGISTRY
 
 
 def register_file(path: Path) -> None:
@@ -19,7 +19,7 @@ def register_file(path: Path) -> None:
     Raises:
         ConfigError: there is no such file, it is not Python, it raises, or it registers nothing.
     """
-    before = known()
+    before = REGISTRY.builds()
     name = f"sparkring_networks_{path.stem}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -30,7 +30,7 @@ def register_file(path: Path) -> None:
         spec.loader.exec_module(module)
     except Exception as error:
         raise ConfigError(f"--networks {path}: {type(error).__name__}: {error}; fix the file.") from error
-    if known() == before:
+    if REGISTRY.builds() == before:
         raise ConfigError(f"--networks {path} registers no network; put @sparkring.network before the function that makes one.")
     _ship_by_value(name)
 

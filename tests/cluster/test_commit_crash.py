@@ -1,4 +1,4 @@
-"""A version on S3 or HDFS is there whole or not at all, wherever its writer is stopped; local disk: tests/unit/test_commit_crash.py."""
+"""A version on S3 or HDFS is whole or not there, wherever its writer is stopped; local disk: tests/unit/data/test_commit_crash.py."""
 
 from __future__ import annotations
 

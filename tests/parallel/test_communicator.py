@@ -120,8 +120,8 @@ def _out_of_step(context: RankContext) -> str:
 @pytest.mark.parallel
 def test_ranks_that_are_out_of_step_say_so() -> None:
     first, second = run_on_ranks(2, _out_of_step)
-    assert "step 0: ranks [1] say something else" in first
-    assert "step 1: ranks [0] say something else" in second
+    assert "step 0: ranks [1] perform another operation" in first
+    assert "step 1: ranks [0] perform another operation" in second
 
 
 def _cycle(context: RankContext) -> str:

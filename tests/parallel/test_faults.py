@@ -64,7 +64,7 @@ def _check(fault: Fault, told: list[Told]) -> None:
         assert said["last_actions"], f"{fault}: {said}"
         assert said["waited_s"] < 5 * DEADLINE_S
         if said["error"] == "PeerSilent":
-            assert re.search(r"waited .*for (sidecar|horovod) to .* edge [fb]\d+ \d>\d slot \d", said["text"]), said["text"]
+            assert re.search(r"(receiv|send|expect|drain)ing edge [fb]\d+ \d>\d slot \d+ by (sidecar|horovod)", said["text"]), said["text"]
     if fault.kind == "wrong shape":
         assert told[fault.rank]["error"] == "PipelineShapeError", f"{fault}: {told[fault.rank]}"
         assert [said["error"] for said in told].count("PipelineShapeError") > 1, f"{fault}: nobody was told of the shape: {told}"

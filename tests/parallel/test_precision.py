@@ -14,7 +14,7 @@ from harness.datasets import write_dataset
 from harness.ranks import run_on_ranks
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.transports.base import LinkedTransport
+from sparkring.pipelines.parallel.transports.linked import LinkedTransport
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.train_rank import train_rank

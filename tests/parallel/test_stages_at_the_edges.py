@@ -19,8 +19,9 @@ from sparkring.models.losses import cross_entropy_sum
 from sparkring.models.sequential import sequential_blocks
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Batch
-from sparkring.pipelines.parallel.collectives.communicator import Communicator, await_handles
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.gradients import RingReducer, open_gradient_reducer
+from sparkring.pipelines.parallel.collectives.horovod_handles import await_handles
 from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
