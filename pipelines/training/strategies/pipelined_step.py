@@ -14,9 +14,8 @@ from sparkring.models.blocks import StageModule
 from sparkring.pipelines.parallel.collectives.sets import SetReducer
 from sparkring.pipelines.training.job.tasks import LossSum
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
-from sparkring.pipelines.training.strategies.micro_batches import MicroBatches
 from sparkring.pipelines.training.strategies.signals import Signals
-from sparkring.pipelines.training.strategies.stages import only
+from sparkring.pipelines.training.strategies.stages import MicroBatches, only
 
 
 @dataclass(frozen=True)
