@@ -24,7 +24,9 @@ from sparkring.pipelines.data.stores.base import Store, numbered
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.data.stores.pieces import Pieces
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.checkpoints.store import DATA, UNSAID, CheckpointPart, Checkpoints
+from sparkring.pipelines.training.checkpoints.documents import CheckpointPart
+from sparkring.pipelines.training.checkpoints.names import DATA
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.events.writer import EventWriter
 from sparkring.spark_jobs.fault_injection.faults import DELAY_S, FAILED_WRITES, Fault, Kind, Strike
 
@@ -150,7 +152,7 @@ class _FailingCheckpoints(Checkpoints):
         super().__init__(run_url)
         self._injector = injector
 
-    def put_part(self, state: bytes | Pieces, *, steps: int, rank: int, generation: int = UNSAID) -> CheckpointPart:
+    def put_part(self, state: bytes | Pieces, *, steps: int, rank: int, generation: int = 0) -> CheckpointPart:
         self._injector.require_space()
         return super().put_part(state, steps=steps, rank=rank, generation=generation)
 

@@ -56,8 +56,9 @@ def test_a_rank_that_never_joins_ends_the_ring_at_the_deadline(local: Driver) ->
     assert "waited longer than train.ring.deadline_s for rank 1" in outcome.message
 
 
-def test_a_ring_of_which_every_rank_is_stopped_ends_with_one_of_their_names(local: Driver, tmp_path: Path) -> None:
-    local.begin(ring_functions.sleep, str(tmp_path), num_ranks=2, deadline_s=3.0)
+@pytest.mark.parametrize("launcher", ["barrier", pytest.param("horovod.spark", marks=pytest.mark.nightly)])
+def test_a_ring_of_which_every_rank_is_stopped_ends_with_one_of_their_names(local: Driver, tmp_path: Path, launcher: str) -> None:
+    local.begin(ring_functions.sleep, str(tmp_path), num_ranks=2, deadline_s=3.0, launcher=launcher)
     told = marks(tmp_path, num_ranks=2)
     for mark in told:
         os.kill(mark["pid"], signal.SIGSTOP)
@@ -184,4 +185,4 @@ def test_executors_whose_python_lacks_the_packages_are_told_apart(tmp_path: Path
     with driver(tmp_path, {"master": "local[1]"}, environment={"PYSPARK_PYTHON": bare}) as running:
         outcome = running.ring(ring_functions.leave_early, num_ranks=1)
     assert outcome.error.startswith("EnvironmentProblem")
-    assert "the executors' Python does not serve (No module named " in outcome.message
+    assert "the executors' Python cannot be used (No module named " in outcome.message

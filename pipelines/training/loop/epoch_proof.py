@@ -13,7 +13,7 @@ from sparkring.pipelines.data.dataset.row_schema import ROW_ID
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.data.order.receipts import ReceiptMaker
 from sparkring.pipelines.data.order.rowhash import add, rows_digest
-from sparkring.pipelines.training.checkpoints.store import Position
+from sparkring.pipelines.training.checkpoints.documents import Position
 from sparkring.pipelines.training.loop.setup import RankSetup
 
 

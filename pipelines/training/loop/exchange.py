@@ -9,7 +9,7 @@ import torch
 
 from sparkring.pipelines.data.order.receipts import combined
 from sparkring.pipelines.data.order.rowhash import add, from_hex, to_hex
-from sparkring.pipelines.training.checkpoints.store import Position
+from sparkring.pipelines.training.checkpoints.documents import Position
 from sparkring.pipelines.training.events.slow_ranks import PACKED, SlowRanks, StepSeconds, pack, unpack
 from sparkring.pipelines.training.loop.epoch_proof import EpochProof
 from sparkring.pipelines.training.loop.setup import RankSetup
@@ -53,7 +53,7 @@ class PositionExchange:
         """Add all ranks' row digests and the hash of their receipts; every rank calls this after the same step."""
         reports = self._gather(RankReport(*self._proof.take(), self._seconds.take()))
         if self._is_first:
-            for change in self._slow.judge([report.seconds for report in reports]):
+            for change in self._slow.update([report.seconds for report in reports]):
                 self._events.write("slow", epoch=position.epoch, step=position.step, **asdict(change))
         digest = add([from_hex(position.rows_digest), *(report.digest for report in reports)])
         return position.model_copy(update={

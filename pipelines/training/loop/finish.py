@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparkring.errors import SparkringError
 from sparkring.pipelines.data.stores.retry import retry
-from sparkring.pipelines.training.checkpoints.store import Position
+from sparkring.pipelines.training.checkpoints.documents import Position
 from sparkring.pipelines.training.job.job import TrainSummary
 from sparkring.pipelines.training.job.model_files import ModelCard, save_model
 from sparkring.pipelines.training.loop.restore import read_parts

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from sparkring.errors import NotFinite
-from sparkring.pipelines.training.checkpoints.store import Position
+from sparkring.pipelines.training.checkpoints.documents import Position
 from sparkring.pipelines.training.loop.rollbacks import Rollbacks
 from sparkring.pipelines.training.loop.setup import RankSetup
 from sparkring.pipelines.training.strategies.signals import Signals

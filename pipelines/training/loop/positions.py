@@ -7,7 +7,7 @@ import math
 from sparkring.errors import DatasetError
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.loading.loader import Batch
-from sparkring.pipelines.training.checkpoints.store import Position
+from sparkring.pipelines.training.checkpoints.documents import Position
 from sparkring.pipelines.training.strategies.step import StepResult
 
 

@@ -8,7 +8,7 @@ import socket
 
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.data.order.rowhash import to_hex
-from sparkring.pipelines.training.checkpoints.store import Position
+from sparkring.pipelines.training.checkpoints.documents import Position
 from sparkring.pipelines.training.loop.epoch_proof import StepProof
 from sparkring.pipelines.training.loop.nonfinite import LEFT_OUT
 from sparkring.pipelines.training.loop.positions import mean_loss

@@ -8,7 +8,8 @@ from functools import partial
 
 from sparkring.pipelines.data.stores.retry import retry
 from sparkring.pipelines.parallel.collectives.keepalive import run_keeping_alive
-from sparkring.pipelines.training.checkpoints.store import Checkpoint, Position
+from sparkring.pipelines.training.checkpoints.documents import Position
+from sparkring.pipelines.training.checkpoints.store import Checkpoint
 from sparkring.pipelines.training.loop.setup import RankSetup
 
 

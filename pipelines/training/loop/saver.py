@@ -12,8 +12,8 @@ from functools import partial
 
 from sparkring.errors import StorageError
 from sparkring.pipelines.parallel.collectives.keepalive import run_keeping_alive, wait_keeping_alive
+from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument
 from sparkring.pipelines.training.checkpoints.pace import Pace
-from sparkring.pipelines.training.checkpoints.store import CheckpointDocument
 from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter, Saved
 from sparkring.pipelines.training.loop.setup import RankSetup
 from sparkring.pipelines.training.strategies.signals import Signals

@@ -19,7 +19,7 @@ import torch
 
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.parallel.collectives.keepalive import run_keeping_alive
-from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Position
+from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument, Position
 from sparkring.pipelines.training.evaluation.evaluate import evaluate
 from sparkring.pipelines.training.evaluation.interruptible import Interrupted, Interruptible
 from sparkring.pipelines.training.events.plan_watch import PlanWatch
