@@ -106,6 +106,7 @@ def _evaluate_by_stages(config: Config, card: ModelCard, manifest: Manifest, ses
     from sparkring.pipelines.training.evaluate_rank import evaluate_rank  # brings torch and horovod
     from sparkring.spark_jobs.ring import run_ring
 
+    config = config.fitted_to(manifest.splits["train"].rows)
     train = config.train.model_copy(update={"precision": "float32"} if config.train.precision == "bf16" else {})
     job = TrainJob(config=config.model_copy(update={"model": without_dropout(card.model), "train": train}), dataset_url=card.dataset_url,
                    dataset_version=manifest.version, run_url=config.run, generation=0, lanes=default_lanes(train.num_micro_batches))

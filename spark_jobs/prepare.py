@@ -40,11 +40,12 @@ from sparkring.spark_jobs.etl.fitted import Fitted, fitted_examples, new_example
 from sparkring.spark_jobs.etl.sources.tables import Source, identify, locate, read_table
 from sparkring.spark_jobs.etl.writing.document_list import kept_encoding, without_known, write_documents
 from sparkring.spark_jobs.etl.writing.write_dataset import read_back, split_layouts, write_split
+from sparkring.spark_jobs.spark.errors import failed_queries_unlogged
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
 from sparkring.version import __version__
 
-RECIPE_FORMAT = 2
+RECIPE_FORMAT = 3
 """Raised when the same config and source would give another dataset than before."""
 
 
@@ -146,7 +147,7 @@ class _PrepareJob:
 
     def run(self, spark: SparkSession, phases: _Phases) -> Manifest:
         """Do everything and commit."""
-        with result_settings(spark):
+        with result_settings(spark), failed_queries_unlogged():
             frames = {}
             for source in self.sources:
                 phases.begin(f"reading {source.name}")

@@ -25,6 +25,7 @@ from sparkring.conf.schema import Config
 from sparkring.errors import DatasetChanged, DatasetError, NotFinite, SourceError
 from sparkring.pipelines.data.dataset.integrity import check_footers
 from sparkring.pipelines.data.dataset.manifest import Manifest, Split
+from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.order.rowhash import add, rows_digest, to_hex
 from sparkring.pipelines.data.stores.base import Store
@@ -41,6 +42,8 @@ from sparkring.spark_jobs.spark.progress import SILENT, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_path, spark_session
 
 Read = TypeVar("Read")
+SPLIT = "split"
+"""The column that says which split a scored row is of: folders of several scorings lie side by side, and are read as one table."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,8 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
         frame: Raw rows to score, as the query of ``config.prepare`` yields them (the label may be missing); default the
             split ``config.score.split`` of the dataset version that the model was trained on.
     Returns:
-        Where the Parquet is: row id, the label if there is one, what ``predict`` adds for the task, ``model`` and
-        ``dataset_version``.
+        Where the Parquet is: row id, the label if there is one, what ``predict`` adds for the task, ``model``,
+        ``dataset_version`` and ``split`` (null for rows of ``frame``).
     Raises:
         ConfigError: the run has no trained model.
         DatasetError: the dataset version is not what the model was trained on any more, or a file of it is not what was committed.
@@ -91,12 +94,13 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
             encoded = read_split(session, manifest, card.dataset_url, config.score.split)
             row_id, label, expected = manifest.row_id, manifest.label, manifest.splits[config.score.split]
             if manifest.task == "multiclass":
-                encoded = _named_classes(encoded, label, manifest.preprocessing.classes)
+                encoded = _named_classes(encoded, label, manifest.preprocessing)
         else:
             row_id, label = config.prepare.row_id, config.prepare.label
             encoded = encode_raw(frame, card, row_id=row_id, keep=[label])
         keep = [row_id, label] if label in encoded.columns and card.task != "next_token" else [row_id]
         scored = predict(encoded, config.run, keep=keep, batch_rows=config.score.batch_rows)
+        scored = scored.withColumn(SPLIT, sf.lit(split).cast("string"))
         folder, rows = _write(scored, store, row_id=row_id, split=expected)
         commit_scores(store, Scores(
             folder=folder, rows=rows, split=split, weights_sha256=card.weights_sha256, dataset_url=card.dataset_url,
@@ -144,10 +148,10 @@ def split_of(manifest: Manifest, dataset_url: str, split: str) -> Split:
     return manifest.splits[split]
 
 
-def _named_classes(encoded: DataFrame, label: str, classes: tuple[str, ...]) -> DataFrame:
-    """The label's texts in the place of its numbers, as the predictions have them."""
-    text = sf.get(sf.array(*map(sf.lit, classes)), named(label))
-    return encoded.select([text.alias(label) if name == label else named(name) for name in encoded.columns])
+def _named_classes(encoded: DataFrame, label: str, preprocessing: Preprocessing) -> DataFrame:
+    """The label as the source has it in the place of its classes' numbers, as the predictions have them."""
+    value = sf.get(sf.array(*map(sf.lit, preprocessing.classes)), named(label)).cast(preprocessing.class_type)
+    return encoded.select([value.alias(label) if name == label else named(name) for name in encoded.columns])
 
 
 def _same(before: Scores, card: ModelCard, split: str) -> bool:

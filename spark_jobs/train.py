@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sparkring.conf.schema import Config, TrainConfig
+from sparkring.conf.schema.train import SMALLEST_DEFAULT_BATCH, default_batch_rows
 from sparkring.errors import CommitConflict, ConfigError, DatasetError, RunFolderMismatch, SparkringError, StorageError
 from sparkring.pipelines.data.dataset.integrity import require_sealed
 from sparkring.pipelines.data.dataset.manifest import Manifest
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 IDENTITY = "run.json"
 RESULT = "result.json"
 LOCK = ".lock"
+FEW_STEPS = 10
+"""Optimizer steps an epoch under which a batch that the config names is worth a warning."""
 WRITTEN = (EVENTS, DATA)
 """Folders of a run that ranks write to."""
 FREE_TO_CHANGE = {"num_ranks", "lanes", "checkpoint_steps", "checkpoint_seconds", "keep_checkpoints", "on_nonfinite", "recovery",
@@ -101,6 +104,7 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
     manifest = dataset.manifest(config.dataset_version)
     require_sealed(dataset, manifest)
     _require_rows(manifest, dataset.url)
+    config = _with_batch(config, manifest, progress)
     layout_of(config, manifest)  # refuses what cannot be laid out, before anything is written
     store, stop = open_store(config.run), stop or StopRequest()
     failed = 0
@@ -119,6 +123,21 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
             progress.note(f"training: this run is done already ({summary.steps} steps); reusing {store.url}")
     return TrainResult(url=store.url, reused=reused, resumed_at=summary.resumed_at, epochs=config.train.epochs, steps=summary.steps,
                        validation=summary.validation, seconds=time.perf_counter() - began, failed_checkpoints=failed)
+
+
+def _with_batch(config: Config, manifest: Manifest, progress: Progress) -> Config:
+    """The config with a batch that fits the train rows; reports a chosen one, and one that leaves an epoch few steps."""
+    rows = manifest.splits["train"].rows
+    fitted = config.fitted_to(rows)
+    batch_rows = fitted.train.step_rows
+    steps = -(-rows // batch_rows)
+    if config.train.batch_rows is None:
+        progress.note(f"training: batches of {batch_rows} rows, {steps} steps an epoch (train.batch_rows sets another size)")
+    elif steps < FEW_STEPS and batch_rows > SMALLEST_DEFAULT_BATCH:
+        progress.note(f"training: warning: train.batch_rows={batch_rows} makes only {steps} step{'s' if steps > 1 else ''} an epoch of "
+                      f"{rows} train rows, {steps * config.train.epochs} in all; leave train.batch_rows out to have a size that fits "
+                      f"({default_batch_rows(rows)}), or raise train.epochs")
+    return fitted
 
 
 @contextmanager
@@ -317,10 +336,18 @@ def _require_rows(manifest: Manifest, url: str) -> None:
         split = manifest.splits.get(name)
         if split is None or not split.rows:
             raise DatasetError(f"version {manifest.version} of {url} has no rows in its {name} split, which training needs; "
-                               "change prepare.split and prepare a new version.")
+                               f"{_other_splits(manifest, url)}.")
         if manifest.task == "binary" and split.positives in (0, split.rows):
             raise DatasetError(f"version {manifest.version} of {url}: the {name} split needs rows of both labels, found {split.rows} rows, "
-                               f"{split.positives} of them with label 1; change prepare.split and prepare a new version.")
+                               f"{split.positives} of them with label 1; {_other_splits(manifest, url)}.")
+
+
+def _other_splits(manifest: Manifest, url: str) -> str:
+    """How to get a version whose splits serve."""
+    if "adopted" not in manifest.recipe:
+        return "change prepare.split and prepare a new version"
+    return (f"delete {url}/_versions and adopt the files again with --split train=FOLDER --split validation=FOLDER, or prepare a dataset "
+            "from them, as a source of format parquet")
 
 
 def _claim(store: Store, config: Config, manifest: Manifest) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class RankRows:
     def loader(self, split: str) -> Loader:
         """This rank's batches of a split: those of the train split are steps, others are larger."""
         train = self._config.train
-        batch_rows = train.batch_rows * (1 if split == "train" else EVALUATED_AT_ONCE)
+        batch_rows = train.step_rows * (1 if split == "train" else EVALUATED_AT_ONCE)
         config = LoaderConfig(batch_rows=batch_rows, seed=train.seed, lanes=self._job.lanes, reader_threads=train.reader_threads,
                               memory_mb=train.memory_mb, deadline_s=train.ring.deadline_s,
                               micro_batches=train.num_micro_batches if self._layout else None)

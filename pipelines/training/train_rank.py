@@ -168,7 +168,7 @@ class _RankTrainer:
     def _write_start(self, position: Position) -> None:
         self._events.write(
             "start", size=self._context.size, host=socket.gethostname(), pid=os.getpid(), device=self._context.device,
-            lanes=self._job.lanes, seed=self._config.train.seed, batch_rows=self._config.train.batch_rows,
+            lanes=self._job.lanes, seed=self._config.train.seed, batch_rows=self._config.train.step_rows,
             dataset_url=self._job.dataset_url, dataset_version=self._job.dataset_version, content_id=self._manifest.content_id,
             manifest_sha256=Dataset(self._job.dataset_url).manifest_sha256(self._job.dataset_version), reduction=self._strategy.description,
             readers=self._witnesses, shards=self._layout.mesh.shards if self._layout else 1,
@@ -336,7 +336,7 @@ class _RankTrainer:
         train, total_steps = self._config.train, self._config.train.epochs * self._steps
         self._saver.save(CheckpointDocument(
             position=position, validation=validation, content_id=self._manifest.content_id, dataset_version=self._manifest.version,
-            seed=train.seed, lanes=self._job.lanes, batch_rows=train.batch_rows, code_version=__version__, torch_version=torch.__version__,
+            seed=train.seed, lanes=self._job.lanes, batch_rows=train.step_rows, code_version=__version__, torch_version=torch.__version__,
             config=self._config.model_dump(mode="json", include={"model", "train"}),
             lr=learning_rate(position.steps_done, total_steps=total_steps, config=train.optimizer),
             layout=str(self._layout or f"{self._context.size} ranks, each with the whole model")))
@@ -347,7 +347,7 @@ class _RankTrainer:
 
     def _receipt_maker(self) -> ReceiptMaker | None:
         """None where another rank gives receipts for this one's rows."""
-        return ReceiptMaker(self._loaders["train"].order, batch_rows=self._config.train.batch_rows, rank=self._witness,
+        return ReceiptMaker(self._loaders["train"].order, batch_rows=self._config.train.step_rows, rank=self._witness,
                             num_ranks=self._witnesses) if self._witness < self._witnesses else None
 
     # -- end ---------------------------------------------------------------------------------------------------------

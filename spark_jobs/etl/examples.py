@@ -19,7 +19,7 @@ from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import ConfigError, SourceError, nearest
 from sparkring.spark_jobs.etl.columns.derive import check_moments
 from sparkring.spark_jobs.etl.columns.expressions import named
-from sparkring.spark_jobs.etl.columns.roles import roles_of_query
+from sparkring.spark_jobs.etl.columns.roles import cast_advice, roles_of_query
 from sparkring.spark_jobs.etl.columns.splits import SPLITS, key_figures, split_key, split_name, why_empty
 from sparkring.spark_jobs.etl.encoding.arrays import require_pad
 from sparkring.spark_jobs.etl.encoding.describe import TOKENS, made_tensors
@@ -71,7 +71,7 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
                               "one out of the query, or give them other names in it (AS).")
         if not isinstance(types[name], kinds):
             raise SourceError(f"column {name} of the query is {types[name].simpleString()}, but {role} must be {expected}; "
-                              f"cast it in the query, e.g. CAST({name} AS {expected.partition(' ')[0].upper()}).")
+                              f"{cast_advice(role, name, types[name], expected)}.")
     check_moments(config.features.moments, types)
     return result.select([named(name) for name in dict.fromkeys(role.column for role in roles)])
 
@@ -95,7 +95,9 @@ def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Ca
         SourceError: the query fails on a row, null ids or keys, a label other than 0 and 1, or a split without rows.
     """
     label, key = named(config.label), named(split_key(config).column)
-    strange = ~label.cast("double").isin(0.0, 1.0) if config.task == "binary" else sf.lit(False)  # noqa: FBT003 - a column
+    binary = config.task == "binary"
+    strange = ~label.cast("double").isin(0.0, 1.0) if binary else sf.lit(False)  # noqa: FBT003 - a column
+    positive = label.cast("double") == 1.0 if binary else sf.lit(False)  # noqa: FBT003 - a column
     split = split_name(config)
     figures = examples.agg(
         sf.count(sf.lit(1)).alias("rows"), sf.count_if(named(config.row_id).isNull()).alias("no_id"),
@@ -103,6 +105,7 @@ def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Ca
         sf.min(sf.when(strange, label).cast("string")).alias("strange_example"),
         sf.count_if(key.isNotNull() & split.isNull()).alias("nowhere"),
         sf.min(sf.when(split.isNull(), key).cast("string")).alias("nowhere_example"), *key_figures(config, label.isNotNull()),
+        sf.count_if((split == SPLITS[0]) & positive).alias("positives"),
         *(sf.count_if(split == name).alias(name) for name in SPLITS))
     try:
         found = figures.collect()[0]
@@ -157,7 +160,8 @@ def _check_figures(found: Row, config: PrepareConfig, *, whole: bool) -> None:
     rows = found["rows"]
     if found["strange"]:
         raise SourceError(f"label {config.label} is neither 0 nor 1 in {found['strange']} of {rows} rows, e.g. {found['strange_example']}; "
-                          "make it 0 or 1 in the query, e.g. CAST(x > 15 AS INT), or null for rows to leave out.")
+                          "make it 0 or 1 in the query, e.g. CAST(x > 15 AS INT), or null for rows to leave out. Classes that whole "
+                          "numbers name need prepare.task: multiclass; a label of measured numbers (regression) is not supported yet.")
     for name, missing in ((config.row_id, found["no_id"]), (split_key(config).column, found["no_key"])):
         if missing:
             raise SourceError(f"column {name} is null in {missing} of {rows} rows; each needs one: filter or fill it in the query.")
@@ -167,6 +171,10 @@ def _check_figures(found: Row, config: PrepareConfig, *, whole: bool) -> None:
     for name in SPLITS:
         if whole and not found[name]:
             raise SourceError(why_empty(config, name, found))
+    train_rows = found[SPLITS[0]]
+    if whole and config.task == "binary" and found["positives"] in (0, train_rows):
+        raise SourceError(f"label {config.label} is {min(found['positives'], 1)} in all {train_rows} train rows, so there is nothing to "
+                          "tell apart; change the query or prepare.split.")
 
 
 def _is_temporary(spark: SparkSession, name: str) -> bool:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 from sparkring.conf.schema import PrepareConfig
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.spark_jobs.etl.columns.expressions import named
-from sparkring.spark_jobs.etl.columns.labels import fit_classes, number_classes, require_known_classes
+from sparkring.spark_jobs.etl.columns.labels import class_type, fit_classes, number_classes, require_known_classes
 from sparkring.spark_jobs.etl.columns.splits import SPLITS, split_name
 from sparkring.spark_jobs.etl.encoding.arrays import store_raw
 from sparkring.spark_jobs.etl.encoding.images import fit_images, normalise_images
@@ -126,7 +126,7 @@ def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFram
         preprocessing = preprocessing.model_copy(update={"image": image})
     if config.task == "multiclass":
         classes = fit_classes(examples, config.label, split=split)
-        preprocessing = preprocessing.model_copy(update={"classes": classes})
+        preprocessing = preprocessing.model_copy(update={"classes": classes, "class_type": class_type(examples, config.label)})
         examples = number_classes(examples, config.label, classes)
     return Fitted(examples, split, preprocessing)
 

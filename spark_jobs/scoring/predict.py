@@ -1,7 +1,7 @@
 """A trained network over the rows of a Spark frame: what it predicts of each, by the kind of its task.
 
     binary       probability        double: of label 1
-    multiclass   prediction         string: the likeliest class
+    multiclass   prediction         the likeliest class, of the type that the label has in the source
                  probability        double: of that class
                  probabilities      array<double>: of each class, in the order of the model's classes
     next_token   nats               double: cross entropy, summed over the row's predicted tokens
@@ -22,10 +22,22 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
-from pyspark.sql.types import ArrayType, DoubleType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from sparkring.models.networks import carrying
 from sparkring.pipelines.data.dataset.manifest import Task
+from sparkring.pipelines.data.dataset.preprocessing import ClassType
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card, load_weights, model_from_bytes
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.encoding.describe import TOKENS, describe_image, describe_tokens
@@ -41,10 +53,16 @@ NATS, PREDICTED, RIGHT = "nats", "tokens_predicted", "tokens_right"
 
 _COLUMNS: dict[Task, tuple[StructField, ...]] = {
     "binary": (StructField(PROBABILITY, DoubleType(), nullable=False),),
-    "multiclass": (StructField(PREDICTION, StringType(), nullable=False), StructField(PROBABILITY, DoubleType(), nullable=False),
+    "multiclass": (StructField(PROBABILITY, DoubleType(), nullable=False),
                    StructField(PROBABILITIES, ArrayType(DoubleType(), containsNull=False), nullable=False)),
     "next_token": (StructField(NATS, DoubleType(), nullable=False), StructField(PREDICTED, IntegerType(), nullable=False),
                    StructField(RIGHT, IntegerType(), nullable=False))}
+
+
+_CLASSES: dict[ClassType, tuple[DataType, pa.DataType]] = {
+    "string": (StringType(), pa.string()), "tinyint": (ByteType(), pa.int8()), "smallint": (ShortType(), pa.int16()),
+    "int": (IntegerType(), pa.int32()), "bigint": (LongType(), pa.int64())}
+"""Spark's and Arrow's type of a predicted class."""
 
 
 def predict(encoded: DataFrame, run_url: str, *, keep: list[str], batch_rows: int) -> DataFrame:
@@ -60,7 +78,8 @@ def predict(encoded: DataFrame, run_url: str, *, keep: list[str], batch_rows: in
     """
     card = load_card(run_url)
     kept = encoded.select([named(name) for name in keep]).schema.fields
-    schema = StructType([*kept, *_COLUMNS[card.task], StructField(MODEL, StringType(), nullable=False),
+    likeliest = [StructField(PREDICTION, _CLASSES[card.preprocessing.class_type][0], nullable=False)] if card.task == "multiclass" else []
+    schema = StructType([*kept, *likeliest, *_COLUMNS[card.task], StructField(MODEL, StringType(), nullable=False),
                          StructField(VERSION, LongType(), nullable=False)])
     run = carrying(partial(_predict_batches, card_json=card.model_dump_json(), weights=load_weights(run_url, card), keep=keep,
                            batch_rows=batch_rows))
@@ -141,7 +160,8 @@ def _predictions(logits: Tensor, inputs: dict[str, Tensor], card: ModelCard) -> 
         probabilities = torch.softmax(logits.double(), dim=1)
         best, number = probabilities.max(dim=1)
         offsets = np.arange(0, probabilities.numel() + 1, probabilities.shape[1], dtype=np.int32)
-        return {PREDICTION: pa.array(card.preprocessing.classes, pa.string()).take(pa.array(number.numpy())),
+        classes = pa.array(card.preprocessing.classes, pa.string()).cast(_CLASSES[card.preprocessing.class_type][1])
+        return {PREDICTION: classes.take(pa.array(number.numpy())),
                 PROBABILITY: pa.array(best.numpy()), PROBABILITIES: pa.ListArray.from_arrays(offsets, probabilities.flatten().numpy())}
     from sparkring.models.losses import next_token_hits, next_token_nats
 

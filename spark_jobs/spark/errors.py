@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
+from pyspark.logger import PySparkLogger
 
 _RAISED = re.compile(r"[A-Za-z_][\w.]*: ")
 """How a traceback ends: the exception's class and what it says."""
@@ -15,9 +18,26 @@ SPARK_ERRORS = (PySparkException, Py4JError)
 """What a call into Spark raises, over Connect and over Py4J."""
 
 
+_QUERY_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Loggers to which PySpark writes a failed query, with Java's whole stack, before it raises the same."""
+
 CLIENTS = {"s3": "org.apache.hadoop:hadoop-aws", "s3a": "org.apache.hadoop:hadoop-aws", "abfs": "org.apache.hadoop:hadoop-azure",
            "abfss": "org.apache.hadoop:hadoop-azure", "gs": "com.google.cloud.bigdataoss:gcs-connector"}
 """Scheme of an address -> the package by which Spark reads it; Spark comes with none of these."""
+
+
+@contextmanager
+def failed_queries_unlogged() -> Iterator[None]:
+    """Keep PySpark from logging, in thousands of characters a line, what the block's own errors say in a sentence."""
+    loggers = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
 
 
 def lacks_client(error: Exception) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -182,7 +183,7 @@ def test_an_evaluation_of_another_dataset_version_is_pointed_out(tmp_path: Path)
     config = sample_config(tmp_path)
     Dataset(config.dataset).commit(sample_manifest())
     write_evaluation(config, dataset_version=7)
-    assert "The evaluation was made on dataset version 7, the rest of this page is about version 1" in text_of(written(config))
+    assert "The evaluation is of dataset version 7, the rest of this page of version 1" in text_of(written(config))
 
 
 def test_figures_of_a_model_that_was_replaced_are_pointed_out(tmp_path: Path) -> None:
@@ -191,7 +192,7 @@ def test_figures_of_a_model_that_was_replaced_are_pointed_out(tmp_path: Path) ->
     write_evaluation(config, weights_sha256="of another")
     write_scores(config, weights_sha256="of another")
     text = text_of(written(config))
-    assert "Another model was evaluated than the one that lies in the run now." in text
+    assert "The evaluation is of an earlier model of this run." in text
     assert "The scores are another model's than the one that lies in the run now." in text
 
 
@@ -252,3 +253,21 @@ def test_a_report_replaces_the_one_before_and_leaves_nothing_else(tmp_path: Path
     write_events(config, sample_events(epochs=1))
     assert written(config) != before
     assert open_store(config.workspace).names("") == ["report.html"]
+
+
+@pytest.mark.parametrize(("task", "more", "expected"), [
+    pytest.param("multiclass", {"confusion": [[3, 1], [0, 4]]}, "All 8 rows of the test split", id="classes"),
+    pytest.param("next_token", {"bits_per_byte": 1.75}, "All 8 tokens of the test split", id="tokens")])
+def test_a_model_of_classes_or_tokens_is_shown_beside_the_base_rate(
+        tmp_path: Path, task: str, more: dict[str, object], expected: str) -> None:
+    config = sample_config(tmp_path)
+    assert "Run sparkring evaluate" in text_of(written(config)), "without an evaluation"
+    base = {"rows": 8, "loss": 0.75, "accuracy": 0.5, "bits_per_byte": 2.5}
+    document = {"task": task, "split": "test", "dataset_version": 1, "content_id": "c", "weights_sha256": "w",
+                "network": {"rows": 8, "loss": 0.25, "accuracy": 0.875, **more}, "base_rate": base}
+    open_store(config.run).put("evaluation.json", json.dumps(document).encode())
+    text = text_of(written(config))
+    assert expected in text
+    assert "Network 0.2500 0.8750" in text
+    assert "Base rate 0.7500 0.5000" in text
+    assert "sparkring evaluate" not in text

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import IntegralType
 
 from sparkring.errors import SourceError
+from sparkring.pipelines.data.dataset.preprocessing import ClassType
 from sparkring.spark_jobs.etl.columns.expressions import named
 
 _VALUE, _NUMBER = "__label_value", "__label_number"
+
+
+def class_type(examples: DataFrame, label: str) -> ClassType:
+    """The type that the label's values have in the source."""
+    found = examples.schema[label].dataType
+    return next((name for name in get_args(ClassType) if found.simpleString() == name), "string")
 
 
 def fit_classes(examples: DataFrame, label: str, *, split: Column) -> tuple[str, ...]:

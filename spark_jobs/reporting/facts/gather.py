@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sparkring.conf.schema import Config
-from sparkring.errors import DatasetError, SparkringError
+from sparkring.errors import SparkringError
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.model_files import CARD, ModelCard, load_card
 from sparkring.spark_jobs.reporting.facts.data import DataFacts, data_facts
-from sparkring.spark_jobs.reporting.facts.quality import QualityFacts, quality_facts
+from sparkring.spark_jobs.reporting.facts.quality import MeanQuality, QualityFacts, mean_quality, quality_facts
 from sparkring.spark_jobs.reporting.facts.run import RunFacts
 from sparkring.spark_jobs.reporting.facts.run_reader import read_run
 from sparkring.spark_jobs.scoring.latest import Scores, latest_scores
@@ -51,6 +51,9 @@ class Workspace:
     run: RunFacts | None
     card: ModelCard | None
     quality: QualityFacts | None
+    """Of a binary model."""
+    mean_quality: MeanQuality | None
+    """Of a model of classes or tokens."""
     scores: Scores | None
     absent: tuple[Absent, ...]
     """In the order in which jobs make the parts."""
@@ -63,11 +66,13 @@ class _NotThere(Exception):
 def gather(config: Config) -> Workspace:
     """Read every part of the workspace that ``config`` names."""
     absent: list[Absent] = []
+    evaluation = _part(EVALUATION, absent, lambda: _quality(config))
     run = _part(TRAINING, absent, lambda: _run(config))
     version = run.dataset_version if run else config.dataset_version
     return Workspace(
         data=_part(DATASET, absent, lambda: _data(config, version)), run=run, card=_part(MODEL, absent, lambda: _card(config)),
-        quality=_part(EVALUATION, absent, lambda: _quality(config)), scores=_part(SCORES, absent, lambda: _scores(config)),
+        quality=evaluation if isinstance(evaluation, QualityFacts) else None,
+        mean_quality=evaluation if isinstance(evaluation, MeanQuality) else None, scores=_part(SCORES, absent, lambda: _scores(config)),
         absent=tuple(sorted(absent, key=lambda part: list(MADE_BY).index(part.what))))
 
 
@@ -105,15 +110,13 @@ def _card(config: Config) -> ModelCard:
     return load_card(config.run)
 
 
-def _quality(config: Config) -> QualityFacts:
+def _quality(config: Config) -> QualityFacts | MeanQuality:
     try:
         document = json.loads(open_store(config.run).read("evaluation.json"))
     except FileNotFoundError:
         raise _NotThere from None
     if isinstance(document, dict) and document.get("task", "binary") != "binary":
-        network, base = document["network"], document["base_rate"]
-        raise DatasetError(f"the network has a loss of {network['loss']:.4f} and an accuracy of {network['accuracy']:.4f}, the base rate "
-                           f"{base['loss']:.4f} and {base['accuracy']:.4f}; pictures are drawn for labels of 0 and 1 only")
+        return mean_quality(document)
     return quality_facts(document)
 
 

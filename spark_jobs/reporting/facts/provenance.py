@@ -36,7 +36,7 @@ def _of_run(run: RunFacts, config: Config) -> Iterator[LabelledText]:
     yield "seed of weights and row order", str(config.train.seed)
     yield "ring", f"{several(run.size, 'rank')} on {run.device}, gradients by {run.reduction}"
     yield "lanes", str(run.lanes)
-    yield "global batch", several(config.train.batch_rows, "row")
+    yield "global batch", several(run.batch_rows, "row")
     optimizer = config.train.optimizer
     yield "optimizer", (f"{optimizer.name}, learning rate up to {optimizer.lr:g}, {optimizer.schedule} schedule, "
                         f"{several(optimizer.warmup_steps, 'warm-up step')}")

@@ -43,7 +43,7 @@ class QualityFacts:
     split: str
     dataset_version: int
     weights_sha256: str
-    """Of the network that was judged."""
+    """Of the network that was evaluated."""
     models: tuple[ModelQuality, ...]
     """The network first, then the baselines."""
 
@@ -68,6 +68,40 @@ class QualityFacts:
         finite = {key: value for key, value in figures.items() if math.isfinite(value)}
         pick: Callable[..., float] = min if column.lower_is_better else max
         return tuple(key for key, value in finite.items() if value == pick(finite.values()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanQuality:
+    """How good a network is that predicts classes or tokens; there are no pictures of it."""
+
+    split: str
+    dataset_version: int
+    weights_sha256: str
+    """Of the network that was evaluated."""
+    counted: str
+    """What was predicted: ``rows`` or ``tokens``."""
+    metrics: tuple[str, ...]
+    """Columns of the table, e.g. ``loss``."""
+    models: Mapping[str, Mapping[str, float]]
+    """By title, the network first: the metrics, and ``rows``."""
+
+    @property
+    def rows(self) -> int:
+        """Predictions that were evaluated."""
+        return int(self.models[_TITLES["network"]]["rows"])
+
+
+def mean_quality(document: Mapping[str, Any]) -> MeanQuality:
+    """Read the parsed ``evaluation.json`` of a multiclass or next-token model.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is not one, or lacks the network or the base rate.
+    """
+    tokens = document["task"] == "next_token"
+    metrics = ("loss", "accuracy", "bits_per_byte") if tokens else ("loss", "accuracy")
+    models = {_TITLES[key]: {name: float(document[key][name]) for name in ("rows", *metrics)} for key in ("network", "base_rate")}
+    return MeanQuality(split=document["split"], dataset_version=document["dataset_version"], weights_sha256=document["weights_sha256"],
+                       counted="tokens" if tokens else "rows", metrics=metrics, models=models)
 
 
 def quality_facts(document: Mapping[str, Any]) -> QualityFacts:

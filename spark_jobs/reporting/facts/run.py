@@ -117,6 +117,8 @@ class RunFacts:
     size: int
     device: str
     lanes: int
+    batch_rows: int
+    """Rows of a step over all ranks."""
     reduction: str
     steps: int
     """Distinct optimizer steps."""

@@ -135,6 +135,7 @@ def _facts(events: _Events) -> RunFacts:
     by_rank = _by_rank(events.lives)
     return RunFacts(
         dataset_version=start["dataset_version"], size=start["size"], device=start["device"], lanes=start["lanes"],
+        batch_rows=start["batch_rows"],
         reduction=start["reduction"], steps=len(ordered), repeated_steps=events.repeated,
         started=min(life.began for life in events.lives.values()),
         wall_s=_wall_s(events.lives), rows_per_s=float(rows.sum() / seconds.sum()) if seconds.sum() > 0 else math.nan,
