@@ -206,7 +206,7 @@ def test_a_source_without_rows_is_refused(spark: SparkSession, tmp_path: Path, t
 
 
 def test_a_query_that_fails_on_a_row_says_so_in_one_line(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    fails = {"query": QUERY.replace("late,", "CAST(CONCAT('is ', late) AS INT) AS late,")}
+    fails: dict[str, Any] = {"query": QUERY.replace("late,", "CAST(CONCAT('is ', late) AS INT) AS late,")}
     _refused(spark, etl_config(tmp_path, **fails), SourceError, r"prepare\.query fails on its rows: .*CAST_INVALID_INPUT")
     assert "CAST_INVALID_INPUT" not in capfd.readouterr().err
     with pytest.raises(PySparkException):  # the control: PySpark logs what it raises

@@ -130,7 +130,8 @@ def test_an_array_of_open_size_whose_rows_are_alike_is_a_tensor(tmp_path: Path) 
     columns = {name: pa.array([bytes(field.codec.encode(field, row[name])) if field.shape else row[name] for row in rows],
                               kinds.get(name, pa.binary())) for name, field in schema.fields.items()}
     pq.write_table(pa.table(columns), tmp_path / "part-0.parquet", row_group_size=5)
-    (tmp_path / "_common_metadata").write_bytes(dataset_metadata(pq.read_schema(tmp_path / "part-0.parquet"), schema, {"part-0.parquet": 4}))
+    metadata = dataset_metadata(pq.read_schema(tmp_path / "part-0.parquet"), schema, {"part-0.parquet": 4})
+    (tmp_path / "_common_metadata").write_bytes(metadata)
     result = adopt(str(tmp_path), row_id="id", label="late")
     assert (set(result.tensors) - {"label", "row_id"}, result.left_out) == ({"alike", "packed"}, ("ragged",))
     row = _rows(tmp_path)[7]

@@ -13,7 +13,8 @@ from sparkring.spark_jobs.etl.columns.roles import cast_advice
     pytest.param("prepare.label", StringType(), "int (0 or 1)", "CAST(c = 'yes' AS INT) AS c, or set prepare.task: multiclass",
                  id="yes and no"),
     pytest.param("prepare.label", DoubleType(), "string or bigint", "(regression) is not supported yet", id="a measured label"),
-    pytest.param("prepare.features.numeric", StringType(), "double", "name it in prepare.features.categorical instead", id="text as number"),
+    pytest.param("prepare.features.numeric", StringType(), "double", "name it in prepare.features.categorical instead",
+                 id="a text as a number"),
     pytest.param("prepare.features.moments", StringType(), "timestamp", "to_timestamp(c, 'yyyy-MM-dd HH:mm:ss') AS c", id="text as time"),
     pytest.param("prepare.split.column", LongType(), "string that says train", "CAST(c AS STRING)", id="any other")])
 def test_the_advice_fits_the_column(key: str, found: DataType, expected: str, advice: str) -> None:
