@@ -2,7 +2,7 @@
 
     sparkring score local/flights
 
-What is predicted of a row, by the kind of task, and how: ``predict.py``.
+``scoring/predict.py`` says which columns each task adds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from sparkring.spark_jobs.spark.session import result_settings, spark_path, spar
 
 Read = TypeVar("Read")
 SPLIT = "split"
-"""The column that says which split a scored row is of: folders of several scorings lie side by side, and are read as one table."""
+"""The column that names a scored row's split: readers of ``scores/`` see the folders of several scorings as one table."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ScoreResult:
     rows: int
     seconds: float
     reused: bool = False
-    """These scores were there already; nothing was computed."""
+    """The same scores existed; nothing was computed."""
 
 
 def score(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT, frame: DataFrame | None = None) -> ScoreResult:
@@ -72,10 +72,10 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
         ``dataset_version`` and ``split`` (null for rows of ``frame``).
     Raises:
         ConfigError: the run has no trained model.
-        DatasetError: the dataset version is not what the model was trained on any more, or a file of it is not what was committed.
-        SourceError: ``frame`` lacks a column, has one of another type than the model's features are made of, or has rows without an id
-            or with the same one; nothing was kept.
-        NotFinite: the network has no finite answer for a row; nothing was kept.
+        DatasetError: the dataset version has changed since the model was trained, or a file differs from what was committed.
+        SourceError: ``frame`` lacks a column, has one of a type that the model's features do not take, or has rows with a null or
+            repeated id; nothing was kept.
+        NotFinite: the network's answer for a row is not finite; nothing was kept.
         EnvironmentProblem, StorageError: Spark cannot read the dataset.
     """
     began = time.perf_counter()
@@ -113,7 +113,7 @@ def trained_on(card: ModelCard) -> Manifest:
 
     Raises:
         DatasetVersionNotFound: it is gone.
-        DatasetError: that number stands for another content now.
+        DatasetError: the version has different content now.
     """
     manifest = Dataset(card.dataset_url).manifest(card.dataset_version)
     if manifest.content_id != card.content_id:
@@ -127,7 +127,7 @@ def read_split(spark: SparkSession, manifest: Manifest, dataset_url: str, split:
 
     Raises:
         DatasetError: there is no such split.
-        DatasetChanged: by its size or footer a file is another one; it is named. Training asks the same before its first step.
+        DatasetChanged: a file has a different size or footer; it is named. Training makes the same check before its first step.
         EnvironmentProblem, StorageError: Spark cannot read them.
     """
     store, files = open_store(dataset_url), split_of(manifest, dataset_url, split).files
@@ -159,12 +159,12 @@ def _same(before: Scores, card: ModelCard, split: str) -> bool:
 
 
 def _write(scored: DataFrame, store: Store, *, row_id: str, split: Split | None) -> tuple[str, int]:
-    """Write into a fresh folder and see that it holds each row once; returns its name and its rows.
+    """Write into a new folder, check that it holds each row once, and return its name and row count.
 
     Args:
         scored: What to write.
         store: Where.
-        row_id: Its column that tells rows apart.
+        row_id: The column of row ids.
         split: What the manifest says of the rows; None for rows that the caller brought.
     """
     folder, spark = uuid.uuid4().hex[:16], scored.sparkSession
@@ -200,7 +200,7 @@ def _read(store: Store, file: str, reader: Callable[[pa.NativeFile], Read]) -> R
 
 
 def _require_rows(store: Store, files: Sequence[str], row_id: str, split: Split) -> None:
-    """See that the files hold the rows of the split, each once, by the digest that its manifest keeps of their ids."""
+    """Check by the digest of row ids in the manifest that the files hold each row of the split once."""
     columns = (_read(store, file, partial(pq.read_table, columns=[row_id])) for file in files)
     found = to_hex(add(rows_digest(table[row_id].to_numpy()) for table in columns))
     if found != split.rows_digest:
@@ -209,7 +209,7 @@ def _require_rows(store: Store, files: Sequence[str], row_id: str, split: Split)
 
 
 def _require_finite(written: DataFrame, row_id: str) -> None:
-    """See that the network had an answer for every row."""
+    """Check that the network's answer for every row is finite."""
     answer = named(PROBABILITY if PROBABILITY in written.columns else NATS)
     strange = ~(sf.abs(answer) < float("inf"))
     count, example = written.agg(sf.count_if(strange), sf.min(sf.when(strange, named(row_id)))).collect()[0]
@@ -219,7 +219,7 @@ def _require_finite(written: DataFrame, row_id: str) -> None:
 
 
 def _require_distinct(written: DataFrame, row_id: str) -> None:
-    """See that every row has an id of its own."""
+    """Check that ids are unique and not null."""
     ids = written.groupBy(named(row_id).alias("id")).agg(sf.count(sf.lit(1)).alias("rows"))
     known = sf.when(sf.col("id").isNotNull(), sf.col("rows"))
     found = ids.agg(sf.sum(sf.when(sf.col("id").isNull(), sf.col("rows"))).alias("nameless"), sf.max(known).alias("most"),
@@ -228,4 +228,4 @@ def _require_distinct(written: DataFrame, row_id: str) -> None:
         raise SourceError(f"{row_id} is null in {found['nameless']} of the rows to score; each needs one. Nothing was kept.")
     if (found["most"] or 0) > 1:
         raise SourceError(f"{row_id} is not unique among the rows to score: {found['worst']} stands for {found['most']} rows, and "
-                          "nobody could tell their scores apart; bring each row once. Nothing was kept.")
+                          "their scores could not be told apart; pass each row once. Nothing was kept.")

@@ -1,7 +1,7 @@
-"""From source tables to example rows: run the query, then see that its result is what the config says it is.
+"""From source tables to example rows: run the query, then check its result against the config.
 
-An example is a row with an id, a label, the key that decides its split, and the raw features. All complaints
-about them are raised here, before anything is fitted or written.
+An example is a row with an id, a label, the key that decides its split, and the raw features. Every error about them
+is raised here, before anything is fitted or written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 
 @contextmanager
 def tables(spark: SparkSession, frames: Mapping[str, DataFrame]) -> Iterator[None]:
-    """Let SQL see ``frames`` under their names while the block runs; views of the caller's with these names come back after it."""
+    """Register ``frames`` as views for the block; the caller's own views of these names are restored after it."""
     shadowed = {name: spark.table(name) for name in frames if _is_temporary(spark, name)}
     for name, frame in frames.items():
         frame.createOrReplaceTempView(name)
@@ -43,15 +43,15 @@ def tables(spark: SparkSession, frames: Mapping[str, DataFrame]) -> Iterator[Non
 
 
 def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
-    """The query's result, cut down to the columns that the config names and checked for their types.
+    """Return the columns of the query's result that the config names, with their types checked.
 
     Args:
         spark: A session in which the sources are visible as tables.
         config: The query and the names and roles of its columns.
     Returns:
-        Row id, label, split column and features (of texts: name, text and split column); nothing was computed yet.
+        Row id, label, split column and features (of texts: name, text and split column); not computed yet.
     Raises:
-        ConfigError: the query is wrong, or names a role for a column that it does not yield.
+        ConfigError: the query cannot run, or lacks a column that the config names.
         SourceError: a column has a type that its role cannot have.
     """
     _check_names(config)
@@ -77,18 +77,18 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
 
 
 def with_label(result: DataFrame, config: PrepareConfig) -> DataFrame:
-    """The rows of the query that have a label; what else a row without one holds is nobody's concern."""
+    """The rows of the query that have a label. Rows without one are not checked any further."""
     return result.where(named(config.label).isNotNull())
 
 
 def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Callable[[], int], whole: bool = True) -> dict[str, int]:
-    """Compute the examples and look at the id, label and split key of each.
+    """Compute the examples and check the id, label and split key of each.
 
     Args:
-        examples: Those rows of the query that have a label.
+        examples: The rows of the query that have a label.
         config: The names of the columns, and how rows are split.
-        unlabelled: Counts the others; called only if there is no example.
-        whole: Whether each split must have rows; a part that is added to a dataset need not.
+        unlabelled: Counts the rows without a label; called only if there is no example.
+        whole: Whether each split must have rows; appended rows need not fill every split.
     Returns:
         Examples of each split.
     Raises:
@@ -119,7 +119,7 @@ def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Ca
 
 
 def _check_names(config: PrepareConfig) -> None:
-    """Names become attributes of Petastorm's rows; and the answer may not be among the questions."""
+    """Check names: they become attributes of Petastorm's rows, and the label must not be a feature."""
     for role, name, _, _ in roles_of_query(config):
         if not name.isidentifier() or name.startswith("_") or iskeyword(name):
             raise ConfigError(f"{role}: {name!r} cannot name a dataset's column; give it a name of letters, digits and _ in the query "
@@ -144,15 +144,15 @@ def _check_names(config: PrepareConfig) -> None:
 
 
 def _require_apart(config: PrepareConfig) -> None:
-    """See that Spark, which takes no heed of capitals, can tell the dataset's columns apart."""
+    """Check that no two columns differ only in capitals, which Spark ignores."""
     features = config.features
     names = (config.row_id, config.label or TOKENS, *features.numbers, *features.categorical, *features.derived,
              *([features.image.column] if features.image else []), *(raw.column for raw in features.raw))
     seen: dict[str, str] = {}
     for name in names:
         if name.lower() in seen:
-            raise ConfigError(f"prepare makes two columns {seen[name.lower()]} and {name}, which Spark does not tell apart, as it takes no "
-                              "heed of capitals; give one of them another name.")
+            raise ConfigError(f"prepare makes two columns {seen[name.lower()]} and {name}, which Spark does not tell apart, since it "
+                              "ignores capitals; give one of them another name.")
         seen[name.lower()] = name
 
 

@@ -1,4 +1,4 @@
-"""A trained network over the rows of a Spark frame: what it predicts of each, by the kind of its task.
+"""Run a trained network over the rows of a Spark frame. Each task adds its own columns:
 
     binary       probability        double: of label 1
     multiclass   prediction         the likeliest class, of the type that the label has in the source
@@ -8,8 +8,8 @@
                  tokens_predicted   int: how many those are
                  tokens_right       int: for how many the likeliest token was the right one
 
-The network travels to the executors inside the function that they run (its card as JSON, its weights as safetensors), so
-they need neither the run folder nor anything unpickled from it.
+The function that executors run carries the network (its card as JSON, its weights as safetensors): they neither read the run
+folder nor unpickle anything from it.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PROBABILITY, MODEL, VERSION = "probability", "model", "dataset_version"
-"""Columns that scoring adds: of label 1 (or of the predicted class); the first 16 digits of the weights' SHA-256; the dataset
-version that the model was trained on."""
+"""Columns that scoring adds: the probability of label 1 (or of the predicted class), the first 16 digits of the weights' SHA-256,
+and the dataset version that the model was trained on."""
 PREDICTION, PROBABILITIES = "prediction", "probabilities"
 NATS, PREDICTED, RIGHT = "nats", "tokens_predicted", "tokens_right"
 
@@ -66,13 +66,13 @@ _CLASSES: dict[ClassType, tuple[DataType, pa.DataType]] = {
 
 
 def predict(encoded: DataFrame, run_url: str, *, keep: list[str], batch_rows: int) -> DataFrame:
-    """Add what the trained network predicts to encoded rows.
+    """Add the trained network's predictions to encoded rows.
 
     Args:
         encoded: The features as ``encode`` or a dataset version gives them, and the columns to keep.
         run_url: The run whose model predicts.
         keep: Columns to pass through.
-        batch_rows: Rows of a forward pass at most.
+        batch_rows: Most rows of a forward pass.
     Returns:
         ``keep``, then the task's columns, ``model`` and ``dataset_version``; nothing was computed yet.
     """
@@ -88,7 +88,7 @@ def predict(encoded: DataFrame, run_url: str, *, keep: list[str], batch_rows: in
 
 
 def feature_columns(card: ModelCard) -> list[str]:
-    """The columns of a dataset that a model looks at."""
+    """The dataset columns that a model takes."""
     features = card.preprocessing
     if card.model.kind == "text":
         return [TOKENS]
@@ -98,7 +98,7 @@ def feature_columns(card: ModelCard) -> list[str]:
 
 
 def source_columns(card: ModelCard) -> list[str]:
-    """The columns of raw rows that those are made of."""
+    """The columns of raw rows that a model's features are made of."""
     if card.model.kind != "tabular":
         return feature_columns(card)
     features = card.preprocessing
@@ -107,7 +107,7 @@ def source_columns(card: ModelCard) -> list[str]:
 
 def _predict_batches(batches: Iterator[pa.RecordBatch], *, card_json: str, weights: bytes, keep: list[str],
                      batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """What a task runs: build the network once, then predict batch after batch on one thread (the task has one core)."""
+    """In a task: build the network once, then predict each batch on one thread (the task has one core)."""
     import torch
 
     torch.set_num_threads(1)

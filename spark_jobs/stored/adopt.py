@@ -1,7 +1,7 @@
 """``sparkring adopt URL``: make an existing Petastorm or plain Parquet dataset a dataset version, where it lies.
 
-Writes one manifest, ``_versions/1.json``, and moves, rewrites and deletes nothing; whatever else reads the files still does.
-A Petastorm schema is taken from the pickle in ``_common_metadata`` without unpickling anything that it names
+Writes one manifest, ``_versions/1.json``; it moves, rewrites and deletes nothing, so other readers of the files still work.
+A Petastorm schema is read from the pickle in ``_common_metadata`` without unpickling anything that it names
 (``pipelines/data/dataset/unischema_pickle.py``). Every file is hashed and the row ids are read once; needs neither Spark nor Petastorm.
 """
 
@@ -64,16 +64,16 @@ class AdoptResult:
 
 
 def adopt(url: str, *, row_id: str, label: str, splits: Mapping[str, str] | None = None, progress: Progress = SILENT) -> AdoptResult:
-    """Commit version 1 of a dataset that is there already.
+    """Commit version 1 of an existing dataset.
 
     Args:
         url: The folder that holds the Parquet files or the splits' folders.
         row_id: The column of integers that tells each row from all others.
         label: The column that is predicted.
-        splits: Split -> its folder inside ``url``; default one split, ``train``, of the files directly in ``url``.
+        splits: Folder inside ``url`` of each split; default one split, ``train``, of the files directly in ``url``.
         progress: Where to report.
     Raises:
-        HostileDataset: the metadata asks for something that no dataset needs; nothing of it was run.
+        HostileDataset: the metadata would run code when unpickled; none was run.
         DatasetError: the files cannot be adopted; nothing was written.
         CommitConflict: another process committed the version meanwhile.
     """
@@ -209,7 +209,7 @@ def _describe(store: Store, name: str, fields: tuple[DataField, ...]) -> DataFil
 
 
 def _require_no_nulls(footer: pq.FileMetaData, name: str) -> None:
-    """As far as the footer tells."""
+    """Refuse nulls, as far as the footer counts them."""
     for group in (footer.row_group(number) for number in range(footer.num_row_groups)):
         for column in (group.column(number) for number in range(group.num_columns)):
             if column.statistics is not None and column.statistics.has_null_count and column.statistics.null_count:

