@@ -30,7 +30,8 @@ from torch import Tensor, nn
 
 from benchmarks.report import print_result
 from harness.ranks import run_on_ranks
-from sparkring.models.text import TextNetwork
+from sparkring.models.blocks import WholeModel
+from sparkring.models.text import text_blocks
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import DATA, CheckpointDocument, Checkpoints, Position
@@ -74,7 +75,7 @@ class Training:
         torch.manual_seed(communicator.context.rank)
         self._tokens = torch.randint(1, VOCABULARY, (ROWS, LENGTH))
         torch.manual_seed(0)
-        self._model = TextNetwork(VOCABULARY, LENGTH, width=WIDTH, layers=LAYERS, heads=HEADS, tied=True)
+        self._model = WholeModel(text_blocks(VOCABULARY, LENGTH, width=WIDTH, layers=LAYERS, heads=HEADS, tied=True))
         self._optimizer = torch.optim.Adam(self._model.parameters(), fused=True)
         self._ring = GradientRing(self._model.parameters(), communicator, bucket_mb=25.0)
 

@@ -33,7 +33,8 @@ from sparkring.pipelines.parallel.schedules.costs import Costs
 from sparkring.pipelines.parallel.schedules.generators.catalogue import SCHEDULE_NAMES, build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import COMPUTE, Action, Schedule, Worker
 from sparkring.pipelines.parallel.schedules.simulator import TimedAction, Timeline, simulate
-from sparkring.pipelines.parallel.stages.executor import Executor, edges_of
+from sparkring.pipelines.parallel.stages.edges import edges_of
+from sparkring.pipelines.parallel.stages.executor import Executor
 from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 

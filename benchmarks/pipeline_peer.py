@@ -34,7 +34,8 @@ from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Worker
-from sparkring.pipelines.parallel.stages.executor import Executor, edges_of
+from sparkring.pipelines.parallel.stages.edges import edges_of
+from sparkring.pipelines.parallel.stages.executor import Executor
 from sparkring.pipelines.parallel.stages.partition import cut_by_count
 from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing

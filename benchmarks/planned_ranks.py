@@ -36,7 +36,8 @@ from sparkring.pipelines.parallel.mesh import Mesh
 from sparkring.pipelines.parallel.planner.enumerate import Candidate
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Worker
-from sparkring.pipelines.parallel.stages.executor import Executor, edges_of
+from sparkring.pipelines.parallel.stages.edges import edges_of
+from sparkring.pipelines.parallel.stages.executor import Executor
 from sparkring.pipelines.parallel.stages.partition import Bounds
 from sparkring.pipelines.training.job.optimizer import make_optimizer
 from sparkring.pipelines.training.profiling.block_times import BlockSeconds, TimedModel, time_blocks

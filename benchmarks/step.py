@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from benchmarks.report import print_result
 from harness.ranks import run_on_ranks
-from sparkring.models.tabular import TabularNetwork
+from sparkring.models.blocks import WholeModel
+from sparkring.models.tabular import tabular_blocks
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 
@@ -70,7 +71,7 @@ def _make(case: Case) -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
     else:
         cardinalities = (17, 4, 100, 8, 20, 20)  # as conf/base/flights.yaml comes out
         inputs = (torch.randn(case.rows, 32), torch.stack([torch.randint(0, size, (case.rows,)) for size in cardinalities], dim=1))
-        model = TabularNetwork(32, cardinalities, hidden=(256, 128, 64), max_embedding=32)
+        model = WholeModel(tabular_blocks(32, cardinalities, hidden=(256, 128, 64), max_embedding=32))
     loss = nn.BCEWithLogitsLoss(reduction="sum")
     return model, lambda called: loss(called(*inputs), label)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness.parquet_files import with_checksums
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, content_id
 from sparkring.pipelines.data.dataset.preprocessing import CategoricalFeature, NumericFeature, Preprocessing
 from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
@@ -98,3 +99,4 @@ def _write_groups(path: Path, table: pa.Table, groups: Sequence[int]) -> None:
         for rows in groups:
             writer.write_table(table.slice(start, rows), row_group_size=max(rows, 1))
             start += rows
+    path.write_bytes(with_checksums(path.read_bytes()))

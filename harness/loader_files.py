@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness.parquet_files import write_parquet
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
@@ -17,7 +18,7 @@ from sparkring.pipelines.data.dataset.versions import Dataset
 
 
 def files_of(folder: Path, make: Callable[[int], pa.Table], *, files: int, groups: int, rows: int) -> Iterator[DataFile]:
-    """Write files as ``prepare`` does: no nulls, Snappy, no dictionary, equal row groups of which the last one of a file is short."""
+    """Write files as ``prepare`` does: no nulls, Snappy, no dictionary, page checksums, row groups of one size but the last one's."""
     generator = np.random.default_rng(1)
     for number in range(files):
         path = Path("data/d1/train") / f"part-{number:05d}.parquet"
@@ -25,7 +26,7 @@ def files_of(folder: Path, make: Callable[[int], pa.Table], *, files: int, group
         last = rows - int(generator.integers(0, rows // 20)) if groups > 1 else rows
         table = make((groups - 1) * rows + last)
         table = table.cast(pa.schema([field.with_nullable(nullable=False) for field in table.schema]))
-        pq.write_table(table, folder / path, row_group_size=rows, use_dictionary=False, compression="snappy", data_page_version="2.0")
+        write_parquet(table, folder / path, row_group_size=rows, use_dictionary=False, compression="snappy", data_page_version="2.0")
         content = (folder / path).read_bytes()
         yield DataFile(path=path.as_posix(), bytes=len(content), sha256=hashlib.sha256(content).hexdigest(),
                        row_groups=(*(rows,) * (groups - 1), last), row_group_bytes=(len(content) // groups,) * groups)

@@ -24,21 +24,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sparkring.models.batch_norm import StepBatchNorm
-from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, WholeModel, X
+from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, X
 from sparkring.models.dropout import ROW_SEEDS, RowDropout
 
 IMAGE = "image"
 Norm = Literal["group", "batch"]
 CHANNELS_PER_GROUP = 8
 """Of a normalisation; a width that 8 does not divide takes the largest divisor that both share."""
-
-
-class ImageNetwork(WholeModel):
-    """Predicts class logits from one image a row: called with ``image`` (B, C, H, W) floats."""
-
-    def __init__(self, channels: int, num_outputs: int, *, widths: Sequence[int], norm: Norm = "group", dropout: float = 0.0) -> None:
-        """Build the layers; the arguments are those of ``image_blocks``."""
-        super().__init__(image_blocks(channels, num_outputs, widths=widths, norm=norm, dropout=dropout))
 
 
 def image_blocks(channels: int, num_outputs: int, *, widths: Sequence[int], norm: Norm = "group", dropout: float = 0.0) -> BlockList:

@@ -1,14 +1,14 @@
-"""Networks of the user's own, known by name: functions that make a torch module for rows of given shapes.
+"""Your own networks, by name: functions that build a torch module for rows of given shapes.
 
     @sparkring.network                                          model:
     def wide(shapes, *, width=512):                               kind: tabular
         return nn.Sequential(nn.Linear(shapes.num_numeric, width),  network: wide
                              nn.ReLU(), nn.Linear(width, 1))        options: {width: 256}
 
-A name runs nothing by itself: a config, a checkpoint or a model's card that names a network gets what the program registered, or an
-error. Functions travel to ranks and Spark tasks as Spark ships every Python function (``carrying``).
+A name runs nothing by itself: a config, a checkpoint or a model card that names a network gets the function that the program
+registered, or an error. Functions travel to ranks and Spark tasks as Spark ships every Python function (``Registry.carrying``).
 
-What a function may return: ``own.py``. This module alone is what programs and launchers need, and does not load torch.
+``own.py`` says what a function may return. Programs and launchers import this module alone; it does not load torch.
 """
 
 from __future__ import annotations
@@ -24,31 +24,44 @@ if TYPE_CHECKING:
 
 Build: TypeAlias = "Callable[..., nn.Module | BlockList]"
 Returned = TypeVar("Returned")
-_KNOWN: dict[str, Build] = {}
+
+
+class Registry:
+    """The networks that one process knows."""
+
+    def __init__(self) -> None:
+        self._builds: dict[str, Build] = {}
+
+    def add(self, build: Build) -> None:
+        """Register a function under its own name, in place of an earlier one of that name."""
+        self._builds[build.__name__] = build
+
+    def builds(self) -> dict[str, Build]:
+        """The functions by name."""
+        return dict(self._builds)
+
+    def carrying(self, fn: Callable[..., Returned]) -> Callable[..., Returned]:
+        """``fn``, which registers these networks in the process that calls it."""
+        return partial(_called_with, self.builds(), fn) if self._builds else fn
+
+
+REGISTRY = Registry()
+"""Filled while a program runs; every rank and task process fills its own from what it is sent."""
 
 
 def network(build: Build) -> Build:
     """Register a function under its own name; usable as a decorator.
 
     Args:
-        build: Called with the ``Shapes`` of the rows and the config's ``model.options`` by name, and with ``dropout`` where
-            ``model.dropout`` is above 0. It is called anew for each block that a rank holds, each time with the generator of that block:
-            what it returns may depend on its arguments and torch's generator only.
+        build: Called with the ``Shapes`` of the rows and the config's ``model.options`` by name, and with ``dropout`` if ``model.dropout``
+            is above 0. It is called again for each block that a rank holds, each time with that block's generator: its result may
+            depend on its arguments and on torch's generator only.
     """
-    _KNOWN[build.__name__] = build
+    REGISTRY.add(build)
     return build
 
 
-def known() -> dict[str, Build]:
-    """All that are registered in this process."""
-    return dict(_KNOWN)
-
-
-def carrying(fn: Callable[..., Returned]) -> Callable[..., Returned]:
-    """``fn``, which brings the registered networks along to wherever it is called."""
-    return partial(_called_with, known(), fn) if _KNOWN else fn
-
-
-def _called_with(networks: Mapping[str, Build], fn: Callable[..., Returned], *args: Any, **named: Any) -> Returned:
-    _KNOWN.update(networks)
+def _called_with(builds: Mapping[str, Build], fn: Callable[..., Returned], *args: Any, **named: Any) -> Returned:
+    for build in builds.values():
+        REGISTRY.add(build)
     return fn(*args, **named)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sparkring.errors import ConfigError, nearest
 from sparkring.models.blocks import LOGITS, Block, BlockList, BlockRun, Factory, Result
 from sparkring.models.dropout import ROW_SEEDS
-from sparkring.models.networks import known
+from sparkring.models.networks import REGISTRY
 from sparkring.models.sequential import is_chain, materialised, sequential_blocks
 
 NETWORK = "network"
@@ -65,7 +65,7 @@ def own_blocks(name: str, shapes: object, *, inputs: Sequence[str], options: Map
 
 def _function(name: str, shapes: object, options: Mapping[str, Any], dropout: float) -> Callable[[], object]:
     """The registered function with all its arguments."""
-    networks = known()
+    networks = REGISTRY.builds()
     build = networks.get(name)
     if build is None:
         raise ConfigError(f"model.network={name}: no network of that name is known here{nearest(name, networks)}; register its function "

@@ -17,20 +17,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, WholeModel, X, in_turn
+from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, X, in_turn
 from sparkring.models.dropout import ROW_SEEDS, RowDropout
 
 NUMERIC, CATEGORICAL = "numeric", "categorical"
-
-
-class TabularNetwork(WholeModel):
-    """Predicts a label from one row of a table: called with ``numeric`` (B, F) floats and ``categorical`` (B, C) int64 ids."""
-
-    def __init__(self, num_numeric: int, cardinalities: Sequence[int], *, hidden: Sequence[int], max_embedding: int,
-                 num_outputs: int = 1, dropout: float = 0.0) -> None:
-        """Build the layers; the arguments are those of ``tabular_blocks``."""
-        super().__init__(tabular_blocks(num_numeric, cardinalities, hidden=hidden, max_embedding=max_embedding, num_outputs=num_outputs,
-                                        dropout=dropout))
 
 
 def tabular_blocks(num_numeric: int, cardinalities: Sequence[int], *, hidden: Sequence[int], max_embedding: int,

@@ -19,19 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, WholeModel, X, in_turn
+from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, X, in_turn
 from sparkring.models.dropout import ROW_SEEDS, RowDropout
 
 TOKENS = "tokens"
 INITIAL_STD = 0.02
-
-
-class TextNetwork(WholeModel):
-    """Predicts the token after each position: called with ``tokens`` (B, T) int64, it returns logits (B, T, V)."""
-
-    def __init__(self, vocabulary: int, length: int, *, width: int, layers: int, heads: int, tied: bool, dropout: float = 0.0) -> None:
-        """Build the layers; the arguments are those of ``text_blocks``."""
-        super().__init__(text_blocks(vocabulary, length, width=width, layers=layers, heads=heads, tied=tied, dropout=dropout))
 
 
 def text_blocks(vocabulary: int, length: int, *, width: int, layers: int, heads: int, tied: bool, dropout: float = 0.0) -> BlockList:

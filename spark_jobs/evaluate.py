@@ -34,6 +34,7 @@ from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card
 from sparkring.spark_jobs.auto_layout import with_planned_layout
 from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages
 from sparkring.spark_jobs.score import read_split, split_of, trained_on
 from sparkring.spark_jobs.scoring.baselines import logistic_regression
 from sparkring.spark_jobs.scoring.class_metrics import class_base_rate, evaluate_classes, evaluate_tokens, token_base_rate
@@ -73,7 +74,9 @@ def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Pro
     if card.task == "binary":
         _require_both_labels(manifest, card)
     session = spark or spark_session(config.spark, app_name=f"sparkring {config.name}")
-    with progress.stage("evaluate", total=2) as bar, result_settings(session):
+    dataset = open_store(card.dataset_url)
+    files = [file for name in ("train", SPLIT) for file in split_of(manifest, card.dataset_url, name).files]
+    with progress.stage("evaluate", total=2) as bar, result_settings(session), naming_damaged_pages(dataset, files):
         train, test = (read_split(session, manifest, card.dataset_url, name) for name in ("train", SPLIT))
         bar.update(0, text="network")
         laid = with_planned_layout(config, store)

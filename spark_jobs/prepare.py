@@ -29,6 +29,7 @@ from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.data.stores.writable import require_writable
 from sparkring.spark_jobs.etl.append import appendable, joined_splits, known_rows
 from sparkring.spark_jobs.etl.columns.splits import SPLITS
 from sparkring.spark_jobs.etl.encoding.describe import TOKENS, describe
@@ -37,6 +38,7 @@ from sparkring.spark_jobs.etl.encoding.tokens import TokenEncoding
 from sparkring.spark_jobs.etl.examples import tables
 from sparkring.spark_jobs.etl.expectations import check_expectations
 from sparkring.spark_jobs.etl.fitted import Fitted, fitted_examples, new_examples, new_texts
+from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages
 from sparkring.spark_jobs.etl.sources.tables import Source, identify, locate, read_table
 from sparkring.spark_jobs.etl.writing.document_list import kept_encoding, without_known, write_documents
 from sparkring.spark_jobs.etl.writing.write_dataset import read_back, split_layouts, write_split
@@ -79,6 +81,7 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
         ConfigError: the query cannot run, or a name in the config cannot be used.
         ExpectationsNotMet: the rows break ``prepare.expectations``.
         CommitConflict: another writer committed the same version number meanwhile.
+        StorageError: the dataset's folder cannot be written; no data was read.
         EnvironmentProblem: the dataset's store cannot refuse a second writer.
     """
     began = time.perf_counter()
@@ -89,6 +92,8 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
         return spark or spark_session(config.spark, app_name=f"sparkring {config.name}")
 
     latest = max(dataset.versions(), default=None)  # the parent; a version that is committed meanwhile is a conflict
+    if latest is None:
+        _require_commits(dataset)  # before any data is read; with versions, the latest may be reused
     sources = [locate(name, source) for name, source in config.prepare.sources.items()]
     facts = {source.name: identify(source, session) for source in sources}
     parent = appendable(dataset, config.prepare) if append else None
@@ -96,9 +101,10 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
     manifest = _same_recipe(dataset, recipe_id)
     reused = manifest is not None
     if manifest is None:
-        dataset.store.check_commits()
+        _require_commits(dataset)
         job = _PrepareJob(config, dataset, sources, facts, recipe_id, parent, latest)
-        with progress.stage("prepare", total=len(sources) + 2 + len(SPLITS)) as bar:
+        kept = parent.files if parent else ()
+        with progress.stage("prepare", total=len(sources) + 2 + len(SPLITS)) as bar, naming_damaged_pages(dataset.store, kept):
             manifest = job.run(session(), _Phases(bar))
         if parent is not None and manifest is parent:
             reused = True
@@ -213,6 +219,12 @@ class _PrepareJob:
             if isinstance(store, LocalStore):
                 return Path(store.path("cache"))
         return Path.home() / ".cache" / "sparkring" / "sources"
+
+
+def _require_commits(dataset: Dataset) -> None:
+    """Check that a version could be committed: the store refuses a second writer, and takes files."""
+    dataset.store.check_commits()
+    require_writable(dataset.store, what="dataset")
 
 
 def _recipe_id(config: PrepareConfig, facts: dict[str, dict[str, Any]], parent: Manifest | None) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkring.conf.schema import RingConfig
 from sparkring.errors import ConfigError
-from sparkring.models.networks import carrying
+from sparkring.models.networks import REGISTRY
 from sparkring.spark_jobs.launch.rank.end import Json
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def run_ring(fn: Callable[..., Json], *args: Any, num_ranks: int, spark: SparkSe
     """
     if num_ranks < 1:
         raise ConfigError(f"num_ranks={num_ranks} ranks make no ring; give at least 1.")
-    fn = carrying(fn)
+    fn = REGISTRY.carrying(fn)
     if config.launcher == "horovod.spark":
         from sparkring.spark_jobs.launch.horovod.launcher import run_by_horovod
         return run_by_horovod(fn, args, num_ranks=num_ranks, spark=spark, config=config)

@@ -32,7 +32,7 @@ from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card
 from sparkring.spark_jobs.etl.columns.expressions import named
-from sparkring.spark_jobs.etl.sources.committed_files import read_committed
+from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages, read_committed
 from sparkring.spark_jobs.etl.sources.literal_paths import literal
 from sparkring.spark_jobs.etl.writing.staging import writing_area
 from sparkring.spark_jobs.scoring.latest import Scores, commit_scores, latest_scores
@@ -72,7 +72,8 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
         ``dataset_version`` and ``split`` (null for rows of ``frame``).
     Raises:
         ConfigError: the run has no trained model.
-        DatasetError: the dataset version has changed since the model was trained, or a file differs from what was committed.
+        DatasetError: the dataset version has changed since the model was trained, a file differs from what was committed, or a
+            page lacks its checksum.
         SourceError: ``frame`` lacks a column, has one of a type that the model's features do not take, or has rows with a null or
             repeated id; nothing was kept.
         NotFinite: the network's answer for a row is not finite; nothing was kept.
@@ -101,7 +102,9 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
         keep = [row_id, label] if label in encoded.columns and card.task != "next_token" else [row_id]
         scored = predict(encoded, config.run, keep=keep, batch_rows=config.score.batch_rows)
         scored = scored.withColumn(SPLIT, sf.lit(split).cast("string"))
-        folder, rows = _write(scored, store, row_id=row_id, split=expected)
+        dataset = open_store(card.dataset_url)
+        with naming_damaged_pages(dataset, expected.files if expected else ()):
+            folder, rows = _write(scored, store, row_id=row_id, split=expected)
         commit_scores(store, Scores(
             folder=folder, rows=rows, split=split, weights_sha256=card.weights_sha256, dataset_url=card.dataset_url,
             dataset_version=card.dataset_version, content_id=card.content_id, created_at=datetime.now(UTC).isoformat(timespec="seconds")))

@@ -78,13 +78,15 @@ class Submission:
         return shlex.join(self.command)
 
     def run(self) -> int:
-        """Run it to its end, in the main thread; returns spark-submit's exit code.
+        """Run it to its end, in the main thread; returns spark-submit's exit code, or 130 after Ctrl-C.
 
-        SIGTERM goes on to the driver, if that runs here: it saves, and ends with a code that says so. A driver in the cluster stays.
+        SIGTERM and Ctrl-C are forwarded, as SIGTERM, to the driver if it runs here: it saves and ends. A driver in the cluster stays.
         """
-        process = subprocess.Popen(self.command)
-        with _forward_sigterm(process, str(self.folder / MAIN_NAME)):
+        process = subprocess.Popen(self.command, process_group=0)  # else Ctrl-C would end the driver's JVM before the driver has saved
+        with _forward_signals(process, str(self.folder / MAIN_NAME)) as received:
             code = process.wait()
+        if signal.SIGINT in received:
+            return 128 + signal.SIGINT
         return 128 - code if code < 0 else code
 
 
@@ -152,19 +154,27 @@ def spark_submit() -> str:
 
 
 @contextmanager
-def _forward_sigterm(process: subprocess.Popen[bytes], program: str) -> Iterator[None]:
-    """While the block runs, hand SIGTERM on to the Python driver below ``process``, or, where there is none, to that itself."""
-    def forward(*_: object) -> None:
+def _forward_signals(process: subprocess.Popen[bytes], program: str) -> Iterator[list[int]]:
+    """While the block runs, forward SIGTERM and SIGINT, as SIGTERM, to the Python driver below ``process``, or else to ``process`` itself.
+
+    Returns:
+        The signals received so far.
+    """
+    received: list[int] = []
+
+    def forward(number: int, _: object) -> None:
+        received.append(number)
         with suppress(psutil.Error):  # it has ended meanwhile
             spark_submit_jvm = psutil.Process(process.pid)
             drivers = [child for child in spark_submit_jvm.children() if _runs(child, program)]
             (drivers or [spark_submit_jvm])[0].terminate()
 
-    before = signal.signal(signal.SIGTERM, forward)
+    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield received
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _runs(process: psutil.Process, program: str) -> bool:

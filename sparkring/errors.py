@@ -37,6 +37,11 @@ def _restored(kind: type[SparkringError], args: tuple[object, ...], attributes: 
     return error
 
 
+def class_names(*kinds: type[Exception]) -> frozenset[str]:
+    """Names of these classes and of all their subclasses: of an error on a rank, the driver knows the name alone."""
+    return frozenset[str]().union(*({kind.__name__} | class_names(*kind.__subclasses__()) for kind in kinds))
+
+
 class ConfigError(SparkringError, ValueError):
     """A config value or key that cannot be used."""
 
@@ -192,11 +197,15 @@ class ExecutorLost(RingError):
 
 
 class RankFailed(RingError):
-    """User or framework code raised on a rank; ``rank_traceback`` is that rank's own, ``host`` where it ran, if that is known."""
+    """Code raised on a rank; ``rank_traceback`` is that rank's own, ``host`` where it ran, if that is known.
+
+    The message ends in the traceback, except where one of these errors was raised: what those say is enough.
+    """
 
     def __init__(self, rank: int, summary: str, rank_traceback: str, *, host: str = "") -> None:
         self.rank, self.summary, self.rank_traceback, self.host = rank, summary, rank_traceback, host
-        super().__init__(f"rank {rank} raised {summary}; its traceback:\n{rank_traceback.rstrip()}")
+        is_fault = summary.partition(":")[0] in class_names(SparkringError)
+        super().__init__(f"rank {rank} raised {summary}" + ("" if is_fault else f"; its traceback:\n{rank_traceback.rstrip()}"))
 
 
 class RankDied(RingError):
@@ -225,7 +234,11 @@ class NotFinite(SparkringError, ValueError):
 
 
 class Stopped(SparkringError, RuntimeError):
-    """Somebody asked a run to end early; it has saved, and the same command goes on from there."""
+    """A run was asked to end early; it has saved, and the same command resumes. ``signal_number`` is the signal that asked."""
+
+    def __init__(self, message: str, *, signal_number: int = signal.SIGTERM) -> None:
+        self.signal_number = signal_number
+        super().__init__(message)
 
 
 class DeadlinePassed(RingError, TimeoutError):
@@ -246,8 +259,8 @@ class RingEnded(RingError):
 class PeerSilent(RingError, TimeoutError):
     """A rank that this one waits for said nothing until the deadline, or has ended: ``ended`` says how that was noticed."""
 
-    def __init__(self, *, rank: int, peer: int, waited_for: str, seconds: float, ended: str = "", last_actions: Sequence[str] = ()) -> None:
-        self.rank, self.peer, self.waited_for, self.seconds, self.ended = rank, peer, waited_for, seconds, ended
+    def __init__(self, *, rank: int, peer: int, doing: str, seconds: float, ended: str = "", last_actions: Sequence[str] = ()) -> None:
+        self.rank, self.peer, self.doing, self.seconds, self.ended = rank, peer, doing, seconds, ended
         self.last_actions = tuple(last_actions)
         self.awaited = () if ended else (peer,)
         super().__init__(self._text())
@@ -261,9 +274,9 @@ class PeerSilent(RingError, TimeoutError):
     def _text(self) -> str:
         who = f"rank {self.rank} ({self.place})" if self.place else f"rank {self.rank}"
         if self.ended:
-            what = f"{who} waited for {self.waited_for}, but {self.ended}; see the other ranks' last lines"
+            what = f"{who} stopped {self.doing}: {self.ended}; see the other ranks' last lines"
         else:
-            what = (f"{who} waited {self.seconds:g} s for {self.waited_for}, and rank {self.peer} said nothing; see rank {self.peer}'s "
+            what = (f"{who} timed out after {self.seconds:g} s {self.doing}: rank {self.peer} did not respond; see rank {self.peer}'s "
                     "last lines, or raise train.ring.deadline_s if it is only slow")
         return f"{what}. {_history(self.rank, self.last_actions)}"
 

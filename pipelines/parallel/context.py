@@ -1,4 +1,4 @@
-"""Who a rank is: what the launcher tells each process before anything is imported or joined.
+"""A rank's identity in its ring: what the launcher gives each process before it imports or joins anything.
 
 Plain data; imports neither horovod nor torch nor pyspark.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class RankContext:
-    """One rank's place in the ring."""
+    """One rank's identity in the ring."""
 
     rank: int
     """This rank, 0 <= rank < size. Ranks of one host are consecutive."""
@@ -21,7 +21,7 @@ class RankContext:
     token: str
     """Random name of this launch, the same on all ranks; 32 hex digits."""
     deadline_s: float
-    """Seconds to wait for another rank before giving up."""
+    """Seconds to wait for another rank before the ring is given up."""
     shared_memory: bool
     """Whether ranks of one host may sum through shared memory."""
 
@@ -37,5 +37,5 @@ class RankContext:
 
     @property
     def sums_in_memory(self) -> bool:
-        """Whether gradients are meant to pass through shared memory alone: all ranks are on one host, on its CPU."""
+        """Whether gradients should pass through shared memory alone: all ranks are on one host, on its CPU."""
         return self.shared_memory and self.device == "cpu" and len(set(self.hosts)) == 1

@@ -1,11 +1,11 @@
-"""Which ranks act together: who is which copy of which stage, and one canonical list of process sets.
+"""Which ranks act together: each rank's stage, replica and shard, and one canonical list of process sets.
 
-Pure: integers in, tuples out; imports neither horovod nor torch, so every layout is testable without a launch.
+Pure: integers in, tuples out. Imports neither horovod nor torch, so every layout can be tested without a launch.
 
     Mesh(replicas=(2, 1), shards=2)            rank of (stage, replica, shard)
         stage 0    replica 0   0  1            shards of a layer:     (0, 1) (2, 3) (4, 5)
-                   replica 1   2  3            replicas of a stage:   (0, 2) (1, 3), stage 1 has one replica
-        stage 1    replica 0   4  5            neighbours:            0-4 1-5 2-4 3-5
+                   replica 1   2  3            replicas of a stage:   (0, 2) (1, 3); stage 1 has one replica
+        stage 1    replica 0   4  5            activations pass:      0-4 1-5 2-4 3-5
 
     hosts   0  0  1  1  1        ranks 0 and 1 share a host, ranks 2, 3 and 4 another
     leaders 0     2              the first rank of each host: the ring between hosts
@@ -30,7 +30,7 @@ _LAYOUTS_TRIED = 2000
 
 
 class Coordinate(NamedTuple):
-    """What a rank is."""
+    """A rank's position in the mesh."""
 
     stage: int
     replica: int
@@ -39,12 +39,12 @@ class Coordinate(NamedTuple):
 
 @dataclass(frozen=True)
 class Mesh:
-    """Stages, each with its own number of replicas; every replica is cut into the same number of shards."""
+    """Stages, each with its own number of replicas; every replica is dealt to the same number of shards."""
 
     replicas: tuple[int, ...] = (1,)
     """Copies of each stage."""
     shards: int = 1
-    """Ranks that hold one copy of a stage together, each a slice of its layers."""
+    """Ranks that together hold one copy of a stage, each a slice of its layers."""
 
     def __post_init__(self) -> None:
         if not self.replicas or min(*self.replicas, self.shards) < 1:
@@ -57,38 +57,38 @@ class Mesh:
 
     @property
     def num_stages(self) -> int:
-        """Places in the pipeline."""
+        """Stages of the pipeline."""
         return len(self.replicas)
 
     @property
     def size(self) -> int:
-        """Ranks in all."""
+        """Number of ranks."""
         return sum(self.replicas) * self.shards
 
     @cached_property
     def _first_ranks(self) -> Ranks:
-        """First rank of each stage, and the number of ranks at the end."""
+        """First rank of each stage, followed by the number of ranks."""
         return tuple(accumulate((count * self.shards for count in self.replicas), initial=0))
 
     def rank(self, stage: int, replica: int, shard: int = 0) -> int:
-        """The rank at a place."""
+        """The rank at a coordinate."""
         assert 0 <= replica < self.replicas[stage], f"stage {stage} has no replica {replica}"
         assert 0 <= shard < self.shards, f"there is no shard {shard}"
         return self._first_ranks[stage] + replica * self.shards + shard
 
     def coordinate(self, rank: int) -> Coordinate:
-        """What a rank is."""
+        """The stage, replica and shard of a rank."""
         assert 0 <= rank < self.size, f"there is no rank {rank}"
         stage = next(stage for stage in range(self.num_stages) if rank < self._first_ranks[stage + 1])
         replica, shard = divmod(rank - self._first_ranks[stage], self.shards)
         return Coordinate(stage, replica, shard)
 
     def replica_set(self, stage: int, shard: int) -> Ranks:
-        """The ranks that hold the same parameters: they sum gradients."""
+        """The ranks that hold the same parameters, and so sum gradients."""
         return tuple(self.rank(stage, replica, shard) for replica in range(self.replicas[stage]))
 
     def shard_set(self, stage: int, replica: int) -> Ranks:
-        """The ranks that compute one copy of a stage together."""
+        """The ranks that together compute one copy of a stage."""
         return tuple(self.rank(stage, replica, shard) for shard in range(self.shards))
 
     def tied_set(self, stages: Iterable[int], shard: int) -> Ranks:
@@ -96,14 +96,14 @@ class Mesh:
         return tuple(rank for stage in sorted(set(stages)) for rank in self.replica_set(stage, shard))
 
     def worker(self, stage: int, micro_batch: int) -> int:
-        """The replica of ``stage`` that does a micro-batch: they are dealt round and round."""
+        """The replica of ``stage`` that does a micro-batch; micro-batches are dealt round-robin."""
         return micro_batch % self.replicas[stage]
 
     def peer_pairs(self, *, wraps: bool = False) -> tuple[Ranks, ...]:
-        """Pairs of ranks between which activations pass: shard to same shard, replicas as the micro-batches fall to them.
+        """Pairs of ranks between which activations pass: same shards, and replicas that do a common micro-batch.
 
         Args:
-            wraps: Whether the last stage also hands on to the first, as with several chunks a stage.
+            wraps: Whether the last stage also sends to the first, as with several chunks per stage.
         Returns:
             Ascending, distinct pairs of ascending ranks.
         """
@@ -120,17 +120,17 @@ class Mesh:
                      tied: Sequence[Sequence[int]] = ()) -> tuple[Ranks, ...]:
         """The process sets that this mesh needs beside Horovod's global one, in the same order on every rank.
 
-        Sets of one rank need no ring, and a set of all ranks is the global one: Horovod refuses to start that a second time.
+        A set of one rank needs no ring. A set of all ranks is the global one, which Horovod refuses to start a second time.
 
         Args:
             hosts: Host number of each rank; ranks of one host are consecutive.
-            transport: What activations travel by; ``horovod`` needs a set for each pair of neighbours.
-            wraps: Whether the last stage also hands on to the first.
+            transport: Carries activations; ``horovod`` needs a set for each pair of ranks that exchange them.
+            wraps: Whether the last stage also sends to the first.
             tied: For each group of tied parameters, the stages that hold them.
         Returns:
             Ascending, distinct tuples of ranks.
         Raises:
-            LayoutRefused: Horovod cannot start one of them on these hosts, or there are not as many ranks as in the mesh.
+            LayoutRefused: Horovod cannot start one of them on these hosts, or the mesh has another number of ranks.
         """
         if len(hosts) != self.size:
             raise LayoutRefused(f"{self} are {self.size} ranks, the ring has {len(hosts)}; change the number of ranks or the layout.")
@@ -147,7 +147,7 @@ class Mesh:
 
     def wanted_sets(self, *, transport: TransportKind = "horovod", wraps: bool = False,
                     tied: Sequence[Sequence[int]] = ()) -> tuple[Ranks, ...]:
-        """The sets of ``process_sets`` without asking whether Horovod can start them."""
+        """The sets of ``process_sets``, whether or not Horovod can start them."""
         wanted = {self.replica_set(stage, shard) for stage in range(self.num_stages) for shard in range(self.shards)}
         wanted |= {self.shard_set(stage, replica) for stage, count in enumerate(self.replicas) for replica in range(count)}
         wanted |= {self.tied_set(stages, shard) for stages in tied for shard in range(self.shards)}
@@ -166,14 +166,14 @@ def leaders(hosts: Sequence[int]) -> Ranks:
 
 
 def host_leaders(group: Ranks, hosts: Sequence[int]) -> Ranks:
-    """The first rank of ``group`` on each host, ascending: the ring that joins what its hosts have summed."""
+    """The first rank of ``group`` on each host, ascending: the ring that sums between hosts."""
     return tuple(rank for place, rank in enumerate(group) if place == 0 or hosts[group[place - 1]] != hosts[rank])
 
 
 def process_sets(hosts: Sequence[int]) -> tuple[Ranks, ...]:
     """The process sets that plain data parallelism needs beside Horovod's global one, in the same order on every rank.
 
-    The leaders all have the same place on their hosts, as Horovod's Gloo demands.
+    Leaders have the same place on their hosts, as Horovod's Gloo requires.
 
     Args:
         hosts: Host number of each rank; ranks of one host are consecutive.
@@ -200,14 +200,14 @@ def _counts(hosts: Sequence[int]) -> str:
 
 
 def _advice(mesh: Mesh, hosts: Sequence[int], sets_of: Callable[[Mesh], tuple[Ranks, ...]]) -> str:
-    for other in _layouts_around(mesh):
+    for other in _nearby_layouts(mesh):
         if not any(why_not_startable(ranks, hosts) for ranks in sets_of(other)):
             return f"The nearest layout that starts there has {other}."
     return "No layout of as many stages and shards starts there; take fewer of them, or give all hosts as many ranks as a stage has."
 
 
-def _layouts_around(mesh: Mesh) -> Iterator[Mesh]:
-    """Layouts of as many stages and ranks, those first that move the fewest replicas from one stage to another."""
+def _nearby_layouts(mesh: Mesh) -> Iterator[Mesh]:
+    """Layouts of as many stages and ranks, beginning with those that move the fewest replicas between stages."""
     seen, waiting = {mesh.replicas}, deque([mesh.replicas])
     while waiting and len(seen) < _LAYOUTS_TRIED:
         replicas = waiting.popleft()

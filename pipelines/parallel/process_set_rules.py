@@ -1,16 +1,16 @@
 """Which process sets Horovod can start on several hosts under Gloo, and why it cannot start the others.
 
-Pure: integers in, a sentence out. Beside the set itself Horovod opens two more rings for each process set: of its members
-on one host, and of its members with one *place* (0 = first rank) on their hosts. It names the second ring by the
-member's place among the set's members of its host, so members that must meet may look for each other under two names:
+Pure: integers in, a sentence out. For each process set Horovod opens two rings beside the set's own: one of its members on a
+host, and one of its members with the same *place* (0 = first rank) on their hosts. It names the second ring by the member's
+place among the set's members of its host, so members that must meet may look for each other under two names:
 
     hosts      0 0 | 1 1         set (0, 1, 3): ranks 1 and 3 both are second on their hosts and must meet.
     ranks      0 1 | 2 3         On its host, rank 1 is second of the set, rank 3 is first:
     place      0 1 | 0 1         one waits at "cross 1", the other at "cross 0", until the timeout ends both.
 
-Two rings under one name overwrite each other's addresses; that harms as soon as one of them has two members.
-Source: ``GlooContext::InitializeForProcessSet`` in horovod/common/gloo/gloo_context.cc of Horovod 0.28.1; tried on real
-ranks in tests/parallel/test_process_sets.py.
+Two rings under one name overwrite each other's addresses, which matters once one of them has two members.
+Source: ``GlooContext::InitializeForProcessSet`` in horovod/common/gloo/gloo_context.cc of Horovod 0.28.1; tested with
+real ranks in tests/parallel/test_process_sets.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 
 def why_not_startable(ranks: tuple[int, ...], hosts: Sequence[int]) -> str | None:
-    """Why Horovod cannot start a process set, or None where it can.
+    """Explain why Horovod cannot start a process set; None if it can.
 
     Args:
         ranks: The set, ascending.
@@ -29,8 +29,8 @@ def why_not_startable(ranks: tuple[int, ...], hosts: Sequence[int]) -> str | Non
     for members in rings.values():
         names = {rank: _place(rank, ranks, hosts) for rank in members}
         if len(set(names.values())) > 1:
-            told = " and ".join(f"rank {rank} is number {name}" for rank, name in names.items())
-            return (f"ranks {list(members)} have the same place on their hosts and have to meet, but {told} of the set on its host, "
+            numbers = " and ".join(f"rank {rank} is number {name}" for rank, name in names.items())
+            return (f"ranks {list(members)} have the same place on their hosts and have to meet, but {numbers} of the set on its host, "
                     "and Horovod makes them meet by that number")
     owners: dict[int, tuple[int, ...]] = {}
     for members in rings.values():

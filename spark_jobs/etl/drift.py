@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -21,6 +20,7 @@ from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import ConfigError, ExpectationResult
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.loading.page_checksums import read_verified
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.spark_jobs.etl.columns.expressions import finite, named
 from sparkring.spark_jobs.etl.encoding.encode import encode
@@ -135,5 +135,5 @@ def _sample(parent: ParentVersion, columns: list[str]) -> dict[str, NDArray[np.f
         started = np.cumsum([0, *file.row_groups[:-1]])
         groups = [number for number, rows in enumerate(started) if rows < wanted]
         with parent.store.open_input(file.path) as opened:
-            tables.append(pq.ParquetFile(opened).read_row_groups(groups, columns=columns))
+            tables.append(read_verified(opened, path=parent.store.path(file.path), columns=columns, groups=groups))
     return {name: column.to_numpy() for name, column in zip(columns, pa.concat_tables(tables).select(columns).columns, strict=True)}

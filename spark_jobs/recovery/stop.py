@@ -1,4 +1,4 @@
-"""Asking a run to end early: by whoever holds the request, e.g. the handler of a signal."""
+"""A request to save and end early, made by a signal's handler or another thread."""
 
 from __future__ import annotations
 
@@ -6,37 +6,52 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 
 class StopRequest:
-    """Not asked, until somebody asks. Safe to use from a signal handler and from any thread."""
+    """Whether a run was asked to stop. Safe to use from a signal handler and from any thread."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self.reason = ""
         """Who asked, for people."""
+        self.signal_number: int = signal.SIGTERM
+        """The signal that asked; SIGTERM where none did."""
 
-    def ask(self, reason: str) -> None:
-        """Have the run save and end after the step that it is in."""
-        self.reason = self.reason or reason
+    def ask(self, reason: str, *, signal_number: int = signal.SIGTERM) -> None:
+        """Have the run save and end after its current step; the first to ask is named."""
+        if not self.reason:
+            self.reason, self.signal_number = reason, signal_number
         self._event.set()
 
     @property
     def asked(self) -> bool:
-        """Whether somebody has asked."""
+        """Whether anyone has asked."""
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long, or until somebody asks; whether somebody has."""
+        """Wait until someone asks, at most ``seconds``; whether someone has."""
         return self._event.wait(seconds)
 
 
 @contextmanager
-def stop_on_sigterm() -> Iterator[StopRequest]:
-    """A request that SIGTERM makes, for the length of the block: a machine is taken away, a job is cancelled. In the main thread only."""
+def stop_on_signals() -> Iterator[StopRequest]:
+    """A request that SIGTERM and Ctrl-C make while the block runs; a second Ctrl-C is handled as before. In the main thread only."""
     request = StopRequest()
-    before = signal.signal(signal.SIGTERM, lambda *_: request.ask("SIGTERM"))
+
+    def on_sigint(number: int, frame: FrameType | None) -> None:
+        if not request.asked:
+            request.ask("Ctrl-C", signal_number=number)
+        elif callable(sigint_before):
+            sigint_before(number, frame)
+
+    sigint_before = signal.getsignal(signal.SIGINT)
+    sigterm_before = signal.signal(signal.SIGTERM, lambda *_: request.ask("SIGTERM"))
+    if sigint_before != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, on_sigint)
     try:
         yield request
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, sigterm_before)
+        signal.signal(signal.SIGINT, sigint_before)

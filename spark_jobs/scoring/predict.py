@@ -35,7 +35,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from sparkring.models.networks import carrying
+from sparkring.models.networks import REGISTRY
 from sparkring.pipelines.data.dataset.manifest import Task
 from sparkring.pipelines.data.dataset.preprocessing import ClassType
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card, load_weights, model_from_bytes
@@ -81,7 +81,7 @@ def predict(encoded: DataFrame, run_url: str, *, keep: list[str], batch_rows: in
     likeliest = [StructField(PREDICTION, _CLASSES[card.preprocessing.class_type][0], nullable=False)] if card.task == "multiclass" else []
     schema = StructType([*kept, *likeliest, *_COLUMNS[card.task], StructField(MODEL, StringType(), nullable=False),
                          StructField(VERSION, LongType(), nullable=False)])
-    run = carrying(partial(_predict_batches, card_json=card.model_dump_json(), weights=load_weights(run_url, card), keep=keep,
+    run = REGISTRY.carrying(partial(_predict_batches, card_json=card.model_dump_json(), weights=load_weights(run_url, card), keep=keep,
                            batch_rows=batch_rows))
     wanted = dict.fromkeys([*keep, *feature_columns(card)])
     return encoded.select([named(name) for name in wanted]).mapInArrow(run, schema)

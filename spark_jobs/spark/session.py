@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,7 +77,7 @@ def spark_session(config: SparkConfig, *, app_name: str) -> SparkSession:
     for key, value in {**defaults, **config.conf}.items():
         builder = builder.config(key, value)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _sigint_handler_kept():
             # A local Connect server is started with these properties, and then the client tries to set them once more.
             warnings.filterwarnings("ignore", message="Failed to set spark", category=UserWarning)
             return builder.getOrCreate()
@@ -84,6 +86,18 @@ def spark_session(config: SparkConfig, *, app_name: str) -> SparkSession:
         raise EnvironmentProblem(f"no Spark session on {shown or 'the default master'}: {said}; "
                                  "see that the address is right and takes connections, and that spark.conf fits it."
                                  ) from (error if shown == address else None)  # a traceback would show what the message does not
+
+
+@contextmanager
+def _sigint_handler_kept() -> Iterator[None]:
+    """Put back the caller's own handler of SIGINT, which a new SparkContext replaces; Python's default one may be replaced."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        own = before not in (None, signal.default_int_handler, signal.SIG_DFL, signal.SIG_IGN)
+        if own and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def without_secrets(text: str, address: str) -> str:

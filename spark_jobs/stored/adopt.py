@@ -28,11 +28,12 @@ from sparkring.pipelines.data.dataset.foreign_schema import (
     task_of,
     tensors_of,
 )
-from sparkring.pipelines.data.dataset.integrity import CHUNK_BYTES, row_group_bytes, schema_drift
+from sparkring.pipelines.data.dataset.integrity import CHUNK_BYTES, UNREADABLE, row_group_bytes, schema_drift
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, content_id
 from sparkring.pipelines.data.dataset.row_schema import LABEL, DataField, TensorSpec
 from sparkring.pipelines.data.dataset.unischema_pickle import read_unischema
 from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.pipelines.data.loading.page_checksums import read_verified
 from sparkring.pipelines.data.order.rowhash import add, rows_digest, to_hex
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
@@ -188,7 +189,7 @@ def _footer(store: Store, name: str) -> pq.FileMetaData:
     try:
         with store.open_input(name) as opened:
             return pq.ParquetFile(opened).metadata
-    except (OSError, pa.ArrowException) as error:
+    except UNREADABLE as error:
         raise DatasetError(f"{store.path(name)} is no readable Parquet file: {str(error).partition(chr(10))[0]}") from None
 
 
@@ -225,7 +226,7 @@ def _column(store: Store, files: list[str], name: str) -> Array:
 def _columns(store: Store, files: list[str], name: str) -> Iterator[Array]:
     for file in files:
         with store.open_input(file) as opened:
-            column = pq.read_table(opened, columns=[name]).column(name)
+            column = read_verified(opened, path=store.path(file), columns=[name]).column(name)
         if column.null_count:
             raise DatasetError(f"column {name} of {file} holds {column.null_count} nulls; every row needs one.")
         yield column.to_numpy()

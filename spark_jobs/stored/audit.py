@@ -1,4 +1,4 @@
-"""``sparkring audit RUN``: prove from a run's events and the manifest alone that each epoch read each row exactly once.
+"""``sparkring audit RUN``: prove from a run's events and the manifest alone that each epoch read each row id exactly once.
 
     <run>/events/*.jsonl           receipts, each line chained to the one before (pipelines/data/order/receipts.py)
     <run>/result.json              the hash that the chain must end in; of an unfinished run, its latest checkpoint's
@@ -6,6 +6,9 @@
 
 Steps that were done again after a restart count once: those on the line of checkpoints that leads to the end, whatever
 the number of ranks of each generation was. Reads no data file and starts neither Spark nor ranks.
+
+The proof covers row ids, not the other values of a row. Ranks verify the checksum of each page that they decode; that the files are the
+committed ones byte by byte is for ``sparkring datasets verify``.
 """
 
 from __future__ import annotations
@@ -75,6 +78,8 @@ class AuditResult:
     """Rows of such an epoch."""
     rows_digest: str
     """Of their ids, as read and as the manifest says."""
+    page_checksums: bool
+    """Whether every page that was read had a checksum to verify: ``prepare`` writes them, adopted files may lack them."""
     rows_begun: int
     """Rows of the epoch after those, up to the latest checkpoint; none of them came twice."""
     parts: tuple[GenerationSpan, ...]
@@ -128,6 +133,7 @@ def _audit(store: Store, names: Sequence[str], dataset_url: str | None, bar: Bar
     return AuditResult(
         url=store.url, dataset_url=dataset_url or start["dataset_url"], dataset_version=manifest.version, content_id=manifest.content_id,
         finished=finished, epochs=place[0], rows=split.rows, rows_digest=split.rows_digest, rows_begun=rows_begun, parts=tuple(parts),
+        page_checksums="adopted" not in manifest.recipe,
         records=sum(stream.records for stream in streams.values()),
         repeated=sum(len(stream.places) for (_, rank), stream in streams.items() if _gives_receipts(stream, rank)) - counted,
         receipts=receipts)

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from sparkring.conf.loading import shipped_configs
 
+DEFAULT_CONFIG = "local/flights"
 WIDTH = 140
 """Of tables that go to a file or a pipe."""
 

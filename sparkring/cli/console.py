@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
+from sparkring.errors import Stopped
 from sparkring.spark_jobs.spark.progress import Bar, Progress
 
 LINE_EVERY_S = 5.0
@@ -90,8 +91,9 @@ class PlainProgress:
         self.note(f"{title} ...")
         try:
             yield _PlainBar(self, title, total=total, clock=self._clock)
-        except BaseException:
-            self.note(f"{title}: failed after {self._clock() - start:.1f} s")
+        except BaseException as error:
+            how = "stopped" if isinstance(error, Stopped | KeyboardInterrupt) else "failed"
+            self.note(f"{title}: {how} after {self._clock() - start:.1f} s")
             raise
         self.note(f"{title}: done in {self._clock() - start:.1f} s")
 

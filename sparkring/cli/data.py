@@ -149,12 +149,15 @@ def _audit_text(result: AuditResult) -> str:
     """What was proved, and over which rings."""
     begun = f"; of epoch {result.epochs + 1} {result.rows_begun:,} rows so far, none twice" if result.rows_begun else ""
     state = "finished" if result.finished else "not finished, proved up to its latest checkpoint"
+    checked = ("each page was checked against its checksum as it was read" if result.page_checksums
+               else "the files were adopted, and pages were checked only if they carry a checksum")
     rings = [f"  generation {part.generation}, {part.num_ranks} ranks: epoch {part.begins[0] + 1} step {part.begins[1]} "
              f"to epoch {part.ends[0] + 1} step {part.ends[1]}" for part in result.parts]
     return "\n".join([
-        f"proved: {result.epochs} epochs read each of {result.rows:,} rows exactly once{begun}",
+        f"proved: {result.epochs} epochs read the id of each of {result.rows:,} rows exactly once{begun}",
         f"  dataset  {result.dataset_url} version {result.dataset_version}, content {result.content_id[:16]}, rows {result.rows_digest}",
         f"  run      {state}; {result.records:,} records unbroken, {result.repeated:,} of steps that were done again",
+        f"  values   not in the receipts; {checked}; `sparkring datasets verify {result.dataset_url}` checks every byte",
         f"  receipts {result.receipts}",
         *rings])
 

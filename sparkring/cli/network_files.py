@@ -1,6 +1,6 @@
-"""Networks from Python files that the user names on the command line: run here, and shipped to ranks and tasks by value.
+"""Networks from Python files named on the command line: run here, and shipped to ranks and tasks by value.
 
-Nobody else has such a file, so its functions may not travel as references to it, as those of an installed package do.
+Executors have no copy of such a file, so its functions cannot travel as references, as those of an installed package do.
 """
 
 from __future__ import annotations
@@ -10,41 +10,33 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from sparkring.errors import ConfigError
-from sparkring.models.networks import known
-
-_FILES: list[Path] = []
+from sparkring.models.networks import REGISTRY
 
 
 def register_file(path: Path) -> None:
     """Run a file that registers networks with ``@sparkring.network``.
 
     Raises:
-        ConfigError: there is no such file, it is no Python, it raises, or it registers nothing.
+        ConfigError: there is no such file, it is not Python, it raises, or it registers nothing.
     """
-    before = known()
+    before = REGISTRY.builds()
     name = f"sparkring_networks_{path.stem}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise ConfigError(f"--networks {path}: no Python file of that name; give one that ends in .py.")
+        raise ConfigError(f"--networks {path}: there is no Python file of that name; give one that ends in .py.")
     module = module_from_spec(spec)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise ConfigError(f"--networks {path}: {type(error).__name__}: {error}; mend the file.") from error
-    if known() == before:
+        raise ConfigError(f"--networks {path}: {type(error).__name__}: {error}; fix the file.") from error
+    if REGISTRY.builds() == before:
         raise ConfigError(f"--networks {path} registers no network; put @sparkring.network before the function that makes one.")
     _ship_by_value(name)
-    _FILES.append(path)
-
-
-def registered_files() -> tuple[Path, ...]:
-    """Those that were run, in that order."""
-    return tuple(_FILES)
 
 
 def _ship_by_value(module: str) -> None:
-    """Tell what ships functions: Spark's cloudpickle, and Horovod's, which may be another."""
+    """Register the module with Spark's cloudpickle, and with Horovod's, which may be another copy."""
     from pyspark import cloudpickle as spark_s
 
     spark_s.register_pickle_by_value(sys.modules[module])

@@ -1,4 +1,4 @@
-"""The commands that hand a job over to Spark: ``submit``, and ``pack`` for nodes without a Python that fits."""
+"""The commands ``submit``, which runs a job as a Spark application, and ``pack``, for nodes without a suitable Python."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from sparkring.cli.answers import examples
-from sparkring.cli.network_files import registered_files
 from sparkring.conf.loading import load_config, shipped_configs
 from sparkring.spark_jobs.pack import pack as pack_python
 from sparkring.spark_jobs.submit import Job, default_folder, make_submission
@@ -21,18 +20,19 @@ commands = typer.Typer()
     "sparkring submit my.yaml --set spark.conf.spark.submit.deployMode=cluster --set workspace=/mnt/shared/runs/mine",
     "sparkring submit yarn/flights --package dist/sparkring-0.1.0-py3-none-any.whl"))
 def submit(
+        context: typer.Context,
         config: Annotated[str, typer.Argument(metavar="CONFIG", help=f"A shipped config ({', '.join(shipped_configs())}) or a YAML file.")],
         overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value of the config.")] = None,
         job: Annotated[Job, typer.Option(help="What to run there.")] = Job.DEMO,
         package: Annotated[Path | None, typer.Option(help="A wheel to run; default: the code that runs here.")] = None,
         only_print: Annotated[bool, typer.Option("--print", help="Print the line that would be run, and run nothing.")] = False) -> None:
-    """Run a job as a Spark application of its own: compose the spark-submit line from the config, and run it.
+    """Run a job as its own Spark application: compose the spark-submit line from the config and run it.
 
-    spark.master and spark.conf of the config become its options; spark.submit.deployMode says where the driver runs. The code goes along as
-    an archive, and torch, Horovod and the other libraries must be where spark.pyspark.python points, on every node.
+    spark.master and spark.conf of the config become its options; spark.submit.deployMode says where the driver runs. The code is shipped as
+    an archive; torch, Horovod and the other libraries must be installed on every node, in the Python that spark.pyspark.python names.
     """
     submission = make_submission(load_config(config, overrides or []), job, folder=default_folder(), package=package,
-                                 networks=registered_files())
+                                 networks=context.obj)
     if only_print:
         typer.echo(submission.line)
         return
@@ -41,9 +41,9 @@ def submit(
 
 @commands.command(epilog=examples("sparkring pack environment.tar", "hdfs dfs -put environment.tar /environments/"))
 def pack(archive: Annotated[Path, typer.Argument(help="File to write: .tar, .tar.gz or .tgz.")]) -> None:
-    """Write this Python with all its libraries into an archive that runs from any folder, for nodes that have none.
+    """Write this Python with all its libraries into an archive that runs from any folder, for nodes without it.
 
     Name it in the config: spark.yarn.dist.archives: hdfs:///environments/environment.tar#environment, and
-    spark.pyspark.python: ./environment/bin/python. The nodes need the same processor and a C library that is not older than this machine's.
+    spark.pyspark.python: ./environment/bin/python. The nodes need the same processor and a C library at least as new as this machine's.
     """
     typer.echo(f"{pack_python(archive)} of {archive.stat().st_size >> 20:,} MB")

@@ -1,4 +1,4 @@
-"""A version on S3 or HDFS is there whole or not at all, wherever its writer is stopped; local disk: tests/unit/test_commit_crash.py."""
+"""A version on S3 or HDFS is whole or not there, wherever its writer is stopped; local disk: tests/unit/data/test_commit_crash.py."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from harness.datasets import write_dataset
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
+from tests.support import seams
 from tests.support.http_faults import HttpFaults
 from tests.support.versions import Writer, damage
 
@@ -61,7 +62,7 @@ def stopped_everywhere(writer: Writer, url: str) -> Iterator[str]:
 def remote(place: str, kind_and_url: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
     """A place that is reached over HTTP; its client gives up at once, as one does that was killed."""
     if kind_and_url[0] == "s3":
-        monkeypatch.setattr("sparkring.pipelines.data.stores.s3.ATTEMPTS", 1)
+        monkeypatch.setattr(seams.S3_ATTEMPTS, 1)
     return place
 
 

@@ -1,4 +1,4 @@
-"""Clearing away on S3 and HDFS what killed writers left; local disk, ages and damaged manifests: tests/unit/test_datasets.py."""
+"""Clearing away on S3 and HDFS what killed writers left; local disk, ages and damaged manifests: tests/unit/data/test_datasets.py."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from sparkring.errors import CommitConflict, StorageError
 from sparkring.pipelines.data.stores import webhdfs
 from sparkring.pipelines.data.stores.hdfs import HdfsStore
 from sparkring.pipelines.data.stores.webhdfs import WebHdfsClient
+from tests.support import seams
 from tests.support.hadoop import Hdfs, write_conf
 
 pytest_plugins = ["tests.support.places"]
@@ -29,7 +30,7 @@ def _cut_off(monkeypatch: pytest.MonkeyPatch, *, done: bool) -> None:
             rename(self, *args, overwrite=overwrite)
         raise requests.ConnectionError("the connection broke")
 
-    monkeypatch.setattr(WebHdfsClient, "rename", lost)
+    monkeypatch.setattr(seams.WEB_HDFS_CLIENT_RENAME, lost)
 
 
 def test_a_commit_whose_answer_was_lost_is_still_ours(hadoop: Hdfs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +86,7 @@ def test_rows_of_many_columns_come_in_few_requests(hadoop: Hdfs, tmp_path: Path,
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=100)
     store = HdfsStore(f"{hadoop.url}/columns")
     store.upload(tmp_path / "a.parquet", "a.parquet")
-    monkeypatch.setattr(webhdfs, "AHEAD_BYTES", ahead)
+    monkeypatch.setattr(seams.WEBHDFS_AHEAD_BYTES, ahead)
     asked: list[str] = []
     call = WebHdfsClient._call
 
@@ -93,7 +94,7 @@ def test_rows_of_many_columns_come_in_few_requests(hadoop: Hdfs, tmp_path: Path,
         asked.append(op)
         return call(self, op, *args, **kwargs)
 
-    monkeypatch.setattr(WebHdfsClient, "_call", counted)
+    monkeypatch.setattr(seams.WEB_HDFS_CLIENT_CALL, counted)
     file = pq.ParquetFile(store.open_input("a.parquet"))
     assert pa.concat_tables([file.read_row_group(number, use_threads=False) for number in (2, 0, 3, 1)]).num_rows == 400
     assert (asked.count("OPEN") <= 6) is few, asked.count("OPEN")

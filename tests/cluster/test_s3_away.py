@@ -19,7 +19,6 @@ from sparkring.errors import StorageError
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
-from sparkring.pipelines.data.stores import s3 as s3_store
 from sparkring.pipelines.data.stores.retry import retry
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints, Position
@@ -28,6 +27,7 @@ from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.stored.audit import audit
+from tests.support import seams
 from tests.support.s3_server import s3_server
 from tests.support.training import await_condition, before_each_step, begin_checkpoints_on_the_dot, train_config
 
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.timeout(180)
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """A server with one bucket, which this process's environment leads to."""
-    monkeypatch.setattr(s3_store, "ATTEMPTS", 2)  # the client's own retries, which take seconds
+    monkeypatch.setattr(seams.S3_ATTEMPTS, 2)  # the client's own retries, which take seconds
     with s3_server(tmp_path, flaw="away") as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
@@ -68,7 +68,7 @@ def away_for(folder: Path, *, requests: int) -> Iterator[None]:
 def _train(context: RankContext, job: dict[str, Any], environment: dict[str, str], folder: str, away: tuple[int, int]) -> Any:
     """Train; the server is away from before one step until before another, and what was begun before either has ended then."""
     os.environ.update(environment)
-    s3_store.ATTEMPTS = 2
+    seams.replace(seams.S3_ATTEMPTS, 2)
     begin_checkpoints_on_the_dot()
 
     def act(done: int, writers: Sequence[CheckpointWriter]) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import boto3
 import pytest
-from botocore.exceptions import ClientError
 
 from sparkring.errors import CommitConflict, ConfigError, EnvironmentProblem, StorageError
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.data.stores.s3 import S3Store
+from tests.support import seams
 from tests.support.s3_server import KEYS, Flaw, s3_server
 
 URL = "s3://bucket/data"
@@ -26,16 +26,6 @@ def served(folder: Path, *, flaw: Flaw = "none") -> Iterator[None]:
             patched.setenv(name, value)
         boto3.client("s3").create_bucket(Bucket="bucket")
         yield
-
-
-def test_the_server_of_these_tests_refuses_a_second_conditional_put(tmp_path: Path) -> None:
-    with served(tmp_path):
-        client = boto3.client("s3")
-        client.put_object(Bucket="bucket", Key="once", Body=b"1", IfNoneMatch="*")
-        with pytest.raises(ClientError) as refused:
-            client.put_object(Bucket="bucket", Key="once", Body=b"2", IfNoneMatch="*")
-        assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 412
-        assert client.get_object(Bucket="bucket", Key="once")["Body"].read() == b"1"
 
 
 def test_a_server_that_knows_no_conditions_is_refused_before_the_first_commit(tmp_path: Path) -> None:
@@ -61,7 +51,7 @@ def test_what_cannot_be_reached_is_named_without_a_credential(tmp_path: Path, mo
     assert KEYS["AWS_SECRET_ACCESS_KEY"] not in str(error.value)
     for name, value in {**KEYS, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("sparkring.pipelines.data.stores.s3.ATTEMPTS", 1)
+    monkeypatch.setattr(seams.S3_ATTEMPTS, 1)
     with pytest.raises(StorageError, match=r"s3://bucket/data/a: .*see that the bucket is there") as error:
         open_store(URL).read("a")
     assert KEYS["AWS_SECRET_ACCESS_KEY"] not in str(error.value)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +18,13 @@ pytest_plugins = ["tests.support.places", "tests.support.yarn_places"]
 pytestmark = pytest.mark.timeout(1200)
 
 
-def test_the_python_of_the_cluster_has_the_libraries_and_no_sparkring(python: Path, tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    for code, right in (("import pyspark, horovod, torch.version", True), ("import sparkring", False)):
-        ended = subprocess.run([python, "-c", code], cwd=tmp_path, env=environment, capture_output=True, timeout=60, check=False)
-        assert (ended.returncode == 0) is right, ended.stderr.decode()[-2000:]
-
-
 def test_training_in_the_cluster_survives_the_loss_of_the_application_master(
         cluster: Yarn, hadoop: Hdfs, python: Path, wheel: Path, tmp_path: Path) -> None:
     write_dataset(tmp_path / "small", ([600, 600], [300], [501]))
     remote = open_store(f"{hadoop.url}/datasets/small")
     for file in (path for path in (tmp_path / "small").rglob("*") if path.is_file()):
         remote.put(file.relative_to(tmp_path / "small").as_posix(), file.read_bytes())
-    job = _in_the_cluster(cluster, hadoop, tmp_path, sources="none are read", python=python, dataset="small", epochs=20)
+    job = _in_the_cluster(cluster, hadoop, tmp_path, sources=f"{hadoop.url}/none are read", python=python, dataset="small", epochs=20)
     _lose_the_application_master(job, "--job", "train", "--package", str(wheel))
     job.proved()
 

@@ -66,7 +66,7 @@ def test_a_job_with_its_driver_here_is_ended_by_sigterm_goes_on_and_survives_the
         first = job.application
         job.terminate()
         assert job.ended() == 143, job.log[-5000:]
-        assert "the same command goes on from there" in job.log
+        assert "the same command resumes from there" in job.log
         job.nothing_left(first)
 
         job.submit()

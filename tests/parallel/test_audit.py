@@ -23,10 +23,10 @@ from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.saver import Saver
-from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.strategies.step import train_step
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.stored.audit import AuditResult, GenerationSpan, audit
+from tests.support import seams
 from tests.support.training import begin_checkpoints_on_the_dot, train_config
 
 FILES = ([150, 150], [70], [301], [0, 6], [1], [129, 100], [100])
@@ -60,7 +60,7 @@ def _train(context: RankContext, job: dict[str, Any], die_after: int | None) -> 
         done += 1
         return train_step(*args, **settings)
 
-    strategy.train_step = step  # type: ignore[attr-defined]
+    seams.replace(seams.STRATEGY_TRAIN_STEP, step)
     return train_rank(context, job)
 
 
@@ -94,7 +94,7 @@ def _train_and_talk(context: RankContext, job: dict[str, Any]) -> dict[str, Any]
         after(self, steps_done)
         self._events.write("warning", text="beside the steps")
 
-    Saver.after = talk  # type: ignore[method-assign]
+    seams.replace(seams.SAVER_AFTER, talk)
     return train_rank(context, job)
 
 

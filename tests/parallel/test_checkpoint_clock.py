@@ -15,8 +15,8 @@ from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter
 from sparkring.pipelines.training.job.job import TrainJob
-from sparkring.pipelines.training.strategies import signals
 from sparkring.pipelines.training.train_rank import train_rank
+from tests.support import seams
 from tests.support.training import before_each_step, train_config
 
 pytestmark = pytest.mark.parallel
@@ -39,7 +39,7 @@ def _train(context: RankContext, job: dict[str, Any]) -> None:
         seconds = done + 1
 
     before_each_step(act)
-    vars(signals)["time"] = SimpleNamespace(monotonic=lambda: seconds * (1.0 if context.rank == 0 else 3600.0))
+    seams.replace(seams.SIGNALS_TIME, SimpleNamespace(monotonic=lambda: seconds * (1.0 if context.rank == 0 else 3600.0)))
     train_rank(context, job)
 
 

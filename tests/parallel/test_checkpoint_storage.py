@@ -17,18 +17,16 @@ from harness.datasets import write_dataset
 from harness.ranks import run_on_ranks
 from sparkring.errors import CommitConflict
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training import saver
-from sparkring.pipelines.training.checkpoints import pace as checkpoint_pace
 from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, CheckpointPart, Checkpoints
 from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter, Saved
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.saver import Saver
-from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.strategies.step import train_step
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.reporting.facts.run_reader import read_run
 from sparkring.spark_jobs.stored.audit import audit
+from tests.support import seams
 from tests.support.training import (
     await_condition,
     before_each_step,
@@ -118,7 +116,7 @@ def _train_slowly_stored(context: RankContext, job: dict[str, Any], patience_s: 
     Returns:
         The steps that were done when each checkpoint was begun, and whether training came to its tenth step meanwhile.
     """
-    saver.PATIENCE_S = patience_s
+    seams.replace(seams.SAVER_PATIENCE_S, patience_s)
     done, begun, come = 0, [], threading.Event()
     waited: list[bool] = []
     put_part, begin = Checkpoints.put_part, CheckpointWriter.begin
@@ -139,9 +137,9 @@ def _train_slowly_stored(context: RankContext, job: dict[str, Any], patience_s: 
         begun.append(done)
         begin(self, *args, **named)
 
-    strategy.train_step = step  # type: ignore[attr-defined]
-    Checkpoints.put_part = slowly  # type: ignore[method-assign]
-    CheckpointWriter.begin = noted  # type: ignore[method-assign]
+    seams.replace(seams.STRATEGY_TRAIN_STEP, step)
+    seams.replace(seams.CHECKPOINTS_PUT_PART, slowly)
+    seams.replace(seams.CHECKPOINT_WRITER_BEGIN, noted)
     train_rank(context, job)
     return begun, bool(waited and waited[0])
 
@@ -219,7 +217,8 @@ class SlowStorage:
 def _train_beside_slow_storage(context: RankContext, job: dict[str, Any], on_the_dot: bool) -> int:
     """Train; the most steps that rank 0 ever had done beyond the last commit."""
     if on_the_dot:
-        checkpoint_pace.lead, saver.PATIENCE_S = lambda *_: 0, 0.0
+        seams.replace(seams.PACE_LEAD, lambda *_: 0)
+        seams.replace(seams.SAVER_PATIENCE_S, 0.0)
     storage, put_part, commit = SlowStorage(), Checkpoints.put_part, Checkpoints.commit
     write, wait = CheckpointWriter._write, Saver.wait
 
@@ -239,11 +238,11 @@ def _train_beside_slow_storage(context: RankContext, job: dict[str, Any], on_the
         return storage.write(write, *args)
 
     if context.rank == 0:
-        strategy.train_step = storage.step  # type: ignore[attr-defined]
-        Checkpoints.put_part = slowly  # type: ignore[method-assign]
-        Checkpoints.commit = noted  # type: ignore[method-assign]
-        Saver.wait = waited  # type: ignore[method-assign]
-        CheckpointWriter._write = written  # type: ignore[method-assign,assignment]
+        seams.replace(seams.STRATEGY_TRAIN_STEP, storage.step)
+        seams.replace(seams.CHECKPOINTS_PUT_PART, slowly)
+        seams.replace(seams.CHECKPOINTS_COMMIT, noted)
+        seams.replace(seams.SAVER_WAIT, waited)
+        seams.replace(seams.CHECKPOINT_WRITER_WRITE, written)
     train_rank(context, job)
     return storage.worst
 
@@ -286,8 +285,8 @@ def _train_until_overtaken(context: RankContext, job: dict[str, Any], gone_on: s
             self._writer.finish()
             raise Over
 
-    Checkpoints.commit = hanging  # type: ignore[method-assign]
-    Saver.after = after  # type: ignore[method-assign]
+    seams.replace(seams.CHECKPOINTS_COMMIT, hanging)
+    seams.replace(seams.SAVER_AFTER, after)
     with suppress(Over):
         train_rank(context, job)
     return said

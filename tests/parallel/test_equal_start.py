@@ -17,8 +17,8 @@ from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
-from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.train_rank import train_rank
+from tests.support import seams
 from tests.support.training import largest_difference, train_config, weights_of_run
 
 RANKS = 3
@@ -40,9 +40,9 @@ def _begin_apart(context: RankContext, job: dict[str, Any], shift: float, told: 
     def kept(self: Communicator, data: bytes, *, name: str) -> bytes:
         return data if name == "start.fresh" else broadcast(self, data, name=name)
 
-    strategy.build_model = drawn  # type: ignore[assignment, attr-defined]
+    seams.replace(seams.STRATEGY_BUILD_MODEL, drawn)
     if not told:
-        Communicator.broadcast_bytes = kept  # type: ignore[method-assign]
+        seams.replace(seams.COMMUNICATOR_BROADCAST_BYTES, kept)
     try:
         train_rank(context, job)
     except RingError as error:

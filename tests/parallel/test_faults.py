@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from harness.ranks import run_on_ranks
-from tests.support.faulty_stages import BUG, DEADLINE_S, KINDS, MICRO_BATCHES, SCHEDULES, STEPS, Fault, draw_faults, launches, suffer
-from tests.support.transports import WAYS
+from tests.support.faulty_stages import BUG, DEADLINE_S, MICRO_BATCHES, STEPS, Fault, draw_faults, launches, suffer
 
 COUNT, SEED = 50, 2
 FAULTS = draw_faults(COUNT, seed=SEED)
@@ -65,20 +64,7 @@ def _check(fault: Fault, told: list[Told]) -> None:
         assert said["last_actions"], f"{fault}: {said}"
         assert said["waited_s"] < 5 * DEADLINE_S
         if said["error"] == "PeerSilent":
-            assert re.search(r"waited .*for (sidecar|horovod) to .* edge [fb]\d+ \d>\d slot \d", said["text"]), said["text"]
+            assert re.search(r"(receiv|send|expect|drain)ing edge [fb]\d+ \d>\d slot \d+ by (sidecar|horovod)", said["text"]), said["text"]
     if fault.kind == "wrong shape":
         assert told[fault.rank]["error"] == "PipelineShapeError", f"{fault}: {told[fault.rank]}"
         assert [said["error"] for said in told].count("PipelineShapeError") > 1, f"{fault}: nobody was told of the shape: {told}"
-
-
-def test_the_draw_reaches_every_kind_of_fault_in_every_stage_schedule_and_transport() -> None:
-    assert sum(map(len, RINGS)) == len(FAULTS) == COUNT
-    assert all(ring[-1].kind == "kill" and {fault.kind for fault in ring[:-1]} <= {*KINDS} - {"kill"} for ring in RINGS)
-    for stage in (0, 1, 2):
-        assert {fault.kind for fault in FAULTS if fault.worker.stage == stage and (stage < 2 or len(fault.replicas) == 3)} == {*KINDS}
-    for way in WAYS:
-        assert {fault.kind for fault in FAULTS if fault.way == way} == {*KINDS}
-    for name in SCHEDULES:
-        assert len({fault.kind for fault in FAULTS if fault.schedule_name == name}) > 2
-    assert {fault.step for fault in FAULTS} == {0, 1}
-    assert any(fault.worker.replica for fault in FAULTS)

@@ -24,6 +24,7 @@ from sparkring.pipelines.training.strategies.pipelined import PipelinedStrategy
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.reporting.facts.step import Timelines
 from sparkring.spark_jobs.stored.audit import audit
+from tests.support import seams
 from tests.support.training import largest_difference, train_config, weights_of_run
 
 FILES = ([700, 400], [331], [2, 570])
@@ -128,7 +129,7 @@ def _optimizer_state(context: RankContext, job: dict[str, Any]) -> dict[str, int
                      for parameter, state in self._optimizer.state.items()})
         close(self)
 
-    PipelinedStrategy.close = counting  # type: ignore[method-assign]
+    seams.replace(seams.PIPELINED_STRATEGY_CLOSE, counting)
     train_rank(context, job)
     return kept
 
@@ -156,7 +157,7 @@ def _passes_done_again(context: RankContext, job: dict[str, Any]) -> int:
         again += self.training and not torch.is_grad_enabled()
         return forward(self, tensors)
 
-    StageModule.forward = counting  # type: ignore[method-assign]
+    seams.replace(seams.STAGE_MODULE_FORWARD, counting)
     train_rank(context, job)
     return again
 

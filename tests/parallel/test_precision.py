@@ -14,10 +14,11 @@ from harness.datasets import write_dataset
 from harness.ranks import run_on_ranks
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.transports.base import LinkedTransport
+from sparkring.pipelines.parallel.transports.linked import LinkedTransport
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.train_rank import train_rank
+from tests.support import seams
 from tests.support.token_dataset import write_token_dataset
 from tests.support.training import largest_difference, train_config, weights_of_run
 
@@ -104,7 +105,7 @@ def _travelling(context: RankContext, job: dict[str, Any]) -> list[str]:
         seen.update(str(tensor.dtype) for tensor in tensors)
         send(self, edge, slot, tensors, **others)
 
-    LinkedTransport.send = noting  # type: ignore[method-assign]
+    seams.replace(seams.LINKED_TRANSPORT_SEND, noting)
     train_rank(context, job)
     return sorted(seen)
 

@@ -16,7 +16,7 @@ from sparkring.pipelines.parallel.collectives.gradients import open_gradient_red
 from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.shared_memory import named_files
-from sparkring.pipelines.parallel.shared_memory import segment as shared_segment
+from tests.support import seams
 
 SIZES = (1, 1000, 70_001)
 ROUNDS = 3
@@ -65,7 +65,7 @@ def _reserved(context: RankContext, alone: bool) -> int:
 
     group = (context.rank,) if alone else tuple(range(context.size))
     with Communicator(context) as communicator:
-        vars(shared_segment)["create_locked"] = noting
+        seams.replace(seams.SEGMENT_CREATE_LOCKED, noting)
         open_set_reducer(communicator, group)
         open_gradient_reducer(communicator, [10**6], torch.float64, device=torch.device("cpu"), group=group).close()
         communicator.barrier("opened")
@@ -109,7 +109,7 @@ def _dies_while_opening(context: RankContext, said: str) -> str:
             os.kill(os.getpid(), signal.SIGKILL)
         return handle
 
-    vars(shared_segment)["create_locked"] = dying
+    seams.replace(seams.SEGMENT_CREATE_LOCKED, dying)
     try:
         Communicator(context)
     except RingError as error:

@@ -14,11 +14,11 @@ from harness.ranks import run_on_ranks
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.events.writer import Record, read_events
 from sparkring.pipelines.training.job.job import TrainJob
-from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.strategies.step import train_step
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.reporting.facts.run_reader import read_run
 from sparkring.spark_jobs.stored.audit import audit
+from tests.support import seams
 from tests.support.training import begin_checkpoints_on_the_dot, largest_difference, train_config, weights_of_run
 
 FILES = ([150, 150], [70], [301], [100])
@@ -42,7 +42,7 @@ def _train(context: RankContext, job: dict[str, Any], times: int) -> dict[str, A
                     parameter.fill_(1e200)
         return train_step(model, *args, **settings)
 
-    strategy.train_step = step  # type: ignore[attr-defined]
+    seams.replace(seams.STRATEGY_TRAIN_STEP, step)
     return train_rank(context, job)
 
 

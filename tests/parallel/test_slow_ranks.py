@@ -17,15 +17,15 @@ from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training import train_rank as loop
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
-from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.strategies.step import train_step
 from sparkring.spark_jobs.reporting.facts.run_reader import read_run
+from tests.support import seams
 from tests.support.training import begin_checkpoints_on_the_dot, train_config
 
 INTERVAL = 10
 """Steps between two checkpoints."""
 SLOW_FROM, SLOW_UP_TO = 15, 45
-USUAL_S, PAUSE_S = 0.04, 0.12
+USUAL_S, PAUSE_S = 0.04, 0.24
 """Of any step, and what a slow one takes on top: next to them, what other work on this machine takes from a rank is little."""
 SLOW_RANK = 1
 
@@ -65,7 +65,7 @@ def _train(context: RankContext, job: dict[str, Any], what: Literal["data", "com
         done += 1
         return result
 
-    with patch.object(Loader, "epoch", read), patch.object(strategy, "train_step", step):
+    with patch(seams.LOADER_EPOCH, read), patch(seams.STRATEGY_TRAIN_STEP, step):
         loop.train_rank(context, job)
 
 

@@ -15,7 +15,6 @@ from harness.ranks import run_on_ranks
 from sparkring.errors import PipelineShapeError
 from sparkring.models.blocks import BlockList, in_turn
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.schedules.generators.catalogue import SCHEDULE_NAMES
 from tests.support.pipeline_jobs import ImageJob, RaggedJob, SkipJob, TextJob, TorchDropoutJob
 from tests.support.pipelines import Case, Job, furthest, train_pipelined, train_serially
 
@@ -80,7 +79,7 @@ class MortalJob(SkipJob):
 @pytest.mark.parametrize("transport", ["sidecar", "horovod"])
 def test_a_stage_that_dies_is_reported_by_the_next_one_with_stage_and_micro_batch(transport: str) -> None:
     case = Case((1, 1), "1f1b", transport=transport)
-    with pytest.raises(AssertionError, match=r"(?s)rank 1 raised.*PeerSilent: rank 1 \(stage 1, micro-batch [12], RECV_F[12]\) waited"):
+    with pytest.raises(AssertionError, match=r"(?s)rank 1 raised.*PeerSilent: rank 1 \(stage 1, micro-batch [12], RECV_F[12]\) (sto|tim)"):
         run_on_ranks(2, train_pipelined, MortalJob(), [case], doomed={0})
 
 
@@ -130,17 +129,3 @@ def test_stages_train_as_one_process_does(job: Job, cases: list[Case]) -> None:
             assert got_losses == pytest.approx(losses, rel=1e-10), str(case)
             seen |= state.keys()
         assert seen == wanted.keys(), f"{case}: {sorted(wanted.keys() - seen)} are on no rank"
-
-
-def test_the_cases_pair_every_schedule_with_every_number_of_stages_kind_of_recomputation_and_transport() -> None:
-    cases = [*TWO, *THREE, *FOUR, *SIX]
-    for stages in (2, 3, 4):
-        assert {case.schedule for case in cases if len(case.replicas) == stages} == set(SCHEDULE_NAMES)
-    for schedule in SCHEDULE_NAMES:
-        own = [case for case in cases if case.schedule == schedule]
-        assert {case.recompute for case in own} == {"never", "always", "except_last"}, schedule
-        assert {case.transport for case in own} == {"sidecar", "horovod"}, schedule
-        assert {min(case.replicas) for case in own if len(set(case.replicas)) == 1} == {1, 2}, schedule
-        assert {case.optimizer for case in own} == {"sgd", "adam"}, schedule
-    for stages in (2, 3):
-        assert {case.replicas for case in cases} > {(1,) * stages, (2,) * stages}

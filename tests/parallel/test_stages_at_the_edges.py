@@ -19,9 +19,9 @@ from sparkring.models.losses import cross_entropy_sum
 from sparkring.models.sequential import sequential_blocks
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Batch
-from sparkring.pipelines.parallel.collectives import communicator as communicator_module
-from sparkring.pipelines.parallel.collectives.communicator import Communicator, await_handles
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.gradients import RingReducer, open_gradient_reducer
+from sparkring.pipelines.parallel.collectives.horovod_handles import await_handles
 from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
@@ -35,6 +35,7 @@ from sparkring.pipelines.training.strategies.pipelined_step import PipelinedStep
 from sparkring.pipelines.training.strategies.signals import Signals
 from sparkring.pipelines.training.strategies.step import Inputs
 from sparkring.pipelines.training.train_rank import train_rank
+from tests.support import seams
 from tests.support.pipeline_jobs import ImageJob, SkipJob, TextJob
 from tests.support.pipelines import ROWS, Case, Job, Values, furthest, train_pipelined, train_serially
 from tests.support.training import largest_difference, train_config, weights_of_run
@@ -149,7 +150,7 @@ def test_a_step_that_is_not_finite_leaves_running_statistics_as_they_were() -> N
 
 def _bytes_in_pieces(context: RankContext, piece: int) -> tuple[list[bytes], int]:
     """What ranks say to each other by Horovod in pieces of so many bytes, and the most that one of its operations got or gave."""
-    vars(communicator_module)["PIECE_BYTES"] = piece
+    seams.replace(seams.COMMUNICATOR_PIECE_BYTES, piece)
     mine, most = bytes([context.rank]) * (0, 1, 5021)[context.rank], 0
     finish = Communicator._finish
 
@@ -159,7 +160,7 @@ def _bytes_in_pieces(context: RankContext, piece: int) -> tuple[list[bytes], int
         most = max(most, len(moved) if moved.dtype is torch.uint8 else 0)
         return moved
 
-    Communicator._finish = noting  # type: ignore[method-assign]
+    seams.replace(seams.COMMUNICATOR_FINISH, noting)
     with Communicator(context) as communicator:
         said = [*communicator.gather_bytes(mine, name="parts"), communicator.broadcast_bytes(bytes(range(256)) * 11, name="whole"),
                 communicator.broadcast_bytes(b"", name="nothing")]

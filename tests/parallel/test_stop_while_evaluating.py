@@ -23,10 +23,10 @@ from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, C
 from sparkring.pipelines.training.evaluation.interruptible import Interruptible
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
-from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.strategies.step import train_step
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.stored.audit import audit
+from tests.support import seams
 from tests.support.training import begin_checkpoints_on_the_dot, largest_difference, train_config, weights_of_run
 
 STEPS = 8
@@ -50,7 +50,7 @@ def _asked_while_evaluated(context: RankContext, job: dict[str, Any]) -> Any:
             os.kill(os.getpid(), signal.SIGTERM)
         yield from as_it_was(self, epoch)
 
-    Interruptible.epoch = asked  # type: ignore[method-assign]
+    seams.replace(seams.INTERRUPTIBLE_EPOCH, asked)
     return train_rank(context, job)
 
 
@@ -75,8 +75,8 @@ def _goes_back_to_it(context: RankContext, job: dict[str, Any]) -> Any:
                     parameter.fill_(1e200)
         return train_step(model, *args, **settings)
 
-    Checkpoints.commit = fails_once  # type: ignore[method-assign]
-    strategy.train_step = spoils_once  # type: ignore[attr-defined]
+    seams.replace(seams.CHECKPOINTS_COMMIT, fails_once)
+    seams.replace(seams.STRATEGY_TRAIN_STEP, spoils_once)
     return train_rank(context, job)
 
 

@@ -6,6 +6,7 @@ T1 to T11 are the numbers by which the traps are known in this project's notes o
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -19,7 +20,8 @@ from horovod.common.exceptions import HorovodInternalError
 
 from harness.ranks import run_on_ranks
 from sparkring.errors import DeadlinePassed, PeerSilent, RingError
-from sparkring.pipelines.parallel.collectives.communicator import Communicator, await_handles
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.horovod_handles import await_handles
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.transports.base import Edge
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
@@ -73,14 +75,14 @@ def test_a_rank_that_waits_for_one_that_fails_says_so_in_time(way: str, fault: s
     error = run_on_ranks(2, _fault, way, fault, doomed=(1,))[0]
     assert isinstance(error, PeerSilent)
     assert (error.rank, error.peer) == (0, 1)
-    what = "to be rid of edge f1 0>1 slot 0" if fault == "takes nothing" else "to receive edge b1 1>0 slot 1"
-    assert error.waited_for == f"{way.partition(' ')[0]} {what}"
+    doing = "draining edge f1 0>1 slot 0" if fault == "takes nothing" else "receiving edge b1 1>0 slot 1"
+    assert error.doing == f"{doing} by {way.partition(' ')[0]}"
     assert any("F1 of chunk 0" in action for action in error.last_actions)
     if fault in ("is killed", "raises"):
         assert ("but the ring has ended, so some rank raised or died (" if way == "horovod" else "but rank 1 has ended (") in str(error)
     else:
         assert not error.ended
-        assert "and rank 1 said nothing; see rank 1's last lines, or raise train.ring.deadline_s" in str(error)
+        assert ": rank 1 did not respond; see rank 1's last lines, or raise train.ring.deadline_s" in str(error)
     assert not list(Path("/dev/shm").glob("sparkring-*.socket"))
 
 
@@ -164,7 +166,7 @@ def _stall(context: RankContext) -> tuple[bool, str]:
 def test_t4_our_deadline_ends_a_wait_that_horovods_stall_check_sleeps_through() -> None:
     shut_down, error = run_on_ranks(2, _stall, doomed=(1,))[0]
     assert not shut_down
-    assert "and rank 1 said nothing" in error
+    assert ": rank 1 did not respond" in error
 
 
 def _world(context: RankContext, care: bool) -> tuple[str, int]:
@@ -180,7 +182,8 @@ def _world(context: RankContext, care: bool) -> tuple[str, int]:
 
 def test_t5_a_set_of_the_whole_ring_is_horovods_global_one() -> None:
     assert run_on_ranks(2, _world, True) == [("", 2), ("", 2)]
-    assert all(error for error, _ in run_on_ranks(2, _world, False))  # the control: named as a set of its own, it is a duplicate
+    for error, _ in run_on_ranks(2, _world, False):  # the control: named as a set of its own, it is a duplicate
+        assert error.startswith("Horovod initialization failed")
 
 
 ROUNDS = 200
@@ -208,7 +211,7 @@ def _leave(context: RankContext, care: bool) -> tuple[str, int]:
 def test_t7_a_rank_that_is_done_first_waits_for_the_others_whose_ring_would_end_with_it() -> None:
     assert run_on_ranks(3, _leave, True) == [("", ROUNDS)] * 3
     left = run_on_ranks(3, _leave, False, doomed=(2,))[:2]  # the control
-    assert all(said and done < ROUNDS for said, done in left)
+    assert all(re.search("has been shut down|does not exist", said) and done < ROUNDS for said, done in left), left
 
 
 def _processor_s(context: RankContext, way: str) -> tuple[float, float]:

@@ -18,8 +18,8 @@ from torch import distributed
 from harness.ranks import run_on_ranks
 from sparkring.errors import ConfigError, PipelineShapeError, RingError
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.shared_memory import named_files
 from sparkring.pipelines.parallel.transports.base import Edge
+from tests.support import seams
 from tests.support.message_plans import act, plan_round
 from tests.support.transports import WAYS, both_ways, opened, started, transport
 
@@ -208,7 +208,7 @@ def test_the_sidecars_sockets_listen_on_loopback_where_all_ranks_are_on_one_host
 
 def _hidden(context: RankContext) -> tuple[str, list[float]]:
     if context.rank == 1:
-        vars(named_files)["FOLDER"] = Path("/nonexistent")  # a container that shows this rank another /dev/shm
+        seams.replace(seams.NAMED_FILES_FOLDER, Path("/nonexistent"))  # a container that shows this rank another /dev/shm
     with opened(context, "sidecar memory", [F, B]) as (_, link):
         link.send(F if context.rank == 0 else B, 0, [torch.tensor([float(context.rank)])])
         return link.description, link.receive(B if context.rank == 0 else F, 0)[0].tolist()

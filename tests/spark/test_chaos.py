@@ -46,6 +46,7 @@ def _config(workspace: Path, **settings: Any) -> Config:
     return train_config(workspace, model={"hidden": [16]}, train={**defaults, **settings})
 
 
+@pytest.mark.nightly
 def test_a_job_under_faults_loses_no_row_and_ends_with_the_undisturbed_weights(spark: SparkSession, tmp_path: Path) -> None:
     config, notes = _config(tmp_path), Notes()
     result = chaos(config, num_faults=5, seed=7, kinds=["kill", "worker", "corrupt", "disk", "delay"], spark=spark, progress=notes)

@@ -22,11 +22,11 @@ from sparkring import __main__ as cli
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import ConfigError, DatasetError
 from sparkring.pipelines.data.dataset.versions import Dataset
-from sparkring.spark_jobs import evaluate as evaluate_module
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.scoring.baselines import REGULARISATION
+from tests.support import seams
 from tests.support.configs import write
 from tests.support.etl_tables import etl_config, save_untrained
 
@@ -109,7 +109,7 @@ def test_a_ring_of_stages_evaluates_as_spark_s_tasks_do(spark: SparkSession, con
     path = Path(config.run, "evaluation.json")
     committed = path.read_bytes()
     path.unlink()
-    monkeypatch.setattr(evaluate_module, "predict", None)  # no task of Spark holds the network now
+    monkeypatch.setattr(seams.EVALUATE_PREDICT, None)  # no task of Spark holds the network now
     layout: dict[str, Any] = {"num_ranks": 2, "parallel": {"replicas": [1, 1], "micro_batches": 4}}
     staged = config.model_copy(update={"train": TrainConfig.model_validate(config.train.model_dump() | layout)})
     save_untrained(staged)  # the weights that the others evaluate

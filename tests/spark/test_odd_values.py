@@ -30,6 +30,7 @@ from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import read_split, score
 from sparkring.spark_jobs.scoring.raw_rows import encode_raw
 from sparkring.spark_jobs.spark.session import result_settings
+from tests.support import seams
 from tests.support.etl_tables import Trip, etl_config, save_untrained, trips
 
 pytest_plugins = ["tests.support.spark_sessions"]
@@ -220,7 +221,7 @@ def test_a_text_that_is_too_large_a_number_is_no_number(spark: SparkSession, tmp
 def test_a_query_that_gives_other_rows_each_time_is_refused(
         spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = etl_config(tmp_path)
-    monkeypatch.setattr("sparkring.spark_jobs.prepare.encode", lambda rows, fitted: encode(rows.where("row_id > 50"), fitted))
+    monkeypatch.setattr(seams.PREPARE_ENCODE, lambda rows, fitted: encode(rows.where("row_id > 50"), fitted))
     with pytest.raises(SourceError, match=r"the train split has 588 rows as it was written and 594 as it was counted: prepare\.query"):
         prepare(config, spark=spark)
     assert Dataset(config.dataset).versions() == []

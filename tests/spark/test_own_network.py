@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 import sparkring
 from harness.datasets import write_dataset
-from sparkring.cli import network_files
 from sparkring.conf.schema import Config
 from sparkring.models.blocks import LOGITS, Block, BlockList, X
 from sparkring.models.build import Shapes
@@ -85,8 +84,7 @@ def _train(**layout: Any) -> dict[str, Any]:
 
 
 def test_a_network_from_a_file_trains_on_two_ranks_as_on_one_is_evaluated_and_scores(
-        spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network_files, "_FILES", [])  # commands of other tests in this process have none
+        spark: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(FILE, encoding="utf-8")
     model = {"network": "both", "options": {"width": 6}}

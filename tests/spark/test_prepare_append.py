@@ -17,6 +17,7 @@ from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
 from sparkring.spark_jobs.prepare import prepare
+from tests.support import seams
 from tests.support.etl_tables import etl_config, trips, write_trips
 
 pytest_plugins = ["tests.support.spark_sessions"]
@@ -87,7 +88,7 @@ def test_a_version_that_another_writer_commits_meanwhile_is_a_conflict_not_lost(
     def expect(*_: object, **__: object) -> None:  # any point between the beginning and the commit
         dataset.commit(dataset.manifest(1).model_copy(update={"version": 2, "parent": 1, "created_at": "meanwhile"}))
 
-    monkeypatch.setattr("sparkring.spark_jobs.prepare.check_expectations", expect)
+    monkeypatch.setattr(seams.PREPARE_CHECK_EXPECTATIONS, expect)
     with pytest.raises(CommitConflict):
         prepare(config, append=True, spark=spark)
     assert dataset.versions() == [1, 2]

@@ -1,4 +1,4 @@
-"""A whole prepare, Spark included, stopped at a sample of its acts; tests/unit/test_commit_crash.py tries every act of a commit."""
+"""A whole prepare, Spark included, stopped at a sample of its acts; tests/unit/data/test_commit_crash.py tries every act of a commit."""
 
 from __future__ import annotations
 

@@ -33,11 +33,11 @@ from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.training.job.tasks import shapes_of
 from sparkring.spark_jobs.etl import fit as fitting
-from sparkring.spark_jobs.etl.columns import quantiles
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.scoring.raw_rows import encode_raw
+from tests.support import seams
 from tests.support.etl_tables import save_untrained
 
 pytest_plugins = ["tests.support.spark_sessions"]
@@ -214,7 +214,7 @@ def test_held_out_rows_change_nothing_that_was_fitted(made: Config, spark: Spark
 
 def test_quantiles_of_many_rows_come_from_a_sample_that_only_their_ids_decide(
         made: Config, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantiles, "SAMPLE_ROWS", 200)
+    monkeypatch.setattr(seams.QUANTILES_SAMPLE_ROWS, 200)
 
     def fit(frame: DataFrame) -> Preprocessing:
         return fitting.fit(frame, made.prepare.features, rows=400, row_id="row_id", min_category_rows=2)

@@ -23,12 +23,12 @@ from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.training.job.tasks import shapes_of
-from sparkring.spark_jobs.etl.columns import quantiles as sampling
 from sparkring.spark_jobs.etl.columns.quantiles import quantiles
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.scoring.raw_rows import encode_raw
+from tests.support import seams
 from tests.support.etl_tables import TEST_FROM, Trip, etl_config, examples, save_untrained, trips
 
 pytest_plugins = ["tests.support.spark_sessions"]
@@ -191,7 +191,7 @@ def test_quantiles_of_many_rows_come_from_a_sample_that_only_their_ids_decide(
 
     exact = median(frame)
     assert exact == pytest.approx(np.median(np.sin(np.arange(40_000))), abs=1e-12)
-    monkeypatch.setattr(sampling, "SAMPLE_ROWS", 4_000)
+    monkeypatch.setattr(seams.QUANTILES_SAMPLE_ROWS, 4_000)
     sampled = [median(rows) for rows in (frame, frame.repartition(7), frame.orderBy("x"))]
     assert sampled[0] == sampled[1] == sampled[2] != exact
     share = float((np.sin(np.arange(40_000)) < sampled[0]).mean())

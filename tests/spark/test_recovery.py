@@ -28,6 +28,7 @@ from sparkring.spark_jobs.ring import run_ring
 from sparkring.spark_jobs.spark.progress import SilentProgress
 from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.train import train
+from tests.support import seams
 from tests.support.training import await_condition, events_of, largest_difference, train_config, weights_of_run
 
 pytest_plugins = ["tests.support.spark_sessions"]
@@ -132,18 +133,21 @@ def test_ranks_take_sigterm_as_a_request_to_stop_too(spark: SparkSession, tmp_pa
     _require_same(tmp_path, undisturbed)
 
 
-def test_the_command_saves_on_sigterm_and_ends_with_143(tmp_path: Path, undisturbed: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["sigterm", "ctrl-c"])
+def test_the_command_saves_when_it_is_asked_to_end(tmp_path: Path, undisturbed: Path, number: int, code: int) -> None:
     config = _config(tmp_path, checkpoint_steps=10_000)
     path = tmp_path / "config.yaml"
     path.write_text(config.model_dump_json(), encoding="utf-8")  # JSON is YAML
-    command = [sys.executable, "-m", "sparkring", "train", str(path), "--set", "spark.master=local[2]"]
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "sparkring", "train", str(path), "--set", "spark.master=local[2]"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ) as process:
         await_condition(lambda: events_of(config, "step"), "a step")
         ranks = [psutil.Process(record["pid"]) for record in events_of(config, "start")]
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         output, _ = process.communicate(timeout=60)
-    assert process.returncode == 143, output
-    assert "the same command goes on from there" in output
+    assert process.returncode == code, output
+    assert "Traceback" not in output
+    assert output.splitlines()[-1].startswith("stopped as asked (")
+    assert output.endswith("which are saved; the same command resumes from there.\n")
     await_condition(lambda: not any(rank.is_running() for rank in ranks), "the end of all ranks")
     ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -155,7 +159,7 @@ class _Slots:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
         self.count = count
-        monkeypatch.setattr("sparkring.spark_jobs.spark.slots.slots_of", lambda _: self.count)
+        monkeypatch.setattr(seams.SLOTS_SLOTS_OF, lambda _: self.count)
 
 
 def test_a_run_goes_on_with_fewer_ranks_and_grows_back(spark: SparkSession, tmp_path: Path, undisturbed: Path,
@@ -224,6 +228,7 @@ def test_whoever_of_the_driver_is_killed_no_rank_is_left_and_the_same_command_go
     if victim == "the JVM":
         assert output.splitlines()[-1].startswith("error: "), output
         assert "Traceback" not in output, output
+        assert "restarting from" not in output, output
     with _command(tmp_path, config) as again:
         output, _ = again.communicate(timeout=DEADLINE_S)
     assert again.returncode == 0, output
@@ -243,6 +248,6 @@ def _command(folder: Path, config: Config) -> Iterator[subprocess.Popen[str]]:
     """``sparkring train`` in a process of its own."""
     path = folder / "config.yaml"
     path.write_text(config.model_dump_json(), encoding="utf-8")  # JSON is YAML
-    command = [sys.executable, "-m", "sparkring", "train", str(path), "--set", "spark.master=local[2]"]
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "sparkring", "train", str(path), "--set", "spark.master=local[2]"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ) as process:
         yield process

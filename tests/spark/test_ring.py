@@ -46,7 +46,6 @@ def test_a_rank_that_dies_ends_the_ring_with_its_name_and_takes_its_children_alo
     assert outcome.attributes["rank"] == 1
     assert words in outcome.message
     assert outcome.message.endswith("my last words")
-    assert outcome.seconds < 30
     assert_no_process_left(marks(tmp_path, num_ranks=2)[0]["token"])
 
 
@@ -91,7 +90,6 @@ def test_slots_that_stay_taken_are_refused_after_the_start_timeout(local: Driver
     outcome = local.ring(ring_functions.sleep, str(tmp_path), num_ranks=3, start_timeout_s=2)
     (tmp_path / "free").touch()
     assert outcome.error.startswith("NotEnoughSlots")
-    assert outcome.seconds < 30
     assert local.ring(ring_functions.leave_early, num_ranks=3).results == [2.0, 2.0, -1.0]  # the slots are free again
     assert not list(tmp_path.glob("rank-*"))  # and the launch that was given up has not run
 
@@ -144,7 +142,6 @@ def test_a_rank_server_that_is_killed_ends_the_ring_with_its_name_and_the_next_l
     assert outcome.error.startswith("RankDied")
     assert outcome.attributes["rank"] == 1
     assert f"the rank server {mark['parent']}, off which this rank was forked, ended with exit code -9" in outcome.message
-    assert outcome.seconds < 30
     assert_no_process_left(mark["token"])
     assert local.ring(ring_functions.leave_early, num_ranks=3).results == [2.0, 2.0, -1.0]
 

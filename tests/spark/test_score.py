@@ -28,6 +28,7 @@ from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import ScoreResult, read_split, score
 from sparkring.spark_jobs.scoring.latest import latest_scores
+from tests.support import seams
 from tests.support.configs import write
 from tests.support.etl_connect import findings
 from tests.support.etl_tables import COLUMNS, QUERY, etl_config, save_untrained
@@ -157,7 +158,7 @@ def test_scores_are_of_exactly_the_rows_that_the_manifest_knows(
     def losing(*known: Any) -> Any:
         return read_split(*known).where("row_id <> 8000")
 
-    monkeypatch.setattr("sparkring.spark_jobs.score.read_split", losing)
+    monkeypatch.setattr(seams.SCORE_READ_SPLIT, losing)
     with pytest.raises(DatasetError, match=r"the scored rows have the digest \w{16}, the manifest says \w{16} of its \d+ rows"):
         score(config, spark=spark)
     assert not list(Path(config.scores).rglob("*"))

@@ -15,10 +15,10 @@ from sparkring import __main__ as cli
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import ConfigError
-from sparkring.spark_jobs import evaluate as evaluate_module
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.generate import generate
 from sparkring.spark_jobs.prepare import prepare
+from tests.support import seams
 from tests.support.configs import write
 from tests.support.etl_tables import save_untrained
 
@@ -59,7 +59,7 @@ def config(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Con
 def test_a_ring_of_stages_evaluates_as_spark_s_tasks_do(spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     by_tasks = evaluate(config, spark=spark)
     Path(config.run, "evaluation.json").unlink()
-    monkeypatch.setattr(evaluate_module, "predict", None)  # no task of Spark holds the model now
+    monkeypatch.setattr(seams.EVALUATE_PREDICT, None)  # no task of Spark holds the model now
     by_stages = evaluate(_in_stages(config), spark=spark)
     assert by_stages["network"] == pytest.approx(by_tasks["network"], rel=1e-5)
     assert by_stages["base_rate"] == by_tasks["base_rate"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +83,12 @@ def test_a_killed_rank_is_named_and_the_same_call_goes_on_to_the_undisturbed_res
         train(config, spark=spark)
     pids = {record["rank"]: record["pid"] for record in events_of(config, "start")}
     os.kill(pids[1], signal.SIGKILL)
-    began = time.monotonic()
-    thread.join(timeout=30)
-    assert not thread.is_alive(), "the job did not end within 30 s"
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive(), "the job did not end"
     assert [(error.rank, error.exit_code) for error in raised if isinstance(error, RankDied)] == [(1, -signal.SIGKILL)]
     assert "rank 1" in str(raised[0])
     assert "SIGKILL" in str(raised[0])
     await_condition(lambda: not any(psutil.pid_exists(pid) for pid in pids.values()), "the end of all ranks")
-    assert time.monotonic() - began < 30
 
     result = train(config, spark=spark)
     assert result.resumed_at > 0

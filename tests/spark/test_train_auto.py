@@ -13,8 +13,9 @@ from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.spark_jobs.auto_layout import PROFILE, with_planned_layout
+from sparkring.spark_jobs.run.folder import RESULT
 from sparkring.spark_jobs.spark.progress import SilentProgress
-from sparkring.spark_jobs.train import RESULT, train
+from sparkring.spark_jobs.train import train
 from tests.support.training import largest_difference, train_config, weights_of_run
 
 pytest_plugins = ["tests.support.spark_sessions"]

@@ -31,10 +31,12 @@ from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Mesh
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Action, Kind, Schedule, Worker
-from sparkring.pipelines.parallel.stages.executor import Executor, StepCallbacks, edges_of
+from sparkring.pipelines.parallel.stages.callbacks import StepCallbacks
+from sparkring.pipelines.parallel.stages.edges import edges_of
+from sparkring.pipelines.parallel.stages.executor import Executor
 from sparkring.pipelines.parallel.stages.partition import cut_by_count
-from sparkring.pipelines.parallel.transports.base import LinkedTransport
 from sparkring.pipelines.parallel.transports.horovod import HorovodTransport
+from sparkring.pipelines.parallel.transports.linked import LinkedTransport
 from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 from tests.support.pipeline_jobs import SkipJob

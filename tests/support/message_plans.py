@@ -14,8 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparkring.pipelines.parallel.transports.base import Edge, LinkedTransport
-from sparkring.pipelines.parallel.transports.payload import DTYPES, TensorSpecs, flat_bytes
+from sparkring.pipelines.parallel.transports.base import Edge
+from sparkring.pipelines.parallel.transports.linked import LinkedTransport
+from sparkring.pipelines.parallel.transports.payload import flat_bytes
+from sparkring.pipelines.parallel.transports.tensor_specs import DTYPES, TensorSpecs
 
 NUM_SLOTS = 8
 

@@ -20,7 +20,8 @@ from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Mesh
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Schedule, Worker
-from sparkring.pipelines.parallel.stages.executor import Executor, edges_of
+from sparkring.pipelines.parallel.stages.edges import edges_of
+from sparkring.pipelines.parallel.stages.executor import Executor
 from sparkring.pipelines.parallel.stages.partition import cut_by_count
 from sparkring.pipelines.parallel.transports.horovod import HorovodTransport
 from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport

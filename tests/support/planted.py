@@ -11,7 +11,7 @@ from tests.support.attackers import command_lines
 
 PLANTED = {name: f"planted-{name.lower()}-7f3a" for name in (
     "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "SHOP_USER", "SHOP_PASSWORD", "DATABRICKS_TOKEN")}
-LOOK_EVERY_S = 0.1
+LOOK_EVERY_S = 0.25
 
 
 @contextmanager

@@ -13,12 +13,11 @@ from torch import Tensor
 
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
-from sparkring.pipelines.training.checkpoints import pace as checkpoint_pace
 from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter
 from sparkring.pipelines.training.events.writer import Record, read_events
 from sparkring.pipelines.training.job.model_files import load_card, load_weights
-from sparkring.pipelines.training.strategies import strategy
 from sparkring.pipelines.training.strategies.step import train_step
+from tests.support import seams
 from tests.support.configs import MINIMAL
 
 DEADLINE_S = 90.0
@@ -54,8 +53,8 @@ def await_condition(condition: Callable[[], Any], what: str, *, within_s: float 
 
 def begin_checkpoints_on_the_dot() -> None:
     """In this process, have each checkpoint begun when its steps are up, and waited for: so a test knows which ones there are."""
-    checkpoint_pace.lead = lambda *_: 0
-    checkpoint_pace.Pace.holds = lambda *_: True  # type: ignore[method-assign]
+    seams.replace(seams.PACE_LEAD, lambda *_: 0)
+    seams.replace(seams.PACE_HOLDS, lambda *_: True)
 
 
 def before_each_step(act: Callable[[int, Sequence[CheckpointWriter]], None]) -> None:
@@ -72,8 +71,8 @@ def before_each_step(act: Callable[[int, Sequence[CheckpointWriter]], None]) -> 
         writers.append(self)
         begin(self, *args, **named)
 
-    strategy.train_step = step  # type: ignore[attr-defined]
-    CheckpointWriter.begin = noted  # type: ignore[method-assign]
+    seams.replace(seams.STRATEGY_TRAIN_STEP, step)
+    seams.replace(seams.CHECKPOINT_WRITER_BEGIN, noted)
 
 
 def events_of(config: Config, kind: str) -> list[Record]:

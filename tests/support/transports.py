@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.parallel.transports.base import Edge, LinkedTransport
+from sparkring.pipelines.parallel.transports.base import Edge
 from sparkring.pipelines.parallel.transports.horovod import HorovodTransport, pairs
+from sparkring.pipelines.parallel.transports.linked import LinkedTransport
 from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
 
 WAYS = ("horovod", "sidecar memory", "sidecar sockets")

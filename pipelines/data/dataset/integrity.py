@@ -33,6 +33,8 @@ from sparkring.pipelines.data.stores.retry import retry_read
 THREADS = 8
 """Enough to hide the latency of a remote store; a local one is bound by one core or two anyway."""
 CHUNK_BYTES = 4 << 20
+UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)
+"""What Arrow raises on a damaged Parquet file; a name of a column may be no text any more."""
 _WIDER = {"uint8": pa.int16(), "uint16": pa.int32(), "uint32": pa.int64(), "float16": pa.float32()}
 """Types that Spark does not have, and what it stores them as."""
 
@@ -92,7 +94,7 @@ def verify_files(store: Store, manifest: Manifest, *, threads: int = THREADS,
 
 
 def require_sealed(dataset: Dataset, manifest: Manifest) -> None:
-    """See that a version's manifest is as it was committed, by its own seal; one of an earlier release has none.
+    """See that a version's manifest is as it was committed, by its own seal.
 
     Raises:
         DatasetChanged: it was edited.
@@ -110,7 +112,7 @@ def verify_document(dataset: Dataset, version: int) -> list[Mismatch]:
         version: Its number.
     Returns:
         A mismatch for it where it was edited, or is not the one that a version made after it followed, and one for its parent where
-        that is not the one that it followed. Of versions of earlier releases, which have no seal, the latter are all that tells.
+        that is not the one that it followed.
     """
     mismatches = _check_seal(dataset, dataset.manifest(version))
     for child in (version, *(number for number in dataset.versions() if number > version)):
@@ -122,7 +124,7 @@ def verify_document(dataset: Dataset, version: int) -> list[Mismatch]:
 
 def _check_seal(dataset: Dataset, manifest: Manifest) -> list[Mismatch]:
     version = manifest.version
-    if manifest.seal is None or seal_holds(dataset.document(version), manifest.seal):
+    if seal_holds(dataset.document(version), manifest.seal):
         return []
     return [Mismatch(f"{version}.json", "was edited after it was committed: its content does not give the seal in it")]
 
@@ -211,7 +213,7 @@ def _check_footer(store: Store, schema: _Schema, owners: dict[_Facts, str], file
         return Mismatch(file.path, "is missing")
     except StorageError:
         raise
-    except (OSError, pa.ArrowException) as error:
+    except UNREADABLE as error:
         what = _size_text(store.size(file.path) or 0, file.bytes) or f"has no readable footer ({_first_line(error)})"
         return Mismatch(file.path, what)
     if drift:
@@ -251,7 +253,7 @@ def _check_bytes(store: Store, owners: dict[str, str], file: DataFile) -> Mismat
         return Mismatch(file.path, "is missing")
     except StorageError:
         raise
-    except (OSError, pa.ArrowException) as error:
+    except UNREADABLE as error:
         return Mismatch(file.path, f"cannot be read ({_first_line(error)})")
     if found == file.sha256:
         return None

@@ -98,10 +98,9 @@ class Manifest(StrictModel):
     source: dict[str, Any]
     """Table name -> path, bytes, SHA-256 and rows read."""
     parent_sha256: Sha256 | None = None
-    """Of the parent's document as it was when this version followed it; None without a parent, and in versions of earlier releases."""
-    seal: Sha256 | None = None
-    """SHA-256 of the document with ``UNSEALED`` in this place, put in as it is written. None in versions of earlier releases. It stands
-    last: a document is checked as the bytes that it is, whatever fields a later release may know."""
+    """SHA-256 of the parent's document at the time of this commit; None without a parent."""
+    seal: Sha256 = UNSEALED
+    """SHA-256 of the document with ``UNSEALED`` in this place; set when the document is written. The field stands last."""
 
     @property
     def files(self) -> tuple[DataFile, ...]:

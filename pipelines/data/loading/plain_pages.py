@@ -3,27 +3,26 @@
 What is written without a dictionary and without nulls lies in the file as in an array. Arrow copies it three times, all columns of a row
 group before the first is used; here a page is decompressed, and that is the array.
 
-    column chunk    page page ...
-    page            header: kind, sizes, number of values    (Thrift's compact protocol)
-                    body:   [definition levels] values
+    page            header, body: [definition levels] values      (page_headers.py)
 
-Whatever is otherwise - another encoding or compression, nulls, sizes that do not add up - gives None and is left to Arrow, which knows
-all of it and says what is wrong with a file. Nothing here trusts a number of the file's.
+Anything else (another encoding or compression, nulls, sizes that do not add up, a wrong checksum) gives None and is left to Arrow,
+which reads all of Parquet and reports what is wrong with a file. No number in the file is trusted.
 
-Source: Parquet's file format, https://parquet.apache.org/docs/file-format/data-pages/, and PageHeader in its parquet.thrift; Thrift's
-compact protocol, https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md.
+Source: Parquet's file format, https://parquet.apache.org/docs/file-format/data-pages/.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+
+from sparkring.pipelines.data.loading.page_headers import DATA_PAGE, DATA_PAGE_V2, NONSENSE, PageHeader, read_varint
 
 LARGEST_BYTES = 8 << 20
 """Of a column chunk: its pages, what they decompress to and the values in one piece are in memory together."""
@@ -33,10 +32,7 @@ DTYPES: Final = {"FLOAT": "<f4", "DOUBLE": "<f8", "INT32": "<i4", "INT64": "<i8"
 TYPES: Final = {"float32": pa.float32(), "float64": pa.float64(), "int32": pa.int32(), "int64": pa.int64()}
 ENCODINGS: Final = {"PLAIN", "RLE", "BIT_PACKED"}
 """Of values; of levels; of levels, by old writers."""
-HEADER_BYTES = 4096
-"""In which a page's header ends, statistics and all."""
 PLAIN, RLE = 0, 3
-DATA_PAGE, DATA_PAGE_V2 = 0, 3
 MAGIC: Final = b"PAR1"
 """With which a file begins."""
 
@@ -85,13 +81,15 @@ class PlainPages:
             while first < stop:
                 page = self._page(view, at, rows_left=rows.num_rows - first, column=column, dtype=dtype, compressed=compressed)
                 if first + page.rows > start:
+                    if page.header.found_crc(view) != page.header.crc:
+                        return None
                     parts.append(page.values(data, codec, dtype)[max(0, start - first):stop - first])
-                first, at = first + page.rows, page.end
+                first, at = first + page.rows, page.header.end
             if first < rows.num_rows:  # a header that ends early would move the values, and the next one with them
                 self._page(view, at, rows_left=rows.num_rows - first, column=column, dtype=dtype, compressed=compressed)
             elif at != len(view):
                 return None
-        except (LookupError, TypeError, ValueError, OSError):  # TypeError: of a field that is of another kind; OSError: Snappy's
+        except (*NONSENSE, OSError):  # OSError: Snappy's
             return None
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -117,11 +115,10 @@ class _Column:
 class _Page:
     """Where a page's values lie in its column chunk."""
 
+    header: PageHeader
     rows: int
     begin: int
     """First byte of the body that may be compressed."""
-    end: int
-    """One past the page's last byte."""
     size: int
     """Bytes of that body once it is decompressed."""
     levels: bytes
@@ -134,37 +131,34 @@ class _Page:
 
         All that is said of sizes must agree, also where the page is only skipped: its rows count those behind it.
         """
-        header, length = _struct(view[at:at + HEADER_BYTES])
-        body = at + length
-        size, end = header[2], body + header[3]
-        if not body <= end <= len(view):
-            raise ValueError(f"a page of {header[3]} bytes")
-        if header[1] == DATA_PAGE:
-            rows, encoding, of_levels, _ = (header[5][field] for field in (1, 2, 3, 4))  # all are required
+        header = PageHeader.read(view, at)
+        body, size, end = header.begin, header.size, header.end
+        if header.kind == DATA_PAGE:
+            rows, encoding, of_levels, _ = (header.fields[5][field] for field in (1, 2, 3, 4))  # all are required
             levels = _no_null(rows) if nullable else b""
             if nullable:
                 if of_levels != RLE:
                     raise ValueError(f"levels of encoding {of_levels}")
                 levels = len(levels).to_bytes(4, "little") + levels
-        elif header[1] == DATA_PAGE_V2:
-            stated = header[8]
+        elif header.kind == DATA_PAGE_V2:
+            stated = header.fields[8]
             rows, encoding = stated[1], stated[4]
             levels = _no_null(rows) if nullable else b""
             if stated[2] or stated[6] or stated[5] != len(levels) or view[body:body + len(levels)] != levels:
                 raise ValueError("nulls, or lists")
             body, size, levels, compressed = body + stated[5], size - stated[5], b"", compressed and stated.get(7, True)
         else:
-            raise ValueError(f"a page of kind {header[1]}")
+            raise ValueError(f"a page of kind {header.kind}")
         if encoding != PLAIN or not 0 <= body <= end or size != rows * itemsize + len(levels):
             raise ValueError(f"values of encoding {encoding}, {size} bytes for {rows}")
-        held = _varint(view, body)[0] if compressed else end - body  # Snappy's own word; Arrow would leave the rest as it was
+        held = read_varint(view, body)[0] if compressed else end - body  # Snappy's own word; Arrow would leave the rest as it was
         if held != size:
             raise ValueError(f"a page that holds {held} bytes, not {size}")
-        return cls(rows, body, end, size, levels, bool(compressed))
+        return cls(header, rows, body, size, levels, bool(compressed))
 
     def values(self, data: pa.Buffer, codec: pa.Codec | None, dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
         """(rows,) without a copy if nothing is compressed; ValueError where there are more or fewer, as with nulls."""
-        body = data.slice(self.begin, self.end - self.begin)
+        body = data.slice(self.begin, self.header.end - self.begin)
         if self.compressed and codec is not None:
             body = codec.decompress(body, self.size)
         skipped = len(self.levels)
@@ -180,53 +174,3 @@ def _no_null(rows: int) -> bytes:
         text.append(run & 127 | 128)
         run >>= 7
     return bytes((*text, run, 1))
-
-
-def _struct(view: memoryview, at: int = 0, depth: int = 0) -> tuple[dict[int, Any], int]:
-    """A Thrift struct: field number -> value, and the place behind it; ValueError on what no page header holds."""
-    if depth > 3:
-        raise ValueError("structs within structs")
-    fields: dict[int, Any] = {}
-    number = 0
-    while head := view[at]:
-        at += 1
-        kind = head & 15
-        if head >> 4:
-            number += head >> 4
-        else:
-            number, at = _integer(view, at)
-        if 1 <= kind <= 2:
-            fields[number] = kind == 1
-        elif kind == 12:
-            fields[number], at = _struct(view, at, depth + 1)
-        elif kind == 8:  # the statistics' least and greatest value
-            size, at = _varint(view, at)
-            at += size
-        elif 4 <= kind <= 6:
-            fields[number], at = _integer(view, at)
-        else:
-            raise ValueError(f"a field of kind {kind}")
-    return fields, at + 1
-
-
-def _integer(view: memoryview, at: int) -> tuple[int, int]:
-    """A signed integer, and the place behind it."""
-    value = view[at]
-    if value < 128:
-        at += 1
-    else:
-        value, at = _varint(view, at)
-    return (value >> 1) ^ -(value & 1), at
-
-
-def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    """An unsigned integer of up to 64 bits, and the place behind it."""
-    value = shift = 0
-    while shift < 64:
-        byte = view[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
-    raise ValueError("an integer of more than 64 bits")

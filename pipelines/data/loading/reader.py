@@ -19,11 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparkring.errors import DatasetError, StorageError
+from sparkring.pipelines.data.dataset.integrity import UNREADABLE
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest
 from sparkring.pipelines.data.dataset.row_schema import ROW_ID, DataField, TensorSpec
 from sparkring.pipelines.data.loading.buffer_pool import BufferPool
 from sparkring.pipelines.data.loading.buffered_rows import Array, BufferedRows, DenseRows, EncodedRows
 from sparkring.pipelines.data.loading.codecs import uniform_arrays
+from sparkring.pipelines.data.loading.page_checksums import VerifiedFile, damaged
 from sparkring.pipelines.data.loading.plain_pages import PlainPages
 from sparkring.pipelines.data.order.row_order import Int64s, group_rows
 from sparkring.pipelines.data.stores.base import Readable
@@ -116,7 +118,7 @@ class SplitReader:
             return retry_read(partial(self._read, file, index, start, stop, order))
         except StorageError:
             raise
-        except (OSError, pa.ArrowException) as error:
+        except UNREADABLE as error:
             raise DatasetError(f"row group {index} of {self._store.path(file.path)} cannot be read: {error}; "
                                "the file changed after the version was committed. Restore it, or prepare a new version.") from error
 
@@ -136,10 +138,13 @@ class SplitReader:
                 if values is not None:
                     return values
                 rows = table if table is not None and name not in plain else read_rows(opened.parquet, index, start, stop, [name])
+                if rows.num_rows != stop - start:
+                    raise damaged(f"column {name} of row group {index} of {self._store.path(file.path)} ends after {start + rows.num_rows} "
+                                  f"rows of {file.row_groups[index]}")
                 return _in_one_piece(rows.column(name), self.fields[name], file)
 
             return {spec.name: self._tensor(spec, map(column, spec.fields), order) for spec in self._read_specs}
-        except OSError:
+        except (OSError, DatasetError):
             self._forget(file)
             raise
 
@@ -162,8 +167,9 @@ class SplitReader:
         files: OrderedDict[str, _OpenFile] = self._local.files
         if file.path not in files:
             source = self._store.open_input(file.path)
-            parquet = pq.ParquetFile(source)
-            files[file.path] = _OpenFile(source, parquet, PlainPages(source, parquet))
+            verified = VerifiedFile(source, path=self._store.path(file.path))
+            parquet = pq.ParquetFile(verified)
+            files[file.path] = _OpenFile(source, verified, parquet, PlainPages(source, parquet))
             if len(files) > OPEN_FILES:
                 files.popitem(last=False)[1].source.close()
         files.move_to_end(file.path)
@@ -172,6 +178,7 @@ class SplitReader:
         if found != file.row_groups[index]:
             raise DatasetError(f"row group {index} of {self._store.path(file.path)} has {found} rows, the manifest says "
                                f"{file.row_groups[index]}; the file changed after the version was committed. Prepare a new version.")
+        opened.verified.expect(opened.parquet.metadata, index)
         return opened
 
     def _forget(self, file: DataFile) -> None:
@@ -187,6 +194,8 @@ class _OpenFile:
     """A thread's open file."""
 
     source: pa.NativeFile
+    verified: VerifiedFile
+    """The same for Arrow."""
     parquet: pq.ParquetFile
     plain: PlainPages
 

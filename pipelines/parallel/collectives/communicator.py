@@ -1,45 +1,42 @@
-"""A rank's one door to Horovod for everything but gradients: start, agree, gather, broadcast, stop.
+"""A rank's interface to Horovod for everything but gradients: start, agree, gather, broadcast, stop.
 
-Every operation is named by the caller: unnamed ones are numbered a process, and ranks with different histories would
-never match. Bytes travel as tensors; nothing that arrives is unpickled. Ranks of one host that sum gradients in shared memory say
-all else there, too: see ``memory_exchange``.
+The caller names every operation: Horovod numbers unnamed ones per process, so ranks with different histories would never match.
+Bytes travel as tensors, and nothing that arrives is unpickled. Ranks of one host that sum gradients in shared memory exchange
+everything else there, too (shared_memory/exchange.py).
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable
 from itertools import count
 from types import TracebackType
 from typing import Self
 
 import horovod.torch as hvd
 import torch
-from horovod.common.exceptions import HorovodInternalError
 from torch import Tensor
 
-from sparkring.errors import DeadlinePassed, RingEnded, RingError
+from sparkring.errors import RingError
+from sparkring.pipelines.parallel.collectives.horovod_handles import ring_errors, wait_results
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Ranks, canonical_sets, process_sets
 from sparkring.pipelines.parallel.shared_memory.exchange import MemoryExchange, open_exchange
 from sparkring.pipelines.parallel.shared_memory.named_files import remove_abandoned
 
-POLL_S = 0.0002
 RING_CYCLE_MS = 5
-"""Horovod's cycle where gradients pass through it."""
+"""Horovod's cycle time where gradients pass through it."""
 IDLE_CYCLE_MS = 100
-"""Horovod's cycle where they do not. At each cycle its threads wake and talk to each other, on cores that compute: with a
-rank a core, 5 ms cost a 0.17 s step 8 to 20 % (docs/log). Ranks that sleep so long speak through memory."""
+"""Horovod's cycle time where gradients do not pass through it. In each cycle its threads wake and talk to each other, on cores
+that compute: with one rank per core, cycles of 5 ms made a step of 0.17 s 8 to 20 % longer (docs/log). Such ranks talk in memory."""
 HOP_CYCLE_MS = 1
-"""Horovod's cycle where messages between stages pass through it: each of them waits for one."""
+"""Horovod's cycle time where messages between stages pass through it: each message waits for a cycle."""
 FUSION_BYTES = 0
-"""How much Horovod sums as one tensor of what is ready at once: each bucket by itself. The order of a sum depends on the place in what
-is summed, so with Horovod's 128 MB the bits of a gradient depend on which buckets happened to meet; and messages would wait longer."""
+"""Bytes up to which Horovod fuses tensors that are ready at once: it fuses none. The order in which it sums depends on the position in
+the fused tensor, so with Horovod's 128 MB the bits of a gradient would depend on which buckets met; messages would also wait longer."""
 PIECE_BYTES = 1 << 30
-"""How much one operation moves: Horovod counts elements in int32, and bytes are elements."""
+"""Most bytes of one operation: Horovod counts elements in int32, and each byte is an element."""
 
 
 class Communicator:
@@ -49,11 +46,11 @@ class Communicator:
         """Join the ring.
 
         Args:
-            context: This rank's place in it.
-            extra_sets: Process sets beside those that the hosts ask for, the same on every rank, in any order.
-            hops: Whether messages between stages will pass through Horovod: its cycle is short then.
+            context: This rank's identity in it.
+            extra_sets: Process sets beyond those that the hosts require, the same on every rank, in any order.
+            hops: Whether messages between stages will pass through Horovod, which then gets a short cycle.
         Raises:
-            RingError: Horovod counts other ranks than the launcher did.
+            RingError: Horovod and the launcher disagree on rank or size.
         """
         self.context = context
         self._openings = count()
@@ -77,7 +74,7 @@ class Communicator:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
-            self.barrier("close")  # a rank that leaves while others still work would tear down their ring
+            self.barrier("close")  # a rank that left while others still work would tear down their ring
             hvd.shutdown()
 
     def has_process_set(self, ranks: Ranks) -> bool:
@@ -89,13 +86,13 @@ class Communicator:
         return hvd.global_process_set if len(ranks) == self.context.size else self._sets[ranks]
 
     def next_serial(self) -> int:
-        """A number for what is opened now, by all ranks in the same order: it keeps names apart from those of what was open before."""
+        """The next serial number, the same on all ranks that ask in the same order; it makes names unique."""
         return next(self._openings)
 
     def sum(self, tensor: Tensor, *, name: str) -> Tensor:
         """Elementwise sum over all ranks, as a new tensor on the CPU; int64 wraps around."""
         if self._exchange is not None:
-            total, *others = (part.view(tensor.shape) for part in self._shown(tensor.cpu(), name, None))
+            total, *others = (part.view(tensor.shape) for part in self._exchanged(tensor.cpu(), name, None))
             for other in others:
                 total += other
             return total
@@ -104,19 +101,19 @@ class Communicator:
         return self._finish(handle, name)
 
     def gather(self, tensor: Tensor, *, name: str, deadline_s: float | None = None) -> Tensor:
-        """All ranks' tensors, one after the other along the first axis; their lengths may differ, 0 included."""
+        """All ranks' tensors, concatenated along the first axis; their lengths may differ, and may be 0."""
         if self._exchange is not None:
-            return torch.cat([part.view(-1, *tensor.shape[1:]) for part in self._shown(tensor.cpu(), name, deadline_s)])
+            return torch.cat([part.view(-1, *tensor.shape[1:]) for part in self._exchanged(tensor.cpu(), name, deadline_s)])
         return self._gather_by_horovod(tensor, name, deadline_s)
 
     def gather_bytes(self, data: bytes, *, name: str) -> list[bytes]:
         """All ranks' ``data``, by rank; any may be empty."""
         if self._exchange is not None:
-            return [part.numpy().tobytes() for part in self._shown(_flat(data), name, None)]
+            return [part.numpy().tobytes() for part in self._exchanged(_flat(data), name, None)]
         return self.gather_bytes_off_thread(data, name=name, deadline_s=self.context.deadline_s)
 
     def gather_bytes_off_thread(self, data: bytes, *, name: str, deadline_s: float) -> list[bytes]:
-        """As ``gather_bytes``, for a thread beside the one that trains: Horovod tells by name what each of them says."""
+        """As ``gather_bytes``, for threads beside the training thread: Horovod matches operations by name, not by order."""
         sizes = self._gather_by_horovod(torch.tensor([len(data)]), f"{name}.sizes", deadline_s).tolist()
         share = max(1, PIECE_BYTES // self.context.size)
         parts: list[list[bytes]] = [[] for _ in sizes]
@@ -128,9 +125,9 @@ class Communicator:
         return [b"".join(part) for part in parts]
 
     def broadcast_bytes(self, data: bytes, *, name: str) -> bytes:
-        """Rank 0's ``data``, on every rank; what the others pass is not looked at."""
+        """Rank 0's ``data``, on every rank; the others' is ignored."""
         if self._exchange is not None:
-            return self._shown(_flat(data if self.context.rank == 0 else b""), name, None)[0].numpy().tobytes()
+            return self._exchanged(_flat(data if self.context.rank == 0 else b""), name, None)[0].numpy().tobytes()
         length = int(self._broadcast(torch.tensor([len(data)], dtype=torch.int64), name=f"{name}.length")[0])
         pieces = []
         for start in range(0, length, PIECE_BYTES):
@@ -161,8 +158,8 @@ class Communicator:
         """Wait until every rank is here."""
         self.sum(torch.zeros(1), name=f"barrier.{name}")
 
-    def _shown(self, tensor: Tensor, name: str, deadline_s: float | None) -> list[Tensor]:
-        """All ranks' tensors of this one's type, flat, by rank; through memory."""
+    def _exchanged(self, tensor: Tensor, name: str, deadline_s: float | None) -> list[Tensor]:
+        """All ranks' tensors, flat and of this one's dtype, by rank; through memory."""
         assert self._exchange is not None
         mine = tensor.contiguous().view(-1).view(torch.uint8)
         parts = self._exchange.gather(mine, name, deadline_s=deadline_s or self.context.deadline_s)
@@ -184,46 +181,5 @@ class Communicator:
 
 
 def _flat(data: bytes) -> Tensor:
-    """Bytes as a tensor with memory of its own."""
+    """Bytes as a tensor that owns its memory."""
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-
-
-def await_handles(handles: Sequence[int], *, what: str, deadline_s: float) -> None:
-    """Wait until Horovod has finished ``handles``: sleeping, not spinning as ``synchronize`` does, and not for ever.
-
-    Raises:
-        DeadlinePassed: some are not done after ``deadline_s`` seconds. Horovod's own stall check does not work under Gloo.
-    """
-    until = time.monotonic() + deadline_s
-    while not all(hvd.poll(handle) for handle in handles):
-        if time.monotonic() > until:
-            raise DeadlinePassed(f"{what}: other ranks did not join within {deadline_s:g} s; "
-                                 "see the other ranks' last lines, or raise train.ring.deadline_s if they are only slow.")
-        time.sleep(POLL_S)
-
-
-def wait_results(handles: Sequence[int], *, what: str, deadline_s: float) -> list[Tensor]:
-    """Wait for operations of Horovod, and return what they gave.
-
-    Raises:
-        DeadlinePassed: some are not done after ``deadline_s`` seconds.
-        RingEnded: another rank raised, died or left.
-    """
-    await_handles(handles, what=what, deadline_s=deadline_s)
-    with ring_errors(what):
-        return [hvd.synchronize(handle) for handle in handles]
-
-
-@contextmanager
-def ring_errors(what: str) -> Iterator[None]:
-    """Tell of Horovod's end while the block runs as RingEnded, which names what this rank wanted."""
-    try:
-        yield
-    except HorovodInternalError as error:
-        raise RingEnded(what, cause=first_sentence(error)) from None
-
-
-def first_sentence(error: Exception) -> str:
-    """Of what Horovod says."""
-    text = str(error).strip()
-    return text.splitlines()[0].split(". ")[0][:200] if text else type(error).__name__

@@ -1,7 +1,7 @@
-"""Summing flat buffers over ranks: the interface, and the choice of how.
+"""Summing gradients over ranks in flat buffers: the interface, and the choice of an implementation.
 
-Two ways, one result: ``HierarchicalReducer`` (shared memory inside a host, the ring between the hosts' leaders) where ranks
-share hosts, else ``RingReducer`` (Horovod's ring over all ranks).
+    HierarchicalReducer    shared memory inside a host, a ring between the hosts' leaders; where ranks share hosts
+    RingReducer            Horovod's ring over all ranks: GPUs, one rank per host, or no shared memory
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ import horovod.torch as hvd
 import torch
 from torch import Tensor
 
-from sparkring.pipelines.parallel.collectives.communicator import Communicator, ring_errors, wait_results
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.hierarchical import HierarchicalReducer
+from sparkring.pipelines.parallel.collectives.horovod_handles import ring_errors, wait_results
 from sparkring.pipelines.parallel.mesh import Ranks, host_leaders, leaders
 from sparkring.pipelines.parallel.shared_memory.peer_processes import PeerProcesses, process_identity
 from sparkring.pipelines.parallel.shared_memory.segment import UNUSED_SIZES, open_segments
 
 
 class GradientReducer(Protocol):
-    """Sums buffers that it owns over all ranks. A round: fill, ``ready`` each buffer in any order, ``finish``."""
+    """Sums buffers that it owns over all ranks. One round: fill them, call ``ready`` for each in any order, then ``finish``."""
 
     description: str
-    """How it sums, for events and reports."""
+    """Says how sums are made, for events and reports."""
 
     @property
     def buffers(self) -> Sequence[Tensor]:
@@ -32,15 +33,20 @@ class GradientReducer(Protocol):
         ...
 
     def ready(self, index: int) -> None:
-        """This rank's values of buffer ``index`` are in; summing may begin. Does not wait."""
+        """Start summing buffer ``index``, which holds this rank's values. Does not wait."""
         ...
 
     def finish(self) -> None:
-        """Wait until every buffer holds its sum; DeadlinePassed if a rank does not come, RingEnded if one has ended."""
+        """Wait until every buffer holds its sum.
+
+        Raises:
+            DeadlinePassed: a rank did not join in time.
+            RingEnded: a rank has ended.
+        """
         ...
 
     def close(self) -> None:
-        """Let go of what it holds; the buffers must not be used any more."""
+        """Release the buffers, which must not be used afterwards."""
         ...
 
 
@@ -73,7 +79,7 @@ class RingReducer:
 
 
 class OpenGradientReducer(Protocol):
-    """A way to open a reducer; ``open_gradient_reducer`` is the one that training uses."""
+    """Opens a reducer, as ``open_gradient_reducer`` does; a benchmark may pass its own."""
 
     def __call__(self, communicator: Communicator, sizes: Sequence[int], dtype: torch.dtype, *, device: torch.device,
                  group: Ranks = ()) -> GradientReducer:
@@ -83,14 +89,14 @@ class OpenGradientReducer(Protocol):
 
 def open_gradient_reducer(communicator: Communicator, sizes: Sequence[int], dtype: torch.dtype, *, device: torch.device,
                  group: Ranks = ()) -> GradientReducer:
-    """Open the best reducer that all ranks can use; every rank of the ring calls this at the same point, each with its group.
+    """Open the fastest reducer that all ranks can use. Every rank of the ring calls this at the same point, with its own group.
 
     Args:
         communicator: The joined ring; it has the process sets of the group and of its leaders.
         sizes: Elements of each buffer; the same on all ranks of a group.
         dtype: float32 or float64.
         device: Where the buffers live. On a GPU the ring (NCCL) sums inside and between hosts.
-        group: Ranks that sum together, this one among them, ascending; default all.
+        group: The ranks that sum together, this one among them, ascending; default all.
     """
     context = communicator.context
     group = group or tuple(range(context.size))
@@ -98,8 +104,8 @@ def open_gradient_reducer(communicator: Communicator, sizes: Sequence[int], dtyp
     hosts_are_shared = len(leaders(context.hosts)) < context.size
     if context.shared_memory and hosts_are_shared and device.type == "cpu":
         local, serves = tuple(rank for rank in group if rank in context.local_ranks), len(ring) < len(group)
-        told = communicator.gather(torch.tensor([process_identity()]), name="reducer.processes").tolist()
-        peers = PeerProcesses({rank: told[rank] for rank in local})
+        identities = communicator.gather(torch.tensor([process_identity()]), name="reducer.processes").tolist()
+        peers = PeerProcesses({rank: identities[rank] for rank in local})
         segments = open_segments(communicator, sizes if serves else UNUSED_SIZES, dtype, ranks=local)
         if segments is not None and serves and (len(ring) == 1 or communicator.has_process_set(ring)):
             return HierarchicalReducer(communicator, segments, ring, peers)

@@ -1,10 +1,10 @@
-"""Waiting for what may take longer than a rank is waited for: storage. All ranks go on telling each other that they are there.
+"""Keeping ranks alive during slow storage calls: while one works, all keep answering each other within the deadline.
 
-    rank 0    work, in a thread          ----------------------------------------> done
-              there? not yet   there? not yet   there? not yet   there? not yet    there? yes
-    rank 1    there? yes       there? yes       there? yes       there? yes        there? yes -> go on together
+    rank 0    work, in a thread        ---------------------------------> done
+              done? no         done? no         done? no         done? yes
+    rank 1    done? yes        done? yes        done? yes        done? yes -> both continue
 
-So the deadline is for a rank that says nothing, not for one whose storage is slow: one that was stopped is named within it.
+So the deadline catches a rank that does not answer, and not one whose storage is slow.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from typing import TypeVar
 
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 
-LOOK_S = 1.0
-"""Most seconds between two words of a rank."""
+BEAT_S = 1.0
+"""Most seconds between two answers of a rank."""
 
 T = TypeVar("T")
 
 
 def wait_keeping_alive(communicator: Communicator, ended: Callable[[float], bool], *, name: str) -> None:
-    """Wait until what each rank waits for has ended on all of them.
+    """Wait until every rank's work has ended, keeping all alive.
 
     Args:
-        communicator: Of the ranks, all of which call this.
-        ended: Waits so many seconds at most; whether it has ended.
+        communicator: The ring; all of its ranks call this.
+        ended: Waits at most the given seconds, and returns whether this rank's work has ended.
         name: Of the operation between the ranks.
     Raises:
-        DeadlinePassed: some rank is silent.
+        DeadlinePassed: a rank does not answer.
     """
-    look_s = min(LOOK_S, communicator.context.deadline_s / 4)
-    while not communicator.agree(mine=ended(look_s), name=name):
+    beat_s = min(BEAT_S, communicator.context.deadline_s / 4)
+    while not communicator.agree(mine=ended(beat_s), name=name):
         pass
 
 
 def run_keeping_alive(communicator: Communicator, work: Callable[[], T] | None, *, name: str) -> T | None:
-    """Do work in a thread, on the ranks that have some, while all wait for it.
+    """Run work in a thread on the ranks that have some, while all ranks wait for it and stay alive.
 
     Args:
-        communicator: Of the ranks, all of which call this.
-        work: Of this rank; it must not use the communicator.
+        communicator: The ring; all of its ranks call this.
+        work: This rank's, or None; it must not use the communicator.
         name: Of the operation between the ranks.
     Returns:
-        What ``work`` gave; None without work.
+        The result of ``work``; None without work.
     Raises:
-        DeadlinePassed: some rank is silent.
-        Exception: what ``work`` raised, on its rank alone.
+        DeadlinePassed: a rank does not answer.
+        Exception: from ``work``, on its rank alone.
     """
     if work is None:
         wait_keeping_alive(communicator, lambda _: True, name=name)
@@ -59,13 +59,18 @@ def run_keeping_alive(communicator: Communicator, work: Callable[[], T] | None, 
 
 
 def in_thread(work: Callable[[], T], *, name: str) -> Future[T]:
-    """Do work in a thread of this name, which does not keep a rank alive whose ring has failed (a pool's would)."""
+    """Run work in a daemon thread: unlike a pool's, it does not keep the process of a failed rank alive.
+
+    Args:
+        work: What to run.
+        name: Of the thread.
+    """
     future: Future[T] = Future()
 
     def run() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 (whoever waits is to hear it)
+        except BaseException as error:  # noqa: BLE001 (the waiting thread raises it)
             future.set_exception(error)
 
     threading.Thread(target=run, name=name, daemon=True).start()

@@ -1,6 +1,6 @@
-"""Summing over a set whose ranks share a host, through memory that all of them map: no cycle of Horovod's to wait for.
+"""Sums over a process set whose ranks share a host, through memory that all of them map: no wait for Horovod's cycle.
 
-Each rank shows its chunk to the others and sums what all have shown, in the order of ranks, so all get the same bits.
+Each rank shows its chunk to the others and sums all chunks in the order of ranks, so all get the same bits.
 """
 
 from __future__ import annotations
@@ -18,16 +18,22 @@ from sparkring.pipelines.parallel.shared_memory.segment import UNUSED_SIZES, Seg
 
 
 class MemorySetReducer:
-    """Shared memory inside one host."""
+    """Sums through the shared memory of one host."""
 
     def __init__(self, segments: Sequence[Segment], index: int, *, deadline_s: float) -> None:
-        """Take the set's segments in the order of ranks, each with the buffers of ``memory_rounds``; returns when all have come."""
+        """Take the set's segments and meet its other ranks.
+
+        Args:
+            segments: In the order of ranks, each with ``rounds.BUFFERS``.
+            index: This rank's among them.
+            deadline_s: Seconds to wait for another rank.
+        """
         self.size, self.index = len(segments), index
         self._rounds = MemoryRounds(segments, index, deadline_s=deadline_s)
         self._rounds.exchange_identities()
 
     def sum_(self, tensor: Tensor, name: str) -> None:
-        """Sum chunk by chunk; the name is for the error only, as order alone tells sums apart here."""
+        """Sum chunk by chunk. The name is only for errors: sums are matched by their order here."""
         flat = tensor.view(-1)
         step = PIECE_BYTES // tensor.dtype.itemsize
         for start in range(0, len(flat), step):
@@ -45,13 +51,13 @@ class MemorySetReducer:
 
 
 def open_set_reducer(communicator: Communicator, ranks: Ranks) -> SetReducer:
-    """The best reducer that a set can use; every rank of the ring calls this at the same point, each with its own set.
+    """Open the fastest reducer that a set can use. Every rank of the ring calls this at the same point, with its own set.
 
     Args:
         communicator: The joined ring, with the set's process set.
-        ranks: The set, ascending, this rank among them; it may be alone.
+        ranks: The set, ascending, this rank among them; it may be the only one.
     Returns:
-        One through memory where the set's ranks share a host and can map it, else one by Horovod.
+        One through memory where the set's ranks share a host and can map each other's memory, else one by Horovod.
     """
     context = communicator.context
     if context.shared_memory and context.device == "cpu":

@@ -1,6 +1,6 @@
-"""Summing a tensor over the ranks of a set, at once: what a layer in shards, tied weights, norms and the step's loss need.
+"""Blocking sums of a tensor over a process set, for sharded layers, tied weights, norms and the step's loss.
 
-Unlike the reducers of gradients this one owns no buffers and starts nothing early: who calls it cannot go on without the sum.
+Unlike a gradient reducer, a set reducer owns no buffers and starts nothing early: its caller needs the sum to continue.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import horovod.torch as hvd
 import torch
 from torch import Tensor
 
-from sparkring.pipelines.parallel.collectives.communicator import Communicator, ring_errors, wait_results
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.horovod_handles import ring_errors, wait_results
 from sparkring.pipelines.parallel.mesh import Ranks
 
 
@@ -25,34 +26,34 @@ class SetReducer(Protocol):
 
     @property
     def index(self) -> int:
-        """This rank's number in the set."""
+        """This rank's position in the set."""
         ...
 
     def sum_(self, tensor: Tensor, name: str) -> None:
         """Replace a contiguous tensor by its sum over the set.
 
         Args:
-            tensor: Of one shape and type on all ranks; of floats or integers.
-            name: The same on all ranks, and of no other sum at the same time.
+            tensor: Floats or integers, of the same shape and dtype on all ranks.
+            name: The same on all ranks, and used by no other sum at the same time.
         Raises:
-            DeadlinePassed: a rank of the set does not come.
-            RingEnded: one has ended.
+            DeadlinePassed: a rank of the set did not join in time.
+            RingEnded: a rank of the set has ended.
         """
         ...
 
 
 class HorovodSetReducer:
-    """By a named allreduce on the set's process set."""
+    """Sums by a named allreduce on the process set."""
 
     def __init__(self, communicator: Communicator, ranks: Ranks) -> None:
-        """Take the process set of ``ranks``, this rank among them, which the mesh has listed."""
+        """Use the process set of ``ranks``, this rank among them; the mesh has listed it."""
         self.size, self.index = len(ranks), ranks.index(communicator.context.rank)
         self._set = communicator.process_set(ranks) if self.size > 1 else None
         self._deadline_s = communicator.context.deadline_s
-        self._label = "set." + "-".join(map(str, ranks))  # Horovod's timeline tells sets apart by names only
+        self._label = "set." + "-".join(map(str, ranks))  # names alone tell sets apart in Horovod's timeline
 
     def sum_(self, tensor: Tensor, name: str) -> None:
-        """Sum and wait; types that Horovod does not know are summed as float32."""
+        """See SetReducer; bfloat16 is summed as float32, as Horovod does not support it."""
         if self._set is None:
             return
         summed = tensor.float() if tensor.dtype is torch.bfloat16 else tensor

@@ -1,9 +1,9 @@
-"""Buffers that one rank fills and another of the same host empties, passed as file descriptors and named nowhere.
+"""Buffers that one rank fills and another rank of the host empties. They are passed as file descriptors and have no names.
 
     buffer    | full? 1 byte, padded to a 64-byte line | payload ...        an anonymous file in memory, mapped by both
 
-A buffer belongs to the rank that made it. It marks it full and fills it; the other copies the payload out and marks it
-empty, without a word back. So a sender keeps as many buffers as were ever on their way at once, and needs no new ones after that.
+A buffer belongs to the rank that made it, which marks it full and fills it. The other rank copies the payload out and marks it
+empty; no acknowledgement is sent. So a sender has as many buffers as were ever on their way at once, and then makes no more.
 """
 
 from __future__ import annotations
@@ -20,42 +20,46 @@ from sparkring.pipelines.parallel.shared_memory.memory_fence import fence
 from sparkring.pipelines.parallel.shared_memory.segment import LINE
 
 LEAST_CAPACITY = 1 << 14
+"""Bytes of the smallest buffer's payload."""
 
 
 class SharedBuffer:
-    """One buffer, as one of its two ranks sees it."""
+    """One buffer, in the view of one of its two ranks."""
 
     def __init__(self, number: int, memory: mmap.mmap) -> None:
-        """Take the mapped file; ``number`` names it between the two ranks."""
+        """Take the mapped file; ``number`` identifies it between the two ranks."""
         self.number, self._memory = number, memory
         self.payload: Tensor = torch.frombuffer(memory, dtype=torch.uint8, offset=LINE)
 
     @property
     def full(self) -> bool:
-        """Whether it holds what was not copied out yet."""
+        """Whether it holds a payload that was not copied out yet."""
         if self._memory[0]:
             return True
-        fence()  # what the other rank read, it has read before it said so
+        fence()  # the other rank has read the payload before it cleared the mark
         return False
 
     def mark(self, *, full: bool) -> None:
-        """Say what it holds now."""
+        """Mark it full or empty."""
         fence()
         self._memory[0] = int(full)
 
 
 class SendBufferPool:
-    """A sender's buffers for one receiver, by capacity."""
+    """A sender's buffers for one receiver."""
 
     def __init__(self) -> None:
         self._buffers: dict[int, list[SharedBuffer]] = {}
         self._count = 0
 
     def take(self, length: int) -> tuple[SharedBuffer, int | None]:
-        """An empty buffer of at least ``length`` bytes, marked full; and its file descriptor, to be passed on and closed, if it is new.
+        """Take an empty buffer of at least ``length`` bytes, and mark it full.
+
+        Returns:
+            The buffer and, if it is new, its file descriptor, which the caller passes to the receiver and closes.
 
         Raises:
-            EnvironmentProblem: there is no memory for it.
+            EnvironmentProblem: there is no memory for a new buffer.
         """
         capacity = size_class(max(length, LEAST_CAPACITY))  # messages of changing shapes share buffers
         same = self._buffers.setdefault(capacity, [])
@@ -72,10 +76,10 @@ class SendBufferPool:
 
 
 def map_received(number: int, handle: int) -> SharedBuffer:
-    """The other rank's buffer behind ``handle``, which is closed.
+    """Map the other rank's buffer behind ``handle``, which is closed.
 
     Raises:
-        RingError: it is no buffer.
+        RingError: the file is no buffer.
     """
     try:
         length = os.fstat(handle).st_size
@@ -87,7 +91,7 @@ def map_received(number: int, handle: int) -> SharedBuffer:
 
 
 def _create(length: int) -> int:
-    """An anonymous file in memory, reserved for real: one that is only cut to size would kill us with SIGBUS when memory runs out."""
+    """An anonymous file in memory, reserved at once: writing to one that is only truncated to size may end in SIGBUS."""
     handle = os.memfd_create("sparkring", os.MFD_CLOEXEC)
     try:
         os.posix_fallocate(handle, 0, length)

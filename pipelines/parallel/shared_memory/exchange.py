@@ -1,7 +1,8 @@
-"""What the ranks of a ring on one host say to each other, through memory that all of them map.
+"""Gathering small data among the ranks of a ring on one host, through memory that all of them map.
 
-Where gradients pass through shared memory, Horovod's threads sleep for a tenth of a second at a time so as to leave the cores
-alone, and each word by Horovod waits for them: an epoch's end took a second on the smallest dataset. Words go this way then.
+Where gradients pass through shared memory, Horovod's threads sleep for a tenth of a second at a time to leave the cores to the
+ranks, and every operation of Horovod waits for them: an epoch's end took a second on the smallest dataset. So gathers, agreements
+and broadcasts pass through memory, too.
 """
 
 from __future__ import annotations
@@ -17,13 +18,20 @@ from sparkring.pipelines.parallel.shared_memory.rounds import BUFFERS, PIECE_BYT
 from sparkring.pipelines.parallel.shared_memory.segment import Segment, SupportsAgree, open_segments, private_segment
 
 HEAD_BYTES = 16
+"""Of what each rank shows first: the length of its data and a checksum of the name, both int64."""
 
 
 class MemoryExchange:
-    """Every rank's bytes on every rank; the same calls in the same order on all of them, from one thread."""
+    """Gives every rank's bytes to every rank. All ranks make the same calls in the same order, each from one thread."""
 
     def __init__(self, segments: Sequence[Segment], rank: int, *, deadline_s: float) -> None:
-        """Take the segments of all ranks, by rank, each with the buffers of ``memory_rounds``; returns when all have come."""
+        """Take the segments of all ranks and meet the other ranks.
+
+        Args:
+            segments: By rank, each with ``rounds.BUFFERS``.
+            rank: This one.
+            deadline_s: Seconds to wait for another rank.
+        """
         self._rounds = MemoryRounds(segments, rank, deadline_s=deadline_s)
         self._rounds.exchange_identities()
 
@@ -31,20 +39,21 @@ class MemoryExchange:
         """All ranks' bytes, by rank.
 
         Args:
-            mine: Flat bytes; their number may differ, 0 included.
+            mine: Flat bytes; their number may differ between ranks, and may be 0.
             name: The same on all ranks.
             deadline_s: Seconds to wait for the others.
         Raises:
-            RingError: another rank says something else; ranks are out of step.
-            DeadlinePassed: a rank does not come.
-            RingEnded: the process of one has ended.
+            RingError: another rank gathers under another name.
+            DeadlinePassed: a rank did not join in time.
+            RingEnded: the process of a rank has ended.
         """
-        word = zlib.crc32(name.encode())
+        checksum = zlib.crc32(name.encode())
         heads = [head[:HEAD_BYTES].view(torch.int64).tolist()
-                 for head in self._rounds.exchange(torch.tensor([len(mine), word]).view(torch.uint8), name, deadline_s=deadline_s)]
-        others = [rank for rank, (_, other) in enumerate(heads) if other != word]
+                 for head in self._rounds.exchange(torch.tensor([len(mine), checksum]).view(torch.uint8), name, deadline_s=deadline_s)]
+        others = [rank for rank, (_, other) in enumerate(heads) if other != checksum]
         if others:
-            raise RingError(f"{name}: ranks {others} say something else at this point; all ranks must run the same version of sparkring.")
+            raise RingError(f"{name}: ranks {others} perform another operation at this point; "
+                            "all ranks must run the same version of sparkring.")
         everything = [torch.empty(length, dtype=torch.uint8) for length, _ in heads]
         for start in range(0, max(length for length, _ in heads), PIECE_BYTES):
             pieces = self._rounds.exchange(mine[start:start + PIECE_BYTES], name, deadline_s=deadline_s)
@@ -55,7 +64,11 @@ class MemoryExchange:
 
 
 def open_exchange(communicator: SupportsAgree) -> MemoryExchange | None:
-    """The exchange of a ring whose ranks share a host, or None where they cannot; every rank calls this at the same point."""
+    """Open the exchange of a ring on one host. Every rank calls this at the same point.
+
+    Returns:
+        The exchange; None where gradients do not pass through memory alone, or ranks cannot map each other's memory.
+    """
     context = communicator.context
     if not context.sums_in_memory:
         return None

@@ -1,10 +1,10 @@
 """Rounds in which the ranks of one host show each other a piece of bytes, through memory that all of them map.
 
-    round r     each rank copies its piece into its buffer r % 2 and says FILLED r;
-                once all of the set have said so, each may read all buffers
+    round r     each rank copies its piece into its buffer r % 2 and sets its counter to r;
+                once all counters have reached r, each rank may read all buffers
 
-Two buffers are enough without a word back: who fills a buffer for round r + 2 has seen everybody say FILLED r + 1, and they
-said that after reading round r. Order alone tells rounds apart: all ranks of the set take part in the same ones.
+Two buffers suffice without acknowledgements: a rank that fills a buffer for round r + 2 has seen all counters at r + 1, and ranks
+set those after they read round r. Rounds are matched by order alone: all ranks of the set take part in the same ones.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sparkring.pipelines.parallel.shared_memory.segment import Segment
 
 PIECE_BYTES = 1 << 20
 BUFFERS = (PIECE_BYTES, PIECE_BYTES)
-"""Of bytes, in each rank's segment."""
+"""Bytes of the two buffers in each rank's segment."""
 FILLED = 0
-"""Row of the counters; the other rows are not used here."""
-LOOKS = 200
-"""How often a rank looks before it sleeps between looks: shards finish a layer at nearly the same time."""
+"""Row of the counters that is used."""
+SPINS = 200
+"""Looks without sleep before a rank sleeps between looks: shards finish a layer at nearly the same time."""
 NAP_S, LONGEST_NAP_S = 0.00005, 0.002
 
 
@@ -48,24 +48,24 @@ class MemoryRounds:
         self._peers = PeerProcesses({})
 
     def exchange_identities(self) -> None:
-        """Tell the others which process this is, so that a wait for one that has ended ends too; a round like any other."""
+        """Exchange the ranks' process identities, so that waiting for a process that has ended fails. This is a round like any other."""
         mine = torch.tensor(process_identity(), dtype=torch.int64).view(torch.uint8)
         identities = [part[:len(mine)].clone() for part in self.exchange(mine, "processes")]
         self._peers = PeerProcesses({segment.rank: part.view(torch.int64).tolist()
                                      for segment, part in zip(self._segments, identities, strict=True)})
 
     def exchange(self, piece: Tensor, name: str, *, deadline_s: float | None = None) -> list[Tensor]:
-        """Show a piece, and see everybody's.
+        """Show this rank's piece, and see those of all ranks.
 
         Args:
             piece: Flat bytes, at most ``PIECE_BYTES``.
-            name: For errors only.
-            deadline_s: Seconds to wait for the others; default those of the set.
+            name: Only for errors.
+            deadline_s: Seconds to wait for the others; default: the set's.
         Returns:
-            All ranks' buffers, in the order of ranks, with the pieces at their beginnings; good until this rank's next turn.
+            All ranks' buffers, in the order of ranks, each with a piece at its beginning; valid until the next exchange.
         Raises:
-            DeadlinePassed: a rank of the set does not come.
-            RingEnded: the process of one has ended.
+            DeadlinePassed: a rank of the set did not join in time.
+            RingEnded: the process of a rank has ended.
         """
         self._round += 1
         number = self._round % 2
@@ -76,12 +76,12 @@ class MemoryRounds:
         return [segment.buffers[number] for segment in self._segments]
 
     def _wait(self, number: int, name: str, deadline_s: float) -> None:
-        """Until all of the set have filled this round."""
-        looks, nap, began = 0, NAP_S, time.monotonic()
+        """Wait until all ranks of the set have filled this round."""
+        spins, nap, began = 0, NAP_S, time.monotonic()
         ask_at = began + peer_processes.ASK_AFTER_S
         while late := self._late(number):
-            looks += 1
-            if looks <= LOOKS:
+            spins += 1
+            if spins <= SPINS:
                 continue
             now = time.monotonic()
             if now > began + deadline_s:
@@ -99,6 +99,6 @@ class MemoryRounds:
 
     def _require_running(self, late: Sequence[int], number: int, name: str) -> None:
         ended = self._peers.ended(late)
-        missed = sorted(ended.intersection(self._late(number)))  # looked at once more: who fills its last round may end right after that
+        missed = sorted(ended.intersection(self._late(number)))  # looked at again: a rank may fill its last round right before it ends
         if missed:
             raise RingEnded(name, cause=f"the process of rank {missed[0]} has ended")

@@ -1,13 +1,13 @@
-"""Runs a schedule on one worker: the list says what to do next, this does it. Knows neither losses nor optimizers.
+"""Runs one worker's list of a schedule, action by action. Knows neither losses nor optimizers.
 
     batch -> [chunk 0] -f0-> [chunk 1] -f1-> [chunk 2] -> loss          F, SEND_F, RECV_F
              [chunk 0] <-b1- [chunk 1] <-b2- [chunk 2] <----            B (or I, later W), SEND_B, RECV_B
-    REDUCE, STEP: what the caller says
+    REDUCE, STEP: callbacks (callbacks.py)
 
-What crosses a border are the tensors that the blocks list there, in their order; back comes a gradient for each that is of
-real or complex numbers, zeros where it was not used. Chunks that are neighbours on one worker hand over in memory. With activation
-checkpointing a forward pass keeps its inputs only and is done again before the backward pass, with the same random numbers.
-Blocks may work in place, wherever they are cut.
+The tensors that the blocks list at a border cross it, in that order. Back comes a gradient for each of real or complex numbers:
+zeros where the tensor was not used. Neighbouring chunks of one worker hand over in memory. With activation checkpointing, a
+forward pass keeps only its inputs and runs again before the backward pass, with the same random numbers. Blocks may work in
+place, wherever they are cut.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from sparkring.conf.schema import Recompute
 from sparkring.errors import RingError
@@ -28,39 +26,15 @@ from sparkring.models.blocks import StageModule, has_gradient
 from sparkring.pipelines.parallel.schedules.memory import last_micro_batch
 from sparkring.pipelines.parallel.schedules.schedule import CLOSING, TRANSFERS, Action, Kind, Schedule, Worker
 from sparkring.pipelines.parallel.stages.backward import LayerOutputs, PendingWeightGradients, SplitBackward, weight_gradients
-from sparkring.pipelines.parallel.transports.base import Edge, Transport
+from sparkring.pipelines.parallel.stages.callbacks import RowsOf, StepCallbacks, Tensors
+from sparkring.pipelines.parallel.stages.edges import edge_of, next_receives
+from sparkring.pipelines.parallel.stages.leaves import leaf, overwritable
+from sparkring.pipelines.parallel.transports.base import Transport
 from sparkring.pipelines.parallel.transports.journal import Journal
 
-Tensors = Mapping[str, Tensor]
 PassKey = tuple[int, int]
 """Chunk and micro-batch."""
-RowsOf = Callable[[int], int]
-"""Rows of a micro-batch, the same on all ranks; the transport takes messages of as many to be alike, unless shapes are dynamic."""
 FORWARD = frozenset({Kind.F, Kind.SEND_F, Kind.RECV_F})
-
-
-class StepCallbacks(Protocol):
-    """What a step is about; an object a step."""
-
-    def batch(self, micro_batch: int) -> Tensors:
-        """The first chunk's inputs."""
-        ...
-
-    def loss(self, micro_batch: int, outputs: Tensors) -> Tensor:
-        """The share of the step's loss that the last chunk's outputs have, a scalar."""
-        ...
-
-    def last_backward(self) -> None:
-        """This worker's gradients are complete with the pass that comes: they may be summed over the replicas as it makes them."""
-        ...
-
-    def reduce(self) -> None:
-        """Sum the gradients over the replicas."""
-        ...
-
-    def step(self, loss: float) -> None:
-        """Update the parameters; ``loss`` is the share of the step's loss that this worker computed."""
-        ...
 
 
 @dataclass
@@ -69,15 +43,15 @@ class _Held:
 
     inputs: dict[str, Tensor]
     outputs: dict[str, Tensor] | None = None
-    """None: to be computed again."""
+    """None: the pass must run again."""
     loss: Tensor | None = None
     noted: LayerOutputs | None = None
     generator: Tensor | None = None
-    """The state of the random generator before the pass, where it is to be done again."""
+    """The state of the random generator before the pass, if the pass must run again."""
 
     @property
     def differentiable(self) -> list[Tensor]:
-        """The inputs whose gradient the chunk before wants."""
+        """The inputs whose gradient goes to the previous chunk."""
         return [tensor for tensor in self.inputs.values() if tensor.requires_grad]
 
 
@@ -86,13 +60,13 @@ class Executor:
 
     def __init__(self, schedule: Schedule, worker: Worker, chunks: Mapping[int, StageModule], *, rank_of: Callable[[Worker], int],
                  transport: Transport | None = None, recompute: Recompute = "never") -> None:
-        """Take this worker's part.
+        """Take this worker's list and chunks.
 
         Args:
             schedule: With transfers; the same on all ranks.
-            worker: Who this rank is.
+            worker: This rank's.
             chunks: This worker's chunks by number.
-            rank_of: The rank with which a shard of this rank's number speaks.
+            rank_of: The rank of a worker's shard with this rank's shard number.
             transport: Opened with the schedule's edges (``edges_of``); None where the schedule has no transfers.
             recompute: Activation checkpointing.
         """
@@ -106,12 +80,12 @@ class Executor:
         self._split = {number: SplitBackward(chunk) for number, chunk in chunks.items()} if halves else {}
         self._held: dict[PassKey, _Held] = {}
         self._inputs: dict[PassKey, Tensors] = {}
-        """What a chunk's forward pass will take, received or handed over, or made for the next chunk and not yet sent."""
+        """Inputs of a chunk's forward pass: received, handed over, or made for the next chunk and not yet sent."""
         self._gradients: dict[PassKey, list[Tensor]] = {}
-        """Of what has one of a chunk's outputs, received or handed over, or made for the chunk before and not yet sent."""
+        """Gradients of a chunk's outputs: received, handed over, or made for the previous chunk and not yet sent."""
         self._later: dict[PassKey, PendingWeightGradients] = {}
-        self._next_of = _next_receives(self._actions, lambda action: edge_of(schedule, action, rank_of))
-        self._next_of_predict = _next_receives([action for action in self._actions if action.kind in FORWARD],
+        self._next_of = next_receives(self._actions, lambda action: edge_of(schedule, action, rank_of))
+        self._next_of_predict = next_receives([action for action in self._actions if action.kind in FORWARD],
                                                lambda action: edge_of(schedule, action, rank_of))
         self._rows: RowsOf = _same_rows
         self._loss = 0.0
@@ -124,14 +98,21 @@ class Executor:
         return sum(ended - began for action, began, ended in self.records if action.kind in (Kind.RECV_F, Kind.RECV_B))
 
     def run(self, work: StepCallbacks, *, rows: RowsOf | None = None) -> float:
-        """Do one step; returns the share of its loss that this worker computed. Without ``rows``, all micro-batches have as many."""
+        """Run one step.
+
+        Args:
+            work: The step's callbacks.
+            rows: Rows of a micro-batch; default: all have equally many.
+        Returns:
+            The part of the step's loss that this worker computed.
+        """
         self._rows = rows or _same_rows
         self._loss = 0.0
         self.records = []
         self._announce(self._next_of[None])
         for action in self._actions:
             began = time.perf_counter()
-            with self._told_where(action):
+            with self._locating_errors(action):
                 self._do(action, work)
             self._announce(self._next_of.get(action, ()))
             self.records.append((action, began, time.perf_counter()))
@@ -139,20 +120,20 @@ class Executor:
 
     @torch.no_grad()  # not inference_mode: a transport may touch the tensors from another thread
     def predict(self, batch: Callable[[int], Tensors], *, rows: RowsOf | None = None) -> Iterator[tuple[int, Tensors]]:
-        """Do the forward passes alone.
+        """Run the forward passes alone.
 
         Args:
             batch: The first chunk's inputs of a micro-batch.
-            rows: As for ``run``.
+            rows: As in ``run``.
         Yields:
-            (micro-batch, the model's outputs), where this worker has the last chunk. Take all of them.
+            (micro-batch, the model's outputs), if this worker has the last chunk. Iterate to the end.
         """
         self._rows = rows or _same_rows
         self._announce(self._next_of_predict[None])
         for action in self._actions:
             place = (action.chunk, action.micro_batch)
             if action.kind is Kind.F:
-                with self._told_where(action):
+                with self._locating_errors(action):
                     self._journal.note(self._schedule.text(action))
                     inputs = self._inputs.pop(place, None) if action.chunk else batch(action.micro_batch)
                     assert inputs is not None, f"{action.text()} comes before its input"
@@ -162,7 +143,7 @@ class Executor:
                 else:
                     self._inputs[action.chunk + 1, action.micro_batch] = outputs
             elif action.kind in FORWARD:
-                with self._told_where(action):
+                with self._locating_errors(action):
                     self._transfer(action)
                 self._announce(self._next_of_predict.get(action, ()))
         if self._transport is not None:
@@ -170,7 +151,7 @@ class Executor:
 
     def _do(self, action: Action, work: StepCallbacks) -> None:
         place = (action.chunk, action.micro_batch)
-        if action.kind not in TRANSFERS:  # which the transport notes
+        if action.kind not in TRANSFERS:  # the transport notes those
             self._journal.note(self._schedule.text(action))
         if action == self._closing:
             work.last_backward()
@@ -193,18 +174,18 @@ class Executor:
                 self._transfer(action)
 
     @contextmanager
-    def _told_where(self, action: Action) -> Iterator[None]:
-        """Let an error say what this rank was doing: ours in the message, others in a note below it."""
+    def _locating_errors(self, action: Action) -> Iterator[None]:
+        """Add the rank's position to an error: to the message of ours, in a note to others."""
         try:
             yield
         except Exception as error:
-            self._say_where(error, action)
+            self._locate(error, action)
             raise
 
-    def _say_where(self, error: Exception, action: Action) -> None:
+    def _locate(self, error: Exception, action: Action) -> None:
         stage, rank = self._worker.stage, self._rank_of(self._worker)
-        of_what = "" if action.kind in CLOSING else f"micro-batch {action.micro_batch}, "
-        place = f"stage {stage}, {of_what}{self._schedule.text(action)}"
+        unit = "" if action.kind in CLOSING else f"micro-batch {action.micro_batch}, "
+        place = f"stage {stage}, {unit}{self._schedule.text(action)}"
         if not isinstance(error, RingError):
             error.add_note(f"rank {rank} ({place})")
         elif not error.place:
@@ -217,9 +198,9 @@ class Executor:
         given = self._inputs.pop(place, None) if chunk else work.batch(micro_batch)
         assert given is not None, f"F{micro_batch}/{chunk} comes before its input"
         again = self._recompute == "always" or (self._recompute == "except_last" and micro_batch != self._last)
-        held = _Held({name: _leaf(tensor) for name, tensor in given.items()} if chunk else dict(given),
+        held = _Held({name: leaf(tensor) for name, tensor in given.items()} if chunk else dict(given),
                      generator=torch.get_rng_state() if again else None)
-        inputs = {name: tensor.clone() for name, tensor in given.items()} if again else _changeable(held.inputs)
+        inputs = {name: tensor.clone() for name, tensor in given.items()} if again else overwritable(held.inputs)
         with torch.set_grad_enabled(not again):
             self._compute(place, held, work, inputs)
         assert held.outputs is not None
@@ -232,7 +213,7 @@ class Executor:
         self._held[place] = held
 
     def _compute(self, place: PassKey, held: _Held, work: StepCallbacks, inputs: Tensors) -> None:
-        """Run the pass on ``inputs``, which its blocks may overwrite."""
+        """Run the forward pass on ``inputs``, which its blocks may overwrite."""
         chunk, micro_batch = place
         module = self._chunks[chunk]
         if chunk in self._split:
@@ -257,12 +238,12 @@ class Executor:
         self._hand_back(place, held, found)
 
     def _roots(self, place: PassKey, work: StepCallbacks) -> tuple[_Held, list[Tensor], list[Tensor | None]]:
-        """A forward pass, done again if need be, the tensors that its backward pass starts from, and their gradients."""
+        """A forward pass (run again if need be), the tensors that its backward pass starts from, and their gradients."""
         held = self._held.pop(place)
         if held.generator is not None:
             with torch.random.fork_rng(devices=()):
                 torch.set_rng_state(held.generator)
-                self._compute(place, held, work, _changeable(held.inputs))
+                self._compute(place, held, work, overwritable(held.inputs))
         if held.loss is not None:
             return held, [held.loss] if held.loss.requires_grad else [], [None]
         assert held.outputs is not None
@@ -298,66 +279,16 @@ class Executor:
                 self._gradients[chunk, micro_batch] = transport.receive(edge, micro_batch, rows=rows)
 
     def _announce(self, receives: Sequence[Action]) -> None:
-        """Let messages come while this rank computes: some wires carry none that nobody waits for."""
+        """Announce receives, so that messages arrive while this rank computes: some wires carry only what was announced."""
         for action in receives:
             assert self._transport is not None, f"{action.text()} without a transport"
             edge, rows = edge_of(self._schedule, action, self._rank_of), self._rows(action.micro_batch)
-            with self._told_where(action):
+            with self._locating_errors(action):
                 self._transport.expect(edge, action.micro_batch, rows=rows)
 
     def _is_last(self, chunk: int) -> bool:
         return chunk + 1 == self._schedule.num_chunks
 
 
-def edges_of(schedule: Schedule, rank_of: Callable[[Worker], int]) -> list[Edge]:
-    """All edges on which the ranks of a schedule exchange messages; those of other shards have other ranks."""
-    kinds = (Kind.SEND_F, Kind.SEND_B)
-    sends = (action for actions in schedule.actions.values() for action in actions if action.kind in kinds)
-    return sorted({edge_of(schedule, action, rank_of) for action in sends})
-
-
-def edge_of(schedule: Schedule, action: Action, rank_of: Callable[[Worker], int]) -> Edge:
-    """The edge of a transfer: named by direction and the chunk behind the border that it crosses."""
-    mine, other = rank_of(schedule.owner(action.chunk, action.micro_batch)), rank_of(schedule.peer(action))
-    sends = action.kind in (Kind.SEND_F, Kind.SEND_B)
-    forward = action.kind in (Kind.SEND_F, Kind.RECV_F)
-    behind = action.chunk + 1 if action.kind in (Kind.SEND_F, Kind.RECV_B) else action.chunk
-    source, target = (mine, other) if sends else (other, mine)
-    return Edge(source, target, f"{'f' if forward else 'b'}{behind}")
-
-
-def _next_receives(actions: Sequence[Action], edge: Callable[[Action], Edge]) -> dict[Action | None, list[Action]]:
-    """What to announce after each receive: the next one on its edge; after None, at the start, the first one on each."""
-    following: dict[Action | None, list[Action]] = {None: []}
-    last: dict[Edge, Action] = {}
-    for action in actions:
-        if action.kind in (Kind.RECV_F, Kind.RECV_B):
-            following.setdefault(last.get(edge(action)), []).append(action)
-            last[edge(action)] = action
-    return following
-
-
 def _same_rows(_micro_batch: int) -> int:
     return 0
-
-
-def _leaf(tensor: Tensor) -> Tensor:
-    """What came over a border: a leaf of this chunk's graph."""
-    return tensor.detach().requires_grad_(has_gradient(tensor))
-
-
-class _Arrival(Function):
-    """A leaf in its own memory, but as a tensor that a block may overwrite: autograd does not let it do that to leaves."""
-
-    @staticmethod
-    def forward(_ctx: Any, leaf: Tensor) -> Tensor:
-        return leaf.detach()
-
-    @staticmethod
-    def backward(_ctx: Any, *grads: Tensor) -> Tensor:
-        return grads[0]
-
-
-def _changeable(inputs: Tensors) -> dict[str, Tensor]:
-    return {name: _Arrival.apply(tensor) if tensor.requires_grad else tensor  # type: ignore[no-untyped-call]
-            for name, tensor in inputs.items()}

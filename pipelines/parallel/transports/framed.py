@@ -1,10 +1,10 @@
-"""Messages over something that carries flat bytes whose length the receiver must know: Horovod's and Gloo's operations.
+"""Messages over a wire that carries flat bytes whose length the receiver must know: Horovod's and Gloo's operations.
 
-    static shapes    header once an edge and number of rows | payload | payload | payload ...
-    dynamic shapes   header | payload, header | payload ...               both ways each part under a name of its own
+    static shapes    one header per edge and number of rows | payload | payload | payload ...
+    dynamic shapes   header | payload, header | payload ...               in both cases each part has a key of its own
 
-The receiver keeps the header's layout, so that later payloads travel alone and can be awaited before they are sent. A sender
-whose tensors are of other shapes puts a refusal in the payload's place (``payload.refusal``).
+The receiver keeps the header's specs, so that it can post the receives of later payloads before they are sent. A sender whose
+tensors have other shapes sends a refusal in place of the payload (``payload.refusal``).
 """
 
 from __future__ import annotations
@@ -14,17 +14,10 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from sparkring.pipelines.parallel.transports.base import MAX_SLOTS, Edge, MessageRefused
-from sparkring.pipelines.parallel.transports.payload import (
-    HEADER_BYTES,
-    TensorSpecs,
-    header_tensor,
-    pack,
-    read,
-    read_header,
-    read_refusal,
-    refusal,
-)
+from sparkring.pipelines.parallel.transports.base import MAX_SLOTS, Edge
+from sparkring.pipelines.parallel.transports.payload import pack, read, read_refusal, refusal
+from sparkring.pipelines.parallel.transports.signals import MessageRefused
+from sparkring.pipelines.parallel.transports.tensor_specs import HEADER_BYTES, TensorSpecs, header_tensor, read_header
 
 HEADER, PAYLOAD = 0, 1
 
@@ -34,31 +27,31 @@ class MessageKey(NamedTuple):
 
     edge: Edge
     slot: int
-    """Or, of a header that is told once, the number of rows that it tells of."""
+    """The message's slot; for a header that is sent once, the number of rows that it describes."""
     part: int
     """HEADER or PAYLOAD."""
 
 
 class Wire(Protocol):
-    """Carries flat uint8 tensors by key. Waits raise Silence, Ended or Undrained."""
+    """Carries flat uint8 tensors by key. Waits raise LinkTimeout, PeerEnded or DrainFailed."""
 
     needs_length: bool
-    """Whether a receive can be posted only by one who knows how much will come."""
+    """Whether a receive can be posted only once its length is known."""
 
     def send(self, key: MessageKey, data: Tensor) -> None:
-        """Send; never waits, and keeps ``data`` alive until it is gone."""
+        """Send; never waits. Keeps ``data`` alive until it was sent."""
 
     def post(self, key: MessageKey, length: int) -> None:
-        """Get ready for ``length`` bytes; does nothing if that was done already."""
+        """Get ready for ``length`` bytes; does nothing if the key was posted already."""
 
     def wait(self, key: MessageKey, until: float) -> Tensor:
         """The bytes of a posted key."""
 
     def drain(self, until: float) -> None:
-        """Wait until all that was sent is gone."""
+        """Wait until everything was sent."""
 
     def close(self) -> None:
-        """Let go of everything, without waiting."""
+        """Release everything without waiting."""
 
 
 class FramedLink:
@@ -71,7 +64,7 @@ class FramedLink:
 
     def send(self, edge: Edge, slot: int, specs: TensorSpecs, tensors: Sequence[Tensor], *, rows: int) -> None:
         """See Link."""
-        payload = pack(specs, tensors)  # first: it refuses what cannot be sent
+        payload = pack(specs, tensors)  # first, because it refuses what cannot be sent
         if self._dynamic or (edge, rows) not in self._announced:
             self._wire.send(self._header_key(edge, slot, rows), header_tensor(specs))
             self._announced.add((edge, rows))

@@ -1,12 +1,12 @@
 """Flat bytes between ranks by torch.distributed's Gloo send and recv, in a group of its own beside Horovod.
 
-The group is not torch's default one, so it stays out of the way of whatever else a process does with torch.distributed. Its
-sockets, and rank 0's store by which the ranks find each other, listen on loopback if all ranks are on one host, else on the
-interface that Horovod uses, and only while the transport is open.
+The group is not torch's default one, so it does not affect other uses of torch.distributed in the process. Its sockets, and the
+store on rank 0 by which the ranks find each other, listen on loopback if all ranks are on one host, else on the interface that
+Horovod uses, and only while the transport is open.
 
 Gloo's sends and receives cannot be polled, only awaited, and a wait that times out closes the whole group. So this rank waits
-for a receive when it needs it, and for sends in ``drain``; only if much is on its way does a thread wait for it meanwhile,
-so that the tensors do not pile up.
+for a receive when it needs it, and for sends in ``drain``. Once many bytes are on their way, a thread waits for them
+meanwhile, so that their tensors do not pile up.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from torch import Tensor, distributed
 
 from sparkring.errors import ConfigError, EnvironmentProblem
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.transports.base import MAX_SLOTS, DrainFailed, Edge
+from sparkring.pipelines.parallel.transports.base import MAX_SLOTS, Edge
 from sparkring.pipelines.parallel.transports.framed import MessageKey
-from sparkring.pipelines.parallel.transports.journal import LinkTimeout, PeerEnded, seconds_left
+from sparkring.pipelines.parallel.transports.signals import DrainFailed, LinkTimeout, PeerEnded, seconds_left
 
 HELD_BYTES = 8 << 20
-"""How much may be on its way before a thread looks after it."""
-FOR_EVER = timedelta(days=1)
+"""Bytes on their way above which a thread waits for them."""
+NO_TIMEOUT = timedelta(days=1)
 LOOPBACK = "127.0.0.1"
 
 
 class Outgoing(NamedTuple):
-    """A message on its way, and what keeps its memory alive."""
+    """A message on its way, and the tensor whose memory it needs."""
 
     key: MessageKey
     work: distributed.Work
@@ -53,7 +53,7 @@ class GlooWire:
         """Meet the other ranks; every rank of the ring calls this.
 
         Raises:
-            EnvironmentProblem: there are several hosts, and HOROVOD_GLOO_IFACE does not say by which interface to reach them.
+            EnvironmentProblem: there are several hosts, and HOROVOD_GLOO_IFACE names no interface to reach them by.
         """
         self._group = _join(communicator)
         between = {edge[:2]: sorted(other for other in edges if other[:2] == edge[:2]) for edge in edges}
@@ -122,7 +122,7 @@ class GlooWire:
 
 
 class Reaper:
-    """A thread that waits for sends, in their order, and lets their memory go."""
+    """A thread that waits for sends, in their order, and releases their memory."""
 
     def __init__(self) -> None:
         self._sends: deque[Outgoing] = deque()
@@ -132,13 +132,13 @@ class Reaper:
         threading.Thread(target=self._run, name="sparkring-sends", daemon=True).start()
 
     def take(self, sends: deque[Outgoing]) -> None:
-        """Look after these."""
+        """Wait for these, too."""
         with self._changed:
             self._sends.extend(sends)
             self._changed.notify_all()
 
     def drain(self, until: float) -> None:
-        """Wait until all are done. Raises Undrained."""
+        """Wait until all are done. Raises DrainFailed."""
         with self._changed:
             self._changed.wait_for(lambda: not self._sends or self._failure is not None, max(0.0, until - time.monotonic()))
             if self._failure:
@@ -148,7 +148,7 @@ class Reaper:
                 raise DrainFailed(self._sends[0].key.edge, self._sends[0].key.slot)
 
     def close(self) -> None:
-        """Forget the rest. The thread ends with the send that it waits for, or with the process."""
+        """Drop the rest. The thread ends with the send that it waits for, or with the process."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -161,7 +161,7 @@ class Reaper:
                     return
                 first = self._sends[0]
             try:
-                first.work.wait(FOR_EVER)
+                first.work.wait(NO_TIMEOUT)
             except RuntimeError as error:
                 with self._changed:
                     self._failure = first.key, _cause(error)
@@ -177,7 +177,7 @@ class Reaper:
 def _await(work: distributed.Work, until: float) -> None:
     left = seconds_left(until)
     try:
-        work.wait(timedelta(seconds=left + 0.002))  # Gloo counts whole milliseconds, and must not give up before the deadline
+        work.wait(timedelta(seconds=left + 0.002))  # Gloo rounds down to milliseconds, and must not time out first
     except RuntimeError as error:
         if time.monotonic() >= until:
             raise LinkTimeout from None
@@ -185,7 +185,7 @@ def _await(work: distributed.Work, until: float) -> None:
 
 
 def _join(communicator: Communicator) -> Any:
-    """A Gloo group of all ranks, on the addresses that they need and no others."""
+    """A Gloo group of all ranks that listens on no other addresses than they need."""
     context = communicator.context
     several_hosts = len(set(context.hosts)) > 1
     address = _address() if several_hosts else LOOPBACK
@@ -195,7 +195,7 @@ def _join(communicator: Communicator) -> Any:
             listener.listen(context.size)
         place = f"{address}:{listener.getsockname()[1]}" if context.rank == 0 else ""
         host, _, port = communicator.broadcast_bytes(place.encode(), name="gloo.store").decode().rpartition(":")
-        # the store takes over the file descriptor, so it gets one of its own
+        # the store closes the descriptor that it is given, so it gets a duplicate
         store = distributed.TCPStore(  # type: ignore[attr-defined]
             host, int(port), context.size, is_master=context.rank == 0, wait_for_workers=False,
             timeout=timedelta(seconds=context.deadline_s), master_listen_fd=os.dup(listener.fileno()) if context.rank == 0 else None)
@@ -203,7 +203,7 @@ def _join(communicator: Communicator) -> Any:
     options._devices = [distributed.ProcessGroupGloo.create_device(hostname=address, lazy_init=False)]  # noqa: SLF001
     options._timeout = timedelta(seconds=context.deadline_s)  # noqa: SLF001
     group = distributed.ProcessGroupGloo(store, context.rank, context.size, options)
-    communicator.barrier("gloo.joined")  # the store is in use until all have it
+    communicator.barrier("gloo.joined")  # rank 0's store must stay until all have joined
     return group
 
 
@@ -218,6 +218,6 @@ def _address() -> str:
 
 
 def _cause(error: Exception) -> str:
-    """What Gloo says, without the place in its source."""
+    """Gloo's message without the position in its source."""
     said = str(error).strip() or type(error).__name__
     return said.splitlines()[0].rpartition("] ")[2][:200]

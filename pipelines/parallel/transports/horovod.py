@@ -1,14 +1,14 @@
 """Messages between stages over Horovod itself: one process set for each pair of ranks that share an edge.
 
-A message is an allgather to which the receiver gives no rows. Of Horovod's operations that is the quickest way to move bytes
-between two ranks: its response cache knows allgathers (not broadcasts), so a hop costs one cycle once both have posted.
+A message is an allgather to which the receiver contributes no rows. That is Horovod's quickest way to move bytes between two
+ranks: its response cache holds allgathers (not broadcasts), so a hop costs one cycle once both ranks have posted.
 
     sender     allgather_async(payload, name="hop.0>1.f1.3.1")     done when the receiver has posted
     receiver   allgather_async(no rows, name="hop.0>1.f1.3.1")     done with the payload
 
-Names hold edge, slot and part. Unnamed operations are numbered a process, so ranks with different histories would never meet;
-and one name twice in flight is an error, so a slot must be received before it is sent again. Horovod does all its operations
-in one thread, one after the other: a large allreduce delays the hops beside it.
+Names hold edge, slot and part. Horovod numbers unnamed operations per process, so ranks with different histories would never
+match. A name may be in flight only once, so a slot must be received before it is sent again. Horovod does all operations in
+one thread, one after the other: a large allreduce delays the hops beside it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from horovod.common.exceptions import HorovodInternalError
 from torch import Tensor
 
 from sparkring.errors import PipelineShapeError, RingError
-from sparkring.pipelines.parallel.collectives.communicator import Communicator, first_sentence
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.collectives.horovod_handles import first_sentence
 from sparkring.pipelines.parallel.mesh import Ranks
-from sparkring.pipelines.parallel.transports.base import DrainFailed, Edge, LinkedTransport, canonical_edges
+from sparkring.pipelines.parallel.transports.base import Edge, canonical_edges
 from sparkring.pipelines.parallel.transports.framed import FramedLink, MessageKey
-from sparkring.pipelines.parallel.transports.journal import PeerEnded, seconds_left
+from sparkring.pipelines.parallel.transports.linked import LinkedTransport
+from sparkring.pipelines.parallel.transports.signals import DrainFailed, PeerEnded, seconds_left
 
 NAP_S, LONGEST_NAP_S = 0.0001, 0.001
 MAX_BYTES = (1 << 31) - 1
@@ -34,7 +36,7 @@ MAX_BYTES = (1 << 31) - 1
 
 
 def pairs(edges: Sequence[Edge]) -> tuple[Ranks, ...]:
-    """The process sets that the edges need: one a pair of ranks, whatever the number of edges and directions between them."""
+    """The process sets that the edges need: one per pair of ranks, however many edges join them."""
     return tuple(sorted({(min(edge.source, edge.target), max(edge.source, edge.target)) for edge in edges}))
 
 
@@ -44,7 +46,7 @@ class HorovodWire:
     needs_length = False
 
     def __init__(self, communicator: Communicator, edges: Sequence[Edge]) -> None:
-        """Find the process set of each edge; the communicator was started with ``pairs(edges)``."""
+        """Find the process set of each edge; the communicator must have been started with ``pairs(edges)``."""
         self._opening = communicator.next_serial()
         self._sets = {edge: communicator.process_set(pairs([edge])[0]) for edge in edges if communicator.context.rank in edge[:2]}
         self._outgoing: dict[MessageKey, int] = {}
@@ -68,7 +70,7 @@ class HorovodWire:
         self._outgoing[key] = self._gather(key, data)
 
     def post(self, key: MessageKey, length: int) -> None:
-        """See Wire; any length will do."""
+        """See Wire; the length is not used."""
         if key not in self._posted:
             self._posted[key] = self._gather(key, self._nothing)
 
@@ -78,7 +80,7 @@ class HorovodWire:
         while not hvd.poll(handle):
             seconds_left(until)
             time.sleep(nap)
-            nap = min(nap * 1.05, LONGEST_NAP_S)  # 100 short naps before they are long
+            nap = min(nap * 1.05, LONGEST_NAP_S)  # it takes about 50 naps to become long
         del self._posted[key]
         return self._result(handle)
 
@@ -100,19 +102,19 @@ class HorovodWire:
             nap = min(nap * 1.05, LONGEST_NAP_S)
 
     def close(self) -> None:
-        """Nothing to let go of: Horovod ends with the communicator."""
+        """Release nothing: Horovod ends with the communicator."""
 
     def _gather(self, key: MessageKey, data: Tensor) -> int:
         name = f"hop.{self._opening}.{key.edge.source}>{key.edge.target}.{key.edge.name}.{key.slot}.{key.part}"
         try:
-            with torch.inference_mode(mode=False):  # Horovod's thread makes room in the result, which inference tensors do not let it
+            with torch.inference_mode(mode=False):  # Horovod's thread resizes the result, which inference tensors forbid
                 handle: int = hvd.allgather_async(data, name=name, process_set=self._sets[key.edge])
         except (HorovodInternalError, ValueError) as error:
             raise PeerEnded(first_sentence(error), whole_ring=True) from None
         return handle
 
     def _reap(self) -> None:
-        """Drop what has gone out."""
+        """Forget the sends that are done."""
         for key in [key for key, handle in self._outgoing.items() if hvd.poll(handle)]:
             self._result(self._outgoing[key])
             del self._outgoing[key]

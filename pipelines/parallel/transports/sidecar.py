@@ -1,8 +1,8 @@
-"""Messages between stages beside Horovod: through memory within a host, by Gloo's send and recv between hosts.
+"""Messages between stages beside Horovod: shared memory within a host, Gloo's send and recv between hosts.
 
     ranks 0 1 | 2    on hosts 0 0 | 1     edges 0>1 and 1>0 in shared memory, 1>2 and 2>1 by sockets
 
-No cycle of Horovod delays them, and no allreduce. Without shared memory (the context's, or the caller's wish) all go by sockets.
+Neither Horovod's cycle nor an allreduce delays them. Without shared memory all messages go by sockets.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.transports.base import Edge, Link, LinkedTransport, canonical_edges
+from sparkring.pipelines.parallel.transports.base import Edge, Link, canonical_edges
 from sparkring.pipelines.parallel.transports.framed import FramedLink
 from sparkring.pipelines.parallel.transports.gloo import GlooWire
-from sparkring.pipelines.parallel.transports.memory import open_memory_links
+from sparkring.pipelines.parallel.transports.linked import LinkedTransport
+from sparkring.pipelines.parallel.transports.memory_connect import open_memory_links
 
 
 class SidecarTransport(LinkedTransport):
@@ -29,10 +30,10 @@ class SidecarTransport(LinkedTransport):
             communicator: The joined ring.
             edges: All edges of the job.
             dynamic_shapes: Whether the messages of an edge may differ in their shapes.
-            shared_memory: Whether ranks of one host may share memory; as the context says if None.
+            shared_memory: Whether ranks of one host may share memory; None: the context decides.
         Raises:
             RingError: ranks name different edges.
-            EnvironmentProblem: there are several hosts, and HOROVOD_GLOO_IFACE does not say by which interface to reach them.
+            EnvironmentProblem: there are several hosts, and HOROVOD_GLOO_IFACE names no interface to reach them by.
         """
         context = communicator.context
         edges = canonical_edges(edges, size=context.size)

@@ -16,7 +16,7 @@ from sparkring.pipelines.parallel.mesh import Mesh, Ranks, TransportKind, host_l
 from sparkring.pipelines.parallel.process_set_rules import why_not_startable
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Schedule, Worker
-from sparkring.pipelines.parallel.stages.executor import edges_of
+from sparkring.pipelines.parallel.stages.edges import edges_of
 from sparkring.pipelines.parallel.stages.partition import Bounds, cut_by_count, cut_by_hand
 from sparkring.pipelines.parallel.tensor_parallel.sharding import AbsentShards, shard_blocks
 from sparkring.pipelines.parallel.transports.base import Edge

@@ -6,17 +6,23 @@ with pyspark; docs/reference/stores.md says how to get it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from urllib.parse import urlparse
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkring.errors import EnvironmentProblem, StorageError
+from sparkring.errors import EnvironmentProblem, SourceError, StorageError
 from sparkring.pipelines.data.dataset.manifest import DataFile
+from sparkring.pipelines.data.loading.page_checksums import verify_file
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.spark_jobs.etl.sources.literal_paths import literal
 from sparkring.spark_jobs.spark.errors import CLIENTS, SPARK_ERRORS, lacks_client, reason
 from sparkring.spark_jobs.spark.session import spark_path
+
+READER_OPTIONS = {"parquet.page.verify-checksum.enabled": "true"}
+"""Spark's reader passes over page checksums unless it is asked to verify them."""
 
 
 def read_committed(spark: SparkSession, store: Store, files: Iterable[DataFile]) -> DataFrame:
@@ -32,7 +38,7 @@ def read_committed(spark: SparkSession, store: Store, files: Iterable[DataFile])
         ConfigError: Spark's readers cannot take the name of its folder.
     """
     try:
-        frame = spark.read.parquet(*(literal(spark_path(store.path(file.path))) for file in files))
+        frame = spark.read.options(**READER_OPTIONS).parquet(*(literal(spark_path(store.path(file.path))) for file in files))
         _ = frame.schema  # over Connect nothing was looked at until here
     except SPARK_ERRORS as error:
         if lacks_client(error):
@@ -43,3 +49,30 @@ def read_committed(spark: SparkSession, store: Store, files: Iterable[DataFile])
         raise StorageError(f"Spark cannot read {store.url}: {reason(error)}; see that its files are there, and that Spark "
                            "(the driver and the executors) reaches them with its own settings (docs/reference/stores.md).") from error
     return frame
+
+
+@contextmanager
+def naming_damaged_pages(store: Store, files: Iterable[DataFile]) -> Iterator[None]:
+    """Around what Spark does with rows of ``read_committed``: a page that lacks its checksum becomes our error.
+
+    Spark names the file at most, so the file is read again to name the row group and the column.
+
+    Args:
+        store: The dataset's.
+        files: Those that Spark reads.
+    Raises:
+        DatasetError: a page is damaged; it is named.
+    """
+    try:
+        yield
+    except (*SPARK_ERRORS, SourceError) as error:  # prepare may have taken it for a failure of the query
+        if "FAILED_READ_FILE" in str(error) or "page integrity" in str(error):
+            for file in _suspects(str(error), files):
+                verify_file(store, file.path)
+        raise
+
+
+def _suspects(error: str, files: Iterable[DataFile]) -> Iterator[DataFile]:
+    """Those that Spark may have failed on: the one that it names, if it names one."""
+    named = set(re.findall(r"[^/\s]+\.parquet", error))
+    return (file for file in files if not named or file.path.rpartition("/")[2] in named)

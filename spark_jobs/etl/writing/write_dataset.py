@@ -22,6 +22,7 @@ from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import SourceError
 from sparkring.pipelines.data.dataset.manifest import DataFile, Split
 from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
+from sparkring.pipelines.data.loading.page_checksums import read_verified
 from sparkring.pipelines.data.order.rowhash import add, rows_digest, to_hex
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.spark_jobs.etl.columns.expressions import named
@@ -34,9 +35,11 @@ from sparkring.spark_jobs.spark.session import spark_path
 _CHUNK = 8 << 20
 _READERS = 4
 """Files that are read back at once."""
-WRITER_OPTIONS = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false", "compression": "snappy"}
-"""One encoding a column. Where there are several, the footer lists them in the order of a Java hash set, which differs from JVM
-to JVM, and equal content would have unequal hashes. Integers are delta-packed, so small ids take few bits all the same."""
+WRITER_OPTIONS = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false", "compression": "snappy",
+                  "parquet.page.write-checksum.enabled": "true"}
+"""Each page gets a checksum, whatever the session says. Each column gets one encoding: where there are several, the footer lists them in
+the order of a Java hash set, which differs from JVM to JVM, and equal content would have unequal hashes. Integers are delta-packed, so
+small ids take few bits all the same."""
 
 
 def split_layouts(examples: DataFrame, config: PrepareConfig, tensors: Sequence[TensorSpec], *, split: Column) -> dict[str, FileLayout]:
@@ -174,7 +177,8 @@ def describe_file(store: Store, name: str, *, columns: list[str]) -> tuple[DataF
         sizes = (sum(group.column(column).total_compressed_size for column in range(group.num_columns)) for group in groups)
         file = DataFile(path=name, bytes=size, sha256=sha256, row_groups=tuple(group.num_rows for group in groups),
                         row_group_bytes=tuple(sizes))
-        return file, parquet.read(columns=columns)
+        source.seek(0)
+        return file, read_verified(source, path=store.path(name), columns=columns)
 
 
 def _sha256(source: pa.NativeFile) -> str:

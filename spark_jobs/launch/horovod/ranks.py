@@ -5,7 +5,7 @@ rendezvous there, which is open to everybody, and waits for every rank, also for
 
 That rendezvous has a second flaw, which ours has not: it forgets which ranks are through with *any* scope when the last rank is
 through with one. A rank that is alone in its scope between hosts then leaves the addresses of the scope within its host behind,
-and a second ``hvd.init`` may find them: "Connection refused" (tests/spark/test_horovod_hardening.py shows it).
+and a second ``hvd.init`` may find them: "Connection refused" (tests/unit/spark_jobs/test_horovod_hardening.py shows it).
 """
 
 from __future__ import annotations

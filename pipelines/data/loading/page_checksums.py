@@ -1,0 +1,142 @@
+"""Page checksums: no value is decoded from a page whose bytes differ from those that were written.
+
+A Parquet page may carry the CRC-32 of its bytes. Arrow 14 can verify it, but its Python binding does not offer that. So Arrow reads
+through ``VerifiedFile``, which verifies each column chunk on its way. Pages without a checksum, as some writers leave them, pass.
+
+The checksum covers a page's body. Headers and footers are covered by their own consistency: sizes, row counts and the schema must agree
+with the manifest (dataset/integrity.py) and with each other.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparkring.errors import DatasetError
+from sparkring.pipelines.data.loading.page_headers import NONSENSE, PageHeader
+from sparkring.pipelines.data.stores.base import Readable
+
+
+class VerifiedFile(io.RawIOBase):
+    """A Parquet file for Arrow to read; a column chunk is verified before Arrow gets it."""
+
+    def __init__(self, source: pa.NativeFile, *, path: str) -> None:
+        """Read ``source``; errors name it ``path``."""
+        self._source, self._path = source, path
+        self._groups: tuple[int, ...] = ()
+        self._chunks: dict[int, tuple[int, pq.ColumnChunkMetaData]] = {}
+
+    def expect(self, metadata: pq.FileMetaData, *groups: int) -> None:
+        """From now on Arrow reads whole column chunks of these row groups; before the first call it reads the footer."""
+        if groups != self._groups:
+            self._groups = groups
+            self._chunks = {_offset(chunk): (group, chunk) for group in groups for chunk in _chunks(metadata.row_group(group))}
+
+    def read_buffer(self, size: int) -> pa.Buffer:
+        """The next ``size`` bytes.
+
+        Raises:
+            DatasetError: a page of the column chunk does not have its checksum.
+        """
+        offset = self._source.tell()
+        data = self._source.read_buffer(size)
+        if self._groups and size:
+            group, chunk = self._chunks[offset]
+            if chunk.num_values:
+                verify_pages(memoryview(data).cast("B")[:chunk.total_compressed_size], num_values=chunk.num_values,
+                             place=f"column {chunk.path_in_schema} of row group {group} of {self._path}")
+        return data
+
+    def read(self, size: int = -1) -> bytes:
+        """The same as bytes."""
+        data: bytes = self.read_buffer(self._source.size() - self._source.tell() if size < 0 else size).to_pybytes()
+        return data
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to ``offset``."""
+        return int(self._source.seek(offset, whence))
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return int(self._source.tell())
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+
+def verify_pages(chunk: memoryview, *, num_values: int, place: str) -> None:
+    """Compare each page of a column chunk with its checksum, and the values of all pages with the footer.
+
+    Args:
+        chunk: The bytes of the column chunk.
+        num_values: Values that the footer says it holds.
+        place: Which one it is, for the error.
+    Raises:
+        DatasetError: a page does not have its checksum, or the headers make no sense.
+    """
+    at = values = 0
+    while at < len(chunk):
+        try:
+            page = PageHeader.read(chunk, at)
+            values += page.num_values
+        except NONSENSE:
+            raise damaged(f"{place} has no readable page header at byte {at} of the column") from None
+        found = page.found_crc(chunk)
+        if found != page.crc:
+            raise damaged(f"{place} has a page with CRC-32 {found:08x}, its header says {page.crc:08x}")
+        at = page.end
+    if values != num_values:
+        raise damaged(f"{place} has pages of {values} values, the footer says {num_values}")
+
+
+def read_verified(source: pa.NativeFile, *, path: str, columns: Sequence[str], groups: Sequence[int] | None = None) -> pa.Table:
+    """Columns of a Parquet file, of all row groups or of these; all pages are verified.
+
+    Raises:
+        DatasetError: a page is damaged; the error names ``path``.
+    """
+    verified = VerifiedFile(source, path=path)
+    parquet = pq.ParquetFile(verified)
+    wanted = range(parquet.num_row_groups) if groups is None else groups
+    verified.expect(parquet.metadata, *wanted)
+    return parquet.read_row_groups(list(wanted), columns=list(columns), use_threads=False)
+
+
+def verify_file(store: Readable, name: str) -> None:
+    """Verify all pages of a file, to name the one that Spark failed on.
+
+    Raises:
+        DatasetError: a page is damaged.
+    """
+    with store.open_input(name) as source:
+        verified = VerifiedFile(source, path=store.path(name))
+        metadata = pq.ParquetFile(verified).metadata
+        for group in range(metadata.num_row_groups):
+            verified.expect(metadata, group)
+            for chunk in _chunks(metadata.row_group(group)):
+                verified.seek(_offset(chunk))
+                verified.read_buffer(chunk.total_compressed_size)
+
+
+def damaged(found: str) -> DatasetError:
+    """The error for a damaged page."""
+    return DatasetError(f"{found}; the file changed after it was written. Run `sparkring datasets verify` to list all such "
+                        "files, then restore them or prepare a new version.")
+
+
+def _chunks(group: pq.RowGroupMetaData) -> Iterator[pq.ColumnChunkMetaData]:
+    return map(group.column, range(group.num_columns))
+
+
+def _offset(chunk: pq.ColumnChunkMetaData) -> int:
+    """Where a column chunk begins in its file: its dictionary, if it has one, lies before its data."""
+    first = chunk.dictionary_page_offset if chunk.has_dictionary_page else None
+    return int(first if first and first < chunk.data_page_offset else chunk.data_page_offset)

@@ -1,0 +1,66 @@
+"""The identity of a run: everything that changes what it learns. A run folder belongs to one identity for good.
+
+Pure: a config and a manifest in, a JSON document out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sparkring.conf.schema import Config
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.order.row_order import default_lanes
+
+FREE_TO_CHANGE = {"num_ranks", "lanes", "checkpoint_steps", "checkpoint_seconds", "keep_checkpoints", "on_nonfinite", "recovery",
+                  "reader_threads", "record_rows", "ring", "bucket_mb", "parallel", "memory_mb", "cache_mb", "cache_folder"}
+"""Train settings that do not change what is learned, so a run may resume under other values."""
+
+Identity = dict[str, Any]
+
+
+class Difference(NamedTuple):
+    """The first config key in which two identities differ."""
+
+    key: str
+    theirs: Any
+    mine: Any
+
+
+def identity_of(config: Config, manifest: Manifest) -> Identity:
+    """The identity that ``config`` gives a run on the dataset version of ``manifest``."""
+    batch_norm = getattr(config.model, "norm", None) == "batch"
+    return {
+        "format": 1,
+        **({"micro_batches": config.train.num_micro_batches} if batch_norm else {}),  # without it they change nothing
+        "content_id": manifest.content_id,
+        "dataset_version": manifest.version,
+        "model": config.model.model_dump(mode="json"),
+        "train": config.train.model_dump(mode="json", exclude=FREE_TO_CHANGE),
+        "lanes": config.train.lanes or _lanes(config),
+    }
+
+
+def first_difference(theirs: Identity, mine: Identity) -> Difference | None:
+    """Where two identities differ, or None where they are equal."""
+    for key in sorted(mine.keys() | theirs.keys()):
+        if mine.get(key) != theirs.get(key):
+            return _innermost(key, theirs.get(key), mine.get(key))
+    return None
+
+
+def parts_of_step(config: Config) -> int:
+    """How many parts the rows of a step are dealt to: micro-batches of a model in stages, else ranks."""
+    return config.train.num_micro_batches if config.train.parallel.pipelined else config.train.num_ranks
+
+
+def _lanes(config: Config) -> int:
+    """Twice as many as needed where the layout is chosen later, so that more numbers of micro-batches divide them."""
+    return default_lanes(parts_of_step(config)) * (2 if config.train.parallel.auto else 1)
+
+
+def _innermost(key: str, theirs: Any, mine: Any) -> Difference:
+    if isinstance(theirs, dict) and isinstance(mine, dict):
+        for inner in sorted(theirs.keys() | mine.keys()):
+            if theirs.get(inner) != mine.get(inner):
+                return _innermost(f"{key}.{inner}", theirs.get(inner), mine.get(inner))
+    return Difference(key, theirs, mine)

@@ -1,0 +1,87 @@
+"""Ctrl-C: raised at once, except during a call to the JVM, which is made to return first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkring.cli.interrupt import Interrupt
+from sparkring.spark_jobs.recovery.stop import stop_on_signals
+from tests.support import seams
+
+ROOT = Path(__file__).resolve().parents[3]
+COMMAND = """
+import os, signal, sys, threading, types
+from sparkring import __main__ as cli
+from sparkring.cli import interrupt, jobs
+from sparkring.errors import SourceError
+
+returned = threading.Event()
+gateway = types.ModuleType("py4j.gateway")  # its functions are py4j's, by the name of their module
+exec("def call(returned):\\n print('works', flush=True)\\n assert returned.wait(60)", gateway.__dict__)
+interrupt.cancel_spark_jobs.__globals__["CANCEL_EVERY_S"] = 0.01
+
+def prepare(*_, **__):
+    gateway.call(returned)
+    print("the call returned", flush=True)  # an exception in the middle of it would have left its reply unread
+    raise {error}
+
+import sparkring.spark_jobs.prepare
+sparkring.spark_jobs.prepare.prepare = prepare
+cli.Interrupt = lambda: interrupt.Interrupt(cancel=returned.set)
+sys.argv = ["sparkring", "prepare", "local/flights"]
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("error", ["SourceError('Job 5 cancelled')", "RuntimeError('Job 5 cancelled')"])
+def test_a_call_to_the_jvm_returns_before_the_command_ends_with_one_line(error: str) -> None:
+    command = ["env", "--default-signal=INT", sys.executable, "-c", COMMAND.replace("{error}", error)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "works\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "the call returned\n", "interrupted\n")
+
+
+def test_elsewhere_it_is_raised_at_once_and_a_second_one_always() -> None:
+    interrupt = Interrupt(cancel=lambda: None)
+    with interrupt.handled():
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert interrupt.asked
+        called: dict[str, object] = {"__name__": "py4j.gateway"}
+        exec("import os, signal\ndef call(): os.kill(os.getpid(), signal.SIGINT)", called)
+        with pytest.raises(KeyboardInterrupt):
+            called["call"]()  # type: ignore[operator]
+    assert signal.getsignal(signal.SIGINT) is not interrupt._on_sigint
+
+
+def test_a_call_that_does_not_return_is_interrupted_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seams.INTERRUPT_GRACE_S, 0.05)
+    monkeypatch.setattr(seams.INTERRUPT_CANCEL_EVERY_S, 0.01)
+    called: dict[str, object] = {"__name__": "py4j.gateway"}
+    exec("import os, signal, time\ndef call():\n os.kill(os.getpid(), signal.SIGINT)\n time.sleep(60)", called)
+    with Interrupt(cancel=lambda: None).handled(), pytest.raises(KeyboardInterrupt):
+        called["call"]()  # type: ignore[operator]
+
+
+def test_a_run_is_asked_to_save_first_and_a_second_ctrl_c_interrupts() -> None:
+    with Interrupt(cancel=lambda: None).handled(), stop_on_signals() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert (stop.asked, stop.reason, stop.signal_number) == (True, "Ctrl-C", signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_the_first_to_ask_is_named() -> None:
+    with stop_on_signals() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        stop.ask("another process has taken over the run")
+    assert (stop.reason, stop.signal_number) == ("SIGTERM", signal.SIGTERM)

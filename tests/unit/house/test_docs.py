@@ -1,0 +1,94 @@
+"""The pages: every link leads somewhere, raw text can be read, and the page of figures is what its script writes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+import typer.core
+
+from sparkring.__main__ import app
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("third_party/*/README.md")])
+EDITED = [page for page in PAGES if not page.name.startswith("2026-")]
+"""All but the entries of the log, which stay as they were written."""
+MAX_CELL, MAX_LINE = 120, 122
+
+
+def named(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def shown(text: str) -> str:
+    """What a reader sees of a cell or line: links without their targets."""
+    return re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+
+
+def prose(page: Path) -> list[str]:
+    """The lines of a page without its code blocks."""
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE).splitlines()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    assert [target for target in targets if "://" not in target and not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", EDITED, ids=named)
+def test_a_table_cell_is_short_enough_to_be_read_raw(page: Path) -> None:
+    cells = [cell.strip() for line in prose(page) if line.startswith("|") for cell in shown(line).split("|")]
+    assert [cell for cell in cells if len(cell) > MAX_CELL] == []
+
+
+@pytest.mark.parametrize("page", EDITED, ids=named)
+def test_prose_is_wrapped(page: Path) -> None:
+    lines = [line for line in prose(page) if not line.startswith(("|", "    ")) and "::test_" not in line]
+    assert [line for line in lines if len(shown(line)) > MAX_LINE] == []
+
+
+@pytest.mark.parametrize("page", EDITED, ids=named)
+def test_every_command_of_a_page_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    command = typer.main.get_command(app)
+    assert isinstance(command, typer.core.TyperGroup)
+    wanted = set(re.findall(r"^(?: {4}(?:\$ )?|- .*`|.*`)sparkring ([a-z]+)\b", text, flags=re.MULTILINE))
+    assert wanted <= command.commands.keys()
+    assert [name for name in re.findall(r"-m benchmarks\.(\w+)", text) if not (ROOT / "benchmarks" / f"{name}.py").is_file()] == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    pages = [page for folder in ("tutorial", "how-to", "reference", "explanation") for page in (ROOT / "docs" / folder).glob("*.md")]
+    assert [named(page) for page in pages if f"({page.relative_to(ROOT / 'docs').as_posix()})" not in index] == []
+    log = (ROOT / "docs/log/README.md").read_text(encoding="utf-8")
+    assert [page.name for page in (ROOT / "docs/log").glob("2026-*.md") if f"({page.name})" not in log] == []
+
+
+def test_the_page_of_figures_is_what_its_script_writes() -> None:
+    """Run in a copy, so that a stale page fails here and is not mended in passing."""
+    program = "import runpy, sys; script = runpy.run_path(sys.argv[1]); sys.stdout.write(script['page'](script['LINES']))"
+    written = subprocess.run([sys.executable, "-c", program, str(ROOT / "scripts/figures.py")], check=True, capture_output=True, text=True,
+                             timeout=60).stdout
+    assert (ROOT / "docs/figures.md").read_text(encoding="utf-8") == written
+    for file in (ROOT / "docs/figures").iterdir():
+        assert (ROOT / "benchmarks" / f"{file.stem}.py").is_file(), file
+        for line in file.read_text(encoding="utf-8").splitlines():
+            assert set(json.loads(line)) == {"commit", "date", "figures"}
+
+
+def test_a_figure_that_misses_its_bar_is_bold(tmp_path: Path) -> None:
+    program = ("import pathlib, runpy, sys; script = runpy.run_path(sys.argv[1]); "
+               "sys.stdout.write(script['page'](pathlib.Path(sys.argv[2])))")
+    line = {"commit": "1234567", "date": "2026-01-01", "figures": {"files_per_s": 999.0}}
+    (tmp_path / "scan.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+    written = subprocess.run([sys.executable, "-c", program, str(ROOT / "scripts/figures.py"), str(tmp_path)], check=True,
+                             capture_output=True, text=True, timeout=60).stdout
+    assert written.endswith("| `python -m benchmarks.scan` | files/s checked before a run | **999** | at least 1,000 |  | 1234567 "
+                            "| 2026-01-01 |\n")

@@ -1,0 +1,79 @@
+"""Errors say what was found, what was expected and what to do, in one line, and survive a journey between processes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+
+import pytest
+
+from sparkring import errors
+from sparkring.errors import DatasetVersionNotFound, NotEnoughSlots, RankDied, RankFailed, SparkringError, nearest
+
+CLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SparkringError)]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CLASSES if kind is not SparkringError])
+def test_a_caller_can_catch_it_as_the_builtin_that_it_expects(kind: type[SparkringError]) -> None:
+    builtins = {ValueError, LookupError, RuntimeError, TimeoutError, OSError}
+    assert [base for base in kind.__mro__ if base in builtins]
+    assert kind.__doc__
+
+
+@pytest.mark.parametrize(("make", "expected"), [
+    pytest.param(lambda: DatasetVersionNotFound("runs/x", wanted=4, existing=[1, 2]),
+                 "runs/x has no version 4; it has 1, 2. Run `sparkring prepare` to commit one, or name an existing version.",
+                 id="a version that is not there"),
+    pytest.param(lambda: DatasetVersionNotFound("runs/x", wanted=None, existing=[]),
+                 "runs/x has no committed version; it has none yet. Run `sparkring prepare` to commit one, or name an existing version.",
+                 id="no version at all"),
+    pytest.param(lambda: NotEnoughSlots(wanted=4, slots=2, master="local[2]"),
+                 "4 ranks need 4 free slots at once, local[2] has 2; set train.num_ranks to at most 2, or give Spark more cores "
+                 "(spark.master=local[4], or more executors).", id="too few slots"),
+    pytest.param(lambda: NotEnoughSlots(wanted=4, slots=None, master="yarn"),
+                 "4 ranks need 4 free slots at once, yarn has fewer; give Spark more cores (spark.master=local[4], or more executors).",
+                 id="too few slots, nobody knows how many"),
+    pytest.param(lambda: RankDied(1, "node-3", -9),
+                 "rank 1 on node-3 was killed by SIGKILL; if nobody killed it, the machine may have run out of memory; "
+                 "run the same command again to go on from the last checkpoint.", id="a rank that was killed"),
+    pytest.param(lambda: RankDied(0, "node-1", -40),
+                 "rank 0 on node-1 was killed by signal 40; if nobody killed it, the machine may have run out of memory; "
+                 "run the same command again to go on from the last checkpoint.", id="a signal without a name"),
+    pytest.param(lambda: RankDied(0, "node-1", 3),
+                 "rank 0 on node-1 ended with exit code 3 and no result; run the same command again to go on from the last checkpoint.",
+                 id="a rank that left"),
+])
+def test_the_message_says_what_was_found_what_was_expected_and_what_to_do(make: Callable[[], SparkringError], expected: str) -> None:
+    assert str(make()) == expected
+
+
+def test_the_last_lines_of_a_dead_rank_follow_its_message() -> None:
+    assert str(RankDied(1, "n", 1, stderr_tail="out of luck\n")).endswith("\nlast lines it wrote:\nout of luck")
+
+
+@pytest.mark.parametrize(("summary", "has_traceback"), [
+    pytest.param("DatasetChanged: part-1.parquet is missing; restore it.", False, id="the user's fault"),
+    pytest.param("KeyError: 'label'", True, id="a bug, of whoever it is")])
+def test_a_rank_s_traceback_is_shown_for_bugs_only(summary: str, has_traceback: bool) -> None:
+    error = RankFailed(1, summary, "Traceback ...")
+    assert str(error).startswith(f"rank 1 raised {summary}")
+    assert ("Traceback" in str(error)) == has_traceback
+    assert error.rank_traceback == "Traceback ..."
+
+
+@pytest.mark.parametrize("error", [
+    pytest.param(NotEnoughSlots(wanted=2, slots=1, master="local[1]"), id="keyword arguments"),
+    pytest.param(RankFailed(1, "ValueError: x", "Traceback ..."), id="attributes"),
+    pytest.param(errors.ConfigError("plain"), id="a plain message"),
+    pytest.param(errors.DeadlinePassed("too late"), id="of two builtins"),
+    pytest.param(errors.PeerSilent(rank=0, peer=1, doing="receiving edge f1", seconds=2, last_actions=["send"]), id="both"),
+    pytest.param(errors.StorageError("no bucket"), id="an OSError"),
+])
+def test_a_pickled_error_comes_back_as_it_was(error: SparkringError) -> None:
+    back = pickle.loads(pickle.dumps(error))
+    assert (type(back), str(back), vars(back)) == (type(error), str(error), vars(error))
+
+
+def test_the_nearest_word_is_offered_and_a_far_one_is_not() -> None:
+    assert nearest("epoch", ["epochs", "seed"]) == "; did you mean 'epochs'?"
+    assert nearest("zzz", ["epochs", "seed"]) == ""
