@@ -34,7 +34,9 @@ from sparkring.models.blocks import WholeModel
 from sparkring.models.text import text_blocks
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.checkpoints.store import DATA, CheckpointDocument, Checkpoints, Position
+from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument, Position
+from sparkring.pipelines.training.checkpoints.names import DATA
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter, Saved
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 from sparkring.pipelines.training.strategies.state import dealt, named_tensors

@@ -1,9 +1,9 @@
-"""``train.parallel: auto``: the planner chooses the layout, by what it measures on the ranks that are to train.
+"""``train.parallel: auto``: the planner chooses the layout from measurements on the ranks that will train.
 
-    measure     a short ring, before the one that trains; what it found is kept beside the run
-    reuse       the next start asks its ranks only whether they are on machines of the same kinds, and together on them as before
-    choose      the fastest layout that fits memory, and whose micro-batches take whole lanes; kept there, too, for who
-                evaluates and generates by stages later
+    measure     a short ring runs before the one that trains; its results are stored beside the run
+    reuse       later starts only check that their ranks are spread over machines of the same kinds as before
+    choose      the fastest layout that fits memory and whose micro-batches take whole lanes; stored, too, so that
+                evaluation and generation by stages can use it
 """
 
 from __future__ import annotations
@@ -29,32 +29,40 @@ if TYPE_CHECKING:
     from sparkring.pipelines.training.profiling.profile import RankProfile
 
 PROFILE = "plan.json"
-"""In the run's folder: what was measured, of what, and what was chosen last."""
+"""In the run's folder: the measurements, their subject, and the layout that was chosen last."""
 
 
 class Choice(NamedTuple):
-    """A config with a layout in it."""
+    """A config with a chosen layout."""
 
     config: Config
     predicted_s: float
-    """Of a step."""
+    """Predicted seconds of a step."""
 
 
 class LayoutChooser:
-    """Chooses the layouts of one run, of all its generations."""
+    """Chooses the layouts of a run, for each of its generations."""
 
     def __init__(self, store: Store, *, dataset_url: str, manifest: Manifest, lanes: int, progress: Progress) -> None:
-        """Take the run's folder, what it is trained on, and what its rows were dealt to at its first start."""
+        """Prepare to choose.
+
+        Args:
+            store: The run's folder.
+            dataset_url: Of the dataset.
+            manifest: Of its version.
+            lanes: To which the run's rows were dealt at its first start.
+            progress: Receives reports.
+        """
         self._store, self._dataset_url, self._manifest, self._lanes, self._progress = store, dataset_url, manifest, lanes, progress
 
     def choose(self, config: Config, spark: SparkSession) -> Choice:
-        """Measure, or find what was measured, and choose.
+        """Measure, or reuse stored measurements, and choose.
 
         Args:
             config: With ``train.parallel: auto``; the layout takes up to ``train.num_ranks`` ranks.
-            spark: Where to start the ring that measures.
+            spark: The session for the ring that measures.
         Raises:
-            ConfigError: ranks have GPUs, which are not measured yet.
+            ConfigError: ranks have GPUs, which cannot be measured yet.
             LayoutRefused: no layout fits.
         """
         from sparkring.pipelines.training.profiling.fit import measured
@@ -65,7 +73,7 @@ class LayoutChooser:
         model, cluster = measured(config, self._manifest, ranks)
         best = best_layout(model, cluster, world=config.train.num_ranks, batch_rows=config.train.step_rows,
                            fixed=layout_constraints(config.train, lanes=self._lanes))
-        self._tell_of_ranks(config.train)
+        self._report_other_ranks(config.train)
         self._progress.note(f"training: planned {describe(best.candidate)} of {best.candidate.micro_batches} micro-batches, "
                             f"{1e3 * best.seconds:.3g} ms a step: {best.reason}")
         train = with_layout(config.train, best)
@@ -73,15 +81,15 @@ class LayoutChooser:
         self._store.put(PROFILE, json.dumps({"of": subject, "ranks": ranks, "chosen": chosen}).encode())
         return Choice(config.model_copy(update={"train": train}), best.seconds)
 
-    def _tell_of_ranks(self, train: TrainConfig) -> None:
+    def _report_other_ranks(self, train: TrainConfig) -> None:
         wanted = layout_constraints(train).num_ranks
         if wanted and wanted != train.num_ranks:
-            but = "planned without them" if wanted > train.num_ranks else "the others get nothing to do"
+            but = "they are ignored" if wanted > train.num_ranks else "the others stay idle"
             self._progress.note(f"training: parallel.replicas={list(train.parallel.replicas)} take {wanted} ranks, and there are "
                                 f"{train.num_ranks}; {but}")
 
     def _profile(self, config: Config, spark: SparkSession, subject: dict[str, Any]) -> Sequence[RankProfile]:
-        """What the ranks measure, or measured before."""
+        """The measurements of the ranks, new or stored."""
         from sparkring.pipelines.training.profiling.profile import profile_rank
         from sparkring.spark_jobs.ring import run_ring
 
@@ -94,19 +102,19 @@ class LayoutChooser:
 
 
 def layout_constraints(train: TrainConfig, *, lanes: int | None = None) -> Constraints:
-    """What ``auto`` does not choose."""
+    """The limits that a config with ``auto`` sets."""
     asked = train.parallel
     return Constraints(micro_batches=asked.micro_batches, lanes=lanes, replicas=asked.replicas, shards=asked.shards)
 
 
 def with_planned_layout(config: Config, store: Store) -> Config:
-    """A config with the layout that its run was last trained with, where ``auto`` chose it.
+    """The config with the layout that ``auto`` chose last for its run.
 
     Args:
-        config: As the user gave it; whatever else it says stays.
+        config: The user's; only its layout changes.
         store: The run's folder.
     Returns:
-        The config as it is where it names a layout, or where the run has none on record.
+        The config unchanged if it names a layout itself, or the run has none on record.
     """
     if not config.train.parallel.auto:
         return config
@@ -118,7 +126,7 @@ def with_planned_layout(config: Config, store: Store) -> Config:
 
 
 def known_profile(store: Store, subject: dict[str, Any]) -> Sequence[RankProfile] | None:
-    """What ranks measured of the same before; a document that cannot be read is as good as none, since it is made anew."""
+    """Stored measurements of the same subject; None if there are none. An unreadable document counts as none: it is replaced."""
     try:
         document = read_document(store, PROFILE, keys=("of", "ranks"), remedy="")
     except (FileNotFoundError, DocumentDamaged):
@@ -127,7 +135,7 @@ def known_profile(store: Store, subject: dict[str, Any]) -> Sequence[RankProfile
 
 
 def profile_subject(config: Config, manifest: Manifest) -> dict[str, Any]:
-    """All that a profile depends on, but for the machines."""
+    """Everything that a profile depends on, except the machines."""
     from sparkring.pipelines.training.profiling.profile import blocks_and_shapes, structure_digest
 
     train, (blocks, _) = config.train, blocks_and_shapes(config, manifest)
@@ -138,7 +146,7 @@ def profile_subject(config: Config, manifest: Manifest) -> dict[str, Any]:
 
 
 def with_layout(train: TrainConfig, plan: Plan) -> TrainConfig:
-    """The training section with a planned layout in place of ``auto``; what was given beside that stays."""
+    """The training section with a planned layout in place of ``auto``; settings given beside ``auto`` stay."""
     section = plan.section()
     given = train.parallel.model_dump(include=set(KEPT_BY_AUTO), exclude_none=True)
     parallel = {**section["parallel"], **given}  # type: ignore[dict-item]
@@ -149,8 +157,8 @@ def require_cpu(config: Config) -> None:
     """Refuse to measure GPUs.
 
     Raises:
-        ConfigError: ranks have them.
+        ConfigError: ranks have GPUs.
     """
     if config.train.ring.device != "cpu":
-        raise ConfigError(f"train.ring.device={config.train.ring.device}: only ranks on CPUs are measured so far; plan on paper with "
+        raise ConfigError(f"train.ring.device={config.train.ring.device}: only ranks on CPUs can be measured so far; plan on paper with "
                           "`sparkring plan --world --link --device`, and put the layout into train.parallel.")

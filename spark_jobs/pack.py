@@ -1,14 +1,14 @@
-"""The Python that runs this, with all libraries it has, as one archive that runs from any folder: for nodes that have none.
+"""The running Python with all its libraries as one archive that runs from any folder, for nodes without them.
 
     sparkring pack environment.tar
 
-    bin/python             says where the libraries lie, and starts the interpreter
+    bin/python             a script that finds the libraries and starts the interpreter
     bin/python3.11         the interpreter
-    lib/                   the library that it was linked with, if that is one of its own
-    lib/python3.11/        the standard library, and all that is installed in site-packages; but sparkring goes along with each submission
+    lib/                   the shared library of the interpreter, if it has one
+    lib/python3.11/        the standard library, and site-packages without sparkring, which is part of each submission
 
-A virtual environment points at the Python that it was made from, by absolute paths, so an archive of it alone runs on this machine only.
-CPython finds its standard library beside its program wherever that lies, which makes this archive as good as it is short.
+A virtual environment refers to the Python it was made from by absolute paths, so an archive of it alone runs on this machine only. CPython
+finds its standard library beside its program, wherever that is, so this archive runs anywhere.
 Source: https://docs.python.org/3.11/library/sys_path_init.html, https://spark.apache.org/docs/4.0.0/api/python/tutorial/python_packaging.html
 """
 
@@ -24,9 +24,9 @@ from pathlib import Path
 from sparkring.errors import ConfigError, EnvironmentProblem
 
 MODES = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz"}
-"""Endings by which YARN knows what to unpack."""
+"""File endings that YARN unpacks."""
 LEFT_OUT = ("site-packages", "dist-packages", "test", "config-")
-"""Beginnings of names in the standard library's folder: what is installed beside the environment, and what only building it needs."""
+"""Name prefixes in the standard library's folder: packages installed outside the environment, and files that only builds need."""
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 STARTER = f"""#!/bin/sh
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
@@ -36,22 +36,22 @@ exec "$here/{VERSION}" "$@"
 
 
 def pack(archive: Path, *, linked: Collection[str] = ()) -> Path:
-    """Write the archive; it is there whole or not at all.
+    """Write the archive, completely or not at all.
 
     Args:
         archive: Its name ends in ``.tar``, ``.tar.gz`` or ``.tgz``. Compressing the 6 GB that torch brings takes minutes.
-        linked: Folders and files in site-packages that all nodes have at the same path as this machine: only links go in.
+        linked: Folders and files in site-packages that all nodes have at the same path as this machine; the archive only links them.
     Returns:
         ``archive``.
     Raises:
         ConfigError: another ending, which YARN would not unpack.
-        EnvironmentProblem: this Python is one of Conda's, whose libraries have other places.
+        EnvironmentProblem: this is Conda's Python, whose libraries are elsewhere.
     """
     mode = next((mode for ending, mode in MODES.items() if archive.name.endswith(ending)), None)
     if mode is None:
-        raise ConfigError(f"{archive} ends in none of {', '.join(MODES)}, so YARN would not unpack it; name it environment.tar, for one.")
+        raise ConfigError(f"{archive} ends in none of {', '.join(MODES)}, so YARN would not unpack it; name it e.g. environment.tar.")
     if (Path(sys.base_prefix) / "conda-meta").is_dir():
-        raise EnvironmentProblem(f"{sys.base_prefix} is Conda's, which keeps libraries in places of its own; use conda-pack, "
+        raise EnvironmentProblem(f"{sys.base_prefix} is Conda's, which keeps libraries elsewhere; use conda-pack, "
                                  "or install Python and the wheels without Conda.")
     partial = archive.with_name(f".{archive.name}.part")
     options = {"compresslevel": 1} if mode == "w:gz" else {}
@@ -84,10 +84,10 @@ def _add_interpreter(tar: tarfile.TarFile) -> None:
 
 
 def _installed() -> Iterator[Path]:
-    """All of site-packages but sparkring, and what an editable installation of it left there."""
+    """All of site-packages except sparkring and the files of an editable installation of it."""
     for folder in sorted({Path(sysconfig.get_path("purelib")), Path(sysconfig.get_path("platlib"))}):
         for entry in sorted(folder.iterdir()):
-            if not entry.name.startswith(("sparkring", "__editable__")) and entry.name != "__pycache__":
+            if "sparkring" not in entry.name and not entry.name.startswith("__editable__") and entry.name != "__pycache__":
                 yield entry
 
 

@@ -1,6 +1,6 @@
-"""``sparkring plan``: which layout of stages, replicas and schedule takes the shortest step, on these machines or on paper.
+"""``sparkring plan``: the layout of stages, replicas and schedule with the shortest step, on these machines or on paper.
 
-    measured    a short ring times every block at two sizes of micro-batch, sums and hops; nothing is trained, no row is read
+    measured    a short ring times every block at two sizes of micro-batch, sums and hops; it trains nothing and reads no row
     on paper    --world 512 --link 25Gb --device K80: from counted operations and published figures, without Spark
 """
 
@@ -38,38 +38,38 @@ class PlanRow:
     num_ranks: int
     micro_batches: int
     step_s: float | None
-    """Predicted; None where it cannot be used."""
+    """Predicted seconds of a step; None if the layout cannot be used."""
     memory_gb: tuple[float, ...]
-    """Of a rank of each stage, predicted."""
+    """(stages,) predicted memory of a rank."""
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanResult:
-    """What was predicted."""
+    """The predictions for one config."""
 
     world: int
     batch_rows: int
     rows: tuple[PlanRow, ...]
-    """The fastest first, the best of each shape and schedule."""
+    """The best layout of each shape and schedule, the fastest first."""
     tried: int
-    """Layouts that were predicted in all."""
+    """Number of layouts that were predicted."""
     suggestion: str
-    """A ``train`` section, as YAML; empty if nothing can be used."""
+    """A ``train`` section as YAML; empty if no layout can be used."""
     assumptions: tuple[str, ...]
     picture: str | None = None
-    """File of the scaling curve."""
+    """File with the scaling curve."""
 
 
 def plan_measured(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT) -> PlanResult:
-    """Measure on the ranks of the config's ring, and plan for up to as many.
+    """Measure on the ranks of the config's ring, and plan for up to that many ranks.
 
     Args:
         config: Names the dataset version, the model and the ring.
-        spark: The session to start the ring in; default the active one, or one made from ``config.spark``.
-        progress: Where to report.
+        spark: The session for the ring; default: the active one, or a new one from ``config.spark``.
+        progress: Receives reports.
     Raises:
-        ConfigError: ranks have GPUs, which are not measured yet.
+        ConfigError: ranks have GPUs, which cannot be measured yet.
         DatasetVersionNotFound: there is no such version.
     """
     require_cpu(config)
@@ -93,15 +93,15 @@ def plan_measured(config: Config, *, spark: SparkSession | None = None, progress
 
 
 def plan_on_paper(config: Config, assumed: Assumptions, *, world: int, picture: Path | None = None) -> PlanResult:
-    """Plan for machines that are not there.
+    """Plan for machines on paper.
 
     Args:
-        config: Names the dataset version and the model; its batch is the global one at every number of ranks.
+        config: Names the dataset version and the model; its batch is the global one for every number of ranks.
         assumed: The machines.
-        world: Ranks.
-        picture: Where to write the scaling curve; default ``plan.svg`` here.
+        world: Number of ranks.
+        picture: File for the scaling curve; default: ``plan.svg`` in the working directory.
     Raises:
-        ConfigError: no rank at all.
+        ConfigError: ``world`` is below 1.
         DatasetVersionNotFound: there is no such version.
     """
     if world < 1:
@@ -126,13 +126,13 @@ def _dataset(config: Config) -> tuple[Dataset, Manifest, Config]:
 
 
 def _fixed(config: Config) -> Constraints:
-    """What ``auto`` would not choose either; a layout that the config names is there to be compared with others."""
+    """The limits that ``auto`` would obey; a layout named in the config is no limit, since it is to be compared with others."""
     train = config.train
     return layout_constraints(train, lanes=train.lanes) if train.parallel.auto else Constraints(lanes=train.lanes)
 
 
 def _best(plans: Sequence[Plan], num_ranks: int, *, plain: bool = False) -> float:
-    """The shortest step on exactly so many ranks; infinite where nothing can be used."""
+    """The shortest step on exactly ``num_ranks`` ranks; infinite if no layout can be used."""
     return min((each.seconds for each in plans
                 if each.candidate.num_ranks == num_ranks and (not plain or each.candidate.num_stages == 1)), default=math.inf)
 
@@ -140,7 +140,7 @@ def _best(plans: Sequence[Plan], num_ranks: int, *, plain: bool = False) -> floa
 def _table(plans: Sequence[Plan], config: Config, *, world: int, assumptions: tuple[str, ...], picture: str | None = None) -> PlanResult:
     usable = bool(plans) and math.isfinite(plans[0].seconds)
     batch_norm = getattr(config.model, "norm", "") == "batch"
-    note = "model.norm=batch normalises over a micro-batch: another train.parallel.micro_batches is another training"
+    note = "model.norm=batch normalizes over a micro-batch: changing train.parallel.micro_batches changes the training"
     return PlanResult(
         world=world, batch_rows=config.train.step_rows, tried=len(plans), picture=picture,
         assumptions=(*assumptions, note) if batch_norm else assumptions,
@@ -149,7 +149,7 @@ def _table(plans: Sequence[Plan], config: Config, *, world: int, assumptions: tu
 
 
 def _suggestion(best: Plan, *, name_micro_batches: bool) -> str:
-    """The section to paste; with the number of micro-batches also where the layout goes without, if they are part of what is learned."""
+    """The section to paste. It names the number of micro-batches even where the default would do, if training depends on it."""
     section = best.section()
     if name_micro_batches:
         section["parallel"] = {"micro_batches": best.candidate.micro_batches, **section["parallel"]}  # type: ignore[dict-item]

@@ -1,7 +1,7 @@
-"""``sparkring schedule``: what every worker does in a step, drawn and exported; as planned, or of a run, plan beside what happened.
+"""``sparkring schedule``: every worker's actions in a step, drawn and exported; as planned or, for a run, beside the measured step.
 
-    planned      by a schedule's name, or from a file of lists; passes take what the caller says
-    of a run     the step whose times its ranks kept last: the same lists, with the times that its passes took, and what happened
+    planned      by a schedule's name, or from a file of lists; the caller gives the times of passes
+    of a run     the step whose times its ranks recorded last: the same lists played with the measured times, and the step itself
 
 Starts no ranks and reads no rows.
 """
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 PLAN, MEASURED = "plan", "measured"
 CSV = ".csv"
-FEW_TICKS = 8
-"""Ticks of the longest pass in a drawing with letters, at most: a much shorter one may then take none."""
+MOST_TICKS = 8
+"""Most columns of the longest pass in a text drawing; a much shorter pass may then have none."""
 _MEANINGS = {Kind.F: "F forward", Kind.B: "B backward", Kind.I: "I gradients of the inputs", Kind.W: "W gradients of the weights"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PassTimes:
-    """Milliseconds of a stage, a micro-batch. A chunk takes its part of its stage's; stages have work in proportion to their replicas."""
+    """Milliseconds of a stage per micro-batch. Chunks share their stage's; stages have work in proportion to their replicas."""
 
     forward_ms: float = 10.0
     backward_ms: float = 20.0
-    """Of the whole backward pass; its halves take half of it each."""
+    """The whole backward pass; its halves take half each."""
     message_ms: float = 0.0
-    """From one stage to the next, while neither waits for it."""
+    """From one stage to the next; neither is busy meanwhile."""
 
 
 DEFAULT_TIMES = PassTimes()
@@ -52,24 +52,24 @@ DEFAULT_TIMES = PassTimes()
 
 @dataclass(frozen=True, kw_only=True)
 class TracedStep:
-    """One step of a schedule."""
+    """One step of a schedule, with its timelines."""
 
     title: str
     schedule: Schedule
     tracks: Mapping[str, WorkerTimings]
-    """``plan`` and, of a run, ``measured``."""
+    """``plan`` and, for a run, ``measured``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerLoad:
-    """What one worker (a replica of a stage) is taken up with."""
+    """Idle time and memory of one worker (a replica of a stage)."""
 
     worker: str
     """Stage and replica, e.g. ``1.0``."""
     idle: Mapping[str, float]
-    """Share of the passes' time in which it computes nothing, as planned and as measured."""
+    """Share of the passes' time in which it is idle, planned and measured."""
     in_flight: int
-    """Micro-batches, of all its chunks, whose activations it holds at once, at most."""
+    """Most micro-batches, over all its chunks, whose activations it holds at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +82,9 @@ class ScheduleResult:
     chunks_per_stage: int
     micro_batches: int
     seconds: Mapping[str, float]
-    """Of the step, as planned and as measured."""
+    """Of the step, planned and measured."""
     idle: Mapping[str, float]
-    """Mean over the workers: of the plan, the bubble."""
+    """Mean idle share over the workers; in the plan this is the bubble."""
     workers: tuple[WorkerLoad, ...]
     out: str | None = None
     """File that was written."""
@@ -92,16 +92,16 @@ class ScheduleResult:
 
 def planned(name: str, *, replicas: Sequence[int], micro_batches: int | None = None, chunks_per_stage: int | None = None,
             times: PassTimes = DEFAULT_TIMES) -> TracedStep:
-    """A schedule by its name, played.
+    """Play a schedule by its name.
 
     Args:
         name: ``gpipe``, ``1f1b``, ``interleaved`` or ``zero_bubble``.
         replicas: Of each stage.
-        micro_batches: Of the step, over all replicas; default: as many as training takes where the config says nothing.
-        chunks_per_stage: Of an interleaved schedule, 2 by default.
-        times: What passes take.
+        micro_batches: Of the step, over all replicas; default: training's default.
+        chunks_per_stage: Of an interleaved schedule; default: 2.
+        times: Of passes and messages.
     Raises:
-        ConfigError: no such schedule, or none of this shape.
+        ConfigError: there is no such schedule, or it does not allow this shape.
     """
     chunks = chunks_per_stage or (2 if name == "interleaved" else 1)
     check_shape(replicas, 1 if micro_batches is None else micro_batches)
@@ -112,19 +112,19 @@ def planned(name: str, *, replicas: Sequence[int], micro_batches: int | None = N
 
 def compare(replicas: Sequence[int], *, micro_batches: int | None = None, chunks_per_stage: int | None = None,
             times: PassTimes = DEFAULT_TIMES) -> list[ScheduleResult]:
-    """All schedules that the shape allows, side by side; arguments as of ``planned``."""
+    """Figures of all schedules that allow the shape; arguments as in ``planned``."""
     names = [name for name in SCHEDULE_NAMES if name != "interleaved" or len(set(replicas)) == 1]
     return [figures(planned(name, replicas=replicas, micro_batches=micro_batches, times=times,
                             chunks_per_stage=chunks_per_stage if name == "interleaved" else None)) for name in names]
 
 
 def from_file(path: Path, *, times: PassTimes = DEFAULT_TIMES) -> TracedStep:
-    """Lists from a CSV file, as ``export`` writes it or as edited by hand, checked and played.
+    """Check and play the lists of a CSV file, as ``export`` writes it, perhaps edited by hand.
 
     Raises:
         ConfigError: the file cannot be read.
-        ScheduleInvalid: they are no schedule; says what is wrong where.
-        ScheduleStuck: they wait for each other; says who waits for what.
+        ScheduleInvalid: the lists are no schedule; the message names the mistakes.
+        ScheduleStuck: the lists wait for each other; the message names who waits for what.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -135,11 +135,11 @@ def from_file(path: Path, *, times: PassTimes = DEFAULT_TIMES) -> TracedStep:
 
 
 def of_run(config: Config) -> TracedStep:
-    """The last step of a run in stages whose times all its workers kept.
+    """The last step of a pipelined run whose times all its workers recorded.
 
     Raises:
         ConfigError: there is none.
-        DocumentDamaged: it cannot be read.
+        DocumentDamaged: its record cannot be read.
     """
     try:
         step = _last_step(config)
@@ -149,7 +149,7 @@ def of_run(config: Config) -> TracedStep:
         raise DocumentDamaged("the run's event stream", found=f"a step that cannot be read ({type(error).__name__}: {error})",
                               expected="what each worker did in it", remedy="train on, and draw a later step") from None
     if step is None:
-        raise ConfigError(f"the run in {config.run} has kept the times of no step in stages; train with several stages "
+        raise ConfigError(f"the run in {config.run} has recorded no step in stages; train with several stages "
                           "(train.parallel.replicas) to the second step of an epoch.")
     return TracedStep(title=f"step {step.number} of epoch {step.epoch}, {_shape(step.schedule)}", schedule=step.schedule,
                 tracks={PLAN: step.plan, MEASURED: step.measured})
@@ -167,7 +167,7 @@ def _last_step(config: Config) -> StepFacts | None:
 
 
 def figures(step: TracedStep, *, out: Path | None = None) -> ScheduleResult:
-    """How long the step takes, who idles, who holds how much."""
+    """Seconds of the step, and idle time and memory of its workers."""
     schedule = step.schedule
     idle = {name: idle_shares(entries) for name, entries in step.tracks.items()}
     costs = Costs.equal(schedule.num_chunks)  # only micro-batches are counted
@@ -185,7 +185,7 @@ def drawing(step: TracedStep, *, width: int | None = None) -> str:
 
     Args:
         step: The step.
-        width: Most letters of a line; longer pictures go on below.
+        width: Most characters of a line; longer drawings continue below.
     """
     tick_s = _tick_s(step)
     panels = []
@@ -195,18 +195,18 @@ def drawing(step: TracedStep, *, width: int | None = None) -> str:
     kinds = {action.kind for actions in step.schedule.actions.values() for action in actions}
     letters = ", ".join(text for kind, text in _MEANINGS.items() if kind in kinds)
     chunks = " (micro-batch/chunk)" if step.schedule.num_chunks > step.schedule.num_stages else " (micro-batch)"
-    return "\n\n".join([*panels, f"{letters}{chunks}; .. waits, == goes on; a column is {plainly(duration(tick_s))}"])
+    return "\n\n".join([*panels, f"{letters}{chunks}; .. waits, == continues; a column is {plainly(duration(tick_s))}"])
 
 
 def export(step: TracedStep, path: Path, *, width: int | None = None) -> None:
-    """Write a step as what the file's ending says.
+    """Write a step in the format of the file's ending.
 
     Args:
         step: The step.
-        path: ``.csv`` the lists, ``.json`` a trace for Perfetto or chrome://tracing, ``.svg`` and ``.txt`` the drawing.
-        width: As of ``drawing``.
+        path: ``.csv``: the lists; ``.json``: a trace for Perfetto or chrome://tracing; ``.svg`` and ``.txt``: the drawing.
+        width: As in ``drawing``.
     Raises:
-        ConfigError: another ending.
+        ConfigError: the file has another ending.
     """
     writers: dict[str, Callable[[], str]] = {
         CSV: lambda: schedule_to_csv(step.schedule), ".json": lambda: trace_json(step.tracks), ".svg": lambda: _svg(step),
@@ -219,7 +219,7 @@ def export(step: TracedStep, path: Path, *, width: int | None = None) -> None:
 
 
 def plainly(text: str) -> str:
-    """With plain spaces, for terminals of any encoding."""
+    """Replace no-break spaces by plain ones, for terminals of any encoding."""
     return text.replace("\u00a0", " ")
 
 
@@ -231,7 +231,7 @@ def _played(schedule: Schedule, times: PassTimes) -> TracedStep:
 
 
 def _costs(schedule: Schedule, times: PassTimes) -> Costs:
-    """A stage of more replicas has more work, which is why it has them: all keep the same pace."""
+    """Costs with which all stages keep the same pace: work is in proportion to replicas."""
     parts = math.gcd(*schedule.replicas) * schedule.num_chunks // schedule.num_stages
     works = [schedule.replicas[chunk % schedule.num_stages] / parts / 1000 for chunk in range(schedule.num_chunks)]
     forward, backward = ([each * work for work in works] for each in (times.forward_ms, times.backward_ms))
@@ -247,10 +247,10 @@ def _shape(schedule: Schedule) -> str:
 
 
 def _tick_s(step: TracedStep) -> float:
-    """Seconds of a column: the plan's shortest pass, or a part of its longest."""
+    """Seconds of a column: the plan's shortest pass, or a part of its longest if that is much longer."""
     passes = [entry.end_s - entry.start_s for done in step.tracks[PLAN].values() for entry in done if entry.action.kind in COMPUTE]
     passes = [seconds for seconds in passes if seconds > 0] or [1.0]
-    return max(min(passes), max(passes) / FEW_TICKS)
+    return max(min(passes), max(passes) / MOST_TICKS)
 
 
 def _end_s(entries: WorkerTimings) -> float:
@@ -264,6 +264,6 @@ def _svg(step: TracedStep) -> str:
 
     actions = sum(map(len, step.schedule.actions.values()))
     if actions > MOST_ACTIONS:
-        raise ConfigError(f"a step of {actions:,} actions is too much to see in a picture (at most {MOST_ACTIONS:,}); take fewer "
+        raise ConfigError(f"a step of {actions:,} actions is too large for a picture (at most {MOST_ACTIONS:,}); use fewer "
                           "micro-batches, or export a trace (.json).")
     return as_file(schedule_picture(step.schedule, plan=step.tracks[PLAN], measured=step.tracks.get(MEASURED), name="step").svg)

@@ -14,8 +14,9 @@ from sparkring.conf.schema import TrainConfig
 from sparkring.errors import StorageError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.keepalive import run_keeping_alive, wait_keeping_alive
+from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument
 from sparkring.pipelines.training.checkpoints.pace import Pace
-from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter, Saved
 from sparkring.pipelines.training.events.writer import EventWriter
 from sparkring.pipelines.training.strategies.signals import Signals, SignalSource

@@ -36,7 +36,8 @@ from sparkring.pipelines.data.stores.retry import retry
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.keepalive import run_keeping_alive
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.checkpoints.store import Checkpoint, CheckpointDocument, Checkpoints, Position
+from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument, Position
+from sparkring.pipelines.training.checkpoints.store import Checkpoint, Checkpoints
 from sparkring.pipelines.training.evaluation.evaluate import evaluate
 from sparkring.pipelines.training.evaluation.interruptible import Interrupted, Interruptible
 from sparkring.pipelines.training.events.plan_watch import PlanWatch
@@ -310,14 +311,14 @@ class _RankTrainer:
     def _shared(self, position: Position) -> Position:
         """The position with all ranks' row digests and the hash of their receipts; every rank calls this at the same step.
 
-        They tell each other their seconds with it: rank 0 names who holds the others up.
+        The ranks exchange their seconds with it: rank 0 reports which rank slows the others down.
         """
         mine = self._digest.to_bytes(8, "big") + bytes.fromhex(self._sealed) + pack(self._seconds.take())
         self._digest = 0
         gathered = self._communicator.gather(torch.tensor([list(mine)], dtype=torch.uint8), name="position")  # one round for all
         everyone = [bytes(rank.tolist()) for rank in gathered]
         digests = [int.from_bytes(rank[:8], "big") for rank in everyone]
-        for news in self._slow.judge([unpack(rank[-PACKED:]) for rank in everyone]) if self._context.rank == 0 else ():
+        for news in self._slow.update([unpack(rank[-PACKED:]) for rank in everyone]) if self._context.rank == 0 else ():
             self._events.write("slow", epoch=position.epoch, step=position.step, **asdict(news))
         return position.model_copy(update={"rows_digest": to_hex(add([from_hex(position.rows_digest), *digests])),
                                            "receipts": combined([rank[8:-PACKED].hex() for rank in everyone])})

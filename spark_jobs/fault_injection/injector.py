@@ -24,7 +24,9 @@ from sparkring.errors import CommitConflict
 from sparkring.pipelines.data.stores.base import Store, numbered
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.checkpoints.store import DATA, CheckpointPart, Checkpoints
+from sparkring.pipelines.training.checkpoints.documents import CheckpointPart
+from sparkring.pipelines.training.checkpoints.names import DATA
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.events.writer import EventWriter
 from sparkring.spark_jobs.fault_injection.faults import DELAY_S, FAILED_WRITES, Fault, Kind, Strike
 

@@ -1,7 +1,4 @@
-"""How often a run may be started again: so many times without progress, and never for the same bug.
-
-Pure: decides from what it is told.
-"""
+"""How often a run may be restarted: a limited number of times without progress, and never for the same bug. Pure."""
 
 from __future__ import annotations
 
@@ -10,25 +7,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Failure:
-    """How a generation of a run ended, as far as going on depends on it."""
+    """What a restart depends on, of how a generation failed."""
 
     summary: str
-    """One line for people: which rank, what happened."""
+    """One line: which rank, what happened."""
     exception: str = ""
-    """Type and message of what a rank's own code raised; empty where a rank or its machine was lost."""
+    """Type and message of what code on a rank raised; empty where a rank or its host was lost."""
     step: int = -1
-    """Optimizer steps that the failed rank had done since the run began; -1 where it had not begun."""
+    """Optimizer steps that the failed rank had done since the run began; -1 where it had not started."""
     host: str = ""
-    """Where the rank ran, if that is known."""
+    """Where the rank ran, if known."""
     final: bool = False
-    """Whether only people can mend it: a wrong config, a damaged dataset."""
+    """Whether only people can fix it: a wrong config, a damaged dataset."""
 
 
 class RestartBudget:
-    """Says after each failure whether the run is worth another generation."""
+    """Decides after each failure whether the run gets another generation."""
 
     def __init__(self, restarts: int) -> None:
-        """``restarts``: how many generations may fail one after the other without a new checkpoint between them."""
+        """``restarts``: how many generations may fail in a row without a new checkpoint between them."""
         self._restarts, self._left = restarts, restarts
         self._committed = -1
         self._raised: set[tuple[str, int]] = set()
@@ -39,20 +36,20 @@ class RestartBudget:
         return self._restarts - self._left
 
     def objection(self, failure: Failure, *, committed: int) -> str | None:
-        """Why the run is not to be started again, or None; counts the restart that follows.
+        """Why the run must not be restarted, or None; counts the restart that follows.
 
         Args:
-            failure: What has just happened.
+            failure: How the generation failed.
             committed: Optimizer steps of the latest checkpoint; -1 where there is none.
         """
         if failure.final:
-            return "starting again would not help"
+            return "a restart would not help"
         bug = (failure.exception, failure.step)
-        if failure.exception and failure.step >= 0 and bug in self._raised:  # what goes wrong at every start may be the network
+        if failure.exception and failure.step >= 0 and bug in self._raised:  # what fails at every start may be the network
             return (f"the same exception came at the same step ({failure.step}) before, so the cause is in the code or the data, "
                     "not in a machine")
         self._raised.add(bug)
-        if committed != self._committed:  # fewer than before, too: a damaged one was passed over, and a new one is there
+        if committed != self._committed:  # also fewer than before: a damaged one was skipped, and a new one was written
             self._committed, self._left = committed, self._restarts
         if self._left == 0:
             return f"{self._restarts} restarts brought no new checkpoint (train.recovery.restarts={self._restarts})"
@@ -61,15 +58,15 @@ class RestartBudget:
 
 
 class HostRecord:
-    """Which hosts have failed so often that the next generation had better do without them."""
+    """Which hosts have failed so often that the next generation leaves them out."""
 
     def __init__(self, failures: int) -> None:
-        """``failures``: of one host, one after the other with none of another host between them, until it is left out."""
+        """``failures``: how many in a row, all of one host, until it is left out."""
         self._limit, self._last, self._count = failures, "", 0
         self._left_out: set[str] = set()
 
     def failed(self, host: str) -> bool:
-        """Count a failure; whether the host is left out from now on."""
+        """Count a failure; returns whether it has the host left out from now on."""
         self._count = self._count + 1 if host == self._last else 1
         self._last = host
         if not host or self._count < self._limit or host in self._left_out:
@@ -78,10 +75,10 @@ class HostRecord:
         return True
 
     def forgive(self) -> None:
-        """Leave out none of them any more."""
+        """Stop leaving out any host."""
         self._left_out.clear()
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Hosts to do without, sorted."""
+        """Hosts to leave out, sorted."""
         return tuple(sorted(self._left_out))

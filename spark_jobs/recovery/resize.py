@@ -1,9 +1,7 @@
-"""A training config for another number of ranks, which learns the same.
+"""A training config for another number of ranks that learns the same. Pure.
 
-The order of the rows does not depend on the number of ranks, nor do gradients on how a model is laid out, so a run may shrink and grow
-from one generation to the next. The number of micro-batches stays: where batches are normalised it is part of what is learned.
-
-Pure.
+The row order does not depend on the number of ranks, and gradients do not depend on the layout of a model, so a run may shrink and grow
+between generations. The number of micro-batches stays: batch normalisation makes it part of what is learned.
 """
 
 from __future__ import annotations
@@ -16,15 +14,15 @@ from sparkring.conf.schema.parallel import BETWEEN_STAGES, ParallelConfig
 
 
 def resized(train: TrainConfig, ranks: int, *, works: Callable[[TrainConfig], bool] = lambda _: True) -> TrainConfig | None:
-    """``train`` on as many of ``ranks`` ranks as it can use, and no more than it asks for; None where it cannot run on so few.
+    """``train`` on as many of ``ranks`` ranks as it can use, at most as many as it asks for; None where it cannot run on so few.
 
-    Without stages all of them. With stages the layout that uses most ranks: as many stages as before if possible, no stage with
-    more replicas than it had.
+    Without stages it uses all of them. With stages it takes the layout that uses the most ranks: as many stages as before if possible, and
+    no stage with more replicas than before.
 
     Args:
         train: As the user wants it, on all ranks.
-        ranks: What there is.
-        works: Whether a layout can be had, e.g. whether the model has enough blocks.
+        ranks: Ranks available.
+        works: Whether the model fits a layout, e.g. has enough blocks.
     """
     if ranks >= train.num_ranks:
         return train
@@ -43,7 +41,7 @@ def resized(train: TrainConfig, ranks: int, *, works: Callable[[TrainConfig], bo
 
 
 def _smaller(train: TrainConfig, ranks: int) -> Iterator[tuple[int, ...]]:
-    """Replica counts of every stage that fit: of as many stages, or of fewer, which then take over the blocks."""
+    """Replica counts of every stage that fit: of as many stages, or of fewer, which then share the blocks."""
     room = ranks // train.parallel.shards
     wanted = train.replicas
     for stages in range(1, len(wanted) + 1):
@@ -53,6 +51,6 @@ def _smaller(train: TrainConfig, ranks: int) -> Iterator[tuple[int, ...]]:
 
 
 def _changed(train: TrainConfig, **values: object) -> TrainConfig:
-    """A copy with other values, checked as a config from a file is."""
+    """A copy with other values, validated like a config from a file."""
     return TrainConfig.model_validate({**train.model_dump(), **{
         name: value.model_dump() if hasattr(value, "model_dump") else value for name, value in values.items()}})

@@ -21,7 +21,8 @@ from sparkring.pipelines.data.stores.documents import read_document, read_model
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.data.stores.retry import retry
 from sparkring.pipelines.data.stores.writable import require_writable, write_errors_explained
-from sparkring.pipelines.training.checkpoints.store import DATA, Checkpoints
+from sparkring.pipelines.training.checkpoints.names import DATA
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.events.writer import FOLDER as EVENTS
 from sparkring.pipelines.training.events.writer import event_files
 from sparkring.pipelines.training.job.job import TrainSummary

@@ -1,4 +1,4 @@
-"""Spark itself: the session, its slots, one watched job, its errors; and the progress that a job reports.
+"""Spark itself: the session, its slots, a job under watch, its errors; and how a job reports progress.
 
 May import: conf.
 Not here: anything about rows or ranks.

@@ -1,4 +1,4 @@
-"""Spark's own complaints: which exceptions they are, and the one line of them that says what is wrong."""
+"""Spark's own errors: which exceptions they are, and the one line that says what is wrong."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from pyspark.errors import PySparkException, PythonException
 from pyspark.logger import PySparkLogger
 
 _RAISED = re.compile(r"[A-Za-z_][\w.]*: ")
-"""How a traceback ends: the exception's class and what it says."""
+"""The last line of a traceback: the exception's class and message."""
 
 SPARK_ERRORS = (PySparkException, Py4JError)
-"""What a call into Spark raises, over Connect and over Py4J."""
-
+"""Raised by calls into Spark, over Connect and over Py4J."""
 
 _QUERY_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Loggers to which PySpark writes a failed query, with Java's whole stack, before it raises the same."""
 
 CLIENTS = {"s3": "org.apache.hadoop:hadoop-aws", "s3a": "org.apache.hadoop:hadoop-aws", "abfs": "org.apache.hadoop:hadoop-azure",
            "abfss": "org.apache.hadoop:hadoop-azure", "gs": "com.google.cloud.bigdataoss:gcs-connector"}
-"""Scheme of an address -> the package by which Spark reads it; Spark comes with none of these."""
+"""URL scheme -> the package by which Spark reads it; Spark ships none of these."""
 
 
 @contextmanager
@@ -41,14 +40,14 @@ def failed_queries_unlogged() -> Iterator[None]:
 
 
 def lacks_client(error: Exception) -> bool:
-    """Whether Spark has no class for the addresses that it was given."""
+    """Whether Spark lacks the client for an address it was given."""
     return any(said in str(error) for said in ("S3AFileSystem", "AzureBlobFileSystem", "No FileSystem for scheme"))
 
 
 def reason(error: Exception) -> str:
-    """The line that says why, without the plan, the query and the stack below it; Py4J puts the place of the call before it.
+    """The line that says why, without the plan, the query and the stack; Py4J puts the call before it.
 
-    Of an exception in a Python worker it is what that exception says: the line after the last indented one of its traceback.
+    For an exception in a Python worker this is that exception's message: the line after the last indented one of its traceback.
     """
     if isinstance(error, PythonException):
         text = str(error).splitlines()

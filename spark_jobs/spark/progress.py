@@ -1,4 +1,4 @@
-"""Progress of long work: what a job reports, and the one reporter that says nothing.
+"""Progress of long work: the interface that jobs report to, and the reporter that shows nothing.
 
 Jobs take a ``Progress`` and know nothing of terminals; ``sparkring/cli/console.py`` draws bars or plain lines.
 """
@@ -11,10 +11,10 @@ from typing import Protocol
 
 
 class Bar(Protocol):
-    """One piece of work whose share done is known, or not."""
+    """One piece of work, whose total may be unknown."""
 
     def update(self, done: int, *, total: int | None = None, text: str = "") -> None:
-        """Say that ``done`` of ``total`` units are done; ``text`` is shown beside, e.g. ``loss 0.41``."""
+        """Set ``done`` of ``total`` units; ``text`` is shown beside them, e.g. ``loss 0.41``."""
         ...
 
 
@@ -22,7 +22,7 @@ class Progress(Protocol):
     """Where a job reports to."""
 
     def stage(self, title: str, *, total: int | None = None) -> AbstractContextManager[Bar]:
-        """Open a bar titled ``title``; it closes with the block, also when the block raises."""
+        """Open a bar titled ``title``; it closes when the block ends or raises."""
         ...
 
     def note(self, text: str) -> None:

@@ -1,8 +1,8 @@
 """The Spark session that a job runs in: the active one as it is, else one made from the config.
 
-On a laptop the session is made to be quiet and to listen on loopback only; on a cluster, in a notebook and under
-spark-submit nothing is decided here that the caller has decided already. Also here: the settings that results depend on
-(time zone, ANSI casts), put on for the length of a job and taken off again, since the session may be somebody else's.
+On a laptop the session is quiet and listens on loopback only. On a cluster, in a notebook and under spark-submit the caller's settings
+win. Also here: the settings that results depend on (time zone, ANSI casts), set for the length of a job and then restored, since the
+session may be the user's own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESULT_SETTINGS = {
 }
 
 _HARMLESS = ("use_ssl", "user_id", "user_agent", "session_id")
-"""Parameters of a Connect address that are no secrets: all that Spark knows but ``token``. Others become headers of each request."""
+"""Parameters of a Connect address that are not secret: all that Spark knows except ``token``. Others become headers of each request."""
 _LOCAL = {
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -43,7 +43,7 @@ _LOCAL = {
     "spark.driver.memory": "2g",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-"""What a session on this machine is like when the config does not say: no web page, nothing reachable from outside."""
+"""Defaults of a session on this machine: no web page, nothing reachable from outside."""
 PARTITIONS_PER_SLOT = 2
 """Shuffle partitions of a local session. Spark's 200 are meant for clusters: on 2 cores they tripled the time of prepare."""
 
@@ -57,7 +57,7 @@ def spark_session(config: SparkConfig, *, app_name: str) -> SparkSession:
     Returns:
         A session; the caller does not stop it, since later jobs of the process use it too.
     Raises:
-        EnvironmentProblem: no Java that fits, or a master that cannot be reached.
+        EnvironmentProblem: no suitable Java, or a master that cannot be reached.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -84,7 +84,7 @@ def spark_session(config: SparkConfig, *, app_name: str) -> SparkSession:
     except (*SPARK_ERRORS, RuntimeError, ValueError) as error:
         shown, said = without_secrets(address, address), without_secrets(reason(error), address)
         raise EnvironmentProblem(f"no Spark session on {shown or 'the default master'}: {said}; "
-                                 "see that the address is right and takes connections, and that spark.conf fits it."
+                                 "check the address, that it accepts connections, and that spark.conf fits it."
                                  ) from (error if shown == address else None)  # a traceback would show what the message does not
 
 
@@ -101,12 +101,12 @@ def _sigint_handler_kept() -> Iterator[None]:
 
 
 def without_secrets(text: str, address: str) -> str:
-    """``text`` with ``***`` in the place of what a Connect or master address in it must not show.
+    """``text`` with the secrets of a Connect or master address replaced by ``***``.
 
     Args:
         text: The address itself, or a foreign error that may repeat it or parts of it.
         address: E.g. ``sc://user:password@host:443/;token=...;x-tenant=...``: user info and the values of parameters are secret,
-            but for those that Connect knows as harmless.
+            except for those that Connect knows as harmless.
     """
     parameters = (part.partition("=") for part in re.split("[;?&]", address)[1:])
     secrets = [value if equals else key for key, equals, value in parameters if key.strip().lower() not in _HARMLESS]
@@ -119,7 +119,7 @@ def without_secrets(text: str, address: str) -> str:
 
 @contextmanager
 def result_settings(spark: SparkSession) -> Iterator[None]:
-    """Give a session the settings that results depend on while the block runs, then what it had before."""
+    """Give a session the settings that results depend on while the block runs; then restore its own."""
     before = {key: spark.conf.get(key, None) for key in RESULT_SETTINGS}
     for key, value in RESULT_SETTINGS.items():
         spark.conf.set(key, value)
@@ -134,9 +134,9 @@ def result_settings(spark: SparkSession) -> Iterator[None]:
 
 
 def spark_path(path: str) -> str:
-    """How Spark addresses a file of the driver's file system, whatever its default file system is; a URL stays as it is.
+    """How Spark addresses a file of the driver's file system, whatever its default file system is; a URL is returned unchanged.
 
-    Databricks mounts volumes under the same path for Spark and for plain files, and there the plain path is the one that works.
+    Databricks mounts volumes under the same path for Spark and for plain files; there only the plain path works.
     """
     return path if "://" in path or path.startswith(("/Volumes/", "/dbfs/")) else f"file:{path}"
 
@@ -156,10 +156,10 @@ def java_version() -> int | None:
 
 
 def require_java() -> None:
-    """Refuse to start a JVM that Spark does not run on.
+    """Check that Spark runs on the Java installed here.
 
     Raises:
-        EnvironmentProblem: none found, or a release that does not fit.
+        EnvironmentProblem: no Java was found, or an unsuitable release.
     """
     found = java_version()
     if found in JAVA_VERSIONS:
@@ -179,6 +179,6 @@ def _local(address: str) -> dict[str, str]:
 
 
 def _quiet() -> dict[str, str]:
-    """For a JVM of our own: errors only on the console, where our progress bars are."""
+    """For a JVM of our own: only errors on the console, which shows our progress bars."""
     log_config = resources.files("sparkring.conf").joinpath("log4j2.yaml")
     return {"spark.ui.showConsoleProgress": "false", "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log_config}"}

@@ -1,8 +1,8 @@
-"""Slots: whether Spark can run all ranks at once, asked before anything starts.
+"""Slots: whether Spark can run all ranks at once, checked before anything starts.
 
-Spark itself would wait ten minutes with a barrier stage that never fits (SPARK-24819), and for ever with one that fits but
-finds its slots taken. The first is refused here; for the second ``watched_job.py`` has a deadline. Under dynamic allocation nobody knows
-before tasks have waited for executors (``launch/driver_meeting.py``).
+Spark itself would wait ten minutes for a barrier stage that never fits (SPARK-24819), and forever for one that fits but finds its slots
+taken. The first is refused here; for the second ``watched_job.py`` has a deadline. Under dynamic allocation the number is unknown until
+tasks have waited for executors (``launch/meeting/driver.py``).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ LOOK_AGAIN_S = 0.2
 
 
 def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float) -> None:
-    """Wait until Spark has at least ``num_ranks`` slots, as executors may still be registering.
+    """Wait until Spark has at least ``num_ranks`` slots, since executors may still be registering.
 
-    Over Spark Connect only a local master's slots can be known beforehand, and under dynamic allocation none: those are found out by the
-    launch's deadline.
+    Over Spark Connect only a local master's slots are known beforehand, and under dynamic allocation none: there the launch's deadline
+    applies.
 
     Args:
         spark: A classic or a Connect session.
         num_ranks: Slots needed at once.
         within_s: Seconds to wait for them; a local master is refused at once, since it never grows.
     Raises:
-        EnvironmentProblem: dynamic allocation is on, and something beside it with which it cannot be had.
+        EnvironmentProblem: dynamic allocation is on together with a setting that rules out a ring.
         NotEnoughSlots: there are fewer.
     """
     master = master_of(spark)
@@ -46,16 +46,16 @@ def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float) -> No
 
 
 def has_dynamic_allocation(spark: SparkSession) -> bool:
-    """Whether Spark brings executors once tasks wait for them (dynamic allocation), and has no barrier stages therefore (SPARK-24942)."""
+    """Whether Spark adds executors once tasks wait for them. It has no barrier stages then (SPARK-24942)."""
     return _is_on(spark, "spark.dynamicAllocation.enabled") and not _is_local(master_of(spark))
 
 
 def require_on_demand(spark: SparkSession, *, num_ranks: int) -> None:
-    """See that executors for so many ranks can come on demand; where some do not come, it is the launch's deadline that tells.
+    """Check that executors for so many ranks can be added on demand; where some never come, the launch's deadline applies.
 
     Raises:
-        EnvironmentProblem: a ring cannot be had with dynamic allocation and what else the session is, or is told.
-        NotEnoughSlots: as many executors never come.
+        EnvironmentProblem: another setting of the session rules out a ring under dynamic allocation.
+        NotEnoughSlots: so many executors are not allowed.
     """
     if _is_connect(spark):
         raise EnvironmentProblem(
@@ -76,7 +76,7 @@ def require_on_demand(spark: SparkSession, *, num_ranks: int) -> None:
 
 
 def _is_local(master: str) -> bool:
-    """Whether all of Spark is one process, which never gets more slots."""
+    """Whether Spark is a single process, which never gets more slots."""
     return re.match(r"local(\[|$)", master) is not None
 
 
@@ -85,7 +85,7 @@ def _is_on(spark: SparkSession, name: str) -> bool:
 
 
 def slots_of(spark: SparkSession) -> int | None:
-    """Ranks that the session could run at once; None over Spark Connect, where only a local master tells."""
+    """Ranks that the session could run at once; None over Spark Connect, except on a local master."""
     sc = spark_context(spark)
     return local_slots(master_of(spark)) if sc is None else _slots_of(sc)
 
@@ -100,12 +100,12 @@ def _is_connect(spark: SparkSession) -> bool:
 
 
 def master_of(spark: SparkSession) -> str:
-    """What the session runs on, for messages too."""
+    """The session's master, also for messages."""
     return spark.conf.get("spark.master", None) or "the Spark server"
 
 
 def _slots_of(sc: SparkContext) -> int:
-    """What Spark itself will compare a barrier stage with: cores, task cpus and task resources are all counted in."""
+    """The number that Spark compares a barrier stage with: it counts in cores, task cpus and task resources."""
     scala = sc._jsc.sc()  # noqa: SLF001 (PySpark offers no other way to it)
     return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
 

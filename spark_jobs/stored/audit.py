@@ -27,7 +27,8 @@ from sparkring.pipelines.data.order.row_order import EpochOrder, Int64s, group_r
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.documents import read_model
 from sparkring.pipelines.data.stores.open import open_store
-from sparkring.pipelines.training.checkpoints.store import Checkpoints, Position
+from sparkring.pipelines.training.checkpoints.documents import Position
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.events.sealed import Place, SealedEvents
 from sparkring.pipelines.training.events.writer import event_files
 from sparkring.pipelines.training.job.job import TrainSummary

@@ -11,7 +11,8 @@ from safetensors.torch import load
 
 from sparkring.errors import CheckpointDamaged, ConfigError
 from sparkring.pipelines.data.stores.open import open_store
-from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints
+from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.strategies.state import MODEL
 
 

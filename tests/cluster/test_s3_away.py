@@ -21,7 +21,8 @@ from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.stores.retry import retry
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints, Position
+from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument, Position
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob

@@ -17,7 +17,8 @@ from harness.datasets import write_dataset
 from harness.ranks import run_on_ranks
 from sparkring.errors import CommitConflict
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, CheckpointPart, Checkpoints
+from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument, CheckpointPart
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.checkpoints.writer import CheckpointWriter, Saved
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob

@@ -19,7 +19,8 @@ from harness.ranks import run_on_ranks
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints
+from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.evaluation.interruptible import Interruptible
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob

@@ -56,8 +56,9 @@ def test_a_rank_that_never_joins_ends_the_ring_at_the_deadline(local: Driver) ->
     assert "waited longer than train.ring.deadline_s for rank 1" in outcome.message
 
 
-def test_a_ring_of_which_every_rank_is_stopped_ends_with_one_of_their_names(local: Driver, tmp_path: Path) -> None:
-    local.begin(ring_functions.sleep, str(tmp_path), num_ranks=2, deadline_s=3.0)
+@pytest.mark.parametrize("launcher", ["barrier", pytest.param("horovod.spark", marks=pytest.mark.nightly)])
+def test_a_ring_of_which_every_rank_is_stopped_ends_with_one_of_their_names(local: Driver, tmp_path: Path, launcher: str) -> None:
+    local.begin(ring_functions.sleep, str(tmp_path), num_ranks=2, deadline_s=3.0, launcher=launcher)
     told = marks(tmp_path, num_ranks=2)
     for mark in told:
         os.kill(mark["pid"], signal.SIGSTOP)

@@ -1,10 +1,10 @@
-"""All layouts worth a look: how many stages, how often each is copied, which schedule, how many micro-batches. Pure.
+"""All layouts worth predicting: numbers of stages, replicas, schedules and micro-batches. Pure.
 
     4 ranks     (4)  |  (2 2) (3 1) (1 3)  |  (2 1 1) (1 2 1) (1 1 2)  |  (1 1 1 1)         and the same for 1 and 2 ranks
 
-Unequal replicas multiply the layouts, so beyond ``MOST_UNEQUAL`` ranks stages have equally many. Recomputation and a shared-out
-optimizer only ever cost time; the planner tries them where a layout does not fit without (``remedies``), and not here. The transport
-is not tried either: of those that were measured the faster one for a layout's messages is taken.
+Unequal replicas multiply the layouts, so beyond ``MOST_UNEQUAL`` ranks all stages have equally many. Recomputation and a sharded
+optimizer only cost time, so the planner tries them only where a layout does not fit without (``remedies``). Transports are not
+tried either: the faster one for the layout's messages is taken.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ MOST_UNEQUAL = 6
 """Ranks up to which stages may have unequal replicas."""
 MOST_STAGES = 16
 DEPTHS = (1, 2, 4, 8)
-"""Micro-batches of a replica for each stage of the pipeline."""
+"""Micro-batches per replica and stage that are tried."""
 CHUNKS = (2, 4)
-"""Chunks a stage that are tried with an interleaved schedule."""
+"""Chunks per stage that are tried with an interleaved schedule."""
 LANES_FOR_NEARLY = 4
-"""Lanes a micro-batch from which on one more or less makes little difference."""
+"""Lanes per micro-batch from which one more or less matters little."""
 MOST_PASSES = 4096
-"""Micro-batches times chunks of one pipeline, beyond which a schedule is not played."""
+"""Micro-batches times chunks of one pipeline above which a schedule is not predicted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,9 @@ class Candidate:
 
     replicas: tuple[int, ...]
     micro_batches: int
-    """Of a step, over all replicas."""
+    """Micro-batches of a step, over all replicas."""
     shards: int = 1
-    """Ranks that hold each copy of a stage together."""
+    """Ranks that together hold one copy of a stage."""
     schedule: ScheduleName = "1f1b"
     chunks_per_stage: int = 1
     recompute: Recompute = "never"
@@ -46,49 +46,49 @@ class Candidate:
 
     @property
     def num_ranks(self) -> int:
-        """Ranks that it takes."""
+        """Ranks of the layout."""
         return sum(self.replicas) * self.shards
 
     @property
     def num_stages(self) -> int:
-        """Places in the pipeline."""
+        """Stages of the pipeline."""
         return len(self.replicas)
 
     @property
     def num_chunks(self) -> int:
-        """Runs of blocks."""
+        """Runs of blocks into which the model is cut."""
         return self.num_stages * self.chunks_per_stage
 
     @property
     def is_plain(self) -> bool:
-        """Plain data parallelism: every rank holds the whole model and does its rows at once."""
+        """Whether this is plain data parallelism: every rank holds the whole model and does all of its rows at once."""
         return self.replicas == (self.micro_batches,) and self.shards == 1 and not self.shard_optimizer and self.recompute == "never"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constraints:
-    """What a run has settled before its layout is chosen."""
+    """Limits on the layouts that may be chosen."""
 
     micro_batches: int | None = None
-    """Of a step: no other number is tried."""
+    """The only number of micro-batches of a step; None: any."""
     lanes: int | None = None
-    """Streams to which the rows were dealt at its first start; micro-batches take whole ones."""
+    """Lanes to which the run's rows are dealt; a micro-batch takes whole lanes. None: not fixed yet."""
     replicas: tuple[int, ...] = ()
-    """Of each stage: no other numbers are tried where there are ranks for these, so that the cut alone is chosen, and the schedule."""
+    """The only replicas of the stages, if there are ranks for them: then only cut and schedule are chosen. Empty: any."""
     shards: int = 1
-    """With ``replicas``."""
+    """Shards of each replica, with ``replicas``."""
 
     @property
     def num_ranks(self) -> int:
-        """That ``replicas`` take; 0: any number."""
+        """Ranks that ``replicas`` take; 0: any number."""
         return sum(self.replicas) * self.shards
 
     def allows(self, micro_batches: int) -> bool:
-        """Whether so many micro-batches get equally many lanes, or nearly."""
+        """Whether ``micro_batches`` would get equally many lanes, or nearly."""
         return self.lanes is None or self.lanes % micro_batches == 0 or micro_batches * LANES_FOR_NEARLY <= self.lanes
 
     def describe(self) -> str:
-        """In words."""
+        """The limits in words."""
         count = "micro-batches" if self.micro_batches is None else f"{self.micro_batches} micro-batches"
         even = count if self.lanes is None else f"{count} that share {self.lanes} lanes evenly"
         return f"replicas {list(self.replicas)} of {self.shards} shards and {even}" if self.replicas else even
@@ -102,11 +102,11 @@ def candidates(world: int, *, num_blocks: int, batch_rows: int, shards: Iterable
     """Every candidate on up to ``world`` ranks.
 
     Args:
-        world: Ranks that there are.
-        num_blocks: Of the model, which is cut between them.
-        batch_rows: Of a step over all ranks; a micro-batch has at least one of them.
+        world: Ranks that are available.
+        num_blocks: Of the model; it is cut between blocks.
+        batch_rows: Of a step over all ranks; a micro-batch has at least one row.
         shards: Numbers of shards that the blocks can be dealt to.
-        fixed: What is not to be chosen.
+        fixed: Limits on the choice.
     """
     for replicas, count in _shapes(world, num_blocks, shards, fixed):
         for micro_batches in filter(fixed.allows, _micro_batches(replicas, batch_rows, fixed.micro_batches)):
@@ -128,12 +128,12 @@ def _shapes(world: int, num_blocks: int, shards: Iterable[int], fixed: Constrain
 
 
 def ring_sizes(world: int) -> tuple[int, ...]:
-    """Numbers of ranks to look at: all of them, and the powers of two below, since fewer may be as fast."""
+    """Numbers of ranks to try: all, and the powers of two below, since fewer ranks may be as fast."""
     return tuple(sorted({world} | {2 ** power for power in range(world.bit_length()) if 2 ** power < world}))
 
 
 def shapes(num_ranks: int, *, most_stages: int) -> Iterator[tuple[int, ...]]:
-    """Replicas of each stage, for all ways to deal the ranks out."""
+    """Replicas of each stage, for all ways to deal ``num_ranks`` ranks to stages."""
     for stages in range(1, min(num_ranks, most_stages) + 1):
         if num_ranks <= MOST_UNEQUAL:
             yield from _compositions(num_ranks, stages)
@@ -142,7 +142,7 @@ def shapes(num_ranks: int, *, most_stages: int) -> Iterator[tuple[int, ...]]:
 
 
 def remedies(candidate: Candidate) -> Iterator[Candidate]:
-    """The candidate itself, then what makes it smaller, the cheapest first."""
+    """The candidate, then variants that need less memory, the cheapest first."""
     yield candidate
     copies = max(candidate.replicas) > 1
     if copies:

@@ -1,7 +1,7 @@
-"""Lines through what was measured: least squares on the medians of repetitions. Pure.
+"""Lines through measurements: least squares on the medians of repetitions. Pure.
 
-A median, because a rank that was held up once says nothing of the link. Residuals are taken relative to what was measured, so that
-microseconds at small sizes count as much as seconds at large ones, and no coefficient is less than zero.
+Medians, because a rank that was delayed once says nothing about the link. Residuals are relative to the measurement, so
+microseconds at small sizes count as much as seconds at large ones. No coefficient is negative.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ def fit_line(samples: Samples) -> Line:
     Args:
         samples: Seconds, all above zero, by amount.
     Raises:
-        ConfigError: fewer than two amounts.
+        ConfigError: there are fewer than two amounts.
     """
     if len(samples) < 2:
-        raise ConfigError(f"a line through {len(samples)} amount(s) of rows or bytes; measure at least two different ones.")
+        raise ConfigError(f"a line needs measurements of at least two amounts of rows or bytes, found {len(samples)}; measure more.")
     return Line(*_least_squares((1.0, amount, statistics.median(seconds)) for amount, seconds in samples.items()))
 
 
 def fit_sum(by_group: Mapping[int, Samples]) -> SumCost:
-    """What sums take, from the sizes of group that were measured: a line each, and a ring's step for all others.
+    """The cost of sums: a line for each size of group that was measured, and a ring's step for all others.
 
     Args:
         by_group: Seconds by bytes, by members of the group (2 or more).

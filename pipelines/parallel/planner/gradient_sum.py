@@ -1,4 +1,4 @@
-"""How long a step waits for the sum of a stage's gradients: buckets that fill while the last backward pass goes on. Pure.
+"""How long a step waits for the sum of a stage's gradients, whose buckets fill during the last backward pass. Pure.
 
     backward    [ block 2 ][ block 1 ][ block 0 ]
     buckets              [ sum of 2  ]..[ sum of 1 and 0 ]
@@ -17,10 +17,10 @@ def waiting_s(gradient_bytes: Sequence[float], backward_s: Sequence[float], *, b
 
     Args:
         gradient_bytes: Of each block, in the model's order.
-        backward_s: Seconds of each block's backward pass, which begins with the last block.
-        bucket_bytes: A bucket is closed once it holds this many or more.
-        sum_s: Seconds of a sum by bytes; one bucket after the other.
-        overlaps: Whether sums run beside the backward pass; else they begin when it has ended.
+        backward_s: Seconds of each block's backward pass; the last block's comes first.
+        bucket_bytes: A bucket is summed once it holds this many bytes or more.
+        sum_s: Seconds of a sum by bytes; buckets are summed one after the other.
+        overlaps: Whether sums run beside the backward pass; otherwise they begin after it.
     """
     ends = list(accumulate(reversed(backward_s)))
     finished = ends[-1] if ends else 0.0

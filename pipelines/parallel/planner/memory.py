@@ -1,7 +1,7 @@
-"""What a rank of each stage holds at most: parameters, gradients, optimizer, activations in flight, messages. Pure.
+"""The most memory that a rank of each stage needs: parameters, gradients, optimizer, activations in flight, messages. Pure.
 
-Gradients lie in the buffers in which they are summed, so they are counted once. With the optimizer's state shared out, a replica
-keeps its part of it.
+Gradients lie in the buffers in which they are summed, so they are counted once. With a sharded optimizer, a replica keeps its
+part of the state.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from sparkring.pipelines.parallel.schedules.schedule import Schedule
 
 
 class MicroBatchRows(NamedTuple):
-    """Of a micro-batch."""
+    """Rows of a micro-batch."""
 
     mean: float
     most: int
 
     @classmethod
     def of(cls, batch_rows: int, micro_batches: int) -> Self:
-        """Rows of a step cut into so many."""
+        """The rows of a micro-batch if ``batch_rows`` are cut into ``micro_batches``."""
         return cls(batch_rows / micro_batches, math.ceil(batch_rows / micro_batches))
 
 
@@ -39,18 +39,18 @@ class StageMemory:
     activations: float
     """Of all micro-batches in flight."""
     messages: float
-    """What comes in and goes out at the stage's borders, one micro-batch each."""
+    """Messages at the stage's borders, one micro-batch each way."""
     process: float
-    """What the process takes without any model."""
+    """Of the process without any model."""
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """The sum of all parts."""
         return self.parameters + self.gradients + self.optimizer + self.activations + self.messages + self.process
 
     @property
     def largest(self) -> tuple[str, float]:
-        """What takes most, by name."""
+        """The largest part: its name and bytes."""
         return max(vars(self).items(), key=lambda item: item[1])
 
 
@@ -59,13 +59,13 @@ def stage_memories(model: ModelProfile, cluster: Cluster, schedule: Schedule, *,
     """(stages,) the most that a rank of each stage holds.
 
     Args:
-        model: Its blocks.
-        cluster: What a process takes by itself.
-        schedule: Who holds how many micro-batches.
+        model: Bytes of its blocks.
+        cluster: Bytes of a bare process.
+        schedule: Determines how many micro-batches each worker holds.
         bounds: First block of each chunk and, last, the number of blocks.
         costs: Bytes of activations by chunk, of the largest micro-batch.
         rows: Of a micro-batch.
-        owners: (stages,) ranks among which a stage's optimizer state is shared out; 1 where each keeps all of it.
+        owners: (stages,) ranks among which a stage's optimizer state is sharded; 1: each keeps all of it.
     """
     stages = schedule.num_stages
     parameters, messages = [0.0] * stages, [0.0] * stages

@@ -1,9 +1,9 @@
-"""Machines that are not there: published figures of devices and links, and a cluster made of them. Pure.
+"""Machines on paper: published figures of devices and links, and a cluster made of them. Pure.
 
     cluster_on_paper(device("K80"), link="25Gb", ranks_per_host=4)
 
-A figure on paper is a peak; ``UTILIZATION`` says how much of it a training pass is taken to reach. Everything assumed is in
-``Assumptions.lines()``, to be printed with every prediction.
+Published figures are peaks; ``UTILIZATION`` is the part of them that a training pass is assumed to reach. ``Assumptions.lines()``
+lists everything that is assumed, to be printed with every prediction.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from sparkring.errors import ConfigError, nearest
 from sparkring.pipelines.parallel.planner.cost_model import Cluster, Hop, Line, Links, SumCost
 
 UTILIZATION = 0.35
-"""Of a device's peak, in training passes of large layers."""
+"""Part of a device's peak that training passes of large layers reach."""
 BACKWARD = 2.0
-"""Floating-point operations of a backward pass for each of the forward pass."""
+"""Floating-point operations of a backward pass per operation of the forward pass."""
 INSIDE_BYTES_S = 10e9
-"""Between devices of one host without a link of their own: 16 lanes of PCIe 3.0, of whose 15.75 GB/s copies reach about 10."""
+"""Between devices of one host: 16 lanes of PCIe 3.0, of whose 15.75 GB/s copies reach about 10."""
 LATENCY_S = 30e-6
-"""Of one step of a ring, and of a hop."""
+"""Latency of one step of a ring, and of a hop."""
 RESERVED = 0.1
-"""Of a device's memory, for its driver, the allocator's gaps and libraries' workspaces."""
+"""Part of a device's memory that its driver, the allocator's gaps and libraries' workspaces take."""
 _LINK = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG])(b|B)(?:it)?(?:/s|ps)?", re.ASCII)
 _SCALES = {"k": 1e3, "M": 1e6, "G": 1e9}
 
@@ -55,7 +55,7 @@ def device(name: str) -> Device:
     """A device by name.
 
     Raises:
-        ConfigError: its figures are not known here.
+        ConfigError: its figures are not known.
     """
     found = DEVICES.get(name.upper())
     if found is None:
@@ -65,37 +65,37 @@ def device(name: str) -> Device:
 
 
 def link_bytes_s(text: str) -> float:
-    """``25Gb`` (bits) or ``3GB`` (bytes) -> bytes a second.
+    """The bytes per second of ``25Gb`` (bits) or ``3GB`` (bytes).
 
     Raises:
-        ConfigError: another form, or no speed at all.
+        ConfigError: the text has another form, or the speed is 0.
     """
     match = _LINK.fullmatch(text.strip())
     speed = float(match.group(1)) * _SCALES[match.group(2)] / (8 if match.group(3) == "b" else 1) if match else 0.0
     if not speed:
-        raise ConfigError(f"a link of {text!r}; give bits or bytes a second, e.g. 25Gb or 3GB.")
+        raise ConfigError(f"a link of {text!r}; give bits or bytes per second, e.g. 25Gb or 3GB.")
     return speed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assumptions:
-    """All that is taken for granted about machines on paper."""
+    """Everything that is assumed about machines on paper."""
 
     device: Device
     link_bytes_s: float
-    """Between hosts, one link a host."""
+    """Between hosts; each host has one link."""
     ranks_per_host: int = 4
     inside_bytes_s: float = INSIDE_BYTES_S
     latency_s: float = LATENCY_S
     utilization: float = UTILIZATION
     overlaps: bool = True
-    """Whether gradients are summed while the backward pass goes on."""
+    """Whether gradients are summed during the backward pass."""
     bucket_bytes: float = 25e6
     more: tuple[str, ...] = field(default=())
-    """What else a caller assumed, in words."""
+    """Further assumptions of the caller, in words."""
 
     def pass_line(self, forward_flops: float, *, backward: bool = False) -> Line:
-        """Seconds of a pass by rows, from the operations of a row's forward pass."""
+        """Seconds of a pass by rows, from the operations of one row's forward pass."""
         return Line(0.0, forward_flops * (BACKWARD if backward else 1.0) / (self.device.flops * self.utilization))
 
     def cluster(self) -> Cluster:
@@ -107,8 +107,8 @@ class Assumptions:
                        memory_bytes=self.device.memory_bytes)
 
     def lines(self) -> list[str]:
-        """Each assumption in a line."""
-        when = "while the backward pass goes on" if self.overlaps else "after the backward pass"
+        """The assumptions, one per line."""
+        when = "during the backward pass" if self.overlaps else "after the backward pass"
         device = self.device
         return [
             f"a rank is one {device.name} of {device.flops / 1e12:.3g} TFLOPS, of which {self.utilization:.0%} is reached",

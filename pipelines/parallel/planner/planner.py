@@ -1,7 +1,7 @@
-"""The ranked table of layouts, each with its predicted step, its memory and the reason in words. Pure, given what was measured.
+"""The ranked table of layouts, each with its predicted step, its memory and the reason in words. Pure, given measurements.
 
-    plan(model, cluster, world=4, batch_rows=1024) -> [Plan, ...]      the fastest first; what cannot be used last, and why
-    best_layout(...)                               -> Plan             or LayoutRefused, if nothing fits
+    plan(model, cluster, world=4, batch_rows=1024) -> [Plan, ...]      the fastest first; those that cannot be used last
+    best_layout(...)                               -> Plan             or LayoutRefused, if none can be used
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparkring.pipelines.parallel.planner.enumerate import UNCONSTRAINED, Candid
 from sparkring.pipelines.parallel.planner.prediction import Prediction, predict
 
 NEGLIGIBLE = 0.02
-"""Differences of a step below this are called none: no prediction is that good."""
+"""Relative difference of two steps that counts as none: predictions are not more accurate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +33,11 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Predicted of a step; infinite where it cannot be used."""
+        """Predicted seconds of a step; infinite where the layout cannot be used."""
         return self.prediction.seconds
 
     def section(self) -> dict[str, object]:
-        """The ``train`` section that asks for this layout."""
+        """The ``train`` section of a config for this layout."""
         chosen = self.candidate
         if chosen.is_plain:
             return {"num_ranks": chosen.num_ranks, "parallel": {}}
@@ -56,18 +56,19 @@ class Plan:
 
 
 def plan(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows: int, fixed: Constraints = UNCONSTRAINED) -> list[Plan]:
-    """Predict every layout worth a look.
+    """Predict every layout worth trying.
 
     Args:
-        model: What its blocks cost.
+        model: Costs of its blocks.
         cluster: Machines and links.
-        world: Ranks that there are.
+        world: Ranks that are available.
         batch_rows: Of a step over all ranks.
-        fixed: What is not to be chosen.
+        fixed: Limits on the choice.
     Returns:
-        The fastest first; of equally fast ones the simpler first, and before all the simplest of those that are as good as the fastest.
+        The fastest first, and of equally fast layouts the simpler first. The very first is the simplest of those that no prediction
+        can tell from the fastest.
     """
-    shards = (1, *(count for count in model.shards if cluster.keeps_together(count)))  # between hosts they were not measured
+    shards = (1, *(count for count in model.shards if cluster.keeps_together(count)))  # shards between hosts were not measured
     tried = [_smallest_that_fits(model, cluster, candidate, batch_rows) for candidate in candidates(
         world, num_blocks=len(model.blocks), batch_rows=batch_rows, shards=shards, fixed=fixed)]
     ranked = _best_first(sorted(tried, key=_rank))
@@ -75,10 +76,10 @@ def plan(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows: int, 
 
 
 def best_layout(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows: int, fixed: Constraints = UNCONSTRAINED) -> Plan:
-    """The layout with the shortest predicted step; arguments as of ``plan``.
+    """The layout with the shortest predicted step; arguments as in ``plan``.
 
     Raises:
-        LayoutRefused: none can be used; says why the one that comes nearest cannot.
+        LayoutRefused: none can be used; the message says why the smallest cannot.
     """
     plans = plan(model, cluster, world=world, batch_rows=batch_rows, fixed=fixed)
     if not plans:
@@ -94,7 +95,7 @@ def best_layout(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows
 
 
 def one_each(plans: Sequence[Plan]) -> list[Plan]:
-    """The best of each shape and schedule, in the order given: what a table shows."""
+    """The best plan of each shape and schedule, in the given order, for a table."""
     first: dict[tuple[object, ...], Plan] = {}
     for each in plans:
         first.setdefault((each.candidate.replicas, each.candidate.shards, each.candidate.schedule, each.candidate.chunks_per_stage), each)
@@ -114,7 +115,7 @@ def describe(candidate: Candidate) -> str:
 
 
 def _smallest_that_fits(model: ModelProfile, cluster: Cluster, candidate: Candidate, batch_rows: int) -> Prediction:
-    """The candidate as it is or, where it is too large, with the cheapest remedy; else as small as it gets."""
+    """Predict the candidate, with the cheapest remedy if it is too large; if none helps, in its smallest form."""
     prediction = None
     for remedied in remedies(candidate):
         prediction = predict(model, cluster, remedied, batch_rows=batch_rows)
@@ -125,7 +126,7 @@ def _smallest_that_fits(model: ModelProfile, cluster: Cluster, candidate: Candid
 
 
 def _rank(prediction: Prediction) -> tuple[float, ...]:
-    """By seconds to six digits, since the same sum in another order is no difference; then the simpler first."""
+    """Seconds to six digits, since the same sum in another order may differ in the last; then simplicity."""
     return (float(f"{prediction.seconds:.6g}"), *_simplicity(prediction))
 
 
@@ -135,14 +136,14 @@ def _simplicity(prediction: Prediction) -> tuple[float, ...]:
 
 
 def _best_first(ranked: Sequence[Prediction]) -> list[Prediction]:
-    """Before all, of those that no prediction can tell from the fastest, the simplest."""
+    """Move the simplest of the layouts that are nearly as fast as the fastest to the front."""
     alike = [each for each in ranked if each.seconds <= (1 + NEGLIGIBLE) * ranked[0].seconds < math.inf]
     best = min(alike, key=_simplicity, default=None)
     return list(ranked) if best is None else [best, *(each for each in ranked if each is not best)]
 
 
 def _reason(prediction: Prediction, ranked: Sequence[Prediction]) -> str:
-    """Why a layout stands where it does."""
+    """Why a layout has its rank."""
     if prediction.refused:
         return prediction.refused
     best = ranked[0]
@@ -157,14 +158,14 @@ def _reason(prediction: Prediction, ranked: Sequence[Prediction]) -> str:
 def _why_best(best: Prediction, ranked: Sequence[Prediction]) -> str:
     chosen = best.candidate
     if chosen.num_ranks == 1:
-        return "one rank wins: what others would add goes into summing or waiting"
+        return "one rank wins: more ranks would spend what they add on sums and waits"
     if chosen.num_stages == chosen.shards == 1:
-        return f"plain data parallelism wins: no rank waits for another's part, and sums take {_share(best.sum_s, best)} of the step"
+        return f"plain data parallelism wins: no rank waits for another, and sums take {_share(best.sum_s, best)} of the step"
     what = " and ".join([*(["stages"] * (chosen.num_stages > 1)), *(["shards"] * (chosen.shards > 1))])
     plain = [each for each in ranked if each.candidate.num_stages == each.candidate.shards == 1 and each.candidate.num_ranks > 1]
     usable = [each for each in plain if not each.refused]
     if not plain or not usable:
-        why = plain[0].refused if plain else "has less than a row for each rank"
+        why = plain[0].refused if plain else "has less than one row per rank"
         return f"{what} win: plain data parallelism {why}; {_where_time_goes(best)}"
     other = min(usable, key=lambda each: each.seconds)
     return (f"{what} win: plain data parallelism is {other.seconds / best.seconds - 1:.0%} slower, as sums take "
@@ -178,7 +179,7 @@ def _where_time_goes(prediction: Prediction) -> str:
 
 def _remedy(candidate: Candidate) -> str:
     done = [text for text, is_so in (("activations are computed twice", candidate.recompute != "never"),
-                                     ("the optimizer's state is shared out", candidate.shard_optimizer)) if is_so]
+                                     ("the optimizer's state is sharded", candidate.shard_optimizer)) if is_so]
     return f"; to fit, {' and '.join(done)}" if done else ""
 
 

@@ -1,14 +1,14 @@
-"""What the actions of a schedule cost: seconds and bytes, measured or assumed. Plain data.
+"""The costs of a schedule's actions: seconds and bytes, measured or assumed. Plain data.
 
-The model of memory, a micro-batch of a chunk on its worker:
+The model of memory, per micro-batch of a chunk on its worker:
 
     F            + activation_bytes                  checkpointed: + stash_bytes (the chunk's input alone)
-    B            - all of it                         checkpointed: its activations are there while B runs
-    I            - all but weight_bytes              what the gradients of the weights still need
+    B            - all of it                         checkpointed: its activations exist while B runs
+    I            - all but weight_bytes              which the gradients of the weights still need
     W            - weight_bytes
 
-The model of time: a checkpointed B or I takes ``forward_s`` longer, since it computes the forward pass again. What is sent
-arrives ``hop_*_s`` after it was sent; in lists with transfers, sending and receiving take their worker's time too.
+The model of time: a checkpointed B or I takes ``forward_s`` longer, since it runs the forward pass again. A message arrives
+``hop_*_s`` after it was sent; in lists with transfers, sending and receiving also occupy their workers.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ class Costs:
     weight_s: Sequence[float]
     """(chunks,) W: the gradients of the weights alone."""
     hop_forward_s: Sequence[float]
-    """(chunks - 1,) from the end of SEND, or of F, until the output of F is at the next worker."""
+    """(chunks - 1,) from the end of SEND, or of F, until the output of F has reached the next worker."""
     hop_backward_s: Sequence[float]
-    """(chunks - 1,) from the end of SEND, or of B or I of the next chunk, until the gradient is here."""
+    """(chunks - 1,) from the end of SEND, or of the next chunk's B or I, until the gradient has arrived."""
     send_s: Sequence[float] = ()
-    """(chunks - 1,) SEND over a border, in either direction: the sender's own time; empty: nothing."""
+    """(chunks - 1,) SEND over a border, in either direction: while the sender is busy; empty: 0."""
     receive_s: Sequence[float] = ()
-    """(chunks - 1,) RECV, from when the message is there: the receiver's own time; empty: nothing."""
+    """(chunks - 1,) RECV, from the message's arrival, while the receiver is busy; empty: 0."""
     send_blocks: bool = False
-    """Whether a worker does nothing else while what it sends is on the way."""
+    """Whether a worker waits until its message has arrived."""
     reduce_s: Sequence[float] = ()
-    """(stages,) REDUCE, from when the stage's last replica has come to it; empty: nothing."""
+    """(stages,) REDUCE, from when the stage's last replica has reached it; empty: 0."""
     step_s: Sequence[float] = ()
-    """(stages,) STEP; empty: nothing."""
+    """(stages,) STEP; empty: 0."""
     activation_bytes: Sequence[float] = ()
-    """(chunks,) what F leaves for the backward pass; empty: not asked."""
+    """(chunks,) bytes that F keeps for the backward pass; empty: memory is not modelled."""
     stash_bytes: Sequence[float] = ()
-    """(chunks,) what F leaves where it is checkpointed."""
+    """(chunks,) bytes that a checkpointed F keeps."""
     weight_bytes: Sequence[float] = ()
-    """(chunks,) what I leaves for W; at most ``activation_bytes``."""
+    """(chunks,) bytes that I keeps for W; at most ``activation_bytes``."""
     checkpoint: Sequence[Recompute] = ()
     """(chunks,) which micro-batches are checkpointed; empty: never."""
 
     @classmethod
     def equal(cls, num_chunks: int, *, forward_s: float = 1.0, backward_s: float = 2.0, hop_s: float = 0.0) -> Self:
-        """Every chunk costs the same; I and W are half of B each, and an activation is one byte, kept until W.
+        """Equal costs for every chunk. I and W take half of B each; an activation is one byte and is kept until W.
 
         Args:
             num_chunks: Chunks of the schedule.
@@ -74,7 +74,7 @@ class Costs:
 
     @classmethod
     def balanced(cls, replicas: Sequence[int]) -> Self:
-        """A stage of r replicas takes r times as long, which is why it has them: all stages keep the same pace. F = I = W."""
+        """Costs with which all stages keep the same pace: a stage of r replicas takes r times as long. F = I = W."""
         slots = tuple(float(count) for count in replicas)
         hops = (0.0,) * (len(slots) - 1)
         return cls(forward_s=slots, backward_s=tuple(2 * slot for slot in slots), input_s=slots, weight_s=slots,

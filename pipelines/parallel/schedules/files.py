@@ -1,7 +1,7 @@
-"""Schedules as CSV, to read and to edit; timelines as traces that Perfetto and chrome://tracing open. Text in, text out.
+"""Schedules as CSV, to read and edit; timelines as traces for Perfetto and chrome://tracing. Text in, text out.
 
     schedule,1f1b,micro_batches=3,num_chunks=2
-    0.0,F0,SEND_F0,F1,SEND_F1,RECV_B0,B0,...        a row a worker (stage.replica), a cell an action
+    0.0,F0,SEND_F0,F1,SEND_F1,RECV_B0,B0,...        a row per worker (stage.replica), a cell per action
     1.0,RECV_F0,F0,B0,SEND_B0,...
 """
 
@@ -25,7 +25,7 @@ _MICROSECONDS = 1e6
 
 
 def schedule_to_csv(schedule: Schedule) -> str:
-    """The schedule as text, one row a worker."""
+    """The schedule as CSV text, one row per worker."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("schedule", schedule.name, f"micro_batches={schedule.micro_batches}", f"num_chunks={schedule.num_chunks}"))
@@ -35,10 +35,10 @@ def schedule_to_csv(schedule: Schedule) -> str:
 
 
 def schedule_from_csv(text: str) -> Schedule:
-    """Read what ``schedule_to_csv`` wrote, or a hand edited.
+    """Read a schedule as ``schedule_to_csv`` writes it, perhaps edited by hand.
 
     Raises:
-        ScheduleInvalid: A header, worker or action that cannot be read, naming row and cell; or lists that are not a schedule.
+        ScheduleInvalid: a header, worker or action cannot be read (the message names row and cell), or the lists are no schedule.
     """
     rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text))]
     header = _HEADER.fullmatch(",".join(cell for cell in rows[0] if cell)) if rows else None
@@ -79,10 +79,10 @@ def _row(row: Sequence[str], number: int, *, workers: int, num_chunks: int) -> t
 
 
 def trace_json(tracks: Mapping[str, WorkerTimings]) -> str:
-    """Timelines as one trace: a process a timeline, a thread a worker, a slice an action.
+    """Timelines as one trace: a process per timeline, a thread per worker, a slice per action.
 
     Args:
-        tracks: What each worker did and when, by the name to show, e.g. ``{"plan": timeline.entries, "measured": records}``.
+        tracks: Each timeline by the name to show, e.g. ``{"plan": timeline.entries, "measured": records}``.
     Source: the Trace Event Format (complete events ``X``, metadata ``M``), as Perfetto reads it.
     """
     events: list[dict[str, Any]] = []

@@ -1,6 +1,6 @@
-"""How much of each worker's memory a schedule needs for activations: a count along its list, by the model of ``Costs``.
+"""The memory that a schedule needs for activations on each worker: a count along its list, by the model of ``Costs``.
 
-What is on its way between workers, parameters, gradients and the optimizer's state are not counted here.
+Messages, parameters, gradients and the optimizer's state are not counted here.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from sparkring.pipelines.parallel.schedules.schedule import Action, Kind, Schedu
 
 
 class Peak(NamedTuple):
-    """The most that a worker holds at once."""
+    """The most activations that a worker holds at once."""
 
     micro_batches: int
-    """Of all its chunks: from the start of F until B, or W, is done."""
+    """Micro-batches of all its chunks, from the start of F until the end of B, or of W."""
     num_bytes: float
 
 
 def is_checkpointed(costs: Costs, action: Action, last_micro_batch: int) -> bool:
-    """Whether the micro-batch of ``action`` is computed forward twice; ``last_micro_batch`` is the last that its worker does."""
+    """Whether the forward pass of the action's micro-batch runs twice; ``last_micro_batch`` is its worker's last."""
     mode = costs.checkpoint[action.chunk] if costs.checkpoint else "never"
     return mode == "always" or (mode == "except_last" and action.micro_batch != last_micro_batch)
 
 
 def last_micro_batch(schedule: Schedule, worker: Worker) -> int:
-    """The last micro-batch that ``worker`` does; negative if it does none."""
+    """The last micro-batch of ``worker``; negative if it has none."""
     count = schedule.replicas[worker.stage]
     return worker.replica + (schedule.micro_batches - 1 - worker.replica) // count * count
 

@@ -1,8 +1,8 @@
-"""A schedule and its costs turned into what the simulator plays: each action with its seconds, needs and results as numbers.
+"""A schedule and its costs compiled for the simulator: each action with its seconds, and its needs and results as numbers.
 
-What can be needed is numbered, for micro-batch j of M in chunk c of C, c M + j in each of four blocks of C M:
+Results are numbered: micro-batch j of M in chunk c of C has number c M + j in each of four ranges of C M numbers:
 
-    F is done | the input of F is here | the gradient for B or I is here | B or I is done
+    F is done | the input of F has arrived | the gradient for B or I has arrived | B or I is done
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Op(NamedTuple):
     need: int = NOTHING
     need_too: int = NOTHING
     makes: int = NOTHING
-    """What only its own worker needs."""
+    """A result that only its own worker needs."""
     brings: int = NOTHING
-    """What the worker of the neighbouring chunk needs."""
+    """A result that the worker of a neighbouring chunk needs."""
     delay_s: float = 0.0
-    """From its end until that is there."""
+    """Seconds from its end until that result has arrived."""
     pause_s: float = 0.0
-    """From its end until its worker goes on."""
+    """Seconds from its end until its worker continues."""
 
 
-class Handover(NamedTuple):
-    """What a computation hands to a neighbouring chunk: number, delay and pause as in ``Op``."""
+class Delivery(NamedTuple):
+    """The result that a computation sends to a neighbouring chunk: number, delay and pause as in ``Op``."""
 
     brings: int = NOTHING
     delay_s: float = 0.0
@@ -56,7 +56,7 @@ class Program:
         self._receive_s = costs.receive_s or (0.0,) * schedule.num_chunks
 
     def ops(self, worker: Worker) -> Iterator[Op]:
-        """The worker's list."""
+        """The operations of the worker's list."""
         costs, block, count, last_chunk = self.costs, self.block, self.schedule.micro_batches, self.schedule.num_chunks - 1
         last = last_micro_batch(self.schedule, worker)
         for action in self.schedule.actions[worker]:
@@ -85,7 +85,7 @@ class Program:
                 yield Op(action, (self._reduce_s if kind is _REDUCE else self._step_s)[worker.stage])
 
     def awaited(self, number: int, worker: Worker) -> tuple[str, Worker]:
-        """What a number stands for, in words, and whose action brings it."""
+        """The result behind a number, in words, and the worker whose action brings it."""
         schedule, (what, here) = self.schedule, divmod(number, self.block)
         chunk, micro_batch = divmod(here, schedule.micro_batches)
         backward = _I if any(_I in action for actions in schedule.actions.values() for action in actions) else _B
@@ -97,26 +97,26 @@ class Program:
         whose = "its own" if owner == worker else f"worker {owner}'s"
         return f"{whose} {schedule.text(Action(kind, source, micro_batch))}", owner
 
-    def _output(self, chunk: int, micro_batch: int) -> Handover:
-        """What F hands to the next chunk."""
+    def _output(self, chunk: int, micro_batch: int) -> Delivery:
+        """The result that F sends to the next chunk."""
         if chunk == self.schedule.num_chunks - 1:
-            return Handover()
-        return self._handed(self.block + (chunk + 1) * self.schedule.micro_batches + micro_batch, self.costs.hop_forward_s[chunk],
-                            crosses=self.schedule.crosses(chunk, micro_batch))
+            return Delivery()
+        number = self.block + (chunk + 1) * self.schedule.micro_batches + micro_batch
+        return self._delivery(number, self.costs.hop_forward_s[chunk], crosses=self.schedule.crosses(chunk, micro_batch))
 
-    def _gradient(self, chunk: int, micro_batch: int) -> Handover:
-        """What B or I hands to the chunk before."""
+    def _gradient(self, chunk: int, micro_batch: int) -> Delivery:
+        """The result that B or I sends to the previous chunk."""
         if chunk == 0:
-            return Handover()
-        return self._handed(2 * self.block + (chunk - 1) * self.schedule.micro_batches + micro_batch, self.costs.hop_backward_s[chunk - 1],
-                            crosses=self.schedule.crosses(chunk - 1, micro_batch))
+            return Delivery()
+        number = 2 * self.block + (chunk - 1) * self.schedule.micro_batches + micro_batch
+        return self._delivery(number, self.costs.hop_backward_s[chunk - 1], crosses=self.schedule.crosses(chunk - 1, micro_batch))
 
-    def _handed(self, brings: int, hop_s: float, *, crosses: bool) -> Handover:
+    def _delivery(self, brings: int, hop_s: float, *, crosses: bool) -> Delivery:
         if not crosses:
-            return Handover(brings)
+            return Delivery(brings)
         if self.schedule.has_transfers:
-            return Handover()  # the SEND brings it
-        return Handover(brings, hop_s, hop_s if self.costs.send_blocks else 0.0)
+            return Delivery()  # the SEND brings it
+        return Delivery(brings, hop_s, hop_s if self.costs.send_blocks else 0.0)
 
     def _send(self, action: Action, need: int, brings: int, hop_s: float, *, border: int) -> Op:
         own_s = self._send_s[border]

@@ -1,9 +1,9 @@
-"""What the workers did in a step: as records of an event stream, a record a worker, and read back as one timeline. Pure.
+"""A measured step as records of an event stream, one per worker, and read back as one timeline. Pure.
 
     {"schedule": "1f1b", "replicas": [1, 1], "num_chunks": 2, "micro_batches": 4, "worker": [1, 0], "began": 1767225600.251,
      "actions": "RECV_F0/1 F0/1 B0/1 SEND_B0/1 ...", "start_us": [0, 912, ...], "end_us": [911, 1850, ...]}
 
-``began`` is wall-clock time, by which the records of several hosts are laid side by side: as well as their clocks agree.
+``began`` is wall-clock time. It aligns the records of several hosts as well as their clocks agree.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ StepRecord = Mapping[str, Any]
 
 
 def step_record(schedule: Schedule, worker: Worker, entries: Sequence[TimedAction], *, clock_s: float) -> dict[str, Any]:
-    """One worker's step, as plain values.
+    """One worker's step as plain values.
 
     Args:
         schedule: Whose list the worker followed.
-        worker: Who.
-        entries: What it did, in order, by any clock.
-        clock_s: What to add to that clock to get seconds since 1970.
+        worker: The worker.
+        entries: Its actions in order, timed by any clock.
+        clock_s: Offset from that clock to seconds since 1970.
     """
     began = entries[0].start_s if entries else 0.0
     return {"schedule": schedule.name, "replicas": list(schedule.replicas), "num_chunks": schedule.num_chunks,
@@ -40,12 +40,12 @@ def step_record(schedule: Schedule, worker: Worker, entries: Sequence[TimedActio
 
 
 def timeline_of(records: Iterable[StepRecord]) -> tuple[Schedule, WorkerTimings]:
-    """The schedule that all workers followed, and when each did what, from the moment that the first of them began.
+    """The schedule that all workers followed, and their actions, timed from the moment that the first worker began.
 
     Args:
-        records: Of one step, one a worker, in any order.
+        records: Of one step, one per worker, in any order.
     Raises:
-        ScheduleInvalid: a worker has no record or two, or they followed different schedules.
+        ScheduleInvalid: a worker has no record or several, or workers followed different schedules.
     """
     listed = list(records)
     by_worker = {Worker(*record["worker"]): record for record in listed}
@@ -70,9 +70,9 @@ def _entries(record: StepRecord, late_s: float) -> tuple[TimedAction, ...]:
 
 
 def costs_seen(schedule: Schedule, entries: WorkerTimings) -> Costs:
-    """What the actions took in a step that was measured: medians, so that one that was held up does not count.
+    """The costs in a measured step: medians, so that a single delay does not count.
 
-    Messages are taken to take no time, and a sum what it took the replica that came last and waited for nobody.
+    Messages count as taking no time, and a sum as long as it took the last replica to arrive, which waited for nobody.
     """
     spent: dict[tuple[Kind, int], list[float]] = {}
     for worker, done in entries.items():

@@ -1,6 +1,6 @@
-"""What every schedule must hold, whoever made it: each micro-batch's work exactly once, in order, by its owner.
+"""The rules that every schedule must obey: each micro-batch's work is done exactly once, in order, by its owner.
 
-Whether the lists progress together is another question, which ``simulate`` answers.
+Whether the lists make progress together is another question, which ``simulate`` answers.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ _SHOWN = 5
 
 
 def check_schedule(schedule: Schedule) -> Schedule:
-    """Return the schedule if every list is complete, in order and its worker's own.
+    """Return the schedule if it obeys all rules.
 
-    Per chunk and micro-batch, on its owner and nowhere else: F once; then B once, or I once and W once after it. If there are
-    transfers, then one receive before and one send after each that needs it, and no other; REDUCE and STEP last, once each.
+    For each chunk and micro-batch, its owner and no other worker does F once, then B once, or I once and W once after it. If
+    there are transfers, each action that needs one has its receive before it or its send after it, and there are no others.
+    REDUCE and STEP come last, once each.
 
     Raises:
-        ScheduleInvalid: The first few things that are wrong.
+        ScheduleInvalid: it breaks a rule; the message names the first few mistakes.
     """
     findings = list(_findings(schedule))
     if findings:
         more = f"; and {len(findings) - _SHOWN} more" if len(findings) > _SHOWN else ""
-        raise ScheduleInvalid(f"schedule {schedule.name} is not one: {'; '.join(findings[:_SHOWN])}{more}. "
-                              "Mend the lists, or take those of a generator.")
+        raise ScheduleInvalid(f"schedule {schedule.name} is invalid: {'; '.join(findings[:_SHOWN])}{more}. "
+                              "Correct the lists, or use those of a generator.")
     return schedule
 
 
@@ -52,7 +53,7 @@ def _foreign(schedule: Schedule, worker: Worker, counts: Counter[Action]) -> Ite
     for action in counts:
         if action.kind in CLOSING:
             if action != Action(action.kind):
-                yield f"{worker} has a {action.kind} of a chunk or micro-batch; there is one for all"
+                yield f"{worker} has a {action.kind} of a chunk or micro-batch; it has neither"
             continue
         known = 0 <= action.chunk < schedule.num_chunks and 0 <= action.micro_batch < schedule.micro_batches
         if not known:
@@ -79,7 +80,7 @@ def _out_of_order(schedule: Schedule, worker: Worker, places: dict[Action, int])
 
 
 def _transfer_findings(schedule: Schedule) -> Iterator[str]:
-    """Compare with where transfers belong: the same ones, each on the right side of its computation; the end at the end."""
+    """Compare the transfers with those that ``with_transfers`` makes: the same ones, each on the right side of its computation."""
     right = with_transfers(without_transfers(schedule))
     for worker, actions in schedule.actions.items():
         if tuple(actions[-2:]) != tuple(map(Action, CLOSING)):
@@ -87,7 +88,7 @@ def _transfer_findings(schedule: Schedule) -> Iterator[str]:
         wanted = {action for action in right.actions[worker] if action.kind in TRANSFERS}
         found = {action for action in actions if action.kind in TRANSFERS}
         yield from (f"{worker} lacks {schedule.text(action)}" for action in sorted(wanted - found))
-        yield from (f"{worker} has {schedule.text(action)}, which nobody needs" for action in sorted(found - wanted))
+        yield from (f"{worker} has {schedule.text(action)}, which no action needs" for action in sorted(found - wanted))
         places = {action: place for place, action in enumerate(actions)}
         yield from (f"{worker} has {schedule.text(action)} on the wrong side of its computation"
                     for action in sorted(wanted & found) if not _well_placed(action, places))
@@ -98,7 +99,7 @@ def _well_placed(action: Action, places: dict[Action, int]) -> bool:
     kinds = (Kind.F,) if forward else (Kind.B, Kind.I)
     computed = [places[done] for kind in kinds if (done := Action(kind, action.chunk, action.micro_batch)) in places]
     if not computed:
-        return True  # already a finding of its own
+        return True  # reported elsewhere
     return (places[action] < computed[0]) == (action.kind in (Kind.RECV_F, Kind.RECV_B))
 
 

@@ -1,8 +1,8 @@
-"""A schedule as data: per worker the list of what it does in a step, in order. Pure; runs nothing.
+"""A schedule as data: for each worker the list of its actions in a step, in order. Pure; runs nothing.
 
-A worker is one replica of one stage. Micro-batch j of a stage is done by replica ``j % replicas[stage]``, so stages may have
-unequal numbers of replicas. A chunk is a run of the model's blocks; chunk c lies on stage ``c % num_stages``, and without
-interleaving chunk and stage are the same. One list serves the executor, the simulator, the trace and the pictures.
+A worker is one replica of one stage. Replica ``j % replicas[stage]`` of a stage does micro-batch j, so stages may have unequal
+numbers of replicas. A chunk is a run of the model's blocks; chunk c lies on stage ``c % num_stages``. Without interleaving,
+chunk and stage are the same. The same lists serve the executor, the simulator, the trace and the pictures.
 
     two stages, three micro-batches, as text      worker 0.0   F0 F1 B0 F2 B1 B2
                                                   worker 1.0   F0 B0 F1 B1 F2 B2
@@ -25,11 +25,11 @@ _TEXT = re.compile(r"([A-Z]+(?:_[FB])?)(?:(\d+)(?:/(\d+))?)?")
 
 
 class Kind(StrEnum):
-    """What an action does. ``B`` is the whole backward pass; ``I`` and ``W`` are its two halves, done apart."""
+    """The kind of an action. ``B`` is the whole backward pass; ``I`` and ``W`` are its two halves."""
 
     F = "F"
     B = "B"
-    I = "I"  # noqa: E741 - gradient of the chunk's input; the letter that the literature and torch use
+    I = "I"  # noqa: E741 - gradient of the chunk's input; papers and torch use this letter
     W = "W"
     SEND_F = "SEND_F"
     RECV_F = "RECV_F"
@@ -65,7 +65,7 @@ class Action(NamedTuple):
     micro_batch: int = 0
 
     def text(self, *, with_chunk: bool = True) -> str:
-        """``F3/1``, or ``F3`` where the chunk goes without saying."""
+        """``F3/1``, or ``F3`` without the chunk."""
         if self.kind in CLOSING:
             return self.kind.value
         return f"{self.kind}{self.micro_batch}" + (f"/{self.chunk}" if with_chunk else "")
@@ -76,9 +76,9 @@ def parse_action(text: str, *, own_chunk: int | None = None) -> Action:
 
     Args:
         text: As ``Action.text`` writes it.
-        own_chunk: The chunk that is meant where the text names none.
+        own_chunk: The chunk if the text names none.
     Raises:
-        ScheduleInvalid: It is no action.
+        ScheduleInvalid: the text is no action.
     """
     match = _TEXT.fullmatch(text)
     kind = Kind.__members__.get(match.group(1)) if match else None
@@ -93,7 +93,7 @@ def parse_action(text: str, *, own_chunk: int | None = None) -> Action:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What every worker does in one step."""
+    """The actions of every worker in one step."""
 
     name: str
     _: KW_ONLY
@@ -102,13 +102,13 @@ class Schedule:
     num_chunks: int
     """A multiple of the number of stages."""
     micro_batches: int
-    """Of the whole step, over all replicas."""
+    """Micro-batches of the whole step, over all replicas."""
     actions: Mapping[Worker, tuple[Action, ...]]
-    """One list a worker, in the order in which it acts."""
+    """One list per worker, in the order of its actions."""
 
     @property
     def num_stages(self) -> int:
-        """Length of the pipeline."""
+        """Stages of the pipeline."""
         return len(self.replicas)
 
     @cached_property
@@ -122,16 +122,16 @@ class Schedule:
         return any(action.kind in TRANSFERS for actions in self.actions.values() for action in actions)
 
     def owner(self, chunk: int, micro_batch: int) -> Worker:
-        """Who does ``micro_batch`` of ``chunk``."""
+        """The worker that does ``micro_batch`` of ``chunk``."""
         stage = chunk % self.num_stages
         return Worker(stage, micro_batch % self.replicas[stage])
 
     def crosses(self, chunk: int, micro_batch: int) -> bool:
-        """Whether ``micro_batch`` changes worker between ``chunk`` and the next."""
+        """Whether ``micro_batch`` changes worker between ``chunk`` and the next chunk."""
         return self.owner(chunk, micro_batch) != self.owner(chunk + 1, micro_batch)
 
     def peer(self, action: Action) -> Worker:
-        """With whom the owner of a transfer exchanges it."""
+        """The other worker of a transfer."""
         assert action.kind in TRANSFERS, action
         step = 1 if action.kind in (Kind.SEND_F, Kind.RECV_B) else -1
         return self.owner(action.chunk + step, action.micro_batch)
@@ -147,10 +147,10 @@ def all_workers(replicas: Sequence[int]) -> tuple[Worker, ...]:
 
 
 def check_shape(replicas: Sequence[int], micro_batches: int) -> None:
-    """Refuse what no schedule can be made for.
+    """Refuse shapes for which there is no schedule.
 
     Raises:
-        ConfigError: No stage, a stage without replicas, or no micro-batch.
+        ConfigError: there is no stage, a stage without replicas, or no micro-batch.
     """
     if not replicas or min(replicas) < 1:
         raise ConfigError(f"stages have {list(replicas)} replicas; give at least one stage, each with at least one replica.")

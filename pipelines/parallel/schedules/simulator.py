@@ -1,12 +1,12 @@
-"""Playing a schedule with given costs: when each action would start and end, what stays idle, what is held. Pure.
+"""Playing a schedule with given costs: start and end of each action, idle time and memory. Pure.
 
-    simulate(schedule, costs) -> Timeline      or ScheduleStuck, if the lists wait for each other
+    simulate(schedule, costs) -> Timeline      or ScheduleStuck, where lists wait for each other
 
-Each worker does its list in order. F waits for the output of the chunk before, B and I for the gradient from the chunk after,
-REDUCE for all replicas of its stage. Times follow from these waits alone, so workers are played in any order that makes
-progress: one pass over the lists, no queue of events. Lists with and without transfers give the same times.
+Each worker does its list in order. F waits for the previous chunk's output, B and I for the next chunk's gradient, and REDUCE for
+all replicas of its stage. Times follow from these waits alone, so workers are played in any order that makes progress: one pass
+over the lists, without a queue of events. Lists with and without transfers give the same times.
 
-What is not modelled: messages do not share a link's bandwidth, and workers do not share a machine's cores.
+Not modelled: messages that share a link's bandwidth, and workers that share a machine's cores.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sparkring.pipelines.parallel.schedules.program import Program
 from sparkring.pipelines.parallel.schedules.schedule import COMPUTE, Action, Kind, Schedule, Worker
 
 _SHOWN = 8
-"""Most stuck workers that are named."""
+"""Most stuck workers in a message."""
 
 _RECV_F, _RECV_B, _REDUCE = Kind.RECV_F, Kind.RECV_B, Kind.REDUCE
 
 
 class TimedAction(NamedTuple):
-    """One action and when it ran, in seconds from the start of the step. A receive that waits starts when its worker gets to it."""
+    """An action with its start and end, in seconds from the start of the step. A receive starts when its worker begins to wait."""
 
     action: Action
     start_s: float
@@ -37,12 +37,12 @@ class TimedAction(NamedTuple):
 
 
 WorkerTimings = Mapping[Worker, tuple[TimedAction, ...]]
-"""What each worker did and when: simulated, or measured by an executor."""
+"""Each worker's actions with their times: simulated, or measured by an executor."""
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """A step of a schedule, played."""
+    """A played step of a schedule."""
 
     schedule: Schedule
     costs: Costs
@@ -60,12 +60,12 @@ class Timeline:
 
     @cached_property
     def bubbles(self) -> Mapping[Worker, float]:
-        """Share of ``compute_s`` in which each worker computes nothing."""
+        """Share of ``compute_s`` in which each worker is idle."""
         return idle_shares(self.entries)
 
     @property
     def bubble(self) -> float:
-        """Share of ``compute_s`` in which a worker computes nothing, mean over all workers."""
+        """Share of ``compute_s`` in which a worker is idle, mean over all workers."""
         return sum(self.bubbles.values()) / len(self.bubbles)
 
     @cached_property
@@ -85,7 +85,7 @@ def compute_s(entries: WorkerTimings) -> float:
 
 
 def idle_shares(entries: WorkerTimings) -> dict[Worker, float]:
-    """Share of ``compute_s`` in which each worker computes nothing; of a step that was simulated, or of one that was measured."""
+    """Share of ``compute_s`` in which each worker is idle; of a simulated or a measured step."""
     all_s = compute_s(entries)
     return {worker: 1 - busy_s(done) / all_s if all_s else 0.0 for worker, done in entries.items()}
 
@@ -94,10 +94,10 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
     """Play one step.
 
     Args:
-        schedule: Lists that ``check_schedule`` lets pass, with or without transfers.
-        costs: Of as many chunks and stages as the schedule has.
+        schedule: Accepted by ``check_schedule``, with or without transfers.
+        costs: Of all its chunks and stages.
     Raises:
-        ScheduleStuck: The lists wait for each other; names the workers, their next actions and what these wait for.
+        ScheduleStuck: lists wait for each other; the message names the workers, their next actions and what these wait for.
     """
     assert len(costs.forward_s) == schedule.num_chunks, f"costs of {len(costs.forward_s)} chunks, the schedule has {schedule.num_chunks}"
     assert len(costs.hop_forward_s) == len(costs.hop_backward_s) == schedule.num_chunks - 1
@@ -107,7 +107,7 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
 
 
 class _Simulation:
-    """Who is where in its list, and when everything that was made is there."""
+    """Each worker's position in its list, and the arrival of each result."""
 
     def __init__(self, schedule: Schedule, costs: Costs) -> None:
         self.program = Program(schedule, costs)
@@ -116,22 +116,22 @@ class _Simulation:
         self.entries: list[list[TimedAction]] = [[] for _ in self.workers]
         self.clocks = [0.0] * len(self.workers)
         self.times = [-1.0] * (4 * self.program.block)
-        """When what a number stands for is there; negative: not yet."""
+        """Arrival of each result, by number; negative: not yet."""
         self.waiting: dict[int, int] = {}
-        """Who waits for a number: at most one, since each result has one user."""
+        """The worker that waits for each number; at most one, since each result has one user."""
         self.at_reduce: list[list[int]] = [[] for _ in self.replicas]
 
     def play(self) -> None:
-        """Let each worker go on as far as it can, until all are done."""
+        """Advance each worker as far as possible, until all are done."""
         able = list(range(len(self.workers)))
         while able:
-            able.extend(self._go_on(able.pop()))
+            able.extend(self._advance(able.pop()))
         waits = list(self._waits())
         if waits:
             raise ScheduleStuck(self.program.schedule.name, waits[:_SHOWN])
 
-    def _go_on(self, worker: int) -> list[int]:
-        """Play one worker until it waits; returns who can go on because of it."""
+    def _advance(self, worker: int) -> list[int]:
+        """Play one worker until it waits; return the workers that can continue because of it."""
         times, waiting, entries, clock = self.times, self.waiting, self.entries[worker], self.clocks[worker]
         woken: list[int] = []
         ops = self.ops[worker]
@@ -165,20 +165,20 @@ class _Simulation:
         return woken
 
     def _reduce(self, worker: int, action: Action, seconds: float) -> list[int]:
-        """Wait for the stage's other replicas; the last to come lets all go on."""
+        """Wait for the stage's other replicas; the last to arrive lets all continue."""
         stage = self.workers[worker].stage
-        together = self.at_reduce[stage]
-        together.append(worker)
-        if len(together) < self.replicas[stage]:
+        arrived = self.at_reduce[stage]
+        arrived.append(worker)
+        if len(arrived) < self.replicas[stage]:
             return []
-        start = max(self.clocks[member] for member in together)
-        for member in together:
+        start = max(self.clocks[member] for member in arrived)
+        for member in arrived:
             self.entries[member].append(TimedAction(action, start, start + seconds))
             self.clocks[member] = start + seconds
-        return together
+        return arrived
 
     def _waits(self) -> Iterator[tuple[str, str, str]]:
-        """(worker, its next action, what that waits for), of all that are not done and of those whom they wait for in vain."""
+        """(worker, its next action, what that waits for), for all that are not done and for finished ones that they wait for."""
         schedule = self.program.schedule
         for number, worker in enumerate(self.workers):
             place = len(self.entries[number])

@@ -1,10 +1,10 @@
-"""From what workers compute to what they do: sends, receives, and the end of the step put into the lists.
+"""From computation to complete lists: adds sends, receives and the end of the step.
 
     stage 0 of two, bare     F0         F1                 B0         B1
     with transfers           F0 SEND_F0 F1 SEND_F1 RECV_B0 B0 RECV_B1 B1 REDUCE STEP
 
-A receive stands right before what needs it and a send right after what made it. Since a send never waits, a list with
-transfers progresses whenever the bare one does. Neighbouring chunks of one worker hand over in memory, without a transfer.
+A receive stands right before the action that needs it, and a send right after the action that made it. Since a send never
+waits, a list with transfers progresses whenever the bare one does. Neighbouring chunks of one worker need no transfer.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ def with_transfers(schedule: Schedule) -> Schedule:
     """The schedule with ``SEND`` and ``RECV`` where chunks of two workers meet, closed by ``REDUCE`` and ``STEP``.
 
     Args:
-        schedule: Lists of computation; transfers that are there already are put in anew.
+        schedule: Lists of computation; existing transfers are replaced.
     """
     lists = {worker: (*_with_transfers(schedule, actions), *map(Action, CLOSING)) for worker, actions in schedule.actions.items()}
     return replace(schedule, actions=lists)
 
 
 def without_transfers(schedule: Schedule) -> Schedule:
-    """The computation alone."""
+    """The schedule with computation alone."""
     return replace(schedule, actions={worker: tuple(action for action in actions if action.kind in COMPUTE)
                                       for worker, actions in schedule.actions.items()})
 

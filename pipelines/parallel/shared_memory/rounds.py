@@ -35,11 +35,11 @@ class MemoryRounds:
     """One rank's side of the rounds of a set."""
 
     def __init__(self, segments: Sequence[Segment], index: int, *, deadline_s: float) -> None:
-        """Take the set's segments in the order of ranks.
+        """Take the set's segments.
 
         Args:
-            segments: Each with ``BUFFERS``.
-            place: Of this rank among them.
+            segments: In the order of ranks, each with ``BUFFERS``.
+            index: This rank's among them.
             deadline_s: Seconds to wait for another rank.
         """
         self.size, self.index = len(segments), index

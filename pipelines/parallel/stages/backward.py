@@ -1,13 +1,13 @@
-"""The backward pass of a chunk, whole or in its two halves: gradients of the inputs first, those of the weights later.
+"""The backward pass of a chunk in two halves: gradients of the inputs first, those of the weights later.
 
     whole    backward(outputs, gradients)          one pass through the graph
-    halves   input gradients                       the pass that the previous stage waits for: it stops at every layer's output
-             weight gradients                      each layer by itself, whenever the schedule has time for it
+    halves   input gradients                       the pass that the previous stage waits for; it stops at every layer's output
+             weight gradients                      layer by layer, whenever the schedule has time
 
-A layer is a module that holds parameters itself. Its output is noted in the forward pass; with the gradient of that output the
-layer's weights need nothing else, as long as all of their uses lie between that output and the outputs noted before it. Parameters
-that are also used otherwise (by two layers, twice by one, before inner layers of their module, or outside of it) get their gradient
-with the first half, by one pass over all their uses.
+A layer is a module that itself holds parameters. Its output is noted in the forward pass. The gradient of that output suffices for
+the layer's weights if all of their uses lie between that output and the outputs noted before it. Parameters with other uses (by
+two layers, twice by one, before inner layers of their module, or outside of it) get their gradient in the first half, by one pass
+over all uses.
 Source: Qi et al., "Zero bubble pipeline parallelism", ICLR 2024 (the halves). Imports no horovod.
 """
 
@@ -25,36 +25,36 @@ from torch.autograd.graph import Node
 
 @dataclass
 class LayerOutputs:
-    """What the layers of a chunk gave in one forward pass."""
+    """Outputs of a chunk's layers in one forward pass."""
 
     found: list[tuple[nn.Module, Tensor]] = field(default_factory=list)
 
 
 @dataclass
 class PendingWeightGradients:
-    """What is left of a backward pass after its first half."""
+    """The second half of a backward pass."""
 
     layers: list[tuple[Tensor, Tensor, list[nn.Parameter]]]
-    """Output of a layer, its gradient, the layer's parameters."""
+    """Each layer's output, the output's gradient, and the layer's parameters."""
     done: list[tuple[nn.Parameter, Tensor]]
-    """Gradients that the first half gave already."""
+    """Gradients that the first half has computed already."""
 
 
 class SplitBackward:
     """Backward passes in two halves for one chunk."""
 
     def __init__(self, module: nn.Module) -> None:
-        """Note the outputs of the module's layers from now on."""
+        """Hook the module's layers, so that forward passes note their outputs."""
         self._module = module
         self._noted: LayerOutputs | None = None
         self._apart: set[nn.Parameter] | None = None
-        """Parameters that their layers' outputs do not account for; found at the first backward pass."""
+        """Parameters with uses beyond their layers' outputs; found at the first backward pass."""
         for layer in module.modules():
             if any(parameter.requires_grad for parameter in layer.parameters(recurse=False)):
                 layer.register_forward_hook(self._note)
 
     def forward(self, run: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], LayerOutputs]:
-        """Run a forward pass; returns its outputs and what the layers gave."""
+        """Run a forward pass; return its outputs and those of its layers."""
         self._noted = noted = LayerOutputs()
         try:
             return run(), noted
@@ -63,18 +63,18 @@ class SplitBackward:
 
     def input_gradients(self, outputs: Sequence[Tensor], gradients: Sequence[Tensor | None], inputs: Sequence[Tensor],
                         noted: LayerOutputs) -> tuple[list[Tensor | None], PendingWeightGradients]:
-        """The first half.
+        """Run the first half.
 
         Args:
-            outputs: Of the chunk, that need a gradient; or its loss.
-            gradients: Of each of them; None for a loss.
-            inputs: Of the chunk, that need a gradient.
-            noted: Of the forward pass.
+            outputs: The chunk's outputs that need a gradient, or its loss.
+            gradients: Of each output; None for a loss.
+            inputs: The chunk's inputs that need a gradient.
+            noted: From the forward pass.
         Returns:
-            The gradient of each input (None: it was not used), and what the second half needs.
+            The gradient of each input (None: it was not used), and the second half.
         """
         if self._apart is None:
-            self._apart = self._accounted_otherwise(outputs, noted)
+            self._apart = self._with_other_uses(outputs, noted)
         layers = [(layer, output) for layer, output in noted.found if not self._apart.issuperset(_own(layer))]
         apart = list(self._apart)
         wanted: list[Tensor] = [*inputs, *(output for _, output in layers), *apart]
@@ -90,8 +90,8 @@ class SplitBackward:
         if self._noted is not None and isinstance(output, Tensor) and output.requires_grad:
             self._noted.found.append((layer, output))
 
-    def _accounted_otherwise(self, outputs: Sequence[Tensor], noted: LayerOutputs) -> set[nn.Parameter]:
-        """Parameters with a use that is not between an output of their own layer and those noted before it, or with several."""
+    def _with_other_uses(self, outputs: Sequence[Tensor], noted: LayerOutputs) -> set[nn.Parameter]:
+        """Parameters with several uses, or with one that is not between their layer's output and those noted before it."""
         stops = {output.grad_fn for _, output in noted.found}
         found = set(_reached((output.grad_fn for output in outputs), stops))
         uses: Counter[nn.Parameter] = Counter()
@@ -104,7 +104,7 @@ class SplitBackward:
 
 
 def weight_gradients(work: PendingWeightGradients) -> None:
-    """The second half: add to every parameter's ``grad``, so that hooks on accumulated gradients run as in a whole pass."""
+    """Run the second half: add to every parameter's ``grad``, so that hooks on accumulated gradients run as in a whole pass."""
     for output, gradient, parameters in work.layers:
         torch.autograd.backward([output], [gradient], inputs=parameters)
     for parameter, gradient in work.done:
@@ -118,7 +118,7 @@ def _own(layer: nn.Module) -> list[nn.Parameter]:
 
 
 def _reached(starts: Iterable[Node | None], stops: set[Node | None]) -> Iterator[nn.Parameter]:
-    """Leaves of the graph that can be reached from ``starts`` without coming to a node of ``stops``."""
+    """Parameters that can be reached from ``starts`` in the graph without passing a node of ``stops``."""
     waiting = [node for node in starts if node is not None]
     seen: set[Node] = set()
     while waiting:

@@ -3,8 +3,8 @@
     blocks     b0 b1 b2 | b3 b4 | b5        three runs
     bounds     0          3       5    6    run r holds the blocks bounds[r] to bounds[r + 1] - 1
 
-A pipeline goes at the pace of its slowest stage, so time and memory are cut for the smallest largest run; of all such
-cuts, the one whose runs differ least (smallest sum of squares) is taken. Both are found exactly.
+A pipeline is as fast as its slowest stage, so the cut minimizes the slowest run's time. Of all such cuts it takes the most even
+one (smallest sum of squares). Both are found exactly.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from sparkring.errors import LayoutRefused, nearest
 
 Bounds = tuple[int, ...]
 RunCost = Callable[[int, int, int], float]
-"""Cost of run number ``run`` if it holds the blocks ``first`` to ``last`` - 1; infinite where it cannot."""
+"""``cost(first, last, run)`` of run number ``run`` if it holds the blocks ``first`` to ``last`` - 1; infinite if it cannot."""
 _ROUNDING = 1 + 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockCost:
-    """What a block costs the rank that computes it."""
+    """The cost of a block on the rank that computes it."""
 
     name: str
     seconds: float = 0.0
-    """Forward and backward pass of one micro-batch."""
+    """Seconds of the forward and backward pass of one micro-batch."""
     parameter_bytes: int = 0
-    """Of the parameters that no other block has."""
+    """Bytes of the parameters that no other block shares."""
     shared_bytes: Mapping[str, int] = field(default_factory=dict)
-    """Of its tied parts by name; a run that has several of their blocks holds them once."""
+    """Bytes of its tied parts by name; a run with several of their blocks holds them once."""
     activation_bytes: int = 0
-    """What the forward pass of one micro-batch keeps for the backward pass."""
+    """Bytes that the forward pass of one micro-batch keeps for the backward pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryModel:
-    """What a rank holds, beside what every process does."""
+    """The memory of a rank beside that of a bare process."""
 
     copies: float
-    """Bytes per byte of parameters: 2 for values and gradients, plus what the optimizer keeps (momentum 1, Adam 2)."""
+    """Bytes per byte of parameters: 2 for values and gradients, plus 1 for momentum or 2 for Adam."""
     in_flight: tuple[int, ...]
-    """Micro-batches whose activations each run holds at once: all with GPipe, stages from here to the end with 1F1B."""
+    """Micro-batches whose activations each run holds at once: all with GPipe, with 1F1B the number of stages from here to the end."""
     border_bytes: tuple[int, ...] = ()
-    """What crosses each inner border for one micro-batch, border 1 first; held once on either side. Empty: nothing."""
+    """Bytes that cross each inner border for one micro-batch, border 1 first; held once on either side. Empty: 0."""
     limit_bytes: float = math.inf
-    """Of one run."""
+    """Most bytes of a run."""
 
     def run_bytes(self, costs: Sequence[BlockCost], first: int, last: int, run: int) -> float:
         """Bytes of run number ``run`` with the blocks ``first`` to ``last`` - 1."""
@@ -60,20 +60,20 @@ class MemoryModel:
 
 
 def cut_by_count(num_blocks: int, num_runs: int) -> Bounds:
-    """As many blocks a run, the first runs one more where it does not come out even."""
+    """Give every run equally many blocks, the first runs one more if there is a remainder."""
     _require_blocks(num_blocks, num_runs)
     even, more = divmod(num_blocks, num_runs)
     return tuple(accumulate((even + (run < more) for run in range(num_runs)), initial=0))
 
 
 def cut_by_hand(names: Sequence[str], wanted: Sequence[int] | Sequence[str]) -> Bounds:
-    """Cut where the user says.
+    """Cut as the user asks.
 
     Args:
         names: Of the model's blocks.
-        wanted: Blocks of each run, e.g. ``[3, 2, 1]``; or the first block of each run but the first, by name.
+        wanted: Number of blocks of each run, e.g. ``[3, 2, 1]``; or the name of the first block of each run but the first.
     Raises:
-        LayoutRefused: numbers that are not 1 or more or do not add up; names that are unknown or out of order.
+        LayoutRefused: a number is below 1, numbers do not add up, or names are unknown or out of order.
     """
     counts = [count for count in wanted if isinstance(count, int)]
     if counts:
@@ -94,16 +94,16 @@ def cut_by_hand(names: Sequence[str], wanted: Sequence[int] | Sequence[str]) -> 
 
 def cut_by_time(costs: Sequence[BlockCost], num_runs: int, *, replicas: Sequence[int] = (), border_seconds: Sequence[float] = (),
                 memory: MemoryModel | None = None) -> Bounds:
-    """Make the slowest run as fast as it can be.
+    """Make the slowest run as fast as possible.
 
     Args:
         costs: Of the blocks, in order.
         num_runs: Stages, or stages times chunks.
-        replicas: Copies of each run, among which its micro-batches are dealt; default one each.
-        border_seconds: What handing a micro-batch over each inner border takes of the time of both sides, border 1 first.
-        memory: What each run must fit into.
+        replicas: Copies of each run, which share its micro-batches; default: one each.
+        border_seconds: Seconds that a micro-batch takes of both sides at each inner border, border 1 first.
+        memory: Limits each run.
     Raises:
-        LayoutRefused: fewer blocks than runs, or nothing fits.
+        LayoutRefused: there are fewer blocks than runs, or no cut fits.
     """
     _require_blocks(len(costs), num_runs)
     seconds = list(accumulate((block.seconds for block in costs), initial=0.0))
@@ -122,10 +122,10 @@ def cut_by_time(costs: Sequence[BlockCost], num_runs: int, *, replicas: Sequence
 
 
 def most_even(num_blocks: int, num_runs: int, cost: RunCost) -> Bounds | None:
-    """The cut whose costliest run costs least and, among those, whose costs have the smallest sum of squares.
+    """The cut with the smallest largest cost of a run and, among those, the smallest sum of squared costs.
 
     Returns:
-        The bounds; None where every cut has a run of infinite cost.
+        The bounds; None if every cut has a run of infinite cost.
     """
     largest = _best(num_blocks, num_runs, cost, max)
     if largest is None:
@@ -140,7 +140,7 @@ def most_even(num_blocks: int, num_runs: int, cost: RunCost) -> Bounds | None:
 
 
 def _best(num_blocks: int, num_runs: int, cost: RunCost, join: Callable[[float, float], float]) -> Bounds | None:
-    """Dynamic programme over (runs, blocks): the best way to put the first ``last`` blocks into the first ``run`` + 1 runs."""
+    """Dynamic programming over (runs, blocks): the best way to put the first ``last`` blocks into the first ``run`` + 1 runs."""
     best = [0.0] + [math.inf] * num_blocks
     choices: list[list[int]] = []
     for run in range(num_runs):
@@ -166,7 +166,7 @@ def _costs(bounds: Bounds, cost: RunCost) -> list[float]:
 
 
 def _at_borders(of_borders: Sequence[float], first: int, last: int) -> float:
-    """What both ends of a run pay; the model's own ends are no borders."""
+    """The cost of a run's two borders; the model's ends are no borders."""
     inner = [border - 1 for border in (first, last) if 1 <= border <= len(of_borders)]
     return sum(of_borders[border] for border in inner)
 
@@ -178,11 +178,11 @@ def _require_blocks(num_blocks: int, num_runs: int) -> None:
 
 
 def _does_not_fit(costs: Sequence[BlockCost], num_runs: int, memory: MemoryModel) -> LayoutRefused:
-    """Say which block, or else which cut, is too large."""
+    """Name the block or, if each fits alone, the cut that is too large."""
     remedy = "give a rank more memory, make the micro-batches smaller, recompute activations, or take more shards"
     limit = _megabytes(memory.limit_bytes)
     for place, block in enumerate(costs):
-        runs = range(max(0, num_runs - (len(costs) - place)), min(place, num_runs - 1) + 1)  # the others need a block each, too
+        runs = range(max(0, num_runs - (len(costs) - place)), min(place, num_runs - 1) + 1)  # each other run needs a block, too
         least = min(memory.run_bytes(costs, place, place + 1, run) for run in runs)
         if least > memory.limit_bytes:
             return LayoutRefused(f"block {block.name} alone takes {_megabytes(least)}, a rank may take {limit}; {remedy}.")

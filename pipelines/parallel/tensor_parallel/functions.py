@@ -1,7 +1,7 @@
-"""The two functions between whole and cut tensors, each the other's backward pass.
+"""The functions f and g between whole and sharded tensors; each is the other's backward pass.
 
-Horovod's own differentiable operations will not do: their backward passes have no names, so they wait for ever on ranks
-that have done different things before, and they sum a gradient that all shards hold already.
+Horovod's own differentiable operations do not serve: their backward passes have no names, so they hang on ranks with different
+histories, and they sum a gradient that all shards already hold.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparkring.pipelines.parallel.collectives.sets import SetReducer
 
 
 class _ToShards(Function):
-    """f."""
+    """f: identity forward, sum backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, reducer: SetReducer, name: str) -> Tensor:
@@ -29,7 +29,7 @@ class _ToShards(Function):
 
 
 class _SumOfShards(Function):
-    """g."""
+    """g: sum forward, identity backward."""
 
     @staticmethod
     def forward(_ctx: Any, x: Tensor, reducer: SetReducer, name: str) -> Tensor:
@@ -41,24 +41,24 @@ class _SumOfShards(Function):
 
 
 def to_shards(x: Tensor, reducer: SetReducer, name: str) -> Tensor:
-    """f: hand a tensor that all shards hold to layers of which each shard holds a slice; their gradients are summed.
+    """Apply f: pass a tensor that all shards hold to sharded layers; their gradients are summed.
 
     Args:
         x: The same on all shards.
         reducer: Over the shards.
-        name: Of the layer, for the sum's name.
+        name: Of the layer; names the sum.
     """
     result: Tensor = _ToShards.apply(x, reducer, name)  # type: ignore[no-untyped-call]
     return result
 
 
 def sum_of_shards(x: Tensor, reducer: SetReducer, name: str) -> Tensor:
-    """g: the sum of each shard's part of a tensor, which then all shards hold.
+    """Apply g: sum each shard's part of a tensor; all shards then hold the sum.
 
     Args:
         x: This shard's part, of the sum's shape.
         reducer: Over the shards.
-        name: Of the layer, for the sum's name.
+        name: Of the layer; names the sum.
     """
     result: Tensor = _SumOfShards.apply(x, reducer, name)  # type: ignore[no-untyped-call]
     return result

@@ -1,7 +1,7 @@
-"""Linear layers of which a shard holds some outputs (column) or some inputs (row). Built from whole layers by slicing.
+"""Linear layers of which a shard holds some outputs (column) or some inputs (row), sliced from whole layers.
 
-    column   y_o = f(x) @ W_o.T + b_o        each shard its own outputs o; the whole input
-    row      y = g(x_i @ W_i.T) + b          each shard its own inputs i; the whole output
+    column   y_o = f(x) @ W_o.T + b_o        each shard has outputs o, and the whole input
+    row      y = g(x_i @ W_i.T) + b          each shard has inputs i, and the whole output
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ShardedModule(nn.Module):
     """A module with parameters of which this rank holds a slice."""
 
     splits: Mapping[str, ShardSpec]
-    """Of its own parameters that are cut, by name."""
+    """How its sharded parameters are cut, by name."""
 
 
 class ColumnLinear(ShardedModule):
@@ -30,10 +30,10 @@ class ColumnLinear(ShardedModule):
         """Take this shard's outputs.
 
         Args:
-            whole: The layer with all weights; it is not kept.
+            whole: The whole layer; it is not kept.
             reducer: Over the shards.
             name: In the whole model.
-            outputs: How they are dealt, along dimension 0.
+            outputs: How the outputs are dealt, along dimension 0.
         """
         super().__init__()
         self._reducer, self._name = reducer, name
@@ -50,7 +50,7 @@ class RowLinear(ShardedModule):
     """Some inputs of a linear layer; the bias is held by all shards."""
 
     def __init__(self, whole: nn.Linear, reducer: SetReducer, *, name: str, inputs: ShardSpec) -> None:
-        """Take this shard's inputs; arguments as for ``ColumnLinear``, ``inputs`` along dimension 1."""
+        """Take this shard's inputs; arguments as in ``ColumnLinear``, with ``inputs`` along dimension 1."""
         super().__init__()
         self._reducer, self._name = reducer, name
         self.splits = {"weight": inputs}

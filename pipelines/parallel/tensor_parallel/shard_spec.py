@@ -1,13 +1,13 @@
-"""Which slice of a parameter is whose: cut a whole tensor into shards, and join them again.
+"""Which slice of a parameter each shard holds: cut a whole tensor into shards, and join them again.
 
     query_key_value.weight of 4 heads (a, b, c, d) on 3 shards: rows of each of query, key and value
 
         whole     qa qb qc qd | ka kb kc kd | va vb vc vd
-        shard 0   qa qb | ka kb | va vb                      uneven is fine: the first shards take one more
+        shard 0   qa qb | ka kb | va vb                      unevenly: the first shards take one more
         shard 1   qc | kc | vc
         shard 2   qd | kd | vd
 
-A state that is saved in whole tensors fits every number of shards.
+A state that is saved in whole tensors fits any number of shards.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class ShardSpec:
 
     dim: int
     ranges: tuple[tuple[Range, ...], ...]
-    """For each shard, what it holds, in its order; together all of the dimension, nothing twice."""
+    """For each shard, the ranges that it holds, in its order; together they cover the dimension once."""
 
     @property
     def whole_size(self) -> int:
-        """Of the dimension."""
+        """Size of the whole dimension."""
         return sum(last - first for shard in self.ranges for first, last in shard)
 
     def size(self, shard: int) -> int:
-        """Of a shard's slice of the dimension."""
+        """Size of a shard's slice of the dimension."""
         return sum(last - first for first, last in self.ranges[shard])
 
     def take(self, whole: Tensor, shard: int) -> Tensor:
-        """A shard's slice, in memory of its own."""
+        """A copy of a shard's slice."""
         return torch.cat([whole.narrow(self.dim, first, last - first) for first, last in self.ranges[shard]], dim=self.dim)
 
     def put(self, whole: Tensor, shard: int, part: Tensor) -> None:
@@ -66,17 +66,17 @@ class ShardSpec:
 
 
 def split_evenly(num_shards: int, *, dim: int, size: int, what: str, unit: int = 1, groups: int = 1) -> ShardSpec:
-    """Deal units as evenly as they go, the first shards one more.
+    """Deal units as evenly as possible; the first shards get one more.
 
     Args:
         num_shards: Ranks to deal to.
         dim: The dimension.
         size: Units to deal, e.g. heads.
         what: Their name, e.g. ``heads``, for the refusal.
-        unit: Elements of a unit that lie together, e.g. a head's width.
-        groups: Equal groups that follow each other in the dimension and are dealt alike, e.g. query, key and value.
+        unit: Consecutive elements of a unit, e.g. a head's width.
+        groups: Equal groups that follow each other in the dimension and are dealt alike, e.g. 3 for query, key and value.
     Raises:
-        LayoutRefused: a shard would get none.
+        LayoutRefused: there are fewer units than shards.
     """
     if size < num_shards:
         raise LayoutRefused(f"{size} {what} cannot be dealt to {num_shards} shards; set shards to at most {size}, or give the model "

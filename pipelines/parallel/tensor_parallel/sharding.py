@@ -1,7 +1,7 @@
-"""From a model's blocks to one shard's blocks, and from shards' states to the whole model's.
+"""From a model's blocks to one shard's blocks.
 
-A part is built whole, with the weights that it has in any layout, and cut by the rule of its type; what no rule knows is
-held by every shard as it is. Parameters keep their names, so a state in whole tensors fits every layout.
+A part is built whole, with the weights that it has in any layout, and is then cut by the rule of its type. Parts without a rule
+are held whole by every shard. Parameters keep their names, so a state in whole tensors fits every layout.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparkring.pipelines.parallel.tensor_parallel.shard_spec import ShardSpec, s
 from sparkring.pipelines.parallel.tensor_parallel.vocabulary import VocabularyEmbedding, vocabulary_split
 
 Rule = Callable[[nn.Module, SetReducer, str], nn.Module]
-"""``rule(part, reducer, name)``: the part's slice of this shard; it may change the part and return it."""
+"""``rule(part, reducer, name)`` returns this shard's slice of the part; it may change the part and return it."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class AbsentShards:
 
 
 def _decoder_block(part: nn.Module, reducer: SetReducer, name: str) -> nn.Module:
-    """Attention by heads, the perceptron by its hidden units; the norms stay whole."""
+    """Cut attention by heads and the perceptron by hidden units; norms stay whole."""
     assert isinstance(part, DecoderBlock)
     attention, size = part.attention, reducer.size
     heads, head_width = attention.heads, attention.project.in_features // attention.heads
@@ -67,26 +67,26 @@ RULES: Mapping[type[nn.Module], Rule] = {DecoderBlock: _decoder_block, TokenEmbe
 
 
 def shard_blocks(blocks: BlockList, reducer: SetReducer, *, rules: Mapping[type[nn.Module], Rule] = RULES) -> BlockList:
-    """The same blocks, whose parts come out as this shard's slices when they are built.
+    """The same blocks, whose parts are built as this shard's slices.
 
     Args:
         blocks: Of the whole model.
-        reducer: Over the ranks that compute a copy of the stage together.
-        rules: How parts of a type are cut; of other types, every shard holds the whole.
+        reducer: Over the ranks that together compute one copy of the stage.
+        rules: How parts are cut, by type; parts of other types are held whole by every shard.
     Raises:
-        LayoutRefused: there is no rule for any part, or too little to deal to so many shards.
+        LayoutRefused: no part has a rule, or a part has too few units for so many shards.
     """
     if reducer.size == 1:
         return blocks
-    with torch.device("meta"), torch.random.fork_rng(devices=()):  # what they are, without memory for them
+    with torch.device("meta"), torch.random.fork_rng(devices=()):  # their types and sizes, without memory
         sketched = {name: factory() for block in blocks for name, factory in block.parts.items()}
         if not any(type(part) in rules for part in sketched.values()):
             found, known = (", ".join(sorted(names)) for names in ({type(part).__name__ for part in sketched.values()},
                                                                    {kind.__name__ for kind in rules}))
-            raise LayoutRefused(f"shards={reducer.size}: no part of this model can be cut into shards: it is made of {found}, there are "
-                                f"rules for {known}; set shards to 1 and take more stages or replicas.")
+            raise LayoutRefused(f"shards={reducer.size}: no part of this model can be cut into shards: it consists of {found}, there are "
+                                f"rules for {known}; set shards to 1 and use more stages or replicas.")
         for name, part in sketched.items():
-            _cut(part, reducer, name, rules)  # refuses here, before anything is built
+            _cut(part, reducer, name, rules)  # refuses here, before memory is taken
     return replace(blocks, blocks=tuple(
         replace(block, parts={name: partial(_build, factory, reducer, name, rules) for name, factory in block.parts.items()})
         for block in blocks))
@@ -102,14 +102,14 @@ def _cut(part: nn.Module, reducer: SetReducer, name: str, rules: Mapping[type[nn
 
 
 def shard_specs(model: nn.Module) -> dict[str, ShardSpec]:
-    """How those of a model's parameters are cut of which this rank holds a slice; the others are held by every shard."""
+    """How a model's sharded parameters are cut, by name; the others are held whole by every shard."""
     return {f"{path}.{name}" if path else name: split
             for path, module in model.named_modules()
             for name, split in getattr(module, "splits", {}).items()}
 
 
 def whole_tensor(part: Tensor, split: ShardSpec, reducer: SetReducer, name: str) -> Tensor:
-    """The whole tensor from every shard's slice, to the bit."""
+    """Join every shard's slice into the whole tensor, bit by bit; all shards call this together."""
     bits = part.detach().contiguous().view(_BITS[part.dtype.itemsize])
     whole = bits.new_zeros(split.whole_shape(part.shape))
     split.put(whole, reducer.index, bits)
@@ -118,7 +118,7 @@ def whole_tensor(part: Tensor, split: ShardSpec, reducer: SetReducer, name: str)
 
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers of as many bytes: added to zeros they keep every bit, which floats do not (-0.0 + 0.0 is 0.0)."""
+"""Integers of equal size: added to zeros they keep every bit, unlike floats (-0.0 + 0.0 is 0.0)."""
 
 
 def _replace(owner: nn.Module, name: str, module: nn.Module) -> None:

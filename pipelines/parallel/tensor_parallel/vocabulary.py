@@ -1,7 +1,7 @@
-"""A vocabulary dealt to shards: the embedding, the logits, and their cross entropy without ever joining them.
+"""A vocabulary dealt to shards: the embedding, the logits, and their cross entropy without joining the logits.
 
 Shapes: B rows, T tokens, D width, V vocabulary, v this shard's part of it, N = B * T predictions.
-Source: Shoeybi et al. 2019, section 3 (parallel embedding and loss); the logarithm is combined from each shard's own.
+Source: Shoeybi et al. 2019, section 3 (parallel embedding and loss); the logarithm is combined from the shards' logarithms.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from sparkring.pipelines.parallel.tensor_parallel.shard_spec import ShardSpec, s
 
 
 def vocabulary_split(vocabulary: int, num_shards: int) -> ShardSpec:
-    """Which tokens are whose, along dimension 0 of the embedding and of the output matrix; one range a shard."""
+    """The tokens of each shard, along dimension 0 of the embedding and of the output matrix; one range per shard."""
     return split_evenly(num_shards, dim=0, size=vocabulary, what="tokens of the vocabulary")
 
 
 class VocabularyEmbedding(TokenEmbedding):
-    """The vectors of this shard's tokens."""
+    """The embedding of this shard's tokens."""
 
     splits: Mapping[str, ShardSpec]
 
@@ -34,7 +34,7 @@ class VocabularyEmbedding(TokenEmbedding):
         """Take this shard's tokens.
 
         Args:
-            whole: With all vectors; it is not kept.
+            whole: The whole embedding; it is not kept.
             reducer: Over the shards.
             name: In the whole model.
         """
@@ -45,7 +45,7 @@ class VocabularyEmbedding(TokenEmbedding):
         ((self._first, self._last),) = split.ranges[reducer.index]
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the whole vectors (B, T, D) of all ``tokens`` (B, T), wherever they are held."""
+        """Return the vectors (B, T, D) of all ``tokens`` (B, T), whichever shards hold them."""
         others = (tokens < self._first) | (tokens >= self._last)
         mine = functional.embedding((tokens - self._first).masked_fill(others, 0), self.weight)
         return sum_of_shards(mine.masked_fill(others.unsqueeze(-1), 0.0), self._reducer, self._name)
@@ -56,13 +56,13 @@ class VocabularyEmbedding(TokenEmbedding):
 
 
 class _Nats(Function):
-    """Cross entropy over shards. Each gives the logarithm of its own sum of exponentials, and the target's logit if it is its."""
+    """Cross entropy over shards. Each contributes the logarithm of its sum of exponentials, and the target's logit if it has it."""
 
     @staticmethod
     def forward(ctx: Any, logits_Nv: Tensor, targets_N: Tensor, first: int, reducer: SetReducer, name: str) -> Tensor:
         mine_N = (targets_N >= first) & (targets_N < first + logits_Nv.shape[1])
         own_N = (targets_N - first).masked_fill(~mine_N, 0)
-        table = logits_Nv.new_zeros(reducer.size + 1, len(targets_N))  # a row a shard, then the targets' logits
+        table = logits_Nv.new_zeros(reducer.size + 1, len(targets_N))  # a row per shard, then the targets' logits
         table[reducer.index] = logits_Nv.logsumexp(dim=1)
         table[-1] = logits_Nv.gather(1, own_N[:, None])[:, 0].masked_fill(~mine_N, 0.0)
         reducer.sum_(table, f"{name}.forward")
@@ -82,13 +82,13 @@ def vocabulary_nats(logits_Nv: Tensor, targets_N: Tensor, *, split: ShardSpec, r
     """The cross entropy of each prediction, in nats, the same on all shards.
 
     Args:
-        logits_Nv: (N, v) of this shard's tokens.
-        targets_N: (N,) int64, of the whole vocabulary.
+        logits_Nv: (N, v), of this shard's tokens.
+        targets_N: (N,) int64, numbers in the whole vocabulary.
         split: Of the vocabulary.
         reducer: Over the shards.
         name: Of the sum.
     Returns:
-        (N,), of the logits' type, or float32 where that has fewer bits.
+        (N,), of the logits' dtype, or float32 if that has fewer bits.
     """
     logits_Nv = logits_Nv.float() if logits_Nv.dtype.itemsize < 4 else logits_Nv
     first = split.ranges[reducer.index][0][0]
@@ -105,7 +105,7 @@ def next_token_loss_sum(logits: Tensor, tokens: Tensor, *, pad_id: int, split: S
 
 
 def whole_logits(logits: Tensor, *, split: ShardSpec, reducer: SetReducer, name: str = "logits") -> Tensor:
-    """The logits of all tokens (..., V), on all shards, from each shard's (..., v): for judging and generating, without gradients."""
+    """The logits of all tokens (..., V), on all shards, from each shard's (..., v). Without gradients, for evaluation and decoding."""
     ((first, last),) = split.ranges[reducer.index]
     whole = logits.new_zeros(*logits.shape[:-1], split.whole_size)
     whole[..., first:last] = logits.detach()

@@ -1,15 +1,15 @@
-"""Which checkpoints count when a life of the ring that is over still commits one: a rank that hung in an upload, a host that was cut off.
+"""Which checkpoints count, if a generation that is over still commits one: a rank that hung in an upload, a host that was cut off.
 
     <run>/checkpoints/fences/<generation>-<steps>.json     a generation has begun, after so many steps
 
     generation 3    ... 100 committed .... 150 hangs in an upload ........................ tries to commit 150
-    generation 4              goes on from 100, which its fence says .... 130 committed
+    generation 4              resumes from 100, as its fence says .... 130 committed
 
-Before it commits, rank 0 looks for the fence of a later generation, and gives up where there is one. It may hang between the look and
-the commit; therefore documents are named by their generation, so that a later one of as many steps stays, and readers look too: what
-generation 3 has beyond 100 steps does not count, whenever it came. Nor does it delete what later ones wrote.
+Before it commits, rank 0 looks for the fence of a later generation and gives up if there is one. It may hang between the look and
+the commit, so readers look too: commits of generation 3 beyond 100 steps do not count, whenever they came. File names carry the
+generation, so none overwrites or deletes the files of a later one.
 
-Names alone say everything, so a look is one listing. Pure but for those who list and put.
+The names alone say everything, so one listing is enough. Pure: names in, decisions out.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from sparkring.pipelines.training.checkpoints.names import Commit
+
 Fences: TypeAlias = frozenset[tuple[int, int]]
 """(generation, steps after which it began)."""
 
 
 def fence_name(generation: int, steps: int) -> str:
-    """The document that says that a generation has begun, after so many steps."""
+    """Name of the document that says: this generation began after so many steps."""
     return f"{generation}-{steps}.json"
 
 
 def fences_of(names: Iterable[str]) -> Fences:
-    """Those that the names of a folder stand for."""
+    """The fences that the file names of a folder stand for."""
     matches = (re.fullmatch(r"([0-9]{1,18})-([0-9]{1,18})\.json", name) for name in names)
     return frozenset((int(match[1]), int(match[2])) for match in matches if match)
 
@@ -39,5 +41,13 @@ def later(fences: Fences, generation: int) -> int | None:
 
 
 def void_by(fences: Fences, *, generation: int, steps: int) -> tuple[int, int] | None:
-    """The fence by which a generation's checkpoint after so many steps does not count, or None where it does."""
+    """The fence that voids a generation's checkpoint after so many steps; None if the checkpoint counts."""
     return min(((found, began) for found, began in fences if found > generation and began < steps), default=None)
+
+
+def counting(commits: Iterable[Commit], fences: Fences) -> dict[int, Commit]:
+    """For each number of steps the commit that counts, of the latest generation; if none counts, the latest one all the same."""
+    def worth(commit: Commit) -> tuple[bool, int]:
+        return void_by(fences, generation=commit.generation, steps=commit.steps) is None, commit.generation
+
+    return {commit.steps: commit for commit in sorted(commits, key=worth)}

@@ -24,8 +24,9 @@ from torch import Tensor
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.keepalive import in_thread
 from sparkring.pipelines.parallel.shared_memory.exchange import open_exchange
+from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument, CheckpointPart
 from sparkring.pipelines.training.checkpoints.safetensors_pieces import safetensors_pieces
-from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, CheckpointPart, Checkpoints
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
 
 UPLOAD_DEADLINE_S = 1800.0
 """How long a rank waits for the others' parts, which may be large and their storage slow."""

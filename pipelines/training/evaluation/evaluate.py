@@ -95,7 +95,8 @@ def evaluate_fully(predictions: Predictions, communicator: Communicator, manifes
 def _class_totals(logits: Tensor, labels: Tensor) -> Tensor:
     """(3,) loss, hits and rows."""
     loss = functional.cross_entropy(logits.double(), labels, reduction="sum")
-    return torch.stack([loss, (logits.argmax(dim=1) == labels).sum(), torch.tensor(len(labels))]).double().cpu()
+    hits = (logits.argmax(dim=1) == labels).sum(dtype=torch.float64)
+    return torch.stack([loss, hits, loss.new_tensor(len(labels))]).cpu()  # all three on the model's device: a GPU stacks no others
 
 
 def _token_totals(logits: Tensor, tokens: Tensor, manifest: Manifest) -> Tensor:

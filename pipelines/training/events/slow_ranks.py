@@ -1,15 +1,15 @@
-"""Which rank holds the others up, and with what: judged at each checkpoint, from what the ranks tell each other there anyway.
+"""Which rank slows the others down, and why: found at checkpoints, from what the ranks exchange there anyway.
 
-    rank   data  compute  communication     seconds of a step, over the steps since the last checkpoint
+    rank   data  compute  communication     seconds of a step, over the last seconds of training
     0      0.01     0.10           0.21
     1      0.01     0.30           0.01     <- never waits, since all wait for it: slow in computing
     2      0.01     0.11           0.20
 
-In a step that all ranks end together, one that is late waits for nobody: its own time, data and compute, is long, and its wait short.
-Where all of them wait long and nobody is late, the sum itself takes the time: the network between the ranks, or their memory. Which link
-of a ring is slow cannot be told from this, as all ranks wait alike.
+All ranks end a step together. A late rank waits for no other: its own time (data and compute) is long and its wait is short. If all
+ranks wait long and none is late, the sum itself takes the time: the network between the ranks, or their memory. All ranks of a ring wait
+alike, so these figures do not show which link is slow.
 
-Ranks are compared with those that do the same work, the replicas of a stage. Pure: seconds in, words out.
+A rank is compared with the ranks that do the same work: the replicas of its stage. Pure: seconds in, findings out.
 """
 
 from __future__ import annotations
@@ -22,20 +22,24 @@ from typing import Any, Literal, TypeAlias
 
 Cause: TypeAlias = Literal["data", "compute", "network"]
 Seconds: TypeAlias = tuple[float, float, float]
-"""Of a step: data, compute, communication."""
+"""(data, compute, communication) of one step."""
+Report: TypeAlias = tuple[float, ...]
+"""(steps, data, compute, communication) of one rank, added up."""
 Groups: TypeAlias = Sequence[Sequence[int]]
 """Ranks that do the same work."""
 
 LATE = 1.5
-"""A rank is late whose own time is so many times the others'."""
+"""A rank is late if its own time is at least this many times the others'."""
 WORTH = 0.2
-"""And whose excess is this share of a step: less is not worth a word."""
+"""The excess of a late rank is at least this share of a step; less is not worth reporting."""
 ALL_WAIT = 0.5
-"""Share of a step that every rank has to wait for the network to be blamed."""
+"""The network is blamed if every rank waits for at least this share of a step."""
 LEAST_S = 0.005
-"""And in seconds a step."""
+"""Neither is reported for fewer seconds a step than this."""
 FEWEST_STEPS = 5
-"""Fewer say nothing: the first ones warm up."""
+"""Fewer steps show nothing: the first ones warm up."""
+OBSERVED_S = 5.0
+"""Seconds of training behind every report: over shorter times, other work on a busy machine makes any rank look slow."""
 _FOUR = struct.Struct("<4d")
 PACKED = _FOUR.size
 """Bytes that ``pack`` gives."""
@@ -43,37 +47,37 @@ PACKED = _FOUR.size
 
 @dataclass(frozen=True, kw_only=True)
 class Slow:
-    """One rank that is late, or the network between all of them; the values of a ``slow`` event."""
+    """One late rank, or the network between all ranks; the values of a ``slow`` event."""
 
     slow_rank: int
     """-1 for the network."""
     cause: Cause
     step_s: float
-    """Seconds of a step, on it."""
+    """Seconds of a step on this rank."""
     own_s: float
-    """Of those, what it does not wait for others; of the network, what each rank waits at least."""
+    """Seconds of data and compute in a step; for the network, the least that any rank waits."""
     others_s: float
-    """The same of the ranks like it, in the middle; of the network, what ranks do beside waiting."""
+    """Median of ``own_s`` over the other ranks of its group; for the network, the seconds in which ranks do not wait."""
     over: bool = False
-    """It was so before and is not any more."""
+    """The rank was slow before and is not any more."""
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Slow:
-        """From a ``slow`` event."""
+        """Read a ``slow`` event."""
         return cls(**{part.name: record[part.name] for part in fields(cls)})
 
     def text(self, host: str = "") -> str:
-        """For people."""
+        """One sentence for the console and the report."""
         if self.cause == "network":
             return (f"all ranks wait {self.own_s:.3f} s of a step of {self.step_s:.3f} s, and none is late: the network or the memory "
-                    "between them holds them up; larger batches or fewer ranks wait less")
+                    "between them is slow; larger batches or fewer ranks wait less")
         what = "waits for its rows" if self.cause == "data" else "computes"
-        return (f"rank {self.slow_rank}{f' on {host}' if host else ''} holds the others up: it {what} longer, {self.own_s:.3f} s a step in "
-                f"place of their {self.others_s:.3f} s; see what else runs there, or leave that machine out")
+        return (f"rank {self.slow_rank}{f' on {host}' if host else ''} slows the others down: it {what} longer, {self.own_s:.3f} s a step "
+                f"against their {self.others_s:.3f} s; look for other work on its host, or exclude that host")
 
 
 class StepSeconds:
-    """Adds up one rank's seconds between two checkpoints, but for its worst step: one bad step makes no slow rank."""
+    """Adds up one rank's seconds between two checkpoints without its worst step: one bad step makes no slow rank."""
 
     def __init__(self) -> None:
         self._steps: list[Seconds] = []
@@ -83,9 +87,9 @@ class StepSeconds:
         self._steps.append((data_s, compute_s, comm_s))
 
     def take(self) -> tuple[float, float, float, float]:
-        """(steps, data, compute, communication) added up since they were told last: what a rank tells the others.
+        """(steps, data, compute, communication) since the last call, added up: what this rank sends to the others.
 
-        As long as there are too few, none: they are told with those to come.
+        All are 0 while the steps are too few; these steps then count in the next call.
         """
         if len(self._steps) <= FEWEST_STEPS:
             return 0.0, 0.0, 0.0, 0.0
@@ -96,33 +100,41 @@ class StepSeconds:
 
 
 class SlowRanks:
-    """Remembers who was slow, so that each change is told once."""
+    """Adds up what the ranks report, and remembers which of them are slow, so that each change is said once."""
 
     def __init__(self, groups: Groups) -> None:
-        """``groups``: ranks that do the same work; those alone in theirs are not judged."""
+        """``groups``: ranks that do the same work. A rank alone in its group has nothing to be compared with."""
         self._groups = groups
         self._slow: dict[tuple[int, Cause], Slow] = {}
+        self._reports: list[Report] = []
 
-    def judge(self, told: Sequence[Sequence[float]]) -> list[Slow]:
-        """What is new.
+    def update(self, reports: Sequence[Sequence[float]]) -> list[Slow]:
+        """Take what the ranks report at one checkpoint.
 
         Args:
-            told: By rank, what its ``StepSeconds.take`` gave.
+            reports: By rank, what its ``StepSeconds.take`` gave.
         Returns:
-            Those that have become slow, and those that have caught up.
+            Ranks that have become slow and ranks that have caught up; nothing before ``OBSERVED_S`` seconds of training are behind it.
         """
-        if min((entry[0] for entry in told), default=0.0) < FEWEST_STEPS:
+        if min((report[0] for report in reports), default=0.0) < FEWEST_STEPS:
             return []
-        seconds = [(entry[1] / entry[0], entry[2] / entry[0], entry[3] / entry[0]) for entry in told]
-        now = {(one.slow_rank, one.cause): one for one in find_slow(seconds, self._groups)}
-        news = [one for key, one in now.items() if key not in self._slow]
-        news += [replace(one, over=True) for key, one in self._slow.items() if key not in now]
+        added = self._reports or [(0.0, 0.0, 0.0, 0.0)] * len(reports)
+        self._reports = [tuple(map(sum, zip(*pair, strict=True))) for pair in zip(added, reports, strict=True)]
+        if max(sum(report[1:]) for report in self._reports) < OBSERVED_S:
+            return []
+        seconds = [(data / steps, compute / steps, comm / steps) for steps, data, compute, comm in self._reports]
+        self._reports = []
+        return self._changes({(one.slow_rank, one.cause): one for one in find_slow(seconds, self._groups)})
+
+    def _changes(self, now: dict[tuple[int, Cause], Slow]) -> list[Slow]:
+        changes = [one for key, one in now.items() if key not in self._slow]
+        changes += [replace(one, over=True) for key, one in self._slow.items() if key not in now]
         self._slow = now
-        return news
+        return changes
 
 
 def pack(taken: Sequence[float]) -> bytes:
-    """What ``StepSeconds.take`` gave, for the way to the other ranks."""
+    """A rank's report as bytes, to send to the other ranks."""
     return _FOUR.pack(*taken)
 
 
@@ -132,10 +144,10 @@ def unpack(data: bytes) -> tuple[float, ...]:
 
 
 def find_slow(seconds: Sequence[Seconds], groups: Groups) -> list[Slow]:
-    """The ranks that are late, or the network, or nobody.
+    """The late ranks, or the network, or none.
 
     Args:
-        seconds: Of a step, by rank.
+        seconds: Of one step, by rank.
         groups: Ranks that do the same work.
     """
     late = [one for group in groups for rank in group if (one := _late(rank, group, seconds))]

@@ -1,7 +1,7 @@
-"""Bytes and operations of each block of a model, counted on tensors that have shapes and no storage: nothing is computed.
+"""Bytes and operations of each block of a model, counted on tensors without storage: nothing is computed.
 
-What a block keeps for its backward pass is what autograd saves there, apart from parameters; a tensor that two blocks save is the
-first one's. Operations are those of products of matrices and convolutions, as torch counts them; the rest is taken to cost nothing.
+A block keeps for its backward pass what autograd saves, apart from parameters. A tensor that two blocks save counts for the first.
+Operations are those of matrix products and convolutions, as torch counts them; others count as free.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from sparkring.models.dropout import ROW_SEEDS
 from sparkring.pipelines.training.job.tasks import CATEGORICAL, IMAGE, NUMERIC, input_tensors
 
 ROWS = 2
-"""Of the counted micro-batch."""
+"""Rows of the counted micro-batch."""
 META = torch.device("meta")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockCount:
-    """One block; activations, borders and operations a row."""
+    """One block; activations, borders and operations are per row."""
 
     name: str
     parameter_bytes: int
     shared_bytes: Mapping[str, int]
-    """Of its tied parts, by name."""
+    """Bytes of its tied parts, by name."""
     activation_bytes: float
     border_bytes: float
     forward_flops: float
 
 
 def random_inputs(config: Config, shapes: Shapes, rows: int, device: torch.device) -> dict[str, Tensor]:
-    """What the model takes, with random values, in the shapes of the dataset's rows."""
+    """Random inputs of the model, in the shapes of the dataset's rows."""
     dtype = precision(config)
 
     def of(name: str) -> Tensor:
@@ -61,7 +61,7 @@ def random_inputs(config: Config, shapes: Shapes, rows: int, device: torch.devic
 
 
 def precision(config: Config) -> torch.dtype:
-    """The type of parameters and activations."""
+    """The dtype of parameters and activations."""
     return torch.float64 if config.train.precision == "float64" else torch.float32
 
 
@@ -70,7 +70,7 @@ def count_blocks(blocks: BlockList, inputs: Callable[[int], dict[str, Tensor]], 
 
     Args:
         blocks: The whole model.
-        inputs: What it takes, by rows, on the ``META`` device.
+        inputs: The model's inputs by rows, on the ``META`` device.
         dtype: Of parameters and activations.
     """
     tied = blocks.shared_parts(range(len(blocks) + 1))
@@ -92,21 +92,21 @@ def count_blocks(blocks: BlockList, inputs: Callable[[int], dict[str, Tensor]], 
 
 
 class _Saved:
-    """What autograd keeps, each storage once."""
+    """Counts the bytes that autograd saves, each storage once."""
 
     def __init__(self) -> None:
-        self._kept: list[Tensor] = []  # alive, so that no storage's address is given out again
+        self._kept: list[Tensor] = []  # keeps storages alive, so that no address is reused
         self._known: set[int] = set()
         self.num_bytes = 0.0
 
     def begin(self, parameters: Iterable[Tensor]) -> None:
-        """Count a block's from zero; its parameters are not activations."""
+        """Restart the count for a block; its parameters are not activations."""
         self.num_bytes = 0.0
         for parameter in parameters:
             self._is_new(parameter)
 
     def watching(self) -> AbstractContextManager[object]:
-        """Count what is saved inside."""
+        """A context in which saved tensors are counted."""
         return saved_tensors_hooks(self._pack, lambda tensor: tensor)
 
     def _pack(self, tensor: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ class _Saved:
         return tensor
 
     def _is_new(self, tensor: Tensor) -> bool:
-        address = tensor.untyped_storage()._cdata  # noqa: SLF001 - the storage's identity; without memory it has no data pointer
+        address = tensor.untyped_storage()._cdata  # noqa: SLF001 - the storage's identity: without memory it has no data pointer
         if address in self._known:
             return False
         self._known.add(address)

@@ -27,39 +27,39 @@ Loss = Callable[[Tensor], Tensor]
 
 
 class BlockSeconds(TypedDict):
-    """What a block takes."""
+    """Measured seconds of a block."""
 
     forward: ByRows
     backward: ByRows
-    """Both gradients together."""
+    """The whole backward pass."""
     input: ByRows
-    """The gradient of its input alone."""
+    """The gradient of the input alone."""
     weight: ByRows
-    """Those of its weights alone."""
+    """The gradients of the weights alone."""
     update: list[float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimedModel:
-    """What is measured."""
+    """The model to measure."""
 
     blocks: BlockList
-    """Of the whole model; one at a time is built."""
+    """Of the whole model; built one at a time."""
     inputs: Callable[[int], dict[str, Tensor]]
     """The model's inputs, by rows."""
     row_counts: Sequence[int]
-    """Rows of the micro-batches to measure, two or more."""
+    """Rows of the micro-batches to measure; at least two numbers."""
     optimizer: OptimizerConfig
     dtype: torch.dtype
     """Of parameters and activations."""
 
 
 def time_blocks(subject: TimedModel, loss: Loss) -> list[BlockSeconds]:
-    """Measure each block by itself, on what the block before it makes.
+    """Measure each block by itself, on the outputs of the block before it.
 
     Args:
         subject: The model.
-        loss: Of its output; its passes are the last block's.
+        loss: Of the model's output; its passes count for the last block.
     """
     blocks, row_counts = subject.blocks, subject.row_counts
     tensors = {rows: subject.inputs(rows) for rows in row_counts}
@@ -83,17 +83,17 @@ def time_blocks(subject: TimedModel, loss: Loss) -> list[BlockSeconds]:
 
 
 class BlockTimer:
-    """A block on which passes are timed."""
+    """Times passes of one block."""
 
     def __init__(self, module: StageModule, loss: Loss | None) -> None:
-        """Take a block, and the loss if it is the last one."""
+        """Take a block, and the loss if it is the last block."""
         self._module, self._loss = module, loss
         self._split: SplitBackward | None = None
         self.outputs: dict[str, Tensor] = {}
-        """What the next block gets."""
+        """The next block's inputs."""
 
     def whole(self, tensors: dict[str, Tensor]) -> Iterator[tuple[float, float]]:
-        """Seconds of a forward and of a backward pass, again and again."""
+        """Yield the seconds of a forward and of a backward pass, again and again."""
         while True:
             leaves = self._leaves(tensors)
             began = time.perf_counter()
@@ -104,7 +104,7 @@ class BlockTimer:
             yield between - began, time.perf_counter() - between
 
     def halves(self, tensors: dict[str, Tensor]) -> Iterator[tuple[float, float]]:
-        """Seconds of the two halves of a backward pass, again and again; whole passes must come before, since layers are watched here."""
+        """Yield the seconds of the two halves of a backward pass, again and again. Time whole passes first: this hooks the layers."""
         self._split = split = self._split or SplitBackward(self._module)
         while True:
             leaves = self._leaves(tensors)
@@ -129,7 +129,7 @@ class BlockTimer:
 
 
 def after_warm_up(seconds: Iterator[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """Seconds of both, of the repetitions after the warm-up."""
+    """Both seconds of each repetition after the warm-up."""
     taken = [next(seconds) for _ in range(WARM_UP + REPETITIONS)][WARM_UP:]
     return [first for first, _ in taken], [second for _, second in taken]
 

@@ -1,6 +1,6 @@
-"""What a step takes beside the blocks' passes: the executor's own seconds a pass, and the word that ends a step on all ranks.
+"""The time of a step beside its blocks' passes: the executor's own seconds per pass, and the end of a step on all ranks.
 
-    executor    a pipeline of one stage with a chunk of next to nothing: its passes by the executor, less the bare ones
+    executor    passes of a nearly empty chunk by the executor, minus bare passes of the same chunk
     end         the sum of one number over all ranks, by which each learns the step's loss
 """
 
@@ -23,35 +23,35 @@ from sparkring.pipelines.parallel.stages.executor import Executor
 from sparkring.pipelines.training.profiling.block_times import REPETITIONS, WARM_UP, BlockTimer, after_warm_up
 
 MICRO_BATCHES = 8
-"""Of a measured step."""
+"""Micro-batches of a measured step."""
 
 
 class EmptyStep:
-    """A step of an executor whose work takes no time."""
+    """Callbacks of a step whose work takes no time."""
 
     def __init__(self) -> None:
         self._rows = {X: torch.ones(1, 1)}
 
     def batch(self, _micro_batch: int) -> dict[str, Tensor]:
-        """One number."""
+        """Return one number."""
         return self._rows
 
     def loss(self, _micro_batch: int, outputs: Mapping[str, Tensor]) -> Tensor:
-        """Any scalar."""
+        """Return any scalar."""
         return outputs[X].sum()
 
     def last_backward(self) -> None:
-        """Nothing to sum."""
+        """Sum nothing."""
 
     def reduce(self) -> None:
-        """Nothing to sum."""
+        """Sum nothing."""
 
     def step(self, _loss: float) -> None:
-        """Nothing to update."""
+        """Update nothing."""
 
 
 def time_executor() -> PassSeconds:
-    """The executor's own seconds beside a pass of each kind: medians, none below zero."""
+    """The executor's own seconds per pass of each kind: medians, at least 0."""
     blocks = BlockList((Block("nothing", {"nothing": lambda: nn.Linear(1, 1)}),), inputs=(X,), outputs=(X,))
     by_executor = _seconds_of(blocks, "1f1b") | _seconds_of(blocks, "zero_bubble", kinds=(Kind.I, Kind.W))
     bench, rows = BlockTimer(StageModule(blocks, seed=0), torch.Tensor.sum), {X: torch.ones(1, 1)}
@@ -61,7 +61,7 @@ def time_executor() -> PassSeconds:
 
 
 def _seconds_of(blocks: BlockList, schedule: ScheduleName, *, kinds: Sequence[Kind] = (Kind.F, Kind.B)) -> dict[Kind, list[float]]:
-    """Seconds of passes by a real executor."""
+    """Seconds of passes by the executor, by kind."""
     seconds: dict[Kind, list[float]] = {kind: [] for kind in kinds}
     executor = Executor(build_schedule(schedule, (1,), MICRO_BATCHES), Worker(0, 0), {0: StageModule(blocks, seed=0)}, rank_of=lambda _: 0)
     for repetition in range(WARM_UP + REPETITIONS):
@@ -73,7 +73,7 @@ def _seconds_of(blocks: BlockList, schedule: ScheduleName, *, kinds: Sequence[Ki
 
 
 def time_end(communicator: Communicator) -> float:
-    """Seconds in which all ranks learn the sum of one number; every rank of the ring calls this."""
+    """Seconds until all ranks have the sum of one number; every rank of the ring calls this."""
     everyone = open_set_reducer(communicator, tuple(range(communicator.context.size)))
     number, seconds = torch.zeros(1, dtype=torch.float64), []
     for repetition in range(WARM_UP + REPETITIONS):

@@ -1,7 +1,7 @@
-"""From what ranks measured, or from counted operations, to what the planner takes: a ModelProfile and a Cluster. Starts nothing.
+"""The planner's inputs (ModelProfile and Cluster) from measurements of ranks, or from counted operations. Starts nothing.
 
-    measured     medians over all ranks, lines through them
-    on_paper     the same model on machines that are not there
+    measured     lines through medians over all ranks
+    on_paper     the same model on machines that are known by published figures alone
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from sparkring.pipelines.training.profiling.profile import RankProfile, blocks_a
 
 
 def measured(config: Config, manifest: Manifest, ranks: Sequence[RankProfile]) -> tuple[ModelProfile, Cluster]:
-    """What the planner takes, from what all ranks measured.
+    """The planner's inputs from the measurements of all ranks.
 
     Args:
         config: Of the run that is planned.
         manifest: Of its dataset version.
-        ranks: By rank; seconds are medians over all of them, links are those of the ranks that measured them.
+        ranks: By rank. Seconds are medians over all ranks; links come from the ranks that measured them.
     """
     first = ranks[0]
     hosts = tuple(first["hosts"])
@@ -57,21 +57,21 @@ def measured(config: Config, manifest: Manifest, ranks: Sequence[RankProfile]) -
 
 
 def on_paper(config: Config, manifest: Manifest, assumed: Assumptions) -> ModelProfile:
-    """The model as it would run on devices that are not there: passes from counted operations, all else for nothing."""
+    """The model on assumed devices: seconds of passes from counted operations, all else free."""
     blocks = [_block(count, forward=assumed.pass_line(count.forward_flops),
                      backward=assumed.pass_line(count.forward_flops, backward=True)) for count in _counted(config, manifest)]
     return ModelProfile(blocks=tuple(blocks), optimizer_copies=optimizer_copies(config.train.optimizer))
 
 
 def optimizer_copies(config: OptimizerConfig) -> float:
-    """Bytes that an optimizer keeps for each byte of parameters."""
+    """Bytes that an optimizer keeps per byte of parameters."""
     if config.name == "sgd":
         return 1.0 if config.momentum else 0.0
     return 2.0
 
 
 def blocks_of(counts: Sequence[BlockCount], ranks: Sequence[Sequence[BlockSeconds]]) -> tuple[BlockProfile, ...]:
-    """Each block's bytes, and lines through what all ranks measured of it."""
+    """Each block's bytes, and lines through the seconds that all ranks measured."""
     def line(passes: Sequence[ByRows]) -> Line:
         return fit_line({rows: [second for rank in passes for second in dict(rank)[rows]] for rows, _ in passes[0]})
 
@@ -85,12 +85,12 @@ def blocks_of(counts: Sequence[BlockCount], ranks: Sequence[Sequence[BlockSecond
 
 
 def executor_of(ranks: Sequence[Sequence[float]]) -> PassSeconds:
-    """Medians over the ranks of what each measured of the four kinds of passes."""
+    """Medians over the ranks of the executor's seconds, for the four kinds of passes."""
     return PassSeconds(*(statistics.median(seconds) for seconds in zip(*ranks, strict=True)))
 
 
 def links_of(found: Sequence[LinkSeconds], *, bucket_bytes: float) -> Links:
-    """Lines of all that was measured."""
+    """Lines through the measured sums and hops."""
     sums: dict[str, dict[int, Samples]] = defaultdict(dict)
     hops: dict[str, dict[str, dict[str, Line]]] = defaultdict(lambda: defaultdict(dict))
     for one in found:
@@ -105,7 +105,7 @@ def links_of(found: Sequence[LinkSeconds], *, bucket_bytes: float) -> Links:
 
 
 def _counted(config: Config, manifest: Manifest, *, shards: int = 1) -> list[BlockCount]:
-    """Bytes of each block, or of what the first of so many shards has of it."""
+    """Bytes and operations of each block or, with several shards, of the first shard's part of it."""
     blocks, shapes = blocks_and_shapes(config, manifest)
     return count_blocks(shard_blocks(blocks, AbsentShards(shards)), lambda rows: random_inputs(config, shapes, rows, META),
                         dtype=precision(config))

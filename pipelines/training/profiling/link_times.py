@@ -1,10 +1,10 @@
 """Seconds of sums over groups of ranks and of messages between two ranks, measured in a ring that was started for it.
 
-    sums       the first 2, 3, 4, ... ranks of the host that has most, and one rank a host, by the reducer that training would use
-    hops       between two ranks of that host, and between rank 0 and the first rank of the next host, there and back, by each transport
+    sums       over the first 2, 3, 4, ... ranks of the fullest host, and over one rank per host, by training's reducer
+    hops       round trips between two ranks of that host, and between rank 0 and the next host's first rank, by each transport
 
-A message's seconds are those of half a way there and back; of them the sender's own are what ``send`` takes, the receiver's own its
-processor time in ``receive``, which does not count while it waits.
+A message takes half of its round trip. In that time the sender is busy during ``send``, and the receiver for the processor time of
+``receive``, which does not count its wait.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SIZES = (4 << 10, 256 << 10, 4 << 20, 16 << 20)
 """Bytes of a sum or message."""
 WARM_UP, REPETITIONS = 2, 7
 MOST_GROUPS = 6
-"""Groups of up to so many ranks are measured one by one, larger ones by powers of two."""
+"""Groups of up to this many ranks are all measured; of larger ones, powers of two and the largest."""
 LinkScope = Literal["local", "between"]
 HopPart = Literal["whole", "send", "receive"]
 
 
 class OpenTransport(Protocol):
-    """A kind of transport."""
+    """Opens a transport of one kind."""
 
     def __call__(self, communicator: Communicator, edges: Sequence[Edge], *,
                  dynamic_shapes: bool = False) -> AbstractContextManager[Transport]:
@@ -45,7 +45,7 @@ class OpenTransport(Protocol):
 
 @dataclass(frozen=True)
 class MeasuredBackends:
-    """What is measured; others than training's own are a benchmark's."""
+    """The transports and the reducer to measure; a benchmark may pass others than training's."""
 
     transports: tuple[OpenTransport, ...] = (SidecarTransport, HorovodTransport)
     open_gradient_reducer: OpenGradientReducer = open_gradient_reducer
@@ -59,11 +59,11 @@ class LinkSeconds(TypedDict):
 
     where: LinkScope
     kind: str
-    """``sum``, or a transport."""
+    """``sum``, or the name of a transport."""
     part: HopPart
-    """Of a message, whose time it is."""
+    """The part of a message that was timed."""
     group: int
-    """Ranks that take part."""
+    """Number of ranks that take part."""
     seconds: list[tuple[int, list[float]]]
 
 
@@ -73,11 +73,13 @@ def extra_sets(context: RankContext) -> list[Ranks]:
 
 
 def time_links(communicator: Communicator, backends: MeasuredBackends = TRAINING_BACKENDS) -> list[LinkSeconds]:
-    """Measure; every rank of the ring calls this. Of ``local`` the figures of the first of ``fullest_host`` count, else rank 0's.
+    """Measure all links; every rank of the ring calls this.
+
+    Figures of ``local`` links count from the first rank of ``fullest_host``, others from rank 0.
 
     Args:
-        communicator: Started with ``extra_sets`` and for hops.
-        wires: What to measure.
+        communicator: Started with ``extra_sets`` and ``hops=True``.
+        backends: To measure.
     """
     context = communicator.context
     found = [_time_sums(communicator, backends, where, group) for where, group in _groups(context)]
@@ -92,7 +94,7 @@ def time_links(communicator: Communicator, backends: MeasuredBackends = TRAINING
 
 
 def fullest_host(hosts: Sequence[int]) -> Ranks:
-    """The ranks of the first host that has most, given the host of each rank."""
+    """The ranks of the host with the most ranks (the first such host), given each rank's host."""
     crowded = max(sorted(set(hosts)), key=hosts.count)
     return tuple(rank for rank, host in enumerate(hosts) if host == crowded)
 
@@ -152,7 +154,7 @@ def _time_hops(communicator: Communicator, transport: Transport, where: LinkScop
 
 
 def _there_and_back(transport: Transport, there: Edge, back: Edge, *, slot: int, tensor: torch.Tensor) -> tuple[float, float, float]:
-    """Seconds of one way, of them the sender's own and the receiver's own."""
+    """Seconds of one way in all, of the busy sender, and of the busy receiver."""
     began = time.perf_counter()
     transport.expect(back, slot)
     transport.send(there, slot, [tensor])

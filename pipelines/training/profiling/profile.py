@@ -1,8 +1,8 @@
-"""What a model and its ranks take, measured in a short ring on the ranks that are to train; plain values come back.
+"""Measuring a model and its ranks in a short ring on the ranks that will train; the results are plain values.
 
-    profile_rank     runs on every rank at once, as training does: so what ranks of one host take from each other is in the figures
+    profile_rank     runs on every rank at once, as training does, so the figures include the competition of a host's ranks
 
-What the planner makes of it is in ``fit.py``.
+``fit.py`` turns the results into the planner's inputs.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from sparkring.pipelines.training.profiling.shard_times import shard_groups, tim
 from sparkring.pipelines.training.strategies.shards import Shards
 
 MICRO_BATCHES = 8
-"""The smaller of the two profiled micro-batches is a rank's rows of a step cut into so many."""
+"""The smaller measured micro-batch is a rank's rows of a step divided by this."""
 
 
 class RankProfile(TypedDict):
-    """What a rank measured; plain values."""
+    """The measurements of one rank, as plain values."""
 
     blocks: list[BlockSeconds]
     shards: list[tuple[int, list[BlockSeconds]]]
-    """The same as shards compute them, by their number."""
+    """By number of shards, the blocks as one shard computes them."""
     links: list[LinkSeconds]
     executor: list[float]
-    """Its own seconds beside a pass: F, B, I, W."""
+    """The executor's own seconds per pass: F, B, I, W."""
     end_s: float
-    """Seconds in which all ranks learn a step's loss."""
+    """Seconds until all ranks have a step's loss."""
     hosts: list[int]
     """Host of each rank."""
     memory_bytes: float
-    """Free on the host before anything was built, a rank's share of it."""
+    """The rank's share of the host's memory that was free before anything was built."""
     process_bytes: float
-    """That the process had then."""
+    """Memory of the process at that time."""
     machine: str
-    """What kind of host this is: a profile holds for hosts of the same kind."""
+    """The kind of host: a profile holds for hosts of the same kind."""
 
 
 def profile_rows(config: Config) -> tuple[int, int]:
@@ -67,16 +67,16 @@ def profile_rows(config: Config) -> tuple[int, int]:
 
 def profile_rank(context: RankContext, document: Mapping[str, object], dataset_url: str, version: int,
                  places: Sequence[tuple[str, int]] | None = None) -> RankProfile | None:
-    """Measure blocks and links on one rank; what the ring launcher starts.
+    """Measure blocks and links on one rank; the ring launcher starts this.
 
     Args:
-        context: This rank's place.
+        context: This rank's identity.
         document: The config.
-        dataset_url: Whose rows' shapes are taken; no row is read.
+        dataset_url: The dataset whose rows' shapes are used; no row is read.
         version: Of the dataset.
-        places: By rank, on what kind of host this was measured before, and the host's number.
+        places: By rank, the kind and the number of its host in an earlier measurement.
     Returns:
-        What was measured; None on all ranks where all of them are on such hosts again, and as many on each.
+        The measurements; None on all ranks if every rank is on a host as in the earlier measurement.
     """
     config = Config.model_validate(document)
     manifest = Dataset(dataset_url).manifest(version)
@@ -102,13 +102,13 @@ def profile_rank(context: RankContext, document: Mapping[str, object], dataset_u
 
 
 def blocks_and_shapes(config: Config, manifest: Manifest) -> tuple[BlockList, Shapes]:
-    """The model's blocks, none of them built, and the shapes of its rows."""
+    """The model's blocks, not built yet, and the shapes of its rows."""
     shapes = shapes_of(manifest.task, manifest.preprocessing)
     return list_blocks(config.model, shapes), shapes
 
 
 def structure_digest(blocks: BlockList) -> str:
-    """A digest of what blocks are made of, none of it built: layers, sizes and names, though not what they compute with them."""
+    """A digest of the blocks' layers, sizes and names, without building them; it does not cover their code."""
     digest = hashlib.blake2b(digest_size=16)
     with torch.device("meta"), torch.random.fork_rng(devices=()):
         for block in blocks:
@@ -126,7 +126,7 @@ def host_kind() -> str:
 
 
 def _processor() -> str:
-    """Its model; its architecture where the system does not tell."""
+    """The processor's model; its architecture if the system does not name the model."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -135,7 +135,7 @@ def _processor() -> str:
 
 
 def _answers(manifest: Manifest, shapes: Shapes) -> Callable[[LossSum], Loss]:
-    """From a task's loss to the loss of outputs against random answers, which are drawn once for each number of rows."""
+    """Turn a task's loss into a loss against random answers, which are drawn once for each shape."""
     @cache
     def answers(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if manifest.task == "binary":

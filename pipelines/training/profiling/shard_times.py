@@ -1,6 +1,6 @@
-"""Seconds of a model's blocks as shards compute them, sums inside them included: measured on real groups of ranks.
+"""Seconds of a model's blocks as shards compute them, sums included: measured on real groups of ranks.
 
-    ranks 0 1 2 3, shards of 2      (0 1) (2 3)      both groups at once
+    ranks 0 1 2 3, shards of 2      (0 1) (2 3)      both groups measure at once
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHARDS = (2, 4, 8)
 
 
 def shard_counts(context: RankContext, blocks: BlockList) -> list[int]:
-    """Numbers of shards that a model can be dealt to and that divide each host's ranks."""
+    """Numbers of shards that the model can be dealt to and that divide each host's ranks."""
     hosts = set(context.hosts)
     return [count for count in SHARDS if all(context.hosts.count(host) % count == 0 for host in hosts) and _can_be_dealt(blocks, count)]
 
@@ -40,9 +40,9 @@ def time_shards(communicator: Communicator, subject: TimedModel, loss: Callable[
     Args:
         communicator: Started with ``shard_groups``.
         subject: The whole model.
-        loss: Of a shard's outputs, whose sums are those of the shards.
+        loss: Makes the loss of a shard's outputs from the shards' reducer.
     Returns:
-        Seconds of each block, by the number of shards.
+        (number of shards, seconds of each block).
     """
     rank, found = communicator.context.rank, []
     for count in shard_counts(communicator.context, subject.blocks):

@@ -84,7 +84,7 @@ class GradientRing:
             communicator: The joined ring; every rank of it makes its ring at the same point.
             bucket_mb: Megabytes of a bucket, about.
             group: Ranks that hold these parameters and sum together, this one among them; default all.
-            open_reducer: What sums.
+            open_gradient_reducer: Opens the reducer.
         Raises:
             ConfigError: parameters of several types or devices, which one flat bucket cannot hold. None at all are fine: a stage may
                 be an activation.

@@ -1,6 +1,6 @@
 """The default launcher, driver side: one stage by ``mapInArrow``, which classic sessions and Spark Connect both know.
 
-It is a barrier stage, or, where Spark allocates executors dynamically and has none, a plain one whose tasks meet at the driver.
+The stage is a barrier stage. Under dynamic allocation Spark has none, so it is a plain stage whose tasks meet at the driver.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
                    left_out: Collection[str] = ()) -> list[Json]:
     """Run ``fn`` on the tasks of a stage; see ``run_ring``.
 
-    Spark cannot be told which hosts to take. To leave some out, all slots are asked for, and only tasks elsewhere become ranks; where
-    nobody knows how many there are (Spark Connect), none is left out.
+    Spark offers no way to exclude hosts. To leave some out, the stage takes all slots, and only tasks on other hosts get ranks. Where the
+    number of slots is unknown (Spark Connect), no host is left out.
 
     Raises:
-        HostsLeftOut: there are hosts elsewhere, and too few slots on them.
+        HostsLeftOut: there are other hosts, with too few slots.
     """
     from pyspark import cloudpickle
 
@@ -83,7 +83,7 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
 
 
 def _why_broken(meeting: DriverMeeting | None, num_ranks: int, master: str, num_ended: int) -> SparkringError | None:
-    """Why no ring can come of tasks that meet at the driver, ``num_ended`` of which have ended."""
+    """Why tasks that meet at the driver cannot make a ring, ``num_ended`` of which have ended; None where they may."""
     if meeting is None or (meeting.complete and meeting.lost is None):
         return None
     if meeting.lost is not None:

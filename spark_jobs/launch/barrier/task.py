@@ -8,11 +8,11 @@
       watch the rank and the board        watch the rank and the board          HTTP to task 0, see meeting/status_board.py
       return its end as one JSON row      return its end as one JSON row
 
-Spark's allGather looks only once a second whether it is done, so tasks gather once, and use the board from then on; on one machine
-they meet without Spark (``meeting/local.py``). A task raises nothing that it can report: Spark would show the driver a Java stack
-instead of the rank's own words. Where a task is lost all the same, Spark ends the whole stage, and never runs a failed barrier *result*
-stage again ("Could not recover from a failed barrier ResultStage"): a function runs once at most, and a test holds Spark to it. Where Spark
-has no barrier stages, the tasks meet at the driver (``meeting/driver.py``), which sees to the same.
+Spark's allGather polls once a second, so tasks gather once and use the status board from then on; on one host they meet without Spark
+(``meeting/local.py``). A task reports errors instead of raising them: Spark would show the driver a Java stack instead of the rank's own
+message. If a task is lost, Spark ends the whole stage, and never reruns a failed barrier *result* stage ("Could not recover from a failed
+barrier ResultStage"): a function runs at most once, and a test checks that Spark does so. Where Spark has no barrier stages, the tasks meet
+at the driver (``meeting/driver.py``), which guarantees the same.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from sparkring.spark_jobs.launch.meeting.status_board import ANSWER_TIMEOUT_S, S
 from sparkring.spark_jobs.launch.meeting.watch import CAUSE_GRACE_S, Event, Watch
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 from sparkring.spark_jobs.launch.rank.end import RankEnd
-from sparkring.spark_jobs.launch.rank.gpu import common_device
+from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, common_device, shared_gpu
 from sparkring.spark_jobs.launch.rank.graceful_stop import graceful_stop
 from sparkring.spark_jobs.launch.rank.process import RankProcess
 
@@ -55,22 +55,22 @@ if TYPE_CHECKING:
     from pyspark import TaskContext
 
 SCHEMA = "end string"
-"""Of the rows that tasks return: ``RankEnd`` as JSON."""
+"""Schema of the rows that tasks return: ``RankEnd`` as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """All that a task needs to know; travels from the driver inside Spark's task closure."""
+    """The order to every task; it travels from the driver inside Spark's task closure."""
 
     num_ranks: int
     left_out: tuple[str, ...] = ()
-    """Hosts that are to get no rank, if there are others; where these are too few, nobody gets one."""
+    """Hosts that get no rank if there are others; if those have too few tasks, no task gets a rank."""
     payload: bytes
     """The function and its arguments, by cloudpickle."""
     token: str
-    """Names the launch: its processes, its shared memory, its Spark job. Whoever is on the machine can see it."""
+    """Names the launch: its processes, its shared memory, its Spark job. Visible to every user of the host."""
     secret: str
-    """Opens the rendezvous and the board."""
+    """Authenticates to the rendezvous and the status board."""
     threads: int
     device: Literal["cpu", "cuda"]
     allow_cpu_fallback: bool
@@ -79,12 +79,12 @@ class Launch:
     shared_memory: bool
     fork_ranks: bool = True
     meet_within_s: float
-    """Seconds that a task waits for the others to come."""
+    """Seconds that a task waits for the others."""
     meeting: tuple[str, int] | None = None
-    """Where the driver has them meet; None: they are of a barrier stage, and meet without it."""
+    """Address of the driver's meeting; None for tasks of a barrier stage, which meet without it."""
     not_after: float
-    """When the driver has given up, in seconds since the epoch. Spark may hold a stage that does not fit for ten minutes and start
-    it then, cancelled or not (SPARK-24819)."""
+    """When the driver gives up, in seconds since the epoch. Spark may hold a stage that does not fit for ten minutes and then start it,
+    even if it was cancelled (SPARK-24819)."""
     driver_memory: str
     """``memory_identity`` of the driver."""
     driver_path: tuple[str, ...]
@@ -96,12 +96,12 @@ class Launch:
 
 
 def run_task(launch: Launch, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Be one task; this is the function that Spark maps over the partitions."""
+    """Run one task; Spark maps this function over the partitions."""
     import pyarrow as pa
     from pyspark import BarrierTaskContext, TaskContext
 
     for _ in rows:
-        pass  # Spark keeps the Python worker for the next task only if it has read its input to the end
+        pass  # Spark reuses a Python worker only if it has read its input to the end
     context = TaskContext.get() if launch.meeting else BarrierTaskContext.get()
     assert context is not None
     end = _Task(launch, context).run()
@@ -112,9 +112,9 @@ def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) 
     """Why these tasks cannot make a ring, or None.
 
     Args:
-        launch: What the driver said.
+        launch: The driver's order.
         facts: Of all tasks, by partition.
-        on_one_host: Whether Spark names one host for all executors, so that the ring was laid on loopback.
+        on_one_host: Whether Spark names one host for all executors, so that the ring uses loopback.
     """
     for fact in facts:
         if (fact.sparkring, fact.python) != (launch.sparkring, launch.python):
@@ -127,13 +127,20 @@ def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) 
             return (f"device is cuda, but Spark assigned no GPU to the task on {fact.hostname}; set spark.executor.resource.gpu.amount, "
                     "spark.task.resource.gpu.amount and a discovery script, or train.ring.allow_cpu_fallback=true.")
         if launch.meeting is None and fact.clock > launch.not_after:
-            return (f"the task on {fact.hostname} came {fact.clock - launch.not_after:.0f} seconds after this launch was given up; if "
-                    "nobody gave it up, the clocks of that host and of the driver differ: set them right.")
+            return (f"the task on {fact.hostname} started {fact.clock - launch.not_after:.0f} seconds after this launch was given up; if "
+                    "it was not given up, the clocks of that host and of the driver differ: synchronise them.")
     return None
 
 
+def gpu_objection(launch: Launch, facts: Sequence[TaskFacts]) -> str | None:
+    """Why the tasks that were chosen to have ranks cannot use GPUs, or None."""
+    if launch.device != "cuda":
+        return None
+    return shared_gpu(AssignedGpu(host=fact.hostname, memory=fact.memory, address=fact.gpu) for fact in facts)
+
+
 def _meeting_of_all(launch: Launch, context: TaskContext) -> SparkMeeting | DriverMeetingClient:
-    """Where the tasks meet that do not share a machine."""
+    """Where tasks meet that do not share a host."""
     if launch.meeting is not None:
         return DriverMeetingClient(context, launch.meeting, secret=launch.secret)
     from pyspark import BarrierTaskContext
@@ -185,6 +192,8 @@ class _Task:
                 self._stand_by()
             return RankEnd(rank=-1, host=mine.name_in(self._launch.left_out) or mine.hostname, kind="idle")
         facts = [everyone[partition] for partition in chosen]
+        if refusal := gpu_objection(self._launch, facts):
+            raise EnvironmentProblem(refusal)
         placement = place_ranks([fact.memory for fact in facts])[chosen.index(self._partition)]
         process.label = f"rank {placement.rank}"
         if self._rendezvous is not None:
@@ -199,12 +208,12 @@ class _Task:
         return end
 
     def _meet(self) -> tuple[TaskFacts, ...]:
-        """Tell the others about this task and hear about them.
+        """Exchange facts with the other tasks.
 
         Raises:
-            EnvironmentProblem: no ring can come of these tasks; the same in each of them.
-            DeadlinePassed: some task did not come.
-            ExecutorLost: this one had been in the ring already.
+            EnvironmentProblem: these tasks cannot make a ring; raised in each of them.
+            DeadlinePassed: a task did not come.
+            ExecutorLost: this task is a second attempt at one that was in the ring already.
         """
         within_s = self._launch.meet_within_s
         hosts = self._everywhere.hosts(within_s=within_s)
@@ -224,7 +233,7 @@ class _Task:
         return facts
 
     def _gather(self, mine: Any, *, within_s: float) -> list[Any]:
-        """What all tasks tell each other, by partition; where they have met on one machine, the meeting has a deadline of its own."""
+        """The values of all tasks, by partition; a meeting on one host has its own deadline."""
         text = json.dumps(mine)
         answers = self._meeting.gather(text) if self._meeting else self._everywhere.gather(text, within_s=within_s)
         return [json.loads(each) for each in answers]
@@ -241,10 +250,10 @@ class _Task:
         except EnvironmentProblem as problem:
             return {"problem": str(problem)}
         except OSError as error:
-            return {"problem": f"cannot listen on {self._spark_host}: {error}; see that the host has a free port on the ring's interface."}
+            return {"problem": f"cannot listen on {self._spark_host}: {error}; free a port on the ring's interface of that host."}
 
     def _agree_on_device(self, mine: TaskFacts) -> tuple[str, str]:
-        """The device of all ranks, and what to say about it."""
+        """The device of all ranks, and a note to show."""
         if self._launch.device == "cpu":
             return "cpu", ""
         which = f"GPU {mine.gpu} on {mine.hostname}" if mine.gpu else f"Spark assigned none to a task on {mine.hostname}"
@@ -256,11 +265,11 @@ class _Task:
         if isinstance(event, dict) and event["kind"] == "device":
             problem = event["summary"] and f"{which}: {event['summary']}"
         else:
-            self._events.put(event)  # the rank has ended already; the watch deals with that
+            self._events.put(event)  # the rank has ended already; the watch handles that
         return common_device(self._gather_devices(problem), allow_cpu_fallback=self._launch.allow_cpu_fallback)
 
     def _stand_by(self) -> None:
-        """Take part in what all tasks do, without a rank."""
+        """Take part in the exchanges of all tasks, without a rank."""
         if self._launch.device == "cuda":
             self._gather_devices(None)
 
@@ -268,7 +277,7 @@ class _Task:
         return self._gather(problem, within_s=self._launch.deadline_s + ANSWER_TIMEOUT_S)
 
     def _environment(self) -> dict[str, str]:
-        """What the rank process starts with: all that must be there before torch is imported."""
+        """The rank process's environment at its start: everything that torch's import depends on."""
         launch = self._launch
         path = [entry for entry in sys.path if entry]
         if memory_identity() == launch.driver_memory:
@@ -277,14 +286,15 @@ class _Task:
             threads=launch.threads, deadline_s=launch.deadline_s) | {
                 "PYTHONPATH": os.pathsep.join(path),
                 "CUDA_VISIBLE_DEVICES": self._gpu or "",
-                "SPARKRING_TOKEN": launch.token,  # marks the process and all that it starts, for whoever looks for them
+                "SPARKRING_TOKEN": launch.token,  # marks the process and all that it starts, so that they can be found
                 "SPARKRING_TASK": str(os.getpid()),
             }
 
     def _order(self, placement: RankPlacement, mine: TaskFacts, facts: Sequence[TaskFacts], *, device: str, note: str) -> bytes:
-        """The rank's placement and the variables that only now are known, as JSON."""
+        """The rank's placement and the variables that depend on it, as JSON."""
         launch, interface = self._launch, mine.interface
-        sockets = {name: os.environ.get(name, interface) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
+        sockets = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": rank_environment.nccl_interface(interface)}
+        sockets = {name: os.environ.get(name, value) for name, value in sockets.items()}
         env = placement.horovod_environment() | sockets | {
             "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo",
             "HOROVOD_GLOO_IFACE": interface,

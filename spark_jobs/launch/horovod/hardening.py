@@ -1,16 +1,16 @@
-"""What ``launcher: horovod.spark`` changes in upstream's launcher while it runs: who can reach it, and how it ends.
+"""Changes that ``launcher: horovod.spark`` makes to upstream's launcher while it runs: who can reach it, and how it ends.
 
     upstream                                                    here
-    services listen on every interface                          on the ring's one, which is loopback on one machine
-    they read what comes before they know who sent it           at most MAX_MESSAGE_BYTES, within 10 s, few clients at once
-    the rendezvous hears everybody and outlives the run         ``rendezvous.py``: secret, addresses, limits, closed with the run
-    a scope of the rendezvous can stay filled after a start     it goes with its last rank (see ``_launch_job``)
+    services listen on every interface                          on the ring's own, which is loopback on one host
+    they read messages before they authenticate them            at most MAX_MESSAGE_BYTES, within 10 s, few clients at once
+    the rendezvous serves anyone and outlives the run           ``rendezvous.py``: secret, addresses, limits, closed with the run
+    a scope of the rendezvous can stay filled after a start     it is removed with its last rank (see ``_launch_job``)
     a dead rank leaves the others waiting for their deadline    they are ended
-    the driver's signal handlers are replaced                   they stay
+    the driver's signal handlers are replaced                   they are kept
 
-The services, one on the driver and one in each task, take signed pickles, and unpickle what the run's own key has signed;
-upstream makes that key anew for each run and sends it through Spark. Functions of upstream's modules are replaced for the
-time of one launch, on the driver and in the tasks. A Horovod that has no such functions is refused.
+The services, one on the driver and one in each task, unpickle messages that were signed with the run's key; upstream makes a new key for
+each run and sends it through Spark. Functions of upstream's modules are replaced for the duration of one launch, on the driver and in the
+tasks. A Horovod without these functions is refused.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from sparkring.spark_jobs.launch.meeting.guarded_server import REQUEST_TIMEOUT_S
 from sparkring.spark_jobs.launch.meeting.hosts import interface_address
 
 MAX_MESSAGE_BYTES = 16 << 20
-"""Of a message to a service: commands, environments, addresses, and a rank's result as JSON."""
+"""Largest message to a service: commands, environments, addresses, and a rank's result as JSON."""
 SMALL_BYTES = 64 << 10
-"""Messages up to this size are read whenever they come, larger ones few at once: they take memory before their signature is checked."""
+"""Messages up to this size are read at once, larger ones few at a time: they take memory before their signature is checked."""
 _LARGE = threading.BoundedSemaphore(4)
 _ONE_LAUNCH = threading.Lock()
 _NETWORK, _HTTP, _RUNNER = "horovod.runner.common.util.network", "horovod.runner.http.http_server", "horovod.spark.runner"
@@ -39,13 +39,13 @@ _NETWORK, _HTTP, _RUNNER = "horovod.runner.common.util.network", "horovod.runner
 
 @contextmanager
 def hardened_launch(interface: str, ranks: HorovodRanks) -> Iterator[None]:
-    """On the driver: let ``horovod.spark.run`` start nothing in this context but what the table above says.
+    """On the driver: apply the changes of the table above to ``horovod.spark.run`` in this context.
 
     Args:
         interface: Name of the interface that the ring uses, on the driver and on every executor.
         ranks: Starts and watches the ranks in place of upstream's ``_launch_job``.
     Raises:
-        EnvironmentProblem: this Horovod has no such parts, or another thread is launching just now.
+        EnvironmentProblem: this Horovod lacks these functions, or another thread is launching.
     """
     if not _ONE_LAUNCH.acquire(blocking=False):
         raise EnvironmentProblem("another thread is running a ring by launcher horovod.spark, which changes Horovod for all threads; "
@@ -76,7 +76,7 @@ def hardened_services(interface: str) -> Iterator[None]:
 
 
 def _in_task(interface: str, mapper: Callable[[int, Any], Iterator[Any]], index: int, rows: Any) -> Iterator[Any]:
-    """Upstream's task, with its service behind locked doors."""
+    """Upstream's task, with its service hardened."""
     with hardened_services(interface):
         yield from mapper(index, rows)
 

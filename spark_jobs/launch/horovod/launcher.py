@@ -1,13 +1,13 @@
 """``launcher: horovod.spark``: upstream's own launcher (``horovod.spark.run`` with Gloo) behind ``run_ring``'s contract.
 
-For clusters that have grown used to it. What listens to the network there is closed to strangers first (``doors.py``),
-and the ranks are started and watched by us (``ranks.py``). What is different all the same:
+For clusters that already use it. Its network services are hardened first (``hardening.py``), and our code starts and watches the ranks
+(``ranks.py``, ``../rank/suspension.py``). These differences from our own launcher remain:
 
 - It needs a SparkContext, so Spark Connect cannot use it, and one driver runs one such ring at a time.
-- It has services on the driver and in each task, which unpickle what the run's key has signed.
+- Its services, on the driver and in each task, unpickle messages signed with the run's key.
 - Driver and executors must have an interface of the same name; HOROVOD_GLOO_IFACE on the driver chooses it.
-- Errors come back by way of the ranks' standard error, and a dead rank is known by its exit code alone, not by its host.
-- A rank that returns early ends the ring for the others: let the function end with a barrier.
+- Errors come back through the ranks' standard error; of a dead rank only the exit code is known, not the host.
+- A rank that returns early ends the ring for the others: end the function with a barrier.
 """
 
 from __future__ import annotations
@@ -36,23 +36,25 @@ from sparkring.spark_jobs.launch.horovod.ranks import HorovodRanks
 from sparkring.spark_jobs.launch.meeting.driver_address import driver_address
 from sparkring.spark_jobs.launch.meeting.encryption import require_plaintext_allowed
 from sparkring.spark_jobs.launch.meeting.hosts import memory_identity
+from sparkring.spark_jobs.launch.meeting.watch import SUSPENDED_GRACE_S
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 from sparkring.spark_jobs.launch.rank.end import Json, RankEnd, result_to_json, results_or_error
-from sparkring.spark_jobs.launch.rank.gpu import common_device, cuda_problem
+from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, common_device, gpu_problem, shared_gpu
 from sparkring.spark_jobs.launch.rank.process import TAIL_LINES
+from sparkring.spark_jobs.launch.rank.suspension import guard_against_suspension
 from sparkring.spark_jobs.spark.slots import require_slots, spark_context
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MARK = "sparkring-end "
-"""Opens a line of a rank's standard error that holds its ``RankEnd``."""
+"""Starts a line of a rank's standard error that holds its ``RankEnd``."""
 ASK_AGAIN_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankSettings:
-    """What the driver tells each rank."""
+    """The driver's settings for each rank."""
 
     token: str
     device: Literal["cpu", "cuda"]
@@ -94,42 +96,49 @@ def run_by_horovod(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
 
 
 def run_rank(fn: Callable[..., Json], args: Sequence[Any], settings: RankSettings) -> str:
-    """On a rank: make its context, call the function; its result as JSON."""
+    """On a rank: make its context and call the function; returns the result as JSON."""
     rank = int(os.environ["HOROVOD_RANK"])
     host = os.uname().nodename
+    halted = RankEnd(rank=rank, host=host, kind="halted")
+    guard_against_suspension(limit_s=settings.deadline_s + SUSPENDED_GRACE_S, last_words=f"{MARK}{halted.to_json()}")
     try:
         return result_to_json(fn(_context(rank, settings), *args))
     except EnvironmentProblem as problem:
         end = RankEnd(rank=rank, host=host, kind="refused", summary=str(problem))
-    except Exception as error:  # noqa: BLE001 (whatever it is, the driver is to hear it)
+    except Exception as error:  # noqa: BLE001 (whatever it is, the driver reports it)
         end = RankEnd(rank=rank, host=host, kind="raised", summary=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
     sys.stderr.write(f"{MARK}{end.to_json()}\n")
     sys.exit(1)
 
 
 def _environment(settings: RankSettings, *, threads: int) -> dict[str, str]:
-    """What upstream adds to the environment of Spark's Python workers for a rank."""
+    """Variables that upstream adds to the environment of Spark's Python workers for a rank."""
     defaults = {name: os.environ.get(name, value) for name, value in rank_environment.defaults(settings.deadline_s).items()}
     no_gpu_yet = {"CUDA_VISIBLE_DEVICES": "", "SPARKRING_TOKEN": settings.token}
     return defaults | rank_environment.settings(threads=threads, deadline_s=settings.deadline_s) | no_gpu_yet
 
 
 def _context(rank: int, settings: RankSettings) -> RankContext:
-    """Exchange hosts and devices with the other ranks, through the store that Horovod's own ranks meet at."""
-    problem = _cuda_problem() if settings.device == "cuda" else None
-    everyone = _exchange(f"sparkring-{settings.token}", rank, [memory_identity(), problem], deadline_s=settings.deadline_s)
-    numbers = {memory: number for number, memory in enumerate(dict.fromkeys(memory for memory, _ in everyone))}
+    """Exchange hosts and devices with the other ranks, through the rendezvous."""
+    gpu, problem = _take_gpu() if settings.device == "cuda" else (None, None)
+    mine = AssignedGpu(host=os.uname().nodename, memory=memory_identity(), address=gpu)
+    everyone = [(AssignedGpu(*assigned), problem) for assigned, problem in
+                _exchange(f"sparkring-{settings.token}", rank, [mine, problem], deadline_s=settings.deadline_s)]
+    memories = [assigned.memory for assigned, _ in everyone]
+    numbers = {memory: number for number, memory in enumerate(dict.fromkeys(memories))}
     device, note = "cpu", ""
     if settings.device == "cuda":
+        if shared := shared_gpu(assigned for assigned, _ in everyone):
+            raise EnvironmentProblem(shared)
         device, note = common_device([problem for _, problem in everyone], allow_cpu_fallback=settings.allow_cpu_fallback)
     if note:
         sys.stderr.write(f"{note}\n")
-    return RankContext(rank=rank, hosts=tuple(numbers[memory] for memory, _ in everyone), device=device, token=settings.token,
+    return RankContext(rank=rank, hosts=tuple(numbers[memory] for memory in memories), device=device, token=settings.token,
                        deadline_s=settings.deadline_s, shared_memory=settings.shared_memory)
 
 
 def _exchange(scope: str, rank: int, mine: Json, *, deadline_s: float) -> list[Json]:
-    """Put one's own value and get those of all ranks, as JSON."""
+    """Put this rank's value and get those of all ranks, as JSON."""
     _ask("PUT", f"/{scope}/{rank}", json.dumps(mine).encode())
     everyone = []
     deadline = time.monotonic() + deadline_s
@@ -153,17 +162,19 @@ def _ask(method: str, path: str, body: bytes | None = None) -> bytes | None:
         connection.close()
 
 
-def _cuda_problem() -> str | None:
-    """Take the GPU that Spark assigned to this rank's task; why that is not to be had, or None."""
+def _take_gpu() -> tuple[str | None, str | None]:
+    """Take the GPU that Spark assigned to this rank's task: its address, and why it cannot be used."""
     from horovod.spark.task import get_available_devices
 
     assigned = get_available_devices()
     os.environ["CUDA_VISIBLE_DEVICES"] = assigned[0] if assigned else ""
-    return cuda_problem() if assigned else f"Spark assigned no GPU to a task on {os.uname().nodename}"
+    if not assigned:
+        return None, f"Spark assigned no GPU to a task on {os.uname().nodename}"
+    return assigned[0], gpu_problem()
 
 
 class _StandardError:
-    """What the ranks write to standard error: their ends are kept, the rest goes to the driver's own."""
+    """The ranks' standard error: their ends are kept, the rest is passed on to the driver's own."""
 
     def __init__(self) -> None:
         self._ends: list[RankEnd] = []
@@ -172,13 +183,13 @@ class _StandardError:
         self._rest = ""
 
     def with_ends_of(self, ranks: HorovodRanks) -> list[RankEnd]:
-        """What the ranks said of their ends, and of those that said nothing how they ended."""
+        """The ends that ranks reported; for the other ranks, how they were seen to end."""
         said = {end.rank for end in self._ends}
         return self._ends + [replace(end, output_tail="\n".join(self._tails.get(ranks.tasks.get(end.rank, -1), ())))
                              for end in ranks.ends if end.rank not in said]
 
     def names_a_cause(self) -> bool:
-        """Whether a rank has said that it failed for a reason of its own."""
+        """Whether a rank has reported a failure of its own."""
         return any(end.severity == 0 for end in self._ends)
 
     def write(self, text: str) -> None:

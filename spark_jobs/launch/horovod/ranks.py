@@ -1,11 +1,11 @@
 """The ranks of ``launcher: horovod.spark``, driver side: start them by upstream's own services, and end them all when one fails.
 
-Stands in for what ``horovod.spark.run`` does once its tasks have registered (``_launch_job``). Upstream starts its own
-rendezvous there, which is open to everybody, and waits for every rank, also for those that wait for a dead one.
+Replaces what ``horovod.spark.run`` does once its tasks have registered (``_launch_job``). Upstream starts its own rendezvous there, which
+serves anyone, and waits for every rank, even for those that wait for a dead one.
 
-That rendezvous has a second flaw, which ours has not: it forgets which ranks are through with *any* scope when the last rank is
-through with one. A rank that is alone in its scope between hosts then leaves the addresses of the scope within its host behind,
-and a second ``hvd.init`` may find them: "Connection refused" (tests/unit/spark_jobs/test_horovod_hardening.py shows it).
+That rendezvous has a second flaw: when the last rank has finished with one scope, it forgets which ranks have finished with *any* scope. A
+rank that is alone in its scope between hosts then leaves the addresses of the scope within its host behind, and a second ``hvd.init`` may
+find them: "Connection refused" (tests/unit/spark_jobs/test_horovod_hardening.py shows it).
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous, rendezvou
 from sparkring.spark_jobs.launch.meeting.status_board import StatusBoard
 from sparkring.spark_jobs.launch.meeting.watch import CAUSE_GRACE_S
 from sparkring.spark_jobs.launch.rank.end import RankEnd
+from sparkring.spark_jobs.launch.rank.environment import nccl_interface
 
 Execute: TypeAlias = "Callable[..., tuple[int | None, float]]"
-"""Runs a command for a slot, given events that abort it; exit code (None: not known) and time."""
+"""Runs a command for a slot, given events that abort it; returns exit code (None: unknown) and time."""
 LATE_CAUSE_S = 15.0
-"""Seconds to wait for the end that is the cause, where all ends so far tell of a lost peer: upstream looks once a second whether a
-rank has ended, and then waits for its output."""
+"""Seconds to wait for the cause, where all ends so far report a lost peer: upstream polls once a second for a rank's end, and then waits
+for its output."""
 LAST_RANK_S = 30.0
-"""Seconds for the ranks to end once they are told to; upstream takes five to end one kindly."""
+"""Seconds for the ranks to end once asked to; upstream gives each five seconds."""
 
 
 class HorovodRanks:
     """The ranks of one launch.
 
     Args:
-        secret: Opens the rendezvous.
+        secret: Authenticates to the rendezvous.
         address: Where the rendezvous listens.
-        cause_known: Whether a rank has said so far why the ring ends.
+        cause_known: Whether a rank has reported why the ring ends.
     """
 
     def __init__(self, *, secret: str, address: str, cause_known: Callable[[], bool] = lambda: True) -> None:
@@ -49,7 +50,7 @@ class HorovodRanks:
         self._exits: queue.SimpleQueue[tuple[int, int | None]] = queue.SimpleQueue()
         self._stop = threading.Event()
         self.ends: list[RankEnd] = []
-        """Of the ranks that ended badly, in the order of their ends."""
+        """Of the ranks that failed, in order."""
         self.tasks: dict[int, int] = {}
         """The number of each rank's task, which upstream puts before its output."""
 
@@ -57,7 +58,7 @@ class HorovodRanks:
         """Run the ranks to their ends; takes what upstream gives its ``_launch_job``.
 
         Raises:
-            RingError: one ended badly; ``ends`` says how.
+            RingError: one failed; ``ends`` says how.
         """
         from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 
@@ -80,11 +81,11 @@ class HorovodRanks:
             raise RingError(f"{len(self.ends)} of {len(slots)} ranks ended badly")
 
     def _meeting(self, driver: Any, port: int) -> dict[str, str]:
-        """What tells the ranks where and how to meet."""
+        """Variables by which the ranks find each other."""
         (interface,) = driver.get_common_interfaces()
         return {
             "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo",
-            "HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface,
+            "HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": nccl_interface(interface),
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": rendezvous_address(self._address, port, self._secret),
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         }
@@ -96,13 +97,13 @@ class HorovodRanks:
             self._exits.put((slot.rank, code))
 
     def _until_all_ended(self, num_ranks: int) -> None:
-        """Take the ranks' ends as they come; a bad one leaves the others a while to tell the cause, then they are ended."""
+        """Take the ranks' ends as they come; after a failure the others get a while to report the cause, then they are ended."""
         until = math.inf
         for _ in range(num_ranks):
             try:
                 rank, code = self._next(until)
             except queue.Empty:
-                return  # a task that does not even answer to this is Spark's to end: upstream cancels the job now
+                return  # a task that ignores this too is ended by Spark: upstream cancels the job now
             if code == 0:
                 continue
             self.ends.append(self._end(rank, code))
@@ -110,7 +111,7 @@ class HorovodRanks:
             until = min(until, time.monotonic() + (CAUSE_GRACE_S if code != 1 or self._cause_known() else LATE_CAUSE_S))
 
     def _next(self, until: float) -> tuple[int, int | None]:
-        """The next rank's end: whenever it comes while all is well; after a failure until the given moment, and then by force."""
+        """The next rank's end: without limit while no rank has failed; after a failure until the given moment, and then by force."""
         if until < math.inf and not self._stop.is_set():
             try:
                 return self._exits.get(timeout=max(0.0, until - time.monotonic()))
@@ -124,7 +125,7 @@ class HorovodRanks:
             return RankEnd(rank=rank, host=host, kind="lost", summary=f"lost contact with the task of rank {rank}.", order=order)
         if self._stop.is_set():
             return RankEnd(rank=rank, host=host, kind="stopped", order=order)
-        # Upstream tells of signal 9 as the shell does: 137.
+        # Upstream reports signal 9 as a shell does: 137.
         return RankEnd(rank=rank, host=host, kind="died", exit_code=128 - code if 128 < code < 192 else code, order=order)
 
 
@@ -137,7 +138,7 @@ def _execute_in_task(settings: Any, driver: Any, env: dict[str, str], stdout: An
 
 
 def _env_command(slot: Any) -> str:
-    """The rank's place, for ``env``. It stands on the command line, where all of the machine's users can read it: no secrets here."""
+    """A command that sets the slot's variables. Every user of the host can read a command line: no secrets here."""
     from horovod.runner.gloo_run import create_slot_env_vars
 
     return shlex.join(["env", *(f"{name}={value}" for name, value in create_slot_env_vars(slot).items())])

@@ -22,7 +22,7 @@ CAUSE_GRACE_S = 2.0
 """Seconds to look for the cause, once a rank has seen no more than that another one is gone."""
 LOOK_S = 1.0
 """Seconds between two looks at whether the rank stands still."""
-STILL_GRACE_S = 10.0
+SUSPENDED_GRACE_S = 10.0
 """Seconds past the deadline that a stopped rank is left to the others, who know what they wait for. None of them may be left to tell."""
 
 Event: TypeAlias = "Report | int | Verdict | RingError"
@@ -42,7 +42,7 @@ class Watch:
 
     def __init__(self, process: RankProcess, events: queue.SimpleQueue[Event], *, rank: int, host: str, deadline_s: float) -> None:
         self._process, self._events, self._rank, self._host = process, events, rank, host
-        self._looks_left = self._looks = math.ceil((deadline_s + STILL_GRACE_S) / LOOK_S)
+        self._looks_left = self._looks = math.ceil((deadline_s + SUSPENDED_GRACE_S) / LOOK_S)
         """In looks: seconds in which this task was stopped itself do not count."""
         self._end: RankEnd | None = None
 

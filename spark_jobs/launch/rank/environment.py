@@ -26,6 +26,14 @@ def settings(*, threads: int, deadline_s: float) -> dict[str, str]:
     }
 
 
+def nccl_interface(name: str) -> str:
+    """``NCCL_SOCKET_IFNAME`` for one interface: without ``=`` NCCL takes every one whose name begins so, eth1 and eth10.
+
+    Source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html, NCCL_SOCKET_IFNAME
+    """
+    return f"={name}"
+
+
 def varies_by_launch(name: str) -> bool:
     """Whether a variable may differ from launch to launch without a rank's imports noticing: it is looked at later."""
     return name == "CUDA_VISIBLE_DEVICES" or name.startswith(("SPARKRING_", "HOROVOD_"))

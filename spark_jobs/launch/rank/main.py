@@ -33,7 +33,7 @@ from typing import IO
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.spark_jobs.launch.rank.end import result_to_json
 from sparkring.spark_jobs.launch.rank.framing import read_message, write_message
-from sparkring.spark_jobs.launch.rank.gpu import cuda_problem
+from sparkring.spark_jobs.launch.rank.gpu import gpu_problem
 
 
 def main() -> None:
@@ -101,7 +101,7 @@ def work(orders: IO[bytes], reports: IO[bytes], *, device: str) -> str:
         return json.dumps({"kind": "refused", "summary": f"{sys.executable} cannot import Horovod with torch: {error}; "
                                                          "install sparkring's dependencies for that Python on every executor."})
     if device == "cuda":
-        write_message(reports, json.dumps({"kind": "device", "summary": cuda_problem()}).encode())
+        write_message(reports, json.dumps({"kind": "device", "summary": gpu_problem()}).encode())
     order = json.loads(_next(orders))
     payload = _next(orders)
     os.environ.update(order["env"])

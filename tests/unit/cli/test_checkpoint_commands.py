@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints, Position
+from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument, Position
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
 
 if TYPE_CHECKING:
     from tests.support.command_line import Run

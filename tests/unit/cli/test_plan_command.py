@@ -87,7 +87,7 @@ def test_what_is_suggested_fits_a_config_whose_network_normalises_over_micro_bat
     code, out, _ = run("plan", config, "--world", "2", "--picture", str(tmp_path / "x.svg"), "--json")
     assert code == 0
     result = json.loads(out)
-    assert any("another train.parallel.micro_batches is another training" in line for line in result["assumptions"])
+    assert any("changing train.parallel.micro_batches changes the training" in line for line in result["assumptions"])
     suggested = values | yaml.safe_load(result["suggestion"])
     assert Config.model_validate(suggested).train.parallel.micro_batches
     with pytest.raises(ValueError, match=r"set train\.parallel\.micro_batches"):
@@ -99,7 +99,7 @@ def test_what_is_suggested_fits_a_config_whose_network_normalises_over_micro_bat
     pytest.param(("--world", "8", "--device", "abacus"), "'abacus' are not known", id="an unknown device"),
     pytest.param(("--world", "8", "--link", "fast"), "a link of 'fast'", id="a link of no speed"),
     pytest.param(("--world", "0"), "--world 0", id="no rank"),
-    pytest.param(("--set", "train.ring.device=cuda"), "only ranks on CPUs are measured", id="measuring GPUs"),
+    pytest.param(("--set", "train.ring.device=cuda"), "only ranks on CPUs can be measured", id="measuring GPUs"),
 ])
 def test_what_cannot_be_planned_is_refused_in_one_line(run: Run, config: str, arguments: tuple[str, ...], complaint: str) -> None:
     code, out, err = run("plan", config, *arguments)

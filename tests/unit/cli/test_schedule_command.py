@@ -52,7 +52,7 @@ def test_a_schedule_is_drawn_with_its_bubble_and_what_each_stage_holds(run: Run)
         0: F0 F1 .. .. B0 == F2 B1 == .. B2 ==
         1: .. F0 B0 == F1 B1 == F2 B2 == .. ..
 
-        F forward, B backward (micro-batch); .. waits, == goes on; a column is 10 ms
+        F forward, B backward (micro-batch); .. waits, == continues; a column is 10 ms
 
         plan 120 ms, 25.0% idle
         worker  idle (plan)  micro-batches held at most
@@ -152,7 +152,7 @@ def test_of_a_plan_a_trace_has_one_process_and_a_text_file_the_drawing(run: Run,
     pytest.param(("1f1b", "--times", "10,20"), "--times 10,20 is not milliseconds", id="a time missing"),
     pytest.param(("1f1b", "--times", "0,20,0"), "both above 0", id="a pass of no time"),
     pytest.param(("1f1b", "--out", "x.png"), "ends in .csv, .json, .svg, .txt", id="an ending that is none"),
-    pytest.param(("1f1b", "--micro-batches", "500", "--out", "x.svg"), "too much to see in a picture", id="a picture too large"),
+    pytest.param(("1f1b", "--micro-batches", "500", "--out", "x.svg"), "too large for a picture", id="a picture too large"),
     pytest.param(("--out", "x.csv"), "name the one to write", id="which of all to write"),
     pytest.param(("1f1b", "--set", "train.epochs=2"), "no config is read", id="a change of no config"),
     pytest.param(("nowhere.csv",), "nowhere.csv cannot be read", id="no file"),
@@ -173,7 +173,7 @@ def test_a_run_has_its_own_shape_and_must_have_stages(run: Run, staged_file: str
     assert "--stages: the run of" in err
     code, _, err = run("schedule", staged_file, "--set", f"workspace={tmp_path / 'elsewhere'}")
     assert (code, err.count("\n")) == (2, 1)
-    assert "kept the times of no step in stages; train with several stages" in err
+    assert "recorded no step in stages; train with several stages" in err
 
 
 def test_a_step_that_cannot_be_read_is_told_in_one_line(run: Run, staged_file: str, staged_run: Config) -> None:

@@ -39,7 +39,8 @@ from sparkring.pipelines.data.dataset.unischema_pickle import read_unischema
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.stores.local import LocalStore
-from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, CheckpointPart, Checkpoints, Position
+from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument, CheckpointPart, Position
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainSummary
 from sparkring.pipelines.training.job.model_files import ModelCard, load_model, save_model
@@ -135,7 +136,7 @@ KINDS = {
     "manifest": Kind("dataset/versions/1.json", _read_rows),
     "Parquet": Kind(f"dataset/{FOOTER}", _read_rows),
     "Parquet that the manifest agrees with": Kind(f"dataset/{FOOTER}", _read_footer),
-    "checkpoint": Kind("run/checkpoints/5.json", _read_checkpoint),
+    "checkpoint": Kind("run/checkpoints/5-0.json", _read_checkpoint),
     "state": Kind("state.safetensors", _read_state),
     "model card": Kind("run/model/model.json", lambda folder: load_model(str(folder / "run"))),
     "weights that the card agrees with": Kind("weights.safetensors", _read_weights),

@@ -16,7 +16,10 @@ from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.stores.hdfs import HdfsStore
 from sparkring.pipelines.data.stores.retry import retry, retry_read
-from sparkring.pipelines.training.checkpoints.store import DATA, FOLDER, CheckpointDocument, Checkpoints, Position
+from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument, Position
+from sparkring.pipelines.training.checkpoints.files import CheckpointFiles
+from sparkring.pipelines.training.checkpoints.names import DATA, FOLDER
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.spark_jobs.run.folder import RunFolder
 from sparkring.spark_jobs.spark.progress import SILENT
 from sparkring.spark_jobs.stored.checkpoints import list_checkpoints
@@ -111,21 +114,21 @@ def two(tmp_path: Path) -> Path:
 
 def _read_through(store: BusyStore) -> Checkpoints:
     checkpoints = Checkpoints(store.url)
-    checkpoints._store = store
+    checkpoints._files = CheckpointFiles(store)
     return checkpoints
 
 
-@pytest.mark.parametrize("what", [f"{FOLDER}/2.json", f"{DATA}/2-"], ids=["the document", "its part"])
+@pytest.mark.parametrize("what", [f"{FOLDER}/2-0.json", f"{DATA}/2-"], ids=["the document", "its part"])
 def test_a_checkpoint_that_cannot_be_read_for_a_while_is_waited_for(two: Path, what: str) -> None:
     found, damaged = retry(_read_through(BusyStore(two, error=busy, failures=3, of=[what])).latest)
     assert found is not None
     assert (tuple(found.state), damaged) == ((b"state 2",), [])
 
 
-@pytest.mark.parametrize("what", [f"{FOLDER}/2.json", f"{DATA}/2-"], ids=["the document", "its part"])
+@pytest.mark.parametrize("what", [f"{FOLDER}/2-0.json", f"{DATA}/2-"], ids=["the document", "its part"])
 def test_a_checkpoint_that_cannot_be_read_is_not_passed_over_for_an_older_one(two: Path, what: str) -> None:
     away = _read_through(BusyStore(two, error=lambda: OSError(5, "Input/output error"), failures=None, of=[what]))
-    with pytest.raises(StorageError, match=r"checkpoint .*/2\.json.* cannot be read now .*Input/output error.*delete that checkpoint"):
+    with pytest.raises(StorageError, match=r"checkpoint .*/2-0\.json.* cannot be read now .*Input/output error.*delete that checkpoint"):
         away.latest()
     gone = _read_through(BusyStore(two, error=FileNotFoundError, failures=None, of=[what]))
     found, damaged = gone.latest()  # the control: what is not there is damage
@@ -134,9 +137,9 @@ def test_a_checkpoint_that_cannot_be_read_is_not_passed_over_for_an_older_one(tw
 
 
 def test_the_best_checkpoint_is_not_exchanged_and_nothing_of_it_is_deleted_while_it_cannot_be_read(two: Path) -> None:
-    away = _read_through(BusyStore(two, error=lambda: OSError(5, "Input/output error"), failures=None, of=[f"{FOLDER}/1.json"]))
+    away = _read_through(BusyStore(two, error=lambda: OSError(5, "Input/output error"), failures=None, of=[f"{FOLDER}/1-0.json"]))
     for act in (away.best, lambda: away.retain(1)):
-        with pytest.raises(StorageError, match=r"1\.json cannot be read now"):
+        with pytest.raises(StorageError, match=r"1-0\.json cannot be read now"):
             act()
     assert len(list((two / DATA).iterdir())) == 2
     best = Checkpoints(str(two)).best()
@@ -145,7 +148,7 @@ def test_the_best_checkpoint_is_not_exchanged_and_nothing_of_it_is_deleted_while
 
 
 def test_a_commit_deletes_no_checkpoint_that_it_cannot_read_and_is_one_all_the_same(two: Path) -> None:
-    away = _read_through(BusyStore(two, error=lambda: OSError(5, "Input/output error"), failures=None, of=[f"{FOLDER}/2.json"]))
+    away = _read_through(BusyStore(two, error=lambda: OSError(5, "Input/output error"), failures=None, of=[f"{FOLDER}/2-0.json"]))
     _save(away, 1, loss=0.3)
     assert Checkpoints(str(two)).numbers() == [1, 2]
     _save(Checkpoints(str(two)), 1, loss=0.3)  # the control: one that it can read, of no later life

@@ -258,7 +258,7 @@ def test_what_does_not_fit_is_made_smaller_before_it_is_given_up() -> None:
     asked = cluster(memory=13e6)
     plans = {each.candidate.replicas: each for each in one_each(plan(model(), asked, world=2, batch_rows=32))}
     assert plans[2,].candidate.shard_optimizer
-    assert "the optimizer's state is shared out" in plans[2,].reason
+    assert "the optimizer's state is sharded" in plans[2,].reason
     assert plans[1,].reason.startswith("does not fit, because a rank takes 16 MB (optimizer 8 MB) of 13 MB")
     assert plans[1, 1].candidate == replace(plans[1, 1].candidate, shard_optimizer=False, recompute="never")
     assert [each.recompute for each in remedies(Candidate(replicas=(1,), micro_batches=1))] == ["never", "always"]

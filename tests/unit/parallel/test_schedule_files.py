@@ -78,7 +78,7 @@ def test_spaces_empty_cells_and_empty_rows_of_a_spreadsheet_do_no_harm() -> None
     pytest.param("F0,SEND_F0,F1", "F0/1,F0,SEND_F0,F1", "0.0 does F0, which is 1.0's", id="another's work"),
     pytest.param("F0,SEND_F0,F1", "F0,SEND_F0,F7,F1", "0.0 does F7/0, but there are 2 chunks and 2 micro-batches", id="work that is none"),
     pytest.param("SEND_F0,", "", "0.0 lacks SEND_F0", id="a send missing"),
-    pytest.param("F0,SEND_F0,", "F0,SEND_F0,SEND_B0,", "0.0 has SEND_B0, which nobody needs", id="a send too many"),
+    pytest.param("F0,SEND_F0,", "F0,SEND_F0,SEND_B0,", "0.0 has SEND_B0, which no action needs", id="a send too many"),
     pytest.param("F0,SEND_F0,", "SEND_F0,F0,", "0.0 has SEND_F0 on the wrong side of its computation", id="a send too early"),
     pytest.param("RECV_B0,B0,", "B0,RECV_B0,", "0.0 has RECV_B0 on the wrong side of its computation", id="a receive too late"),
     pytest.param("REDUCE,STEP\n1", "STEP,REDUCE\n1", "0.0 does not end in REDUCE and STEP", id="the end the wrong way round"),
@@ -98,7 +98,7 @@ def test_lists_of_other_workers_are_refused() -> None:
 
 def test_many_findings_are_counted_not_listed() -> None:
     schedule = build_schedule("1f1b", (1, 1), 9)
-    with pytest.raises(ScheduleInvalid, match=r"; and \d+ more\. Mend the lists"):
+    with pytest.raises(ScheduleInvalid, match=r"; and \d+ more\. Correct the lists"):
         check_schedule(replace(schedule, actions=dict.fromkeys(schedule.workers, ())))
 
 

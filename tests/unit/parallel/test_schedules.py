@@ -169,7 +169,7 @@ def test_replicas_without_a_micro_batch_still_end_the_step() -> None:
     pytest.param(("1f1b", (1, 0), 4, 1), r"\[1, 0\] replicas", id="a stage without replicas"),
     pytest.param(("gpipe", (1,), 0, 1), "needs at least 1, and 4 times", id="no micro-batch"),
     pytest.param(("interleaved", (2, 1), 4, 2), "equally many replicas", id="interleaved over unequal replicas"),
-    pytest.param(("interleaved", (1, 1), 4, 0), "0 chunks a stage", id="no chunk"),
+    pytest.param(("interleaved", (1, 1), 4, 0), "0 chunks per stage", id="no chunk"),
     pytest.param(("zero_bubble", (1, 1), 4, 2), "only interleaved has several", id="chunks where there are none"),
     pytest.param(("zero-bubble", (1, 1), 4, 1), "did you mean 'zero_bubble'", id="a name with a slip"),
 ])

@@ -150,5 +150,5 @@ def test_whoever_evaluates_later_takes_the_layout_that_was_chosen(tmp_path: Path
 def test_gpus_are_not_measured_yet(tmp_path: Path) -> None:
     path = write(tmp_path, "tiny.yaml", MINIMAL)
     require_cpu(load_config(path))
-    with pytest.raises(ConfigError, match="only ranks on CPUs are measured so far"):
+    with pytest.raises(ConfigError, match="only ranks on CPUs can be measured so far"):
         require_cpu(load_config(path, ["train.ring.device=cuda"]))

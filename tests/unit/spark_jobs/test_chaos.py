@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from sparkring.__main__ import app
 from sparkring.errors import CheckpointDamaged, ConfigError
 from sparkring.pipelines.data.stores.open import open_store
-from sparkring.pipelines.training.checkpoints.store import CheckpointDocument, Checkpoints, Position
+from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument, Position
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.spark_jobs.chaos import ChaosResult
 from sparkring.spark_jobs.fault_injection.faults import FAILED_WRITES, KINDS, Fault, Kind, Strike, draw
 from sparkring.spark_jobs.fault_injection.injector import FaultInjector, damage_newest, pause, strikes

@@ -12,11 +12,12 @@ from pyspark.sql import SparkSession
 from sparkring.conf.schema import RingConfig
 from sparkring.errors import ConfigError, EnvironmentProblem, ExecutorLost, NotEnoughSlots, RingError, SparkringError
 from sparkring.spark_jobs.launch.barrier.launcher import _why_broken
-from sparkring.spark_jobs.launch.barrier.task import Launch, objection
+from sparkring.spark_jobs.launch.barrier.task import Launch, gpu_objection, objection
 from sparkring.spark_jobs.launch.meeting.driver import DriverMeeting
 from sparkring.spark_jobs.launch.meeting.encryption import ENCRYPTING, require_plaintext_allowed
 from sparkring.spark_jobs.launch.meeting.hosts import TaskFacts
-from sparkring.spark_jobs.launch.rank.gpu import common_device
+from sparkring.spark_jobs.launch.rank.environment import nccl_interface
+from sparkring.spark_jobs.launch.rank.gpu import common_device, unusable
 from sparkring.spark_jobs.spark.slots import local_slots
 from sparkring.spark_jobs.spark.watched_job import explain
 
@@ -37,7 +38,7 @@ def test_tasks_that_fit_make_a_ring() -> None:
     pytest.param({"python": "3.12"}, "on beta has sparkring 1.2.3 on Python 3.12, the driver has 1.2.3 on 3.11", id="Python"),
     pytest.param({"network": "o"}, "beta and alpha do not share a network", id="one name for two machines"),
     pytest.param({"gpu": None}, "Spark assigned no GPU to the task on beta", id="no GPU"),
-    pytest.param({"clock": 142.0}, "on beta came 42 seconds after this launch was given up", id="too late"),
+    pytest.param({"clock": 142.0}, "on beta started 42 seconds after this launch was given up", id="too late"),
 ])
 def test_a_task_that_does_not_fit_is_named(change: dict[str, object], words: str) -> None:
     beta = replace(FACTS, hostname="beta", **change)  # type: ignore[arg-type]
@@ -46,6 +47,36 @@ def test_a_task_that_does_not_fit_is_named(change: dict[str, object], words: str
 
 def test_no_gpu_is_no_objection_where_the_config_lets_ranks_fall_back() -> None:
     assert objection(replace(LAUNCH, allow_cpu_fallback=True), [replace(FACTS, gpu=None)], on_one_host=True) is None
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    pytest.param({"gpu": "1"}, None, id="another GPU of the host"),
+    pytest.param({"memory": "o"}, None, id="another host"),
+    pytest.param({}, "Spark assigned GPU 0 on alpha to 2 ranks, and NCCL needs one for each; set spark.task.resource.gpu.amount=1",
+                 id="the same GPU")])
+def test_two_ranks_on_one_gpu_are_refused(change: dict[str, object], words: str | None) -> None:
+    facts = [FACTS, replace(FACTS, **change)]  # type: ignore[arg-type]
+    assert str(gpu_objection(LAUNCH, facts)).startswith(str(words))
+    assert gpu_objection(replace(LAUNCH, device="cpu"), facts) is None
+
+
+def test_ranks_without_a_gpu_share_none() -> None:
+    without = replace(FACTS, gpu=None)
+    assert gpu_objection(replace(LAUNCH, allow_cpu_fallback=True), [without, without]) is None
+
+
+@pytest.mark.parametrize(("cuda_error", "nccl_built", "found"), [
+    (None, True, None), ("RuntimeError: no CUDA", False, "RuntimeError: no CUDA"), (None, False, "its Horovod was built without NCCL")])
+def test_a_rank_on_a_gpu_needs_cuda_and_nccl(cuda_error: str | None, nccl_built: bool, found: str | None) -> None:
+    problem = unusable(cuda_error=cuda_error, nccl_built=nccl_built)
+    assert str(problem).startswith(str(found))
+    if found is not None:
+        with pytest.raises(EnvironmentProblem, match=f"no usable GPU: {found}"):
+            common_device([None, problem], allow_cpu_fallback=False)
+
+
+def test_nccl_is_given_one_interface_and_not_all_that_begin_like_it() -> None:
+    assert nccl_interface("eth1") == "=eth1"  # "eth1" would stand for eth10, too
 
 
 def test_all_ranks_take_the_same_device() -> None:

@@ -56,7 +56,7 @@ class PretendedBoard:
 
 def test_a_rank_is_given_up_when_it_was_found_stopped_throughout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seams.WATCH_LOOK_S, 0.01)
-    monkeypatch.setattr(seams.WATCH_STILL_GRACE_S, 0.0)
+    monkeypatch.setattr(seams.WATCH_SUSPENDED_GRACE_S, 0.0)
     found = [True] * (LOOKS - 1) + [False] + [True] * LOOKS
     process: Any = Process(iter(found))
     board: Any = PretendedBoard()

@@ -15,7 +15,8 @@ from torch import nn
 
 from sparkring.conf.schema import OptimizerConfig
 from sparkring.errors import CheckpointDamaged, ConfigError, StorageError
-from sparkring.pipelines.training.checkpoints.store import FORMAT, CheckpointDocument, Checkpoints, Position
+from sparkring.pipelines.training.checkpoints.documents import FORMAT, CheckpointDocument, Position
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.job.optimizer import learning_rate, make_optimizer
 from sparkring.pipelines.training.strategies.state import pack_state, unpack_state
 from sparkring.spark_jobs.stored.checkpoints import list_checkpoints
@@ -119,7 +120,7 @@ def test_who_reads_a_large_checkpoint_has_not_all_of_it_in_memory(tmp_path: Path
     parts = tuple(checkpoints.put_part(bytes([number]) * size, steps=1, rank=number) for number in range(LAYERS))
     checkpoints.commit(_document(1).model_copy(update={"parts": parts}))
     as_a_whole = _peak_of_reading(checkpoints)
-    monkeypatch.setattr(seams.STORE_AT_HAND_BYTES, 2 * size)
+    monkeypatch.setattr(seams.PARTS_AT_HAND_BYTES, 2 * size)
     in_parts, state = _peak_of_reading(checkpoints), checkpoints.read(1).state
     assert in_parts < LAYERS / 2 * size < LAYERS * size <= as_a_whole
     for path in (tmp_path / "checkpoints/data").iterdir():
@@ -146,11 +147,11 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path
     elif damage == "delete":
         state.unlink()
     else:
-        (tmp_path / "checkpoints/2.json").write_text("{}")
+        (tmp_path / "checkpoints/2-0.json").write_text("{}")
     latest, damaged = checkpoints.latest()
     assert latest is not None
     assert latest.document.position.steps_done == 1
-    assert [("2.json" in str(error)) for error in damaged] == [True]
+    assert [("2-0.json" in str(error)) for error in damaged] == [True]
 
 
 def test_the_latest_few_and_the_best_are_kept(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_the_list_names_the_latest_and_the_best(tmp_path: Path) -> None:
         _save(checkpoints, _document(steps, loss=loss), b"state")
     assert [each.kept_as for each in list_checkpoints(str(tmp_path))] == ["", "best", "latest"]
     _save(checkpoints, _document(4, loss=0.05), b"state")
-    (tmp_path / "checkpoints/3.json").write_text("{")
+    (tmp_path / "checkpoints/3-0.json").write_text("{")
     assert [(each.kept_as, bool(each.damaged)) for each in list_checkpoints(str(tmp_path))] == [
         ("", False), ("", False), ("", True), ("latest, best", False)]
 
@@ -221,10 +222,10 @@ def test_a_checkpoint_of_another_version_ends_a_run_and_is_not_passed_over_or_de
     checkpoints = Checkpoints(str(tmp_path))
     _save(checkpoints, _document(3), b"earlier")
     _save(checkpoints, _document(6), b"later")
-    file = tmp_path / "checkpoints/6.json"
+    file = tmp_path / "checkpoints/6-0.json"
     file.write_text(file.read_text().replace(f'"format": {FORMAT}', '"format": 2').replace('"blake3"', '"sha256"'))
     for act in (checkpoints.latest, lambda: checkpoints.retain(1), lambda: checkpoints.document(6)):
-        with pytest.raises(ConfigError, match=f"6.json is of format 2, this version of sparkring reads format {FORMAT}; run the version"):
+        with pytest.raises(ConfigError, match=f"6-0.json is of format 2, this version of sparkring reads format {FORMAT}; run the version"):
             act()
     assert checkpoints.numbers() == [3, 6]
     file.write_text("{}")  # the control: what says nothing of a format is damaged

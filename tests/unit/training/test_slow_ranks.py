@@ -1,4 +1,4 @@
-"""Who holds the others up, told from seconds worked by hand."""
+"""Which rank slows the others down, found from seconds worked by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from sparkring.pipelines.training.events.slow_ranks import Seconds, Slow, SlowRanks, StepSeconds, find_slow, pack, unpack
 
 FOUR = [range(4)]
-STEPS = 10
+STEPS = 50
+"""So many of EVEN's take more than the seconds of training that a report is about."""
 EVEN: Seconds = (0.01, 0.10, 0.05)
 
 
@@ -42,20 +43,32 @@ def test_a_rank_is_compared_with_those_that_do_the_same_work() -> None:
     assert find_slow([(0.0, 0.01, 0.30), (0.0, 0.01, 0.30)], [(0,), (1,)]) == []  # stages wait for each other: that is no network
 
 
-def told(*seconds: Seconds, steps: int = STEPS) -> list[tuple[float, ...]]:
+def reports(*seconds: Seconds, steps: int = STEPS) -> list[tuple[float, ...]]:
     return [(steps, *(steps * value for value in each)) for each in seconds]
 
 
-def test_each_change_is_told_once() -> None:
+def test_each_change_is_reported_once() -> None:
     watch = SlowRanks(FOUR[:1])
-    slow = told(EVEN, EVEN, late(compute=0.40), EVEN)
-    assert watch.judge(told(*[EVEN] * 4)) == []
-    (news,) = watch.judge(slow)
+    slow = reports(EVEN, EVEN, late(compute=0.40), EVEN)
+    assert watch.update(reports(*[EVEN] * 4)) == []
+    (news,) = watch.update(slow)
     assert (news.slow_rank, news.cause, news.over) == (2, "compute", False)
-    assert watch.judge(slow) == []
-    (news,) = watch.judge(told(*[EVEN] * 4))
+    assert watch.update(slow) == []
+    (news,) = watch.update(reports(*[EVEN] * 4))
     assert (news.slow_rank, news.over) == (2, True)
-    assert watch.judge(told(EVEN, late(data=9.0), EVEN, EVEN, steps=2)) == []  # too few steps say nothing
+    assert watch.update(reports(EVEN, late(data=9.0), EVEN, EVEN, steps=2)) == []  # too few steps show nothing
+
+
+def test_a_rank_is_reported_only_after_seconds_of_training() -> None:
+    watch = SlowRanks([range(2)])
+    short = reports((0.001, 0.006, 0.006), (0.001, 0.012, 0.0), steps=100)  # 1.3 s of steps of 13 ms, as on a busy machine
+    assert [watch.update(short) for _ in range(3)] == [[], [], []]
+    (news,) = watch.update(short)  # after 5.2 s in all it is worth one
+    assert news.slow_rank == 1
+    even = reports((0.001, 0.012, 0.0), (0.001, 0.006, 0.006), steps=100)  # now one, now the other: nobody is slow over all of it
+    assert [SlowRanks([range(2)]).update(part) for part in (short, even)] == [[], []]
+    taking_turns = SlowRanks([range(2)])
+    assert [taking_turns.update(part) for part in (short, even, short, even)] == [[], [], [], []]
 
 
 def test_one_bad_step_makes_no_slow_rank_and_several_do() -> None:
@@ -65,8 +78,8 @@ def test_one_bad_step_makes_no_slow_rank_and_several_do() -> None:
             seconds.add(0.01, 5.0 if step < bad else 0.1, 0.0)
         return unpack(pack(seconds.take()))
 
-    assert SlowRanks([range(2)]).judge([interval(0), interval(1)]) == []
-    assert [one.slow_rank for one in SlowRanks([range(2)]).judge([interval(0), interval(3)])] == [1]
+    assert SlowRanks([range(2)]).update([interval(0), interval(1)]) == []
+    assert [one.slow_rank for one in SlowRanks([range(2)]).update([interval(0), interval(3)])] == [1]
 
 
 def test_what_was_told_is_not_told_again() -> None:
@@ -78,18 +91,18 @@ def test_what_was_told_is_not_told_again() -> None:
 
 
 def test_steps_too_few_to_judge_are_told_with_the_next_ones() -> None:
-    ranks, told = [StepSeconds(), StepSeconds()], []
+    ranks, reported = [StepSeconds(), StepSeconds()], []
     watched = SlowRanks([range(2)])
     for _ in range(2):  # intervals of 4 steps
         for rank, seconds in enumerate(ranks):
             for _ in range(4):
-                seconds.add(0.01, 0.5 if rank else 0.1, 0.0)
-        told.append([one.slow_rank for one in watched.judge([seconds.take() for seconds in ranks])])
-    assert told == [[], [1]]
+                seconds.add(0.01, 1.0 if rank else 0.2, 0.0)
+        reported.append([one.slow_rank for one in watched.update([seconds.take() for seconds in ranks])])
+    assert reported == [[], [1]]
 
 
 def test_an_event_says_it_in_words() -> None:
     slow = Slow(slow_rank=2, cause="data", step_s=0.5, own_s=0.4, others_s=0.1)
     assert Slow.of({"event": "slow", "rank": 0, **asdict(slow)}) == slow
-    assert slow.text("node-7").startswith("rank 2 on node-7 holds the others up: it waits for its rows longer, 0.400 s a step in place of")
+    assert slow.text("node-7").startswith("rank 2 on node-7 slows the others down: it waits for its rows longer, 0.400 s a step against")
     assert "none is late: the network" in Slow(slow_rank=-1, cause="network", step_s=0.5, own_s=0.4, others_s=0.1).text()

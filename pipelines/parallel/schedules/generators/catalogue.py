@@ -1,4 +1,4 @@
-"""All generators by the name that a config gives, behind one call."""
+"""All generators behind one call, by the names in a config."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ SCHEDULE_NAMES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 
 def build_schedule(name: str, replicas: Sequence[int], micro_batches: int, *, chunks_per_stage: int = 1,
                    costs: Costs | None = None) -> Schedule:
-    """The complete lists of schedule ``name``, transfers and all.
+    """The complete lists of schedule ``name``, with transfers.
 
     Args:
         name: One of ``SCHEDULE_NAMES``.
         replicas: Replicas of each stage.
         micro_batches: Of the step, over all replicas.
-        chunks_per_stage: More than 1 for ``interleaved`` alone.
-        costs: What the lists may be fitted to; every rank of a run must give the same.
+        chunks_per_stage: More than 1 only for ``interleaved``.
+        costs: To fit the lists to; the same on every rank of a run.
     Raises:
-        ConfigError: Another name, or a shape that the schedule does not allow.
+        ConfigError: the name is unknown, or the schedule does not allow this shape.
     """
     if name != "interleaved" and chunks_per_stage != 1:
-        raise ConfigError(f"schedule {name} with {chunks_per_stage} chunks a stage; only interleaved has several. "
-                          "Take that, or 1 chunk a stage.")
+        raise ConfigError(f"schedule {name} with {chunks_per_stage} chunks per stage; only interleaved has several. "
+                          "Use interleaved, or 1 chunk per stage.")
     match name:
         case "gpipe":
             lists = gpipe(replicas, micro_batches)

@@ -3,7 +3,7 @@
     two stages, three micro-batches     0: F0 F1 F2 .. .. B0 B1 B2
                                         1: .. F0 F1 F2 B0 B1 B2 ..
 
-Simple, and every micro-batch's activations are held at once. Source: Huang et al. 2019, "GPipe", arXiv:1811.06965, section 2.
+Simple, but every micro-batch's activations are held at once. Source: Huang et al. 2019, "GPipe", arXiv:1811.06965, section 2.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def gpipe(replicas: Sequence[int], micro_batches: int) -> Schedule:
     Returns:
         Lists of computation, without transfers.
     Raises:
-        ConfigError: A stage without replicas, or no micro-batch.
+        ConfigError: a stage has no replica, or there is no micro-batch.
     """
     check_shape(replicas, micro_batches)
 

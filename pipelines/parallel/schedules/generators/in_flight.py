@@ -1,8 +1,8 @@
-"""How many micro-batches a worker holds at once, so that no stage waits for another once the pipeline is full.
+"""How many micro-batches a worker must hold at once, so that no stage waits for another once the pipeline is full.
 
-From a forward pass until its backward pass has come back, a micro-batch spends one turn at each replica from here to the
-end, and some on its way. By Little's law a stage therefore holds as many micro-batches as there are replicas from it on,
-shared among its own:
+Between its forward and its backward pass, a micro-batch spends one turn at each replica from here to the end, and some turns
+on its way. So, by Little's law, a stage holds as many micro-batches as there are replicas from it to the end, shared among its
+own replicas:
 
     replicas           2    1    1         equal widths: p, p - 1, ... 1, the textbook's
     from here on       4    2    1
@@ -25,7 +25,7 @@ def in_flight_limits(replicas: Sequence[int], costs: Costs | None = None) -> lis
 
     Args:
         replicas: Replicas of each stage.
-        costs: With them, more are held where hops take long; without, hops count nothing.
+        costs: With them, long hops add micro-batches; without, hops take no time.
     """
     stages = len(replicas)
     hops_s = [0.0] * stages
@@ -39,7 +39,7 @@ def in_flight_limits(replicas: Sequence[int], costs: Costs | None = None) -> lis
 
 
 def alternate(forwards: Sequence[Action], backwards: Sequence[Action], *, limit: int) -> tuple[Action, ...]:
-    """``limit`` forward passes, then backward and forward by turns, then the backward passes that are left."""
+    """``limit`` forward passes, then backward and forward alternately, then the remaining backward passes."""
     actions = list(forwards[:limit])
     rest = iter(forwards[limit:])
     for backward in backwards:

@@ -1,13 +1,13 @@
-"""Interleaved 1F1B: each stage holds several chunks of the model, so that the pipeline fills and drains in smaller pieces.
+"""Interleaved 1F1B: each stage holds several chunks of the model, so the pipeline fills and drains in smaller pieces.
 
     two stages, two chunks each, two micro-batches; chunks 0 and 2 lie on stage 0, chunks 1 and 3 on stage 1
 
     0: F0/0 F1/0 F0/2 F1/2 .... B0/2 .... B1/2 B0/0 B1/0
     1: .... F0/1 F1/1 F0/3 B0/3 F1/3 B1/3 B0/1 B1/1 ....
 
-Micro-batches pass in groups: a group goes through a worker's first chunk, then through its second, and so on. The textbook
-asks for groups of p, hence for micro-batches in multiples of p. Here the step is cut into groups of p or a little more, the
-larger ones first; fewer than p micro-batches make one group, whose forward passes all come before its backward passes.
+Micro-batches pass in groups: a group goes through a worker's first chunk, then through its second, and so on. The paper has
+groups of p, hence micro-batches in multiples of p. Here the step is cut into groups of p or a few more, larger ones first.
+Fewer than p micro-batches make one group, whose forward passes all come before its backward passes.
 Source: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters", arXiv:2104.04473, section 2.2.
 """
 
@@ -23,7 +23,7 @@ from sparkring.pipelines.parallel.schedules.schedule import Action, Kind, Schedu
 
 
 def interleaved(replicas: Sequence[int], micro_batches: int, *, chunks_per_stage: int) -> Schedule:
-    """One forward, one backward, over ``chunks_per_stage`` chunks a stage.
+    """One forward, one backward, over ``chunks_per_stage`` chunks per stage.
 
     Args:
         replicas: Replicas of each stage; all the same.
@@ -32,14 +32,14 @@ def interleaved(replicas: Sequence[int], micro_batches: int, *, chunks_per_stage
     Returns:
         Lists of computation, without transfers.
     Raises:
-        ConfigError: Unequal replicas, no chunk, a stage without replicas, or no micro-batch.
+        ConfigError: replicas are unequal, a stage has no chunk or no replica, or there is no micro-batch.
     """
     check_shape(replicas, micro_batches)
     if chunks_per_stage < 1:
-        raise ConfigError(f"an interleaved schedule with {chunks_per_stage} chunks a stage; it needs at least 1, and gains from 2 on.")
+        raise ConfigError(f"an interleaved schedule with {chunks_per_stage} chunks per stage; it needs at least 1, and helps from 2 on.")
     if len(set(replicas)) > 1:
-        raise ConfigError(f"an interleaved schedule over {list(replicas)} replicas; each micro-batch comes back to every stage, so stages "
-                          "need equally many replicas. Give all the same number, or take 1f1b or zero_bubble, which allow any.")
+        raise ConfigError(f"an interleaved schedule over {list(replicas)} replicas; each micro-batch returns to every stage, so stages "
+                          "need equally many replicas. Give all the same number, or use 1f1b or zero_bubble, which allow any.")
     if chunks_per_stage == 1:
         lists = one_f_one_b(replicas, micro_batches).actions
     else:
@@ -61,7 +61,7 @@ def _actions(worker: Worker, replicas: Sequence[int], micro_batches: int, chunks
 
 
 def group_micro_batches(own: Sequence[int], stages: int) -> list[Sequence[int]]:
-    """Cut a worker's micro-batches into as many groups of at least ``stages`` as there can be, nearly equal, larger ones first."""
+    """Cut a worker's micro-batches into as many groups of at least ``stages`` as possible: nearly equal, larger ones first."""
     count = max(1, len(own) // stages)
     small, larger = divmod(len(own), count)
     ends = [group * small + min(group, larger) for group in range(count + 1)]

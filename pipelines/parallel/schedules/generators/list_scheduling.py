@@ -1,10 +1,10 @@
-"""Lists for stages of unequal widths: the step is played, and what each worker did, in that order, is its list.
+"""Lists for stages with unequal replicas, by list scheduling: the step is simulated, and each worker's actions become its list.
 
-Whenever a worker is free it takes the first that it can of a backward pass (B or I), a forward pass while it has room, and W.
-Lists that were played once progress whenever they are run, at any other costs too: each result came before its use.
+A free worker takes the first possible of: a backward pass (B or I), a forward pass within its limit, and W. Such lists make
+progress at any other costs too, since every result was made before its use.
 
-A forward pass of a wide stage is long, and a backward pass that comes meanwhile waits for it. One or two more micro-batches in
-flight than Little's law asks for make up for that; they are taken only where they shorten the step.
+A forward pass of a wide stage is long, and a backward pass that arrives meanwhile waits for it. One or two micro-batches beyond
+Little's law make up for that; they are added only where they shorten the step.
 Source: Graham 1969, "Bounds on Multiprocessing Timing Anomalies" (list scheduling).
 """
 
@@ -21,19 +21,19 @@ from sparkring.pipelines.parallel.schedules.schedule import Action, Kind, Worker
 MOST_EXTRA = 2
 """Micro-batches that a worker may hold beyond Little's law."""
 WORTH = 1.02
-"""How much shorter a step must be for one more micro-batch in memory."""
+"""Factor by which another micro-batch in flight must shorten the step to be worth its memory."""
 
 Lists = dict[Worker, tuple[Action, ...]]
 
 
 def list_scheduled(replicas: Sequence[int], micro_batches: int, *, split: bool, costs: Costs | None = None) -> Lists:
-    """The lists of the shortest step with few micro-batches in flight.
+    """The lists of a nearly shortest step with few micro-batches in flight.
 
     Args:
         replicas: Replicas of each stage.
         micro_batches: Of the step, over all replicas.
-        split: Whether backward passes are done in two halves.
-        costs: Durations to play with; without, F, I and W are equally long and stages equally fast.
+        split: Whether backward passes are split into two halves.
+        costs: Durations; default: F, I and W are equally long, and stages equally fast.
     """
     limits = in_flight_limits(replicas, costs)
     plays = []
@@ -46,7 +46,7 @@ def list_scheduled(replicas: Sequence[int], micro_batches: int, *, split: bool, 
 
 
 class _Event(NamedTuple):
-    """Something that happens at a worker: it ends ``kind`` of a micro-batch, or what it needs for ``kind`` arrives."""
+    """An event at a worker: ``kind`` of a micro-batch ends, or the input that ``kind`` needs arrives."""
 
     when_s: float
     worker: int
@@ -56,7 +56,7 @@ class _Event(NamedTuple):
 
 
 class _SimulatedWorker:
-    """One worker: what it has done, and what it may do next."""
+    """One worker: its past actions, and the actions that are possible."""
 
     def __init__(self, worker: Worker, own: Sequence[int], *, limit: int, held_limit: int, split: bool) -> None:
         self.stage, self.own, self.split = worker.stage, own, split
@@ -68,7 +68,7 @@ class _SimulatedWorker:
         self.actions: list[Action] = []
 
     def choose(self) -> Kind | None:
-        """The first of B or I, F, and W that can be done now; it is put on the list."""
+        """Take the first possible action of B or I, F, and W; return its kind, or None."""
         held = self.forwards - (self.weights if self.split else self.backwards)
         room = self.forwards - self.backwards < self.limit and held < self.held_limit
         if self.backwards < self.forwards and self.own[self.backwards] in self.gradients:
@@ -89,7 +89,7 @@ class _SimulatedWorker:
 
 
 class _ListScheduler:
-    """A step, event by event."""
+    """Simulates a step, event by event."""
 
     def __init__(self, replicas: Sequence[int], micro_batches: int, costs: Costs, *, limits: Sequence[int], split: bool) -> None:
         self.replicas, self.costs = replicas, costs
@@ -102,11 +102,11 @@ class _ListScheduler:
         self.events: list[_Event] = []
 
     def lists(self) -> Lists:
-        """What each worker did."""
+        """Each worker's actions."""
         return {worker: tuple(player.actions) for worker, player in zip(self.workers, self.players, strict=True)}
 
     def run(self) -> float:
-        """Play to the end; its length in seconds."""
+        """Simulate the step; return its seconds."""
         now_s, woken = 0.0, set(range(len(self.players)))
         while True:
             for worker in sorted(woken):
@@ -114,7 +114,7 @@ class _ListScheduler:
             if not self.events:
                 return now_s
             now_s, woken = self.events[0].when_s, set()
-            while self.events and self.events[0].when_s == now_s:  # all that happens at once is known before anyone chooses
+            while self.events and self.events[0].when_s == now_s:  # workers choose only after all events of the same time
                 event = heapq.heappop(self.events)
                 self._happen(event)
                 woken.add(event.worker)

@@ -1,9 +1,9 @@
-"""1F1B with flush: each worker takes in as few micro-batches as keep the pipeline full, then one backward, one forward by turns.
+"""1F1B with flush: each worker starts as few micro-batches as keep the pipeline full, then alternates backward and forward.
 
     two stages, four micro-batches      0: F0 F1 .. B0 F2 B1 F3 B2 .. B3
                                         1: .. F0 B0 F1 B1 F2 B2 F3 B3 ..
 
-As long as GPipe, with the activations of p - s micro-batches on stage s instead of all.
+It takes as long as GPipe, with the activations of p - s micro-batches on stage s instead of all.
 Source: Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", arXiv:2006.09503, section 3.2 (PipeDream-Flush).
 """
 
@@ -23,12 +23,12 @@ def one_f_one_b(replicas: Sequence[int], micro_batches: int, *, costs: Costs | N
     Args:
         replicas: Replicas of each stage; they may differ.
         micro_batches: Of the step, over all replicas.
-        costs: Hops that take long make the warm-up longer; unequal stages are fitted to them. Without, hops take no time and
-            stages are equally fast.
+        costs: Long hops make the warm-up longer, and lists of unequal stages are fitted to the costs. Default: hops take no
+            time, and stages are equally fast.
     Returns:
         Lists of computation, without transfers.
     Raises:
-        ConfigError: A stage without replicas, or no micro-batch.
+        ConfigError: a stage has no replica, or there is no micro-batch.
     """
     check_shape(replicas, micro_batches)
     equal = len(set(replicas)) == 1

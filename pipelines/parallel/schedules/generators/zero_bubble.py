@@ -1,14 +1,14 @@
-"""Zero-bubble (ZB-H1): the backward pass in two halves; the one that nobody waits for fills the gaps.
+"""Zero-bubble (ZB-H1): the backward pass in two halves; the half that no other stage needs fills the gaps.
 
-I, the gradient of a chunk's input, goes to the stage before, in 1F1B's order; W, the gradients of its weights, stays. Each W
-follows its I, except that stage s puts off s of them at the end, where 1F1B would wait for its last gradients. With F, I and W
-equally long a worker waits for (p - 1) of them, in 1F1B for 3 (p - 1), and no worker holds more than 1F1B's first stage.
+I, the gradient of a chunk's input, goes to the previous stage, in 1F1B's order. W, the gradients of its weights, stays. Each W
+follows its I, except that stage s delays s of them to the end, where 1F1B would wait for its last gradients. With F, I and W
+equally long, a worker is idle for (p - 1) of them, in 1F1B for 3 (p - 1). No worker holds more than 1F1B's first stage.
 
     three stages, four micro-batches    0: F0 F1 F2 .. .. I0 W0 F3 I1 W1 I2 W2 I3 W3
                                         1: .. F0 F1 .. I0 W0 F2 I1 F3 I2 W1 I3 W2 W3
                                         2: .. .. F0 I0 W0 F1 I1 F2 I2 F3 I3 W1 W2 W3
 
-Put off at the end, not from the start on as the paper describes it, they leave less in memory for most of the step.
+The paper delays them from the start; delayed at the end, they need less memory for most of the step.
 Source: Qi et al. 2023, "Zero Bubble Pipeline Parallelism", arXiv:2401.10241, section 2.1 (ZB-H1).
 """
 
@@ -28,12 +28,12 @@ def zero_bubble(replicas: Sequence[int], micro_batches: int, *, costs: Costs | N
     Args:
         replicas: Replicas of each stage; they may differ.
         micro_batches: Of the step, over all replicas.
-        costs: Hops that take long make the warm-up longer; unequal stages are fitted to them. Without, hops take no time and
-            stages are equally fast.
+        costs: Long hops make the warm-up longer, and lists of unequal stages are fitted to the costs. Default: hops take no
+            time, and stages are equally fast.
     Returns:
         Lists of computation, without transfers.
     Raises:
-        ConfigError: A stage without replicas, or no micro-batch.
+        ConfigError: a stage has no replica, or there is no micro-batch.
     """
     check_shape(replicas, micro_batches)
     equal = len(set(replicas)) == 1

@@ -1,0 +1,48 @@
+"""A process beside a rank that ends the rank when someone has stopped it (SIGSTOP) for too long. For ranks that no task of ours watches.
+
+    python -m sparkring.spark_jobs.launch.rank.suspension PID LIMIT_S LAST_WORDS
+
+While one rank is stopped, the others wait for it, and say so after their deadline. Where all are stopped, none is left to do so.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+
+from sparkring.spark_jobs.launch.rank.fresh import is_stopped
+
+LOOK_S = 1.0
+
+
+def guard_against_suspension(*, limit_s: float, last_words: str) -> None:
+    """Start the process beside this one; it ends with this one.
+
+    Args:
+        limit_s: Seconds that this process may be stopped.
+        last_words: A line for standard error, written when this process is ended.
+    """
+    subprocess.Popen([sys.executable, "-m", __name__, str(os.getpid()), str(limit_s), last_words],
+                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+
+
+def main() -> None:
+    """Watch the process until it has ended."""
+    rank, limit_s, last_words = psutil.Process(int(sys.argv[1])), float(sys.argv[2]), sys.argv[3]
+    looks = 0  # not seconds: while this host was suspended, nobody stopped the rank
+    while rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE and looks * LOOK_S < limit_s:
+        time.sleep(LOOK_S)
+        looks = looks + 1 if is_stopped(rank.pid) else 0
+    if is_stopped(rank.pid):
+        sys.stderr.write(f"{last_words}\n")
+        sys.stderr.flush()
+        rank.send_signal(signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
