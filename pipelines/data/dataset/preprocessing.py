@@ -54,8 +54,8 @@ class _MomentFeature(_Feature):
 
 
 class NumericFeature(_MomentFeature):
-    """Encoded as ``(x - centre) / spread``. What is no finite number, or is none when it is encoded, is first filled in; with ``log1p``, x
-    is ``ln(1 + value)``.
+    """Encoded as ``(x - centre) / spread``. What is no finite number, or is none when it is encoded, is first filled
+    in; with ``log1p``, x is ``ln(1 + value)``.
     """
 
     mean: float

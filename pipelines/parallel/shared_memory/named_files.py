@@ -69,7 +69,7 @@ def create_locked(path: Path, length: int) -> int | None:
 
 
 def remove_abandoned() -> None:
-    """Remove this user's names whose creators have ended; what cannot be looked at stays."""
+    """Remove this user's names whose creators have ended; names that cannot be examined stay."""
     with suppress(OSError):
         for entry in os.scandir(FOLDER):
             if _NAME.fullmatch(entry.name):
