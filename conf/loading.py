@@ -1,9 +1,9 @@
 """From a config's name and ``--set`` overrides to a checked ``Config``.
 
 A name is a shipped file without its ending (``local/flights``) or the path of a YAML file. A file may say
-``extends: base/flights``: what it does not mention comes from there (a shipped name, or a path seen from the file that
-extends it). Later wins: base, file, ``--set``. Mappings are merged key by key, anything else is replaced whole, and so is a
-split, model or source by one of another kind. YAML is read with the safe loader only, and a key given twice is an error.
+``extends: base/flights``: keys that it does not mention come from there (a shipped name, or a path relative to the file
+that extends it). Later wins: base, file, ``--set``. Mappings are merged key by key; anything else is replaced whole. So is
+a split, model or source by one of another kind. YAML is read with the safe loader only; duplicate keys are an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparkring.conf.schema import SECRET, Config, kind_of_source
 from sparkring.errors import ConfigError, nearest
 
 LONGEST_SHOWN = 200
-"""Characters of a value that does not fit."""
+"""Most characters of a wrong value that an error shows."""
 
 
 def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
@@ -89,16 +89,16 @@ def _parse_yaml(text: str, *, origin: str) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, but for keys given twice: YAML's own habit is that the last one wins without a word.
+    """The safe loader, which also refuses duplicate keys and aliases.
 
-    And without aliases: nine of nine of nine are a small file that fills memory once it is looked at.
+    In plain YAML the last of two equal keys wins silently. Nested aliases turn a small file into one that fills the memory.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, f"alias *{event.anchor} is not taken; write it out, or use extends",
-                                              event.start_mark)
+            found = f"aliases such as *{event.anchor} are not allowed; write the value out, or use extends"
+            raise yaml.composer.ComposerError(None, None, found, event.start_mark)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - yaml's
@@ -140,7 +140,7 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _another_kind(key: str, old: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
-    """Whether ``value`` asks for another kind of section than ``old``, to which the keys of the old one mean nothing."""
+    """Whether ``value`` is another kind of section than ``old``, so that keys of the old one have no meaning in it."""
     if "format" in value:  # a source
         return kind_of_source(value) != kind_of_source(old)
     word, default = {"split": ("by", "time"), "model": ("kind", "tabular")}.get(key, ("", ""))
@@ -149,9 +149,9 @@ def _another_kind(key: str, old: Mapping[str, Any], value: Mapping[str, Any]) ->
 
 
 def _explain(error: ValidationError, origin: str) -> str:
-    """One line for the first complaint, and how many more there are."""
+    """One line: the first problem, and the number of others."""
     complaints = error.errors(include_url=False)
-    # An unknown key is named first: a misspelt one also shows up as a missing one.
+    # Name an unknown key first: a misspelt key also shows up as a missing one.
     first = min(complaints, key=lambda complaint: complaint["type"] != "extra_forbidden")
     more = len(complaints) - 1
     others = f" ({more} more problem{'s' if more > 1 else ''} in it)" if more else ""
@@ -195,7 +195,7 @@ def _without_tags(loc: Sequence[str]) -> tuple[list[str], type[BaseModel] | None
 
 
 def _tags(model: type[BaseModel]) -> set[Any]:
-    """All words by which a model of a union may be chosen, e.g. its ``kind``."""
+    """All words that may choose a model of a union, e.g. its ``kind``."""
     return {word for field in model.model_fields.values() for word in get_args(field.annotation) if isinstance(word, str)}
 
 

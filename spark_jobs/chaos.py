@@ -1,10 +1,10 @@
-"""``sparkring chaos CONFIG``: train the user's own job twice, undisturbed and under faults, and tell the two apart.
+"""``sparkring chaos CONFIG``: train the user's own job twice, undisturbed and under faults, and compare the two runs.
 
     <workspace>/chaos/undisturbed/run            trained once, reused by later calls
     <workspace>/chaos/seed-<seed>-<n>/run        the n-th run under that seed's faults
-    <workspace>/chaos/seed-<seed>-<n>/run/chaos.json    what this prints
+    <workspace>/chaos/seed-<seed>-<n>/run/chaos.json    the result that the command prints
 
-Nothing of the user's own run is touched, and the dataset is only read.
+The user's own run is not touched, and the dataset is only read.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ if TYPE_CHECKING:
 FOLDER = "chaos"
 OUTCOME = "chaos.json"
 DEADLINE_S = 10.0
-"""Seconds that ranks wait for one that stands still; a job's own are meant for slow days, and would be waited out each time."""
+"""Seconds that ranks wait for a rank that hangs. A job's own deadline allows for slow days; each hang would take that long."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChaosResult:
-    """What faults did to a job."""
+    """The effect of faults on a job."""
 
     url: str
     """The run under faults."""
     survived: bool
-    """It came to its end by itself."""
+    """Whether the run ended by itself."""
     failure: str
-    """Why not; empty where it did."""
+    """Why it did not survive; empty if it did."""
     planned: int
     struck: int
     """Faults that have happened."""
     kinds: dict[str, int]
-    """How many of each kind."""
+    """The number of faults that struck, by kind."""
     restarts: int
     """Generations of the ring after the first."""
     checkpoint_interval: int
@@ -65,7 +65,7 @@ class ChaosResult:
     steps_redone_max: int
     """After one strike."""
     resume_s_median: float | None
-    """From a strike to the end of the next step; None where no generation was ended."""
+    """From a strike to the end of the next step; None if no fault ended a generation."""
     resume_s_max: float | None
     goodput: float
     """Share of the wall-clock time spent on steps that count."""
@@ -74,28 +74,28 @@ class ChaosResult:
     validation: dict[str, float]
     """Held-out metrics of the run under faults."""
     undisturbed: dict[str, float]
-    """The same of the run without."""
+    """Held-out metrics of the undisturbed run."""
     weights_difference: float | None
-    """Largest of any tensor's, relative to the undisturbed run's; None where there is no model to compare."""
+    """The largest relative difference of a tensor to the undisturbed run's; None if there is no model to compare."""
     losses: Losses
-    """What each strike came to."""
+    """The cost of each strike."""
 
 
 def chaos(config: Config, *, num_faults: int = 20, seed: int = 1, kinds: Sequence[str] = KINDS, deadline_s: float = DEADLINE_S,
           spark: SparkSession | None = None, progress: Progress = SILENT) -> ChaosResult:
-    """Train under faults, and see what was lost.
+    """Train under faults, and measure what was lost.
 
     Args:
         config: The user's job, whose dataset version is there.
-        num_faults: How many strike, evenly over the run.
-        seed: Of when, whom and what they strike.
-        kinds: Those that may come; see ``faults.py``.
-        deadline_s: Seconds that ranks wait for one that stands still.
+        num_faults: The number of faults, spread evenly over the run.
+        seed: Draws the time, the rank and the kind of each fault.
+        kinds: The kinds to draw from; see ``faults.py``.
+        deadline_s: Seconds that ranks wait for a rank that hangs.
         spark: The session; default the active one, or one made from ``config.spark``.
         progress: Where to report.
     Raises:
         ConfigError: there is no such kind of fault, or the run has fewer steps than faults.
-        SparkringError: the undisturbed run does not come to its end either.
+        SparkringError: the undisturbed run fails.
     """
     faults = draw(num_faults, seed=seed, kinds=kinds)
     calm = _elsewhere(config, "undisturbed", config.train)
@@ -118,7 +118,7 @@ def chaos(config: Config, *, num_faults: int = 20, seed: int = 1, kinds: Sequenc
 
 
 def hardened(train_config: TrainConfig, *, num_faults: int, deadline_s: float) -> TrainConfig:
-    """The same training, ready for more faults than life brings: none of them ends it for good, and no wait is long."""
+    """The same training, prepared for many faults: none of them ends it for good, and no wait is long."""
     recovery = train_config.recovery.model_copy(update={"restarts": num_faults + 1, "leave_out_after": num_faults + 1})
     ring = train_config.ring.model_copy(update={"deadline_s": min(deadline_s, train_config.ring.deadline_s)})
     return train_config.model_copy(update={"recovery": recovery, "ring": ring})
@@ -126,7 +126,7 @@ def hardened(train_config: TrainConfig, *, num_faults: int, deadline_s: float) -
 
 def outcome(struck: Config, calm: Config, trained: TrainResult | None, expected: TrainResult, *, planned: int,
             failure: str = "") -> ChaosResult:
-    """Compare the run of ``struck`` with that of ``calm``; ``trained`` is None where it did not come to its end."""
+    """Compare the run of ``struck`` with that of ``calm``; ``trained`` is None if it failed."""
     rows = Dataset(struck.dataset).manifest(struck.dataset_version).splits["train"].rows
     happened = strikes(open_store(struck.run))
     lost = losses(read_events(struck.run), happened, rows_per_epoch=rows)
@@ -145,7 +145,7 @@ def outcome(struck: Config, calm: Config, trained: TrainResult | None, expected:
 
 def weights_difference(one: Config, other: Config) -> float:
     """The largest difference of a tensor between two runs' models: its norm over the other's norm."""
-    from sparkring.pipelines.training.job.model_files import load_card, load_weights  # brings torch
+    from sparkring.pipelines.training.job.model_files import load_card, load_weights  # imports torch
 
     mine, theirs = (load(load_weights(config.run, load_card(config.run))) for config in (one, other))
     return max((float(np.linalg.norm(mine[name] - theirs[name]) / (np.linalg.norm(theirs[name]) or 1.0)) for name in theirs), default=0.0)
@@ -158,7 +158,7 @@ def _elsewhere(config: Config, name: str, train_config: TrainConfig) -> Config:
 
 
 def _free_name(config: Config, stem: str) -> str:
-    """The first that no run has."""
+    """The first free name of a run."""
     number = 1
     while event_files(f"{config.workspace}/{FOLDER}/{stem}-{number}/run"):
         number += 1

@@ -1,9 +1,9 @@
-"""The main job in one Spark session: prepare, train, evaluate, score, report. What is there already is reused.
+"""The main job in one Spark session: prepare, train, evaluate, score, report. What exists already is reused.
 
     sparkring demo local/flights
 
-Each step is the public function of its own module; this one only puts them in order and takes the time. The first step
-that needs Spark starts the session, and those after it find it active; where all is there already, none is started.
+Each step is the public function of its own module; this one runs them in order and takes the time. The first step that needs Spark starts
+the session, and later steps find it active; where nothing is left to do, no session is started.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoResult:
-    """What each step left."""
+    """The results of all steps."""
 
     dataset: PrepareResult
     training: TrainResult
@@ -46,15 +46,15 @@ def demo(config: Config, *, spark: SparkSession | None = None, progress: Progres
     """Run the whole main job.
 
     Args:
-        config: Names the workspace that everything goes to, the source and the network.
+        config: Names the workspace, the source and the network.
         spark: The session to use; default the active one, or one made from ``config.spark`` when it is needed.
-        progress: Where to show a bar for each step.
-        stopping: Entered for the length of the training: gives that by which it may be asked to save and end.
+        progress: Shows a bar for each step.
+        stopping: Entered during training; yields the request by which training may be asked to save and end.
     Returns:
-        What each step left, and how long it took.
+        The results of all steps, and how long each took.
     Raises:
-        Stopped: the training was asked to; the same call again goes on.
-        SparkringError: what the step at fault raises; the steps before it keep what they made.
+        Stopped: training was asked to stop; the same call resumes.
+        SparkringError: a step failed; the results of the steps before it stay.
     """
     seconds: dict[str, float] = {}
     with _timed("prepare", seconds):

@@ -1,7 +1,7 @@
-"""``sparkring doctor``: look at everything that a job of a config needs, and say in words what to do about what is amiss.
+"""``sparkring doctor``: check everything that a job of a config needs, and say how to fix each problem.
 
     machine    Java, Python, PyTorch, Horovod, Petastorm, memory, disk
-    cluster    Spark, its settings, slots; then one Spark job looks at the executors' machines and has their tasks meet
+    cluster    Spark, its settings, slots; then one Spark job checks the executors' hosts and lets their tasks meet
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def doctor(config: Config | None, *, spark: SparkSession | None = None, progress
     """Check what a job of ``config`` needs.
 
     Args:
-        config: The job; None looks at this machine as a small local job would.
-        spark: The session to look at; default the active one, or one made from ``config.spark``.
-        progress: Where to show how far it is.
+        config: The job; None checks this machine for a small local job.
+        spark: The session to check; default the active one, or one made from ``config.spark``.
+        progress: Shows how far it is.
     Returns:
         The checks, from this machine to the cluster. None of them raises, and none hides another.
     """
@@ -100,7 +100,7 @@ class _Examination:
             self._add("network", partial(_unknown, "network", "executors"))
 
     def _look_at_what_both_share(self) -> None:
-        """What can be said with or without Spark, and better with it."""
+        """Checks that work without Spark, and better with it."""
         needs, spark, reports = self._needs, self._spark, self._reports
         machine, ranks = max(ranks_by_host(reports), key=lambda item: item[1], default=(self._here, needs.train.num_ranks))
         self._add("shared memory", lambda: check_shared_memory(needs, machine, ranks=ranks, config=self._config))

@@ -1,8 +1,8 @@
-"""The ring launcher: run one function on n Horovod ranks inside Spark, and get n results or one error that says what failed.
+"""The ring launcher: run a function on n Horovod ranks inside Spark; get n results, or one error that names the failure.
 
     results = run_ring(train, dataset, num_ranks=2, spark=spark)        # train(context, dataset) on each rank
 
-The function calls ``hvd.init`` itself, with the process sets it likes; the launcher prepares all that it needs for that.
+The function calls ``hvd.init`` itself, with any process sets; the launcher prepares the environment for it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ def run_ring(fn: Callable[..., Json], *args: Any, num_ranks: int, spark: SparkSe
         num_ranks: Horovod ranks: one process in one Spark slot each, all at once.
         spark: A classic session, or one over Spark Connect.
         config: How to start, join and watch the ranks.
-        left_out: Names of hosts that get no rank as long as there are others (``HostsLeftOut`` where those have too few slots);
-            launcher ``horovod.spark`` cannot choose.
+        left_out: Names of hosts that get no rank while there are others (``HostsLeftOut`` where those have too few slots);
+            ignored by launcher ``horovod.spark``.
     Returns:
-        What ``fn`` returned, by rank, as JSON holds it (a tuple comes back as a list). JSON, because nothing that comes over
-        a network is unpickled.
+        The results of ``fn`` by rank, as JSON (a tuple becomes a list): nothing that came over a network is unpickled.
     Raises:
         NotEnoughSlots: Spark cannot run so many ranks at once; known within ``config.start_timeout_s``.
-        EnvironmentProblem: executors lack a GPU, a module, an address, or have other versions.
+        EnvironmentProblem: executors lack a GPU, a module or an address, or have other versions.
         RankFailed: ``fn`` raised on a rank, whose traceback is inside.
         RankDied: a rank's process ended without a result.
         RingError: Spark ended the job for a reason of its own.

@@ -1,4 +1,4 @@
-"""Every error a user can meet, each in one sentence a part: what was found, what was expected, what to do next.
+"""Every error a user can meet. Each says what was found, what was expected, and what to do next.
 
 The command line prints them as one line and exits with code 2; anything else that escapes is a bug and keeps its
 traceback. Each class also derives from the builtin that a caller would expect to catch.
@@ -73,12 +73,12 @@ class ExpectationsNotMet(SparkringError, ValueError):
         rows += [("ok" if result.met else "NO", result.column or "(table)", result.expected, result.found) for result in results]
         widths = [max(len(row[place]) for row in rows) for place in range(3)]
         table = "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]) for row in rows)
-        super().__init__(f"{breaches} of {len(results)} expectations are not met, so nothing was committed; mend the source or the query, "
+        super().__init__(f"{breaches} of {len(results)} expectations are not met, so nothing was committed; fix the source or the query, "
                          f"or change prepare.expectations:\n{table}")
 
 
 class DatasetError(SparkringError, ValueError):
-    """A dataset version whose content does not fit its manifest or the request."""
+    """A dataset version whose content does not match its manifest or the request."""
 
 
 class DatasetVersionNotFound(SparkringError, LookupError):
@@ -91,7 +91,7 @@ class DatasetVersionNotFound(SparkringError, LookupError):
 
 
 class DatasetChanged(DatasetError):
-    """Files of a dataset version that are not what was committed."""
+    """Files of a dataset version that differ from what was committed."""
 
     def __init__(self, url: str, *, version: int, findings: Sequence[str]) -> None:
         self.findings = tuple(findings)
@@ -101,11 +101,11 @@ class DatasetChanged(DatasetError):
 
 
 class HostileDataset(DatasetError):
-    """Metadata that would run something if it were opened as its format asks for."""
+    """Metadata that would run code if it were read as its format prescribes."""
 
 
 class ReceiptError(SparkringError, ValueError):
-    """Receipts of a run that were changed, or that do not prove what they should."""
+    """Receipts of a run that were changed, or that do not prove that each row was read once."""
 
 
 class CommitConflict(SparkringError, RuntimeError):
@@ -113,30 +113,30 @@ class CommitConflict(SparkringError, RuntimeError):
 
 
 class StorageError(SparkringError, OSError):
-    """A bucket or a cluster's file system that cannot be reached, or refuses."""
+    """Storage that cannot be reached, or refuses."""
 
 
 class DocumentDamaged(SparkringError, ValueError):
-    """A document of a run that cannot be what was written there."""
+    """A document of a run that is not what was written."""
 
     def __init__(self, path: str, *, found: str, expected: str, remedy: str) -> None:
         super().__init__(f"{path} is damaged: found {found}, expected {expected}; {remedy}.")
 
 
 class RunFolderMismatch(SparkringError, ValueError):
-    """A run folder was started with another config than the one given."""
+    """A run folder that was started with another config."""
 
 
 class CheckpointDamaged(SparkringError, ValueError):
-    """A checkpoint whose bytes do not have the hashes it was committed with."""
+    """A checkpoint whose bytes do not match their hashes."""
 
 
 class ScheduleInvalid(SparkringError, ValueError):
-    """A schedule that does not do every micro-batch's work exactly once and in order, or a file that is no schedule."""
+    """A schedule that does not process every micro-batch exactly once and in order, or a file that is not a schedule."""
 
 
 class ScheduleStuck(SparkringError, RuntimeError):
-    """A schedule whose workers would wait for each other for ever; ``waits`` says of each what it would do next and waits for."""
+    """A schedule whose workers would deadlock; ``waits`` holds (worker, next action, what it waits for)."""
 
     def __init__(self, name: str, waits: Sequence[tuple[str, str, str]]) -> None:
         self.waits = tuple(waits)
@@ -157,7 +157,7 @@ class RingError(SparkringError, RuntimeError):
     """What that rank did before, the newest last, e.g. ``2.31 s ago: F3``."""
 
     def at(self, place: str, *, rank: int, last_actions: Sequence[str]) -> Self:
-        """Say in this error what its rank was doing and had done before; returns it."""
+        """Add what its rank was doing and had done before; returns the error."""
         self.place, self.last_actions = place, tuple(last_actions)
         self.args = (f"rank {rank} ({place}): {self} {_history(rank, last_actions)}",)
         return self
@@ -219,7 +219,7 @@ class RankDied(RingError):
         else:
             how, advice = f"ended with exit code {exit_code} and no result", ""
         tail = f"\nlast lines it wrote:\n{stderr_tail.rstrip()}" if stderr_tail.strip() else ""
-        super().__init__(f"rank {rank} on {host} {how}; {advice}run the same command again to go on from the last checkpoint.{tail}")
+        super().__init__(f"rank {rank} on {host} {how}; {advice}run the same command again to resume from the last checkpoint.{tail}")
 
 
 def _signal_name(number: int) -> str:
@@ -242,7 +242,7 @@ class Stopped(SparkringError, RuntimeError):
 
 
 class DeadlinePassed(RingError, TimeoutError):
-    """Something that should have happened by now did not; ``awaited`` are the ranks that it was waited for, as far as known."""
+    """Something did not happen in time; ``awaited`` are the ranks that were waited for, as far as known."""
 
     def __init__(self, message: str, *, awaited: Sequence[int] = (), host: str = "") -> None:
         self.awaited, self.host = tuple(awaited), host

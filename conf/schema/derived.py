@@ -1,7 +1,7 @@
 """Features that are computed from a column: parts of dates and timestamps, buckets of numbers, hashes of texts.
 
-A section says which; what is fitted (means, vocabularies, quantiles) comes from train rows and is kept in the manifest. The
-names of the dataset's columns are made here: ``departure_hour``, ``departure_hour_sin``, ``price_bucket``, ``agent_hash``.
+A section names the source column. Fitted values (means, vocabularies, quantiles) come from train rows and are kept in the manifest.
+The columns of the dataset are named here: ``departure_hour``, ``departure_hour_sin``, ``price_bucket``, ``agent_hash``.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ class MomentConfig(Section):
     column: str
     """A date or timestamp column of the query."""
     numbers: tuple[NumberPart, ...] = ()
-    """Parts that become a standardised number each."""
+    """Parts that become one standardised number each."""
     waves: tuple[CyclePart, ...] = ()
-    """Parts that become two numbers each, sine and cosine of their place in the cycle: 23 h lies beside 0 h."""
+    """Parts that become two numbers each, sine and cosine of their position in the cycle, so that 23 h is close to 0
+    h."""
     categories: tuple[DatePart, ...] = ()
-    """Parts that become an id each, as a column under ``categorical`` does."""
+    """Parts that become one id each, like a column under ``categorical``."""
     time_zone: str = "UTC"
-    """Whose clocks and calendar a timestamp is read by, e.g. ``America/New_York``, daylight saving time included."""
+    """Time zone in which a timestamp is taken apart, daylight saving time included, e.g. ``America/New_York``."""
 
     @field_validator("time_zone")
     @classmethod
@@ -44,7 +45,7 @@ class MomentConfig(Section):
         try:
             ZoneInfo(name)
         except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise ValueError("there is no such time zone; give one of the IANA names, such as UTC or Europe/Zurich") from None
+            raise ValueError("unknown time zone; give an IANA name such as UTC or Europe/Zurich") from None
         return name
 
     @model_validator(mode="after")
@@ -100,10 +101,10 @@ class HashConfig(Section):
     column: str
     """A column of the query: text, whole number, decimal, boolean, date or timestamp."""
     ids: Annotated[int, Field(ge=2, le=2**31 - 1)]
-    """How many ids there are, 0 included. Values that share one are the same to the network: with v values a value shares
-    its id with about v / ids others."""
+    """Number of ids, 0 included. Values with the same id are the same to the network: of v values, each shares its id
+    with about v / ids others."""
     seed: Seed = 0
-    """Another seed lets other values share ids."""
+    """Determines which values share an id."""
 
     @property
     def output(self) -> str:

@@ -1,4 +1,4 @@
-"""What the rows of a version must be like: ``prepare.expectations``."""
+"""Checks of the rows before they are written: ``prepare.expectations``."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from sparkring.conf.schema.section import Positive, Section
 
 
 class ColumnExpectations(Section):
-    """What a column of the rows to be written must be like; what is not said is not asked."""
+    """Checks of one column of the rows to be written. Only the given ones are made."""
 
     max_null_share: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Share of rows that may be null."""
+    """Largest share of nulls."""
     min: float | None = None
-    """Least value; nulls aside."""
+    """Smallest allowed value; nulls are ignored."""
     max: float | None = None
-    """Greatest value; nulls aside."""
+    """Largest allowed value; nulls are ignored."""
     unique: bool = False
-    """No value twice; nulls aside."""
+    """No value may occur twice; nulls are ignored."""
     allowed: tuple[str | int | float, ...] = ()
-    """All values that may be there; nulls aside."""
+    """The only allowed values; nulls are ignored."""
     max_mean_shift: Annotated[float, Field(gt=0)] | None = None
-    """For a numeric feature: how far the mean of train rows may be from the parent version's, in that one's standard deviations."""
+    """For a numeric feature: largest distance of the train rows' mean from the parent version's, in the parent's
+    standard deviations."""
     max_psi: Annotated[float, Field(gt=0)] | None = None
-    """For a feature: population stability index of train rows against the parent version's; 0.1 is a small shift, 0.25 a large one."""
+    """For a feature: largest population stability index of the train rows against the parent version's. 0.1 is a
+    small shift, 0.25 a large one."""
 
     @model_validator(mode="after")
     def _range_is_one(self) -> Self:
@@ -35,11 +37,11 @@ class ColumnExpectations(Section):
 
 
 class ExpectationsConfig(Section):
-    """What the rows of a version must be like, checked before any of them is written; a breach stops the commit."""
+    """Checks made before any row is written; a failed check stops the commit."""
 
     min_rows: Positive | None = None
-    """Rows of all splits together, at least."""
+    """Fewest rows of all splits together."""
     max_rows: Positive | None = None
-    """Rows of all splits together, at most."""
+    """Most rows of all splits together."""
     columns: dict[str, ColumnExpectations] = {}
     """By column of the query's result."""

@@ -1,4 +1,4 @@
-"""What the model may look at: ``prepare.features``."""
+"""The columns that the model sees: ``prepare.features``."""
 
 from __future__ import annotations
 
@@ -12,58 +12,64 @@ from sparkring.conf.schema.section import Positive, Section
 
 
 class AugmentConfig(Section):
-    """Random changes to train images, drawn anew each epoch from the run's seed and the row's id."""
+    """Random changes to train images, drawn in each epoch from the run's seed and the row's id."""
 
     flip: bool = False
-    """Mirror left to right, every second time."""
+    """Mirror left to right with probability one half."""
     crop_padding: Annotated[int, Field(ge=0)] = 0
-    """Shift by up to this many pixels each way; zeros come in."""
+    """Shift by up to this many pixels in each direction, filling with zeros."""
 
 
 class ImageConfig(Section):
-    """A column of image files: how they are kept, and how the network sees them."""
+    """A column of image files: how the dataset stores them, and how the network sees them."""
 
     column: str
     """A binary column of the query: one file a row, of any kind that OpenCV reads (PNG, JPEG, WebP, TIFF, BMP ...)."""
     channels: Literal[1, 3] = 3
     """1: grey. 3: red, green, blue."""
     size: tuple[Positive, Positive] | None = None
-    """(height, width): the middle of each image in these proportions, scaled. Default: as they are; all must be equal then."""
+    """(height, width): each image is cropped to these proportions around its middle, then scaled. Default: unchanged;
+    then all images must have one size."""
     codec: Literal["png", "jpeg"] = "png"
-    """How the dataset keeps pixels: without loss, or smaller. A file that is so already keeps its bytes."""
+    """How the dataset stores pixels: png without loss, jpeg smaller. Files already in this form keep their bytes."""
     jpeg_quality: Annotated[int, Field(ge=1, le=100)] = 90
     augment: AugmentConfig | None = None
-    """Changes of train images; none by default."""
+    """Random changes to train images; none by default."""
 
 
 class TokensConfig(Section):
-    """A column of texts: joined, cut into rows of equally many tokens, each of which is predicted from those before it."""
+    """A column of texts: they are joined and cut into rows of equal length, and each token is predicted from those
+    before it.
+    """
 
     column: str
-    """A string column of the query, or a binary one that holds UTF-8: a document a row."""
+    """A string column of the query, or a binary one with UTF-8; one document per row."""
     document: str
     """A column of the query that names the document; its hash decides the order in which documents are joined."""
     length: Annotated[int, Field(ge=2)] = 256
     """Tokens of a row."""
     tokenizer: str | None = None
-    """A ``tokenizer.json`` of the library tokenizers. Default: a token a byte."""
+    """A ``tokenizer.json`` of the tokenizers library. Default: one token per byte."""
     pack_mb: Annotated[float, Field(gt=0)] = 4.0
-    """Text that is joined together, in megabytes: what one task works on. Each ends in one row that padding fills up."""
+    """Text that one task joins, in megabytes. Only the last row of each such pack is padded."""
 
 
 class RawConfig(Section):
-    """A column that the dataset keeps as it is, as a tensor of its own name. The shipped networks do not take it; loops of one's own do."""
+    """A column that the dataset keeps unchanged, as a tensor of the same name. It is for your own training loops; the
+    shipped networks ignore it.
+    """
 
     column: str
     """A column of the query: a number or boolean, or an array of numbers."""
     dtype: Literal["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float32", "float64"]
-    """Of one number, in the dataset and in the tensor; one that it cannot hold stops the job."""
+    """Type of one number, in the dataset and in the tensor. A number that does not fit stops the job."""
     shape: tuple[Positive | None, ...] = ()
-    """Of a row's array, in C order; empty for a single number. At most one axis may be null: its length differs from row to row."""
+    """Shape of a row's array, in C order; empty for a single number. At most one axis may be null: its length differs
+    from row to row."""
     codec: Literal["ndarray", "compressed_ndarray"] = "ndarray"
-    """How arrays are kept."""
+    """How the dataset stores arrays."""
     pad: float | None = None
-    """Fills ragged arrays up to ``pad_to`` in batches."""
+    """Value that fills ragged arrays up to ``pad_to`` in batches."""
     pad_to: Positive | None = None
     """Length of the null axis in batches; longer arrays are cut."""
 
@@ -78,12 +84,14 @@ class RawConfig(Section):
 
 
 class FeaturesConfig(Section):
-    """Columns of the query's result that the model may look at."""
+    """Columns of the query's result that the model sees."""
 
     numeric: tuple[NumberConfig, ...] = ()
-    """Columns that become one float32 each: names, standardised and with the train mean for a null, or sections that say otherwise."""
+    """Columns that become one float32 each. A name alone is standardised, with the train mean in place of a null; a
+    section can change that."""
     categorical: tuple[str, ...] = ()
-    """Columns that become one integer id each, from a vocabulary of the train split; id 0 is null or never seen."""
+    """Columns that become one integer id each, from a vocabulary of the train split; id 0 stands for null and unseen
+    values."""
     moments: tuple[MomentConfig, ...] = ()
     """Dates and timestamps that become numbers and ids."""
     buckets: tuple[BucketConfig, ...] = ()
@@ -93,9 +101,9 @@ class FeaturesConfig(Section):
     image: ImageConfig | None = None
     """A column of image files."""
     tokens: TokensConfig | None = None
-    """A column of texts; it stands alone, for the task next_token."""
+    """A column of texts, for the task next_token; no other feature may be beside it."""
     raw: tuple[RawConfig, ...] = ()
-    """Columns that are kept as they are: numbers of any width, fixed and ragged arrays."""
+    """Columns that are kept unchanged: numbers of any width, fixed and ragged arrays."""
 
     @model_validator(mode="after")
     def _some_and_distinct(self) -> Self:

@@ -1,11 +1,11 @@
-"""A numeric column: what a null of it counts as, and how it is scaled. In YAML a name alone, or a section.
+"""A numeric column: how nulls are filled, and how it is scaled. In YAML a name alone, or a section.
 
     numeric:
       - distance                                                  # a null counts as the mean, scaled to mean 0 and deviation 1
       - {column: seats, fill: median, scale: robust, indicator: true}
       - {column: rain, fill: 0, scale: log1p}
 
-What is fitted for it (mean, median, quartiles, ...) comes from train rows and is kept in the manifest.
+Fitted values (mean, median, quartiles, ...) come from train rows and are kept in the manifest.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class NumberConfig(Section):
     column: str
     """A numeric or boolean column of the query."""
     fill: Literal["mean", "median"] | float = "mean"
-    """What a null (and what else is no finite number) counts as: a figure of the train rows, or this number."""
+    """Replaces nulls and values that are not finite: the mean or median of the train rows, or a given number."""
     scale: Scale = "standard"
-    """Applied after filling. standard: minus the mean, over the deviation. min_max: the train rows' range becomes 0 to 1. robust: minus the
-    median, over the distance of the quartiles. log1p: ln(1 + x); no train row may be -1 or less, and later ones that are count as
-    nulls. none: as it is."""
+    """Applied after filling. standard: minus the mean, over the deviation. min_max: the train rows' range becomes 0
+    to 1. robust: minus the median, over the distance of the quartiles. log1p: ln(1 + x); no train row may be -1 or
+    less; later rows that are count as nulls. none: unchanged."""
     indicator: bool = False
     """Add a column ``<column>_is_null`` that is 1 where a null was filled, else 0."""
 
@@ -62,7 +62,7 @@ class NumberConfig(Section):
 
     @model_serializer(mode="wrap")
     def _as_short_as_it_goes(self, section: SerializerFunctionWrapHandler) -> Any:
-        """A name where nothing else was said: recipes made before there was more to say stay equal."""
+        """A name alone where all else has its default."""
         return self.column if self == NumberConfig(column=self.column) else section(self)
 
     @property
@@ -72,5 +72,5 @@ class NumberConfig(Section):
 
     @property
     def indicator_column(self) -> str | None:
-        """The dataset's column that says what was filled, if there is one."""
+        """The dataset's column that marks filled values, if there is one."""
         return f"{self.column}_is_null" if self.indicator else None

@@ -9,19 +9,20 @@ from pydantic import BeforeValidator, Field, model_validator
 from sparkring.conf.schema.section import Positive, Section
 
 Recompute = Literal["never", "always", "except_last"]
-"""Which micro-batches compute their forward pass again before the backward pass; ``except_last``: all but the last of each worker."""
+"""Which micro-batches compute their forward pass again before the backward pass; ``except_last``: all but the last of
+each worker."""
 MOST_FIRST: tuple[Recompute, ...] = ("always", "except_last", "never")
 AUTO = "auto"
 MOST_MICRO_BATCHES = 1 << 14
-"""What messages of a step can be told apart by."""
+"""Most micro-batches whose messages can be told apart in one step."""
 BETWEEN_STAGES = ("schedule", "transport", "chunks_per_stage")
-"""What one stage has no use for."""
+"""Keys that matter only between stages."""
 KEPT_BY_AUTO = ("micro_batches", "dynamic_shapes")
-"""What may be given beside ``auto``, and stays."""
+"""Keys that may be given beside ``auto``."""
 
 
 def _one_or_several(value: object) -> object:
-    """A word alone is a list of one."""
+    """Turn a single word into a tuple."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -29,46 +30,52 @@ class ParallelConfig(Section):
     """Stages, their replicas, and the schedule by which micro-batches pass through them; or the one word ``auto``."""
 
     auto: bool = False
-    """Let the planner choose all below, for up to num_ranks ranks and by what it measures on them. ``parallel: auto`` says the same;
-    micro_batches and dynamic_shapes may be given beside it, and replicas (with shards): then it chooses how to cut the model, by time and
-    so that it fits, the schedule and the rest."""
+    """Let the planner choose all keys below, for up to num_ranks ranks, from measurements on them. ``parallel: auto``
+    is the same. micro_batches and dynamic_shapes may be given beside it. So may replicas (with shards): then the
+    planner chooses the rest, the cut of the model and the schedule among it."""
     replicas: tuple[Positive, ...] = ()
-    """Copies of each stage, e.g. ``[2, 1]``: two stages, the first one twice. Times shards, they add up to num_ranks. Empty: one stage
-    on all ranks."""
+    """Copies of each stage, e.g. ``[2, 1]``: two stages, the first of them twice. Their sum times shards is
+    num_ranks. Empty: one stage on all ranks."""
     shards: Positive = 1
-    """Ranks among which each copy of a stage is dealt, layer by layer (tensor parallelism): heads, hidden units, vocabulary. Text only."""
+    """Ranks that share each copy of a stage (tensor parallelism): heads, hidden units and vocabulary are divided
+    among them. Text only."""
     micro_batches: Annotated[Positive, Field(le=MOST_MICRO_BATCHES)] | None = None
-    """Parts that a step's rows are cut into, over all replicas: a multiple of each stage's replicas. Default: one a replica; with several
-    stages four times as many as there are stages, rounded up."""
+    """Parts of a step's rows, over all replicas: a multiple of each stage's replicas. Default: one per replica; with
+    several stages four per stage, rounded up."""
     schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble"] = "1f1b"
     chunks_per_stage: Positive = 1
-    """Runs of blocks a stage; more than one only with ``interleaved``."""
+    """Runs of blocks per stage; more than one only with ``interleaved``."""
     cut: tuple[Positive, ...] | tuple[str, ...] = ()
-    """Blocks of each stage (or chunk), e.g. ``[3, 2]``, or the first block of each but the first by name. Empty: as many each."""
+    """Blocks of each stage (or chunk), e.g. ``[3, 2]``, or the name of the first block of each stage but the first.
+    Empty: equally many each."""
     transport: Literal["sidecar", "horovod"] = "sidecar"
-    """What carries activations: shared memory and Gloo sockets beside Horovod, or Horovod's own process sets."""
+    """Carries activations. sidecar: shared memory and Gloo sockets beside Horovod. horovod: Horovod's own process
+    sets."""
     dynamic_shapes: bool = False
-    """Whether what crosses a border may have another shape in each micro-batch. If not, micro-batches of as many rows must be alike:
-    their shapes are told once and checked, and a message is its tensors alone."""
+    """Whether tensors between stages may differ in shape from one micro-batch to the next. If not, shapes are
+    exchanged once and checked, and a message holds the tensors alone."""
     recompute: Annotated[tuple[Recompute, ...], BeforeValidator(_one_or_several), Field(min_length=1)] = ("never",)
-    """Activation checkpointing: the micro-batches whose forward pass is done again instead of kept (never, always, except_last). One word
-    for all stages, or one for each, e.g. ``[always, never]``: early stages hold most."""
+    """Activation checkpointing: the micro-batches that repeat their forward pass instead of keeping its results
+    (never, always, except_last). One word for all stages, or one for each, e.g. ``[always, never]``: early stages
+    hold the most."""
     shard_optimizer: bool = False
     """Keep each parameter's optimizer state on one replica of its stage only (ZeRO-1)."""
 
     @property
     def pipelined(self) -> bool:
-        """Whether this is more than plain data parallelism; not known of ``auto`` before a layout was chosen."""
+        """Whether this is more than plain data parallelism; unknown for ``auto`` before a layout is chosen."""
         asked = (len(self.replicas) > 1, self.shards > 1, self.micro_batches is not None, self.chunks_per_stage > 1, bool(self.cut),
                  set(self.recompute) != {"never"}, self.shard_optimizer)
         return not self.auto and any(asked)
 
     def recompute_of(self, stage: int) -> Recompute:
-        """What one stage does."""
+        """The word for one stage."""
         return self.recompute[stage if len(self.recompute) > 1 else 0]
 
     def recompute_over(self, stages: int) -> tuple[Recompute, ...]:
-        """For another number of stages: where each had its own word, the one that takes least memory is then for all, which grow."""
+        """The words for another number of stages: if each had its own, all get the one that takes the least memory,
+        since stages may grow.
+        """
         if len(self.recompute) in (1, stages):
             return self.recompute
         return (next(mode for mode in MOST_FIRST if mode in self.recompute),)
@@ -84,7 +91,7 @@ class ParallelConfig(Section):
         kept = ("auto", *KEPT_BY_AUTO, "replicas", *(["shards"] if self.replicas else []))
         chosen = [name for name in fields if name not in kept and getattr(self, name) != fields[name].default]
         if self.auto and chosen:
-            raise ValueError(f"auto chooses {', '.join(chosen)} by itself; leave that out, or auto")
+            raise ValueError(f"auto chooses {', '.join(chosen)}; remove that key, or auto")
         return self
 
     @model_validator(mode="after")
@@ -97,7 +104,7 @@ class ParallelConfig(Section):
 
     @property
     def cuts_the_model(self) -> bool:
-        """Whether no rank holds all of it."""
+        """Whether no rank holds the whole model."""
         return len(self.replicas) > 1 or self.shards > 1
 
     @model_validator(mode="after")

@@ -19,31 +19,33 @@ class PrepareConfig(Section):
     sources: dict[str, AnySource]
     """Tables by the name that the query uses."""
     query: str
-    """Spark SQL over ``sources`` that yields one row an example, with a row id, a label, a split column and features."""
+    """Spark SQL over ``sources`` that yields one row per example, with a row id, a label, a split column and
+    features."""
     row_id: str = "row_id"
     """Column of the result that identifies a row: a unique, non-null bigint."""
     task: Literal["binary", "multiclass", "next_token"] = "binary"
     """What is predicted: a label of 0 or 1, one of several classes, or each next token of a text."""
     label: str = ""
-    """Column of the result to predict; rows where it is null are left out. Binary: 0 or 1. Multiclass: a number or text, each
-    value of the train split being a class. Next token: none, the text is its own label."""
+    """Column of the result to predict; rows where it is null are left out. Binary: 0 or 1. Multiclass: a number or
+    text; each value in the train split is a class. Next token: none, since the text is its own label."""
     features: FeaturesConfig
     split: SplitConfig
     expectations: ExpectationsConfig = ExpectationsConfig()
-    """None by default. They need the extra ``sparkring[expectations]``."""
+    """Checks before rows are written; none by default. They need the extra ``sparkring[expectations]``."""
     min_category_rows: Positive = 20
-    """Train rows that a category needs to get an id of its own; rarer ones share id 0."""
+    """A category gets its own id if it has at least this many train rows; rarer ones share id 0."""
     row_group_mb: Annotated[float, Field(gt=0)] = 16.0
     """Decoded size of a Parquet row group, in megabytes: the unit in which ranks read."""
     min_row_groups: Positive = 96
-    """A split is cut into at least this many row groups where it has the rows, so that every lane has its own."""
+    """Fewest row groups of a split, if it has enough rows, so that every lane has its own."""
     num_files: Positive = 4
-    """Parquet files a split."""
+    """Parquet files per split."""
     seed: Seed = 20130101
     """Seed of the global shuffle before writing."""
     shuffle: bool = True
-    """False: rows are written as the query yields them, which is faster, but not the same bytes each time. For rows that are in a
-    random order already: training mixes row groups and what lies near each other, not a whole sorted table."""
+    """False: rows are written in the order of the query, which is faster; the bytes then differ from one time to the
+    next. Use it only for rows already in random order: training shuffles row groups and nearby rows, not a whole
+    sorted table."""
 
     @model_validator(mode="after")
     def _tables_have_names_of_their_own(self) -> Self:
@@ -51,7 +53,7 @@ class PrepareConfig(Section):
         for name in self.sources:
             other = seen.setdefault(name.lower(), name)
             if other != name:
-                raise ValueError(f"sources {other} and {name} have the same name to SQL, which does not tell capitals apart; rename one")
+                raise ValueError(f"sources {other} and {name} have the same name in SQL, which ignores case; rename one")
         return self
 
     @model_validator(mode="after")

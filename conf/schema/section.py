@@ -1,4 +1,4 @@
-"""What all sections of the config share: the base class, and the types of fields that several of them have."""
+"""The base class of all sections, and the types of fields that several of them have."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Section(BaseModel):
-    """What all sections share: immutable, and strict about keys."""
+    """Base of all sections: immutable, and strict about keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)

@@ -13,36 +13,38 @@ from pydantic_core import PydanticCustomError
 from sparkring.conf.schema.section import SECRET, Section
 
 _SECRET_INSIDE = re.compile(r"(key|secret|token|passw|pwd|credential)[\w.-]*\s*=|//[^/@]*:[^/@]*@|:[^/:@]+/[^/@]+@", re.IGNORECASE)
-"""An option whose name speaks of a secret, or a user with a password before a host."""
+"""An option named like a secret, or a user with a password before a host."""
 
 
 class SourceConfig(Section):
     """One table that the query reads."""
 
     path: str
-    """A file, folder or URL that Spark can read, or ``package:NAME/FILE`` for a file inside an installed Python package."""
+    """A file, folder or URL that Spark can read, or ``package:NAME/FILE`` for a file inside an installed Python
+    package."""
     format: Literal["csv", "parquet", "json", "orc", "avro", "images", "idx", "text"] = "csv"
-    """How the bytes are to be read. ``json`` is an object a line; ``avro`` needs Spark's jar for it. ``images``, ``idx`` (the MNIST
-    family) and ``text`` are folders of files, and have columns of their own: ``path, label, image``; ``id, part, label, image``;
-    ``path, content``."""
+    """Format of the data. ``json`` is one object per line; ``avro`` needs Spark's jar for it. ``images``, ``idx``
+    (the MNIST family) and ``text`` are folders of files, and have columns of their own: ``path, label, image``; ``id,
+    part, label, image``; ``path, content``."""
     columns: dict[str, str] = {}
-    """The columns of a table to read and their Spark SQL types, e.g. ``{distance: double}``. Others in the file are left alone."""
+    """The columns of a table to read and their Spark SQL types, e.g. ``{distance: double}``. Other columns of the
+    file are ignored."""
     pattern: str = "*"
     """Names of the files to read in a folder of images or texts, e.g. ``*.py``."""
     if_missing: str = ""
-    """What to do where ``path`` is not there; the error says it."""
+    """Advice for the error if ``path`` does not exist."""
     null_value: str = ""
     """Text that stands for a missing value in CSV, e.g. ``NA``."""
     multi_line: bool = False
-    """Whether a value of a CSV may hold line breaks, inside quotes; a file is then read by one task."""
+    """Whether a quoted CSV value may hold line breaks; each file is then read by one task."""
     encoding: Literal["UTF-8", "ISO-8859-1", "UTF-16"] = "UTF-8"
-    """How a CSV stores characters."""
+    """Character encoding of a CSV."""
 
     @model_validator(mode="after")
     def _columns_fit_the_format(self) -> Self:
         folder = self.format in ("images", "idx", "text")
         if folder == bool(self.columns):
-            raise ValueError(f"format {self.format} has columns of its own; name none" if folder else f"format {self.format} needs columns")
+            raise ValueError(f"format {self.format} has fixed columns; name none" if folder else f"format {self.format} needs columns")
         return self
 
 
@@ -51,25 +53,25 @@ class TableSource(Section):
 
     format: Literal["table"]
     table: str
-    """E.g. ``shop.orders``. Its content is identified by a digest, so it is read once more than a file would be."""
+    """E.g. ``shop.orders``. It is read once more than a file, to identify its content by a digest."""
     columns: Annotated[dict[str, str], Field(min_length=1)]
     """The columns to read and their Spark SQL types."""
 
 
 class JdbcSource(Section):
-    """What a query of a database yields. The database's driver must be on Spark's class path (``spark.jars.packages``)."""
+    """The result of a database query. The database's driver must be on Spark's class path (``spark.jars.packages``)."""
 
     format: Literal["jdbc"]
     url: str
-    """E.g. ``jdbc:postgresql://host/shop``. Without user and password: those come from the environment."""
+    """E.g. ``jdbc:postgresql://host/shop``. It holds no user and no password: those come from the environment."""
     query: str
-    """In the database's SQL. Its result is identified by a digest, so it runs once more than it would have to."""
+    """In the database's SQL. It runs once more than needed, to identify its result by a digest."""
     user_env: str | None = None
     """Environment variable of the driver program that holds the user's name."""
     password_env: str | None = None
     """Environment variable of the driver program that holds the password. It goes to the database and nowhere else."""
     driver: str | None = None
-    """Java class of the driver, where the URL does not tell it."""
+    """Java class of the driver, if the URL does not imply it."""
     columns: Annotated[dict[str, str], Field(min_length=1)]
     """The columns to read and their Spark SQL types."""
 
@@ -86,7 +88,7 @@ class JdbcSource(Section):
 
 
 class DeltaSource(Section):
-    """A Delta table as it was at one version. Delta's jar and session settings are the user's (docs/how-to/preparing.md)."""
+    """One version of a Delta table. You provide Delta's jar and session settings (docs/how-to/preparing.md)."""
 
     format: Literal["delta"]
     path: str
@@ -98,11 +100,11 @@ class DeltaSource(Section):
 
 
 class IcebergSource(Section):
-    """An Iceberg table as it was at one snapshot. Iceberg's jar and catalog are the user's (docs/how-to/preparing.md)."""
+    """One snapshot of an Iceberg table. You provide Iceberg's jar and catalog (docs/how-to/preparing.md)."""
 
     format: Literal["iceberg"]
     table: str
-    """By catalog, database and name, e.g. ``lake.shop.orders``."""
+    """Catalog, database and name, e.g. ``lake.shop.orders``."""
     snapshot_id: int
     """The snapshot to read; later ones change nothing."""
     columns: Annotated[dict[str, str], Field(min_length=1)]
@@ -110,11 +112,11 @@ class IcebergSource(Section):
 
 
 StoredTable = TableSource | JdbcSource | DeltaSource | IcebergSource
-"""Sources that are tables of something else than files named by the config."""
+"""Sources that are tables rather than files named by the config."""
 
 
 def kind_of_source(value: object) -> str:
-    """The format of a source that is a table of its own; ``csv`` stands for all kinds of files."""
+    """The format of a source that is a table; ``csv`` stands for all kinds of files."""
     given = value.get("format") if isinstance(value, Mapping) else getattr(value, "format", None)
     return str(given) if given in ("table", "jdbc", "delta", "iceberg") else "csv"
 
@@ -122,4 +124,4 @@ def kind_of_source(value: object) -> str:
 AnySource = Annotated[
     Annotated[SourceConfig, Tag("csv")] | Annotated[TableSource, Tag("table")] | Annotated[JdbcSource, Tag("jdbc")]
     | Annotated[DeltaSource, Tag("delta")] | Annotated[IcebergSource, Tag("iceberg")], Discriminator(kind_of_source)]
-"""Whatever the query can read, told apart by ``format``."""
+"""Any source of the query, told apart by ``format``."""

@@ -1,4 +1,4 @@
-"""What runs on Spark beside prepare: the session (``spark``) and batch predictions (``score``)."""
+"""The Spark session (``spark``) and batch predictions (``score``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkring.conf.schema.section import LOGIN, SECRET, Positive, Section
 _NAME = r"(secret|passw|passphrase|token(?!iz)|(access|account|private|shared|api)[._-]?key)"
 _WHERE = "(file|path|provider|length|bits|class|enabled)"
 _SECRET_PROPERTY = re.compile(rf"({_NAME}|(pass|pwd)$)(?!.*{_WHERE}$)", re.IGNORECASE)
-"""Spark and Hadoop properties whose value is a secret, not where to find one."""
+"""Spark and Hadoop properties whose value is a secret, and not the place of one."""
 _SECRET_VALUE = re.compile(rf"({_NAME}|pwd|\bpass(?=\s*=))(?![\w.-]*{_WHERE}\s*=)[\w.-]*\s*=\s*[^\s;&]|jdbc:\S*:[^/:@\s]+/[^/@\s]+@",
                            re.IGNORECASE)
 """Values with a secret in them, such as a JVM's -Dtrust.storePassword=... or an address of a database."""
@@ -24,16 +24,16 @@ class ScoreConfig(Section):
     """Batch predictions on Spark."""
 
     split: Literal["train", "validation", "test"] = "test"
-    """Which split of the dataset version to score."""
+    """Split of the dataset version to score."""
     batch_rows: Positive = 8192
     """Rows of one forward pass."""
 
 
 class SparkConfig(Section):
-    """The Spark session that jobs make when none is running."""
+    """The Spark session that a job starts if none is running."""
 
     master: str | None = None
-    """E.g. ``local[2]``, ``yarn``, ``spark://host:7077``; null leaves it to spark-submit or the notebook."""
+    """E.g. ``local[2]``, ``yarn``, ``spark://host:7077``; null: spark-submit or the notebook decides."""
     remote: str | None = None
     """A Spark Connect address, e.g. ``sc://host:15002``, instead of a master."""
     conf: dict[str, str] = {}
@@ -42,7 +42,7 @@ class SparkConfig(Section):
     @field_validator("conf", mode="before")
     @classmethod
     def _texts(cls, conf: object) -> object:
-        """Spark takes texts; YAML may say ``true``, ``4`` or ``2024-01-01``."""
+        """Spark takes texts; YAML may give ``true``, ``4`` or ``2024-01-01``."""
         if not isinstance(conf, dict):
             return conf
         return {key: str(value).lower() if isinstance(value, bool) else str(value) if isinstance(value, int | float | date) else value

@@ -11,15 +11,15 @@ from sparkring.conf.schema.section import Section, Seed, Share
 
 
 class TimeSplit(Section):
-    """Train, validation and test by time: older rows train, newer rows judge."""
+    """Train, validation and test by time: training on older rows, evaluation on newer ones."""
 
     by: Literal["time"] = "time"
     column: str
     """A timestamp column of the query's result."""
     validation_from: datetime
-    """First moment that belongs to validation (UTC); earlier rows train."""
+    """First moment of validation (UTC); earlier rows are for training."""
     test_from: datetime
-    """First moment that belongs to test (UTC)."""
+    """First moment of test (UTC)."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -32,11 +32,11 @@ class _ShareSplit(Section):
     """What splits by shares have in common."""
 
     validation_share: Share = 0.1
-    """Share that judges during training."""
+    """Share of the rows for validation."""
     test_share: Share = 0.1
-    """Share that judges at the end; what is left trains."""
+    """Share of the rows for test; the rest is for training."""
     seed: Seed = 1
-    """Another seed deals the rows out anew."""
+    """Determines which rows go to which split."""
 
     @model_validator(mode="after")
     def _some_train(self) -> Self:
@@ -46,7 +46,9 @@ class _ShareSplit(Section):
 
 
 class HashSplit(_ShareSplit):
-    """By the hash of a key: rows with an equal key stay together, in whatever file they are and however many rows come later."""
+    """By the hash of a key: rows with an equal key go to the same split, in any file and also when rows are
+    appended.
+    """
 
     by: Literal["hash"]
     column: str
@@ -60,27 +62,30 @@ class RandomSplit(_ShareSplit):
 
 
 class FoldSplit(Section):
-    """One of k folds for cross-validation: over ``fold`` = 0 .. k - 1 each key tests once and validates once."""
+    """One of k folds for cross-validation: over ``fold`` = 0 .. k - 1 each key is in test once and in validation
+    once.
+    """
 
     by: Literal["fold"]
     column: str
-    """The key, a column of the query's result; rows with an equal key are in one fold. The row id deals out single rows."""
+    """The key, a column of the query's result; rows with an equal key are in one fold. Name the row id to split
+    single rows."""
     folds: Annotated[int, Field(ge=3)]
-    """k: one fold tests, one validates, so at least 3."""
+    """k, at least 3: one fold is test, one validation, the others train."""
     fold: Annotated[int, Field(ge=0)]
-    """The fold that tests; the next one (after the last one the first) validates."""
+    """The test fold; the next one (after the last: the first) is validation."""
     seed: Seed = 1
-    """Another seed deals the keys out anew."""
+    """Determines which keys go to which fold."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
         if self.fold >= self.folds:
-            raise ValueError(f"fold={self.fold} is none of the {self.folds} folds; they are 0 to {self.folds - 1}")
+            raise ValueError(f"fold={self.fold} is not one of the {self.folds} folds, which are 0 to {self.folds - 1}")
         return self
 
 
 class ColumnSplit(Section):
-    """As a column says, for data that comes with its splits."""
+    """By a column, for data that comes with its splits."""
 
     by: Literal["column"]
     column: str
@@ -88,7 +93,7 @@ class ColumnSplit(Section):
 
 
 def _kind_of_split(value: object) -> str:
-    """The ``by`` of a split; time where nothing is said."""
+    """The ``by`` of a split; default time."""
     return str(value.get("by", "time") if isinstance(value, dict) else getattr(value, "by", None))
 
 

@@ -10,6 +10,10 @@ from pydantic import Field, model_validator
 from sparkring.conf.schema.parallel import ParallelConfig
 from sparkring.conf.schema.section import Positive, Seconds, Section, Seed
 
+SMALLEST_DEFAULT_BATCH, LARGEST_DEFAULT_BATCH = 32, 1024
+STEPS_AN_EPOCH = 50
+"""Optimizer steps that an epoch has at least by default, where the rows suffice."""
+
 
 class OptimizerConfig(Section):
     """The optimizer and its learning-rate schedule."""
@@ -25,14 +29,15 @@ class OptimizerConfig(Section):
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Steps over which the rate rises linearly from zero."""
     clip_norm: Annotated[float, Field(gt=0)] | None = None
-    """Largest norm of the gradient over the whole model; a larger one is scaled down to it. Null: never."""
+    """Largest norm of the gradient over the whole model; a larger gradient is scaled down. Null: no limit."""
 
 
 class RingConfig(Section):
     """How ranks are started, joined and watched."""
 
     launcher: Literal["barrier", "horovod.spark"] = "barrier"
-    """``barrier``: a Spark barrier stage, works everywhere. ``horovod.spark``: upstream's own launcher (needs a SparkContext)."""
+    """``barrier``: a Spark barrier stage, works everywhere. ``horovod.spark``: upstream's own launcher (needs a
+    SparkContext)."""
     shared_memory: bool = True
     """Sum gradients of ranks on one host through shared memory before the ring between hosts."""
     threads_per_rank: Positive = 1
@@ -42,33 +47,43 @@ class RingConfig(Section):
     allow_cpu_fallback: bool = False
     """With ``device: cuda``: train on the CPU where no GPU is usable, instead of refusing."""
     allow_plaintext: bool = False
-    """Let gradients travel in plaintext between hosts also where Spark encrypts its own traffic (SECURITY.md)."""
+    """Send gradients between hosts in plaintext even where Spark encrypts its own traffic (SECURITY.md)."""
     start_timeout_s: Seconds = 30.0
-    """Seconds for Spark to grant every slot before the request is refused, and, with 10 more, for the tasks to come to their meeting."""
+    """Seconds for Spark to grant every slot before the request is refused, and, with 10 more, for the tasks to come
+    to their meeting."""
     deadline_s: Seconds = 120.0
-    """Seconds that a rank waits for another before it gives up with an error."""
+    """Seconds that a rank waits for another one before it fails."""
     heartbeat_s: Seconds = 0.5
-    """Seconds between two looks of the tasks at each other's ranks."""
+    """Seconds between two checks of the other ranks."""
     fork_ranks: bool = True
-    """With ``launcher: barrier`` on Linux: fork ranks off a process that has torch and Horovod loaded and stays, with 520 MB resident, as
-    long as Spark keeps its Python worker. Saves the seconds of a fresh process's imports, from the second launch on (docs/adr/0007)."""
+    """With ``launcher: barrier`` on Linux: fork ranks off a process that has torch and Horovod loaded and stays, with
+    520 MB resident, as long as Spark keeps its Python worker. Saves the seconds of a fresh process's imports, from
+    the second launch on (docs/adr/0007)."""
 
 
 class RecoveryConfig(Section):
     """What happens when ranks, executors or machines fail."""
 
     restarts: Annotated[int, Field(ge=0)] = 3
-    """How often a run is started again from its last checkpoint without a new one between the failures; 0: never."""
+    """Most restarts from one checkpoint; a new checkpoint starts the count again. 0: never restart."""
     shrink: bool = True
-    """Go on with fewer ranks where slots stay away after a failure, and with more again once they are back."""
+    """Continue with fewer ranks if slots stay missing after a failure, and with more once they are back."""
     min_ranks: Positive = 1
-    """Fewer ranks than these are not worth going on with."""
+    """Fewest ranks to continue with."""
     wait_for_slots_s: Annotated[float, Field(ge=0)] = 10.0
-    """Seconds after a failure that lost slots get to come back before the run shrinks."""
+    """Seconds to wait for lost slots after a failure, before the run shrinks."""
     rollbacks: Annotated[int, Field(ge=0)] = 3
-    """With ``on_nonfinite: rollback``: how often a run goes back to one checkpoint before it gives up."""
+    """With ``on_nonfinite: rollback``: most returns to one checkpoint before the run fails."""
     leave_out_after: Positive = 2
-    """Failures of one host in a row after which the run does without it."""
+    """Consecutive failures of one host after which the run excludes it."""
+
+
+def default_batch_rows(train_rows: int) -> int:
+    """The largest power of two, from 32 to 1024, that cuts so many rows into ``STEPS_AN_EPOCH`` steps or more; 32 where none does."""
+    batch_rows = LARGEST_DEFAULT_BATCH
+    while batch_rows > SMALLEST_DEFAULT_BATCH and train_rows < STEPS_AN_EPOCH * batch_rows:
+        batch_rows //= 2
+    return batch_rows
 
 
 class TrainConfig(Section):
@@ -77,15 +92,18 @@ class TrainConfig(Section):
     num_ranks: Positive = 2
     """Horovod ranks: one process, one Spark slot each."""
     epochs: Positive = 5
-    batch_rows: Positive = 1024
-    """Rows of one optimizer step over all ranks together: the global batch."""
+    batch_rows: Positive | None = None
+    """Rows of one optimizer step over all ranks together: the global batch. Null: a power of two from 32 to 1024 that gives an epoch at
+    least 50 steps where the train split has rows enough."""
     seed: Seed = 1
     """Seed of the initial weights and of the row order."""
     lanes: Positive | None = None
-    """Virtual streams that the row order is cut into; fixed at a run's first start. Default: a multiple of num_ranks, at least 24."""
+    """Virtual streams that the row order consists of; fixed at a run's first start. Default: a multiple of num_ranks,
+    at least 24."""
     precision: Literal["float32", "bf16", "float64"] = "float32"
-    """``bf16`` is mixed: layers compute in bfloat16, and what crosses a border between stages travels as they made it; parameters,
-    gradients and their sums, the optimizer, losses and norms' statistics stay float32. ``float64`` is for comparing runs."""
+    """``bf16`` is mixed: layers compute in bfloat16, and stages exchange their outputs in that type; parameters,
+    gradients and their sums, the optimizer, losses and statistics of norms stay float32. ``float64`` is for comparing
+    runs."""
     optimizer: OptimizerConfig = OptimizerConfig()
     bucket_mb: Annotated[float, Field(gt=0)] = 25.0
     """Gradients travel in flat buckets of about this size, in megabytes."""
@@ -95,20 +113,22 @@ class TrainConfig(Section):
     checkpoint_seconds: Seconds | None = None
     """Seconds after which a checkpoint is written in any case; null: only steps count."""
     keep_checkpoints: Positive = 3
-    """How many of the latest checkpoints stay, beside the best one."""
+    """Latest checkpoints to keep, beside the best one."""
     reader_threads: Positive = 1
     """Threads of a rank that read and decode row groups ahead."""
     memory_mb: Annotated[float, Field(gt=0)] = 1024.0
-    """Memory of a rank for rows that are read and wait for their step; what exceeds it waits in files on local disk."""
+    """Memory of a rank for rows read ahead of their step; further rows wait in files on local disk."""
     cache_mb: Annotated[float, Field(gt=0)] | None = None
-    """Local disk for copies of a remote dataset's files, shared by the ranks of a host; null: each epoch reads the remote ones."""
+    """Local disk for copies of a remote dataset's files, shared by the ranks of a host; null: each epoch reads the
+    remote files."""
     cache_folder: str | None = None
-    """Where those copies lie, on each host; default: where temporary files go."""
+    """Folder of those copies on each host; default: the folder of temporary files."""
     record_rows: bool = False
     """Write every row id of every step into the events (8 bytes a row; for audits of small runs)."""
     on_nonfinite: Literal["stop", "skip", "rollback"] = "stop"
-    """What all ranks do in a step whose loss or gradient is NaN or infinite, which never updates anything: end with an error, go on, or
-    go back to the last checkpoint and leave that step out (docs/explanation/recovery.md)."""
+    """Action after a step whose loss or gradient is NaN or infinite, on all ranks. Such a step never updates the
+    model. stop: fail. skip: continue. rollback: return to the last checkpoint and leave that step out
+    (docs/explanation/recovery.md)."""
     recovery: RecoveryConfig = RecoveryConfig()
     parallel: ParallelConfig = ParallelConfig()
     """Stages; by default none, and every rank holds the whole model."""
@@ -117,7 +137,7 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def _lanes_cover_the_ring(self) -> Self:
         if self.lanes is not None and self.lanes < self.num_ranks:
-            raise ValueError(f"lanes={self.lanes} is less than num_ranks={self.num_ranks}: some ranks would never have a row")
+            raise ValueError(f"lanes={self.lanes} is less than num_ranks={self.num_ranks}: some ranks would never get a row")
         return self
 
     @model_validator(mode="after")
@@ -131,20 +151,32 @@ class TrainConfig(Section):
         replicas, micro_batches = self.replicas, self.num_micro_batches
         uneven = [count for count in replicas if micro_batches % count]
         if uneven:
-            raise ValueError(f"parallel.micro_batches={micro_batches} is no multiple of a stage's {uneven[0]} replicas: some would idle; "
-                             f"give a multiple of each of {list(replicas)}")
+            raise ValueError(f"parallel.micro_batches={micro_batches} is not a multiple of a stage's {uneven[0]} replicas, so some "
+                             f"would idle; give a multiple of each of {list(replicas)}")
         if self.lanes is not None and self.lanes < micro_batches:
-            raise ValueError(f"lanes={self.lanes} is less than parallel.micro_batches={micro_batches}: some would never have a row")
+            raise ValueError(f"lanes={self.lanes} is less than parallel.micro_batches={micro_batches}: some would never get a row")
         return self
+
+    def fitted_to(self, train_rows: int) -> Self:
+        """This section with ``batch_rows`` filled in, for a train split of so many rows; the number of ranks does not matter."""
+        return self if self.batch_rows is not None else self.model_copy(update={"batch_rows": default_batch_rows(train_rows)})
+
+    @property
+    def step_rows(self) -> int:
+        """``batch_rows`` of a section that is fitted to its dataset."""
+        assert self.batch_rows is not None, "fitted_to() comes first"
+        return self.batch_rows
 
     @property
     def replicas(self) -> tuple[int, ...]:
-        """Of each stage."""
+        """Replicas of each stage."""
         return self.parallel.replicas or (max(1, self.num_ranks // self.parallel.shards),)
 
     @property
     def num_micro_batches(self) -> int:
-        """Parts of a step over all ranks: as configured; else one a replica, or 4 a stage where there are several."""
+        """Micro-batches of a step over all ranks: as configured, else one per replica, or 4 per stage if there are
+        several stages.
+        """
         if self.parallel.micro_batches is not None:
             return self.parallel.micro_batches
         even, stages = lcm(*self.replicas), len(self.replicas)

@@ -15,17 +15,17 @@ from sparkring.conf.schema.train import TrainConfig
 
 
 class Config(Section):
-    """All that one job needs. ``sparkring train NAME`` and the others read the parts that concern them."""
+    """The whole config. Each command reads the sections that concern it."""
 
     name: str
     """Shown in Spark's page, the events and the report."""
     workspace: str
-    """Folder or URL under which datasets, runs, scores and reports go."""
+    """Folder or URL for datasets, runs, scores and reports."""
     dataset_url: str | None = None
     """The dataset; default ``<workspace>/dataset``."""
     dataset_one_writer: bool = False
-    """Nobody else writes to the dataset while ``prepare`` does. Asked for where a store cannot refuse a second writer by itself: sftp:,
-    smb:, webdav: and others, not local folders, s3:, hdfs:, gs: and abfs:."""
+    """Promise that nobody else writes to the dataset during ``prepare``. Needed on stores that cannot refuse a second
+    writer: sftp:, smb:, webdav: and others; not on local folders, s3:, hdfs:, gs: and abfs:."""
     dataset_version: Positive | None = None
     """The committed version to train on; default the latest."""
     spark: SparkConfig = SparkConfig()
@@ -40,7 +40,7 @@ class Config(Section):
         if place is None:
             return None
         if place.startswith("~"):
-            raise ValueError("~ is a shell's word for a home folder, and here would be a folder of that name; give the whole path")
+            raise ValueError("~ means a home folder only in a shell; give the whole path")
         if LOGIN.search(place):
             raise PydanticCustomError(SECRET, "a config holds no password and no key; leave them out of the address and give them as the "
                                       "store's own library takes them, from its environment or files (the address is not shown)")
@@ -53,6 +53,10 @@ class Config(Section):
             raise ValueError("model.norm=batch normalises over the rows of a micro-batch; set train.parallel.micro_batches, so that what "
                              f"is learned does not depend on the number of ranks, e.g. to {self.train.num_micro_batches}")
         return self
+
+    def fitted_to(self, train_rows: int) -> Self:
+        """This config with ``train.batch_rows`` filled in, for a train split of so many rows."""
+        return self.model_copy(update={"train": self.train.fitted_to(train_rows)})
 
     @property
     def dataset(self) -> str:

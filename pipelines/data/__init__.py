@@ -1,4 +1,4 @@
-"""Dataset versions and their rows: where they lie, what they are, in which order they come, how a rank loads them.
+"""Dataset versions and their rows: storage, manifests, row order, and loading on a rank.
 
 May import: nothing of ours.
 Not here: Spark, Horovod, Petastorm; writing a dataset (spark_jobs/etl).

@@ -1,11 +1,11 @@
-"""Going on with texts by a decoder in stages: each rank holds its stages' blocks, and all know what was written so far.
+"""Generating text with a decoder in stages: each rank holds its stages' blocks, and all know the tokens so far.
 
     window --> [stage 0] --> [stage 1] --> [stage 2] --> logits --> next tokens
                    ^ '-- next --> ^                                     |
                    '----------------------- next -----------------------'
 
-The next tokens go to the first stage and from there along the stages, by the transport that carries activations; shards of the
-last stage choose alike, from the same logits.
+The next tokens go to the first stage and from there along the stages, by the transport that carries activations. All shards of
+the last stage have the same logits and choose the same tokens.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from sparkring.models.build import list_blocks, without_dropout
 from sparkring.models.decoding import Sampling, Texts, TokenIds, decode
 from sparkring.models.text import TOKENS
 from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
+from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Mesh
 from sparkring.pipelines.parallel.transports.base import Edge
-from sparkring.pipelines.training.job.job import TrainJob
+from sparkring.pipelines.training.job.job import TrainJob, layout_of
 from sparkring.pipelines.training.job.model_files import load_card, load_weights
 from sparkring.pipelines.training.job.tasks import shapes_of
 from sparkring.pipelines.training.rows import RankRows
@@ -34,25 +35,25 @@ from sparkring.pipelines.training.strategies.stages import Stages, evaluating, o
 
 
 class GenerateJob(BaseModel):
-    """What the driver tells the ranks."""
+    """The driver's order to the ranks."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     train: TrainJob
-    """Of the run, with a layout for generating and the network of the run's card."""
+    """The run's job, with a layout for generating and the network of the run's card."""
     prompts: tuple[tuple[int, ...], ...]
-    """Tokens of each text."""
+    """Tokens of each prompt."""
     max_tokens: int
     temperature: float
     seed: int
 
 
 def decoding_config(config: Config, model: ModelConfig) -> Config:
-    """The config for writing: one replica of each stage and one micro-batch, since a token depends on the one before.
+    """The config for generating: one replica of each stage and one micro-batch, since a token depends on the one before.
 
     Args:
-        config: Of the run.
-        model: The network that was trained.
+        config: The run's.
+        model: The trained network.
     """
     parallel = config.train.parallel
     one_each = {"replicas": [1] * len(config.train.replicas), "shards": parallel.shards, "micro_batches": 1,
@@ -65,29 +66,30 @@ def decoding_config(config: Config, model: ModelConfig) -> Config:
 
 
 def token_ids(tokens: TokensFeature) -> TokenIds:
-    """What a dataset's rows of tokens are made of."""
+    """The length and the special tokens of a dataset's rows."""
     return TokenIds(length=tokens.length, end_id=tokens.end_id, pad_id=tokens.pad_id)
 
 
 def generate_rank(context: RankContext, document: dict[str, Any]) -> list[list[int]]:
-    """Go on with texts on one rank; what the ring launcher starts.
+    """Generate texts on one rank; the ring launcher starts it.
 
     Args:
         context: This rank's place.
         document: A ``GenerateJob``.
     Returns:
-        New tokens of each text, the same on all ranks.
+        The new tokens of each text, the same on all ranks.
     """
     job = GenerateJob.model_validate(document)
-    layout, config = job.train.layout(), job.train.config
-    assert layout is not None, "a decoder that is not cut writes without a ring"
+    version, config = Dataset(job.train.dataset_url).open(job.train.dataset_version), job.train.config
+    layout, manifest = layout_of(config, version.manifest), version.manifest
+    assert layout is not None, "a decoder that is not cut generates without a ring"
     sets = layout.process_sets(context.hosts, wraps=True)
     with Communicator(context, extra_sets=sets, hops=layout.transport == "horovod") as communicator:
-        rows = RankRows(job.train, layout, context)
-        tokens = rows.manifest.preprocessing.tokens
-        assert tokens is not None, "only texts are gone on with"
-        blocks = list_blocks(config.model, shapes_of(rows.manifest.task, rows.manifest.preprocessing))
-        stages = Stages(blocks, layout, communicator, rows.manifest, inputs=rows.inputs(), train=config.train,
+        rows = RankRows(job.train, version, layout, context)
+        tokens = manifest.preprocessing.tokens
+        assert tokens is not None, "only datasets of tokens generate"
+        blocks = list_blocks(config.model, shapes_of(manifest.task, manifest.preprocessing))
+        stages = Stages(blocks, layout, communicator, manifest, inputs=rows.inputs(), train=config.train,
                         more_edges=next_token_edges(layout.mesh))
         stages.load(load(load_weights(job.train.run_url, load_card(job.train.run_url))))
         sampling = Sampling(max_tokens=job.max_tokens, temperature=job.temperature, seed=job.seed)
@@ -99,13 +101,13 @@ def generate_rank(context: RankContext, document: dict[str, Any]) -> list[list[i
 
 
 def next_token_edges(mesh: Mesh) -> list[Edge]:
-    """How the next tokens travel: from the last stage to the first and on to the last but one, shard to same shard."""
+    """The way of the next tokens: from the last stage to the first and on to the last but one, shard to same shard."""
     return [Edge(mesh.rank(one, 0, shard), mesh.rank(other, 0, shard), "next")
             for shard in range(mesh.shards) for one, other in pairwise(_way(mesh)) if mesh.num_stages > 1]
 
 
 class _Passed:
-    """One rank's part of a pass through the stages, and of the next tokens' way."""
+    """One rank's part in a forward pass, and in passing on the next tokens."""
 
     def __init__(self, stages: Stages, *, rank: int) -> None:
         self._stages, self._device = stages, next(next(iter(stages.chunks.values())).parameters()).device
@@ -114,13 +116,13 @@ class _Passed:
         self._outward = [edge for edge in edges if edge.source == rank]
 
     def forward(self, window_BT: Tensor) -> Tensor | None:
-        """The logits, where this rank has the last stage."""
+        """Pass the window through the stages; returns the logits on ranks of the last stage, None on the others."""
         passes = self._stages.executor.predict(lambda _: {TOKENS: window_BT.to(self._device)})
         logits = [self._stages.shards.whole_outputs(only(outputs)) for _, outputs in passes]
         return logits[0] if logits else None
 
     def share(self, chosen_B: Tensor | None) -> Tensor:
-        """What the last stage chose."""
+        """Pass on the tokens that the last stage chose; returns them on every rank."""
         for edge in self._inward:
             (chosen_B,) = self._stages.transport.receive(edge, 0)
         assert chosen_B is not None

@@ -1,6 +1,6 @@
 """Before the first step: every file that the run will read is the one that was committed, or no rank begins.
 
-Each rank looks at the footers of its share of the files, and all of them learn what any of them found.
+Each rank checks the footers of its share of the files; then all ranks share their findings.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ import torch
 
 from sparkring.errors import DatasetChanged
 from sparkring.pipelines.data.dataset.integrity import Mismatch, check_footers
-from sparkring.pipelines.data.dataset.manifest import Manifest
-from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.pipelines.data.dataset.versions import DatasetVersion
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 
 
-def require_committed_files(communicator: Communicator, dataset: Dataset, manifest: Manifest, *, splits: Sequence[str]) -> None:
+def require_committed_files(communicator: Communicator, version: DatasetVersion, *, splits: Sequence[str]) -> None:
     """Check all files of ``splits`` by size and footer, spread over the ranks.
 
     Raises:
-        DatasetChanged: on every rank, if some rank found a file that is not what the manifest says; it is named.
+        DatasetChanged: on every rank, if some rank found a file that the manifest does not describe; it is named.
     """
-    context = communicator.context
+    context, dataset, manifest = communicator.context, version.dataset, version.manifest
     files = [file for split in splits for file in manifest.splits[split].files]
     mine = check_footers(dataset.store, manifest, files[context.rank::context.size])
     lines = "".join(json.dumps([mismatch.path, mismatch.text]) + "\n" for mismatch in mine).encode()
-    told = communicator.gather(torch.tensor(list(lines), dtype=torch.uint8), name="start.files")
-    mismatches = [Mismatch(*json.loads(line)) for line in told.numpy().tobytes().splitlines()]
+    found = communicator.gather(torch.tensor(list(lines), dtype=torch.uint8), name="start.files")
+    mismatches = [Mismatch(*json.loads(line)) for line in found.numpy().tobytes().splitlines()]
     if mismatches:
         raise DatasetChanged(dataset.url, version=manifest.version, findings=list(map(str, mismatches)))

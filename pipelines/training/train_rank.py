@@ -1,86 +1,93 @@
-"""The training loop of one rank: from the last checkpoint, or the seed, to a trained model.
-
-    check     every file is the one that was committed, by its footer
-    start     rank 0's state (fresh, or its latest checkpoint) is broadcast, and all ranks prove that they hold it
-    step      exact gradient, update, one event; a checkpoint beside training where one is due
-    epoch     every row came exactly once (proved by digest), held-out metrics, checkpoint
-    end       the epoch with the lowest held-out loss becomes the run's model
-
-Where any rank is asked to stop, all save after the same step and end; the run goes on from there another time.
-"""
+"""One rank of a training job: opens what the loop needs, checks the dataset's files, and runs the loop (loop/training_loop.py)."""
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import socket
-import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
-from dataclasses import asdict
-from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-import torch
-
-from sparkring.conf.schema import Config
-from sparkring.errors import DatasetError, NotFinite, SparkringError
 from sparkring.models.build import list_blocks
-from sparkring.pipelines.data.dataset.row_schema import ROW_ID
-from sparkring.pipelines.data.dataset.versions import Dataset
-from sparkring.pipelines.data.loading.loader import Batch
-from sparkring.pipelines.data.order.receipts import ReceiptMaker, combined
-from sparkring.pipelines.data.order.rowhash import add, from_hex, rows_digest, to_hex
-from sparkring.pipelines.data.stores.retry import retry
+from sparkring.pipelines.data.dataset.versions import Dataset, DatasetVersion
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.collectives.keepalive import run_keeping_alive
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument, Position
-from sparkring.pipelines.training.checkpoints.store import Checkpoint, Checkpoints
-from sparkring.pipelines.training.evaluation.evaluate import evaluate
-from sparkring.pipelines.training.evaluation.interruptible import Interrupted, Interruptible
-from sparkring.pipelines.training.events.plan_watch import PlanWatch
-from sparkring.pipelines.training.events.slow_ranks import PACKED, SlowRanks, StepSeconds, pack, unpack
+from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.events.writer import EventWriter
-from sparkring.pipelines.training.job.job import TrainJob, TrainSummary
+from sparkring.pipelines.training.job.job import TrainJob, layout_of
 from sparkring.pipelines.training.job.layout import Layout
-from sparkring.pipelines.training.job.model_files import ModelCard, save_model
-from sparkring.pipelines.training.job.optimizer import learning_rate
 from sparkring.pipelines.training.job.tasks import shapes_of
-from sparkring.pipelines.training.rollbacks import Rollbacks
+from sparkring.pipelines.training.loop.setup import RankSetup
+from sparkring.pipelines.training.loop.training_loop import TrainingLoop
 from sparkring.pipelines.training.rows import RankRows
-from sparkring.pipelines.training.saver import Saver
 from sparkring.pipelines.training.start_check import require_committed_files
 from sparkring.pipelines.training.strategies.pipelined import PipelinedStrategy
-from sparkring.pipelines.training.strategies.signals import Signals, SignalSource
-from sparkring.pipelines.training.strategies.state import weights_of
-from sparkring.pipelines.training.strategies.step import StepCost, StepResult
+from sparkring.pipelines.training.strategies.signals import SignalSource
+from sparkring.pipelines.training.strategies.step import Inputs
 from sparkring.pipelines.training.strategies.strategy import DataParallelStrategy, Strategy
-from sparkring.version import __version__
-
-LEFT_OUT = StepResult(loss=math.nan, signals=Signals(), updated=False, cost=StepCost(compute_s=0.0, comm_s=0.0))
-"""Of a step that is only read over: nobody says anything in it."""
 
 
-def train_rank(context: RankContext, job: dict[str, Any]) -> dict[str, Any] | None:
-    """Run one rank of a training job; what the ring launcher starts.
+class RunFiles(Protocol):
+    """Opens what a rank writes into the run's folder; ``sparkring chaos`` has one that fails on purpose."""
 
+    def events(self, run_url: str, *, generation: int, rank: int) -> EventWriter:
+        """Open this rank's event stream."""
+        ...
+
+    def checkpoints(self, run_url: str) -> Checkpoints:
+        """Open the run's checkpoints."""
+        ...
+
+
+class PlainRunFiles:
+    """The run's files as they are."""
+
+    def events(self, run_url: str, *, generation: int, rank: int) -> EventWriter:
+        """See RunFiles."""
+        return EventWriter(run_url, generation=generation, rank=rank)
+
+    def checkpoints(self, run_url: str) -> Checkpoints:
+        """See RunFiles."""
+        return Checkpoints(run_url)
+
+
+def train_rank(context: RankContext, document: dict[str, Any], *, files: RunFiles | None = None) -> dict[str, Any] | None:
+    """Run one rank of a training job; the ring launcher starts it.
+
+    Args:
+        context: This rank's place in the ring.
+        document: A ``TrainJob``.
+        files: Opens the run's events and checkpoints.
     Returns:
         A ``TrainSummary`` as plain values on rank 0, None on the others.
     """
-    parsed = TrainJob.model_validate(job)
-    layout = parsed.layout()
+    files = files or PlainRunFiles()
+    job = TrainJob.model_validate(document)
+    version = Dataset(job.dataset_url).open(job.dataset_version)
+    layout = layout_of(job.config, version.manifest)
     opened = Communicator(context) if layout is None else Communicator(
         context, extra_sets=layout.process_sets(context.hosts), hops=layout.transport == "horovod")
-    sources = SignalSource(parsed.run_url, generation=parsed.generation, rank=context.rank,
-                           save_every_s=parsed.config.train.checkpoint_seconds)
-    writer = EventWriter(parsed.run_url, generation=parsed.generation, rank=context.rank)
+    sources = SignalSource(job.run_url, generation=job.generation, rank=context.rank,
+                           save_every_s=job.config.train.checkpoint_seconds)
+    writer = files.events(job.run_url, generation=job.generation, rank=context.rank)
     with writer as events, opened as communicator, sources as signals:
-        summary = _RankTrainer(parsed, layout, communicator, events, signals).run()
+        rows = RankRows(job, version, layout, context)
+        train_loader, validation_loader = rows.loader("train"), rows.loader("validation")
+        require_committed_files(communicator, version, splits=("train", "validation"))
+        setup = RankSetup(job=job, version=version, layout=layout, communicator=communicator, events=events, signals=signals,
+                          strategy=_open_strategy(job, version, layout, rows.inputs(), communicator),
+                          checkpoints=files.checkpoints(job.run_url), train_loader=train_loader,
+                          validation_loader=validation_loader, receipt_rank=rows.receipt_rank())
+        summary = TrainingLoop(setup).run()
     return summary.model_dump() if summary else None
 
 
+<<<<<<< HEAD
+def _open_strategy(job: TrainJob, version: DatasetVersion, layout: Layout | None, inputs: Inputs,
+                   communicator: Communicator) -> Strategy:
+    """Build this rank's part of the model; all ranks call this at the same point."""
+    config, manifest = job.config, version.manifest
+    if layout is None:
+        return DataParallelStrategy(config, manifest, inputs, communicator)
+    blocks = list_blocks(config.model, shapes_of(manifest.task, manifest.preprocessing))
+    return PipelinedStrategy(config, manifest, blocks, layout, inputs, communicator)
+=======
 class _RankTrainer:
     """One rank's part of one generation of a run."""
 
@@ -169,7 +176,7 @@ class _RankTrainer:
     def _write_start(self, position: Position) -> None:
         self._events.write(
             "start", size=self._context.size, host=socket.gethostname(), pid=os.getpid(), device=self._context.device,
-            lanes=self._job.lanes, seed=self._config.train.seed, batch_rows=self._config.train.batch_rows,
+            lanes=self._job.lanes, seed=self._config.train.seed, batch_rows=self._config.train.step_rows,
             dataset_url=self._job.dataset_url, dataset_version=self._job.dataset_version, content_id=self._manifest.content_id,
             manifest_sha256=Dataset(self._job.dataset_url).manifest_sha256(self._job.dataset_version), reduction=self._strategy.description,
             readers=self._witnesses, shards=self._layout.mesh.shards if self._layout else 1,
@@ -337,7 +344,7 @@ class _RankTrainer:
         train, total_steps = self._config.train, self._config.train.epochs * self._steps
         self._saver.save(CheckpointDocument(
             position=position, validation=validation, content_id=self._manifest.content_id, dataset_version=self._manifest.version,
-            seed=train.seed, lanes=self._job.lanes, batch_rows=train.batch_rows, code_version=__version__, torch_version=torch.__version__,
+            seed=train.seed, lanes=self._job.lanes, batch_rows=train.step_rows, code_version=__version__, torch_version=torch.__version__,
             config=self._config.model_dump(mode="json", include={"model", "train"}),
             lr=learning_rate(position.steps_done, total_steps=total_steps, config=train.optimizer),
             layout=str(self._layout or f"{self._context.size} ranks, each with the whole model")))
@@ -348,7 +355,7 @@ class _RankTrainer:
 
     def _receipt_maker(self) -> ReceiptMaker | None:
         """None where another rank gives receipts for this one's rows."""
-        return ReceiptMaker(self._loaders["train"].order, batch_rows=self._config.train.batch_rows, rank=self._witness,
+        return ReceiptMaker(self._loaders["train"].order, batch_rows=self._config.train.step_rows, rank=self._witness,
                             num_ranks=self._witnesses) if self._witness < self._witnesses else None
 
     # -- end ---------------------------------------------------------------------------------------------------------
@@ -393,3 +400,4 @@ def sampled_step(*, first: int, steps: int) -> int:
         steps: Of the epoch; the last one may have fewer rows.
     """
     return first + 1 if first + 1 < steps - 1 else first
+>>>>>>> etl

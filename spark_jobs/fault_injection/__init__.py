@@ -1,4 +1,4 @@
-"""The faults that ``sparkring chaos`` brings about, and what they cost.
+"""The faults that ``sparkring chaos`` injects, and their cost.
 
 May import: pipelines, spark_jobs/spark.
 Not here: the command (spark_jobs/chaos.py).

@@ -1,13 +1,13 @@
-"""Which faults a run is to meet, and when: drawn from a seed, so that the same seed strikes at the same steps again.
+"""The faults that a run meets, and when: drawn from a seed, so that the same seed strikes at the same steps again.
 
     kill      a rank is killed (SIGKILL)
     worker    Spark's Python process, whose child the rank is, is killed
-    stop      a rank stands still for ever (SIGSTOP), as on a machine that swaps or has lost its disk
-    delay     a rank stands still for a while
-    corrupt   once the next checkpoint is there a bit of it is flipped, and rank 0, which committed it, killed
+    stop      a rank hangs for good (SIGSTOP), as on a machine that swaps or has lost its disk
+    delay     a rank hangs for a while
+    corrupt   one bit of the next checkpoint is flipped, and rank 0, which committed it, is killed
     disk      a rank's next checkpoints find no space on the device
 
-Pure: says what is to happen; ``injector.py`` does it.
+Pure: a plan of faults; ``injector.py`` injects them.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from sparkring.errors import ConfigError, nearest
 Kind: TypeAlias = Literal["kill", "worker", "stop", "delay", "corrupt", "disk"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ENDING: frozenset[Kind] = frozenset({"kill", "worker", "stop", "corrupt"})
-"""Those that end a generation of the ring; a run lives on through the others."""
+"""The kinds that end a generation of the ring; it survives the others."""
 DELAY_S = 2.0
-"""How long a rank stands still by ``delay``."""
+"""Seconds that a rank hangs with ``delay``."""
 FAILED_WRITES = 2
-"""Checkpoints that find no space by ``disk``."""
+"""Checkpoints that find no space with ``disk``."""
 FIRST, LAST = 0.02, 0.95
-"""Shares of a run's steps between which it is struck."""
+"""Faults strike between these shares of a run's steps."""
 LATEST_S = 0.3
-"""Most seconds between a step's end and the strike: so it falls into any part of a step, and into the writing of a checkpoint."""
+"""Most seconds between a step's end and the strike, so that it falls into any part of a step or of a checkpoint's writing."""
 
 
 class Fault(BaseModel):
-    """One fault that is to happen."""
+    """One planned fault."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     number: int
     kind: Kind
     share: float
-    """Of the run's optimizer steps, after which it is due."""
+    """The share of the run's optimizer steps after which it is due."""
     victim: float
-    """From 0 to 1: this share of the ranks is before the one that is struck, however many there are by then."""
+    """From 0 to 1: the share of ranks before the one that is struck, whatever the ring's size is then."""
     delay_s: float = 0.0
     """Seconds between the end of that step and the strike."""
 
@@ -53,12 +53,12 @@ class Fault(BaseModel):
         return min(max(1, round(self.share * total_steps)), total_steps - 1)
 
     def rank(self, size: int) -> int:
-        """Who is struck, of ``size`` ranks."""
+        """The rank that is struck, of ``size`` ranks."""
         return 0 if self.kind == "corrupt" else min(int(self.victim * size), size - 1)
 
 
 class Strike(BaseModel):
-    """One fault that has happened."""
+    """One fault that has struck."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -78,10 +78,10 @@ def draw(num_faults: int, *, seed: int, kinds: Sequence[str] = KINDS) -> tuple[F
 
     Args:
         num_faults: At least 1.
-        seed: Of the draw.
-        kinds: Those that may come.
+        seed: Determines the draw.
+        kinds: The kinds to draw from.
     Returns:
-        By when they are due.
+        The faults, ordered by when they are due.
     Raises:
         ConfigError: there is no such kind, or none at all is asked for.
     """

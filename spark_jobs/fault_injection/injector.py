@@ -1,7 +1,7 @@
-"""A rank that strikes itself when a fault is due: the work of ``sparkring chaos``, in place of ``train_rank``.
+"""A rank that injects faults into itself when they are due: ``sparkring chaos`` runs it in place of ``train_rank``.
 
-Ranks do it to themselves, since nobody else reaches them wherever they run; to the others, and to Spark, it looks as if it had come
-from outside. What has struck is noted in the run folder first, so it strikes once however often its step is done again:
+Ranks do it to themselves, since nothing else reaches them wherever they run; to the other ranks and to Spark it looks like a fault
+from outside. Each fault is recorded in the run folder before it strikes, so it strikes once, even if its step is done again:
 
     <run>/chaos/<number>.json    a Strike
 """
@@ -18,11 +18,11 @@ import threading
 import time
 from collections.abc import Sequence
 from typing import Any
-from unittest.mock import patch
 
 from sparkring.errors import CommitConflict
 from sparkring.pipelines.data.stores.base import Store, numbered
 from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.data.stores.pieces import Pieces
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.documents import CheckpointPart
 from sparkring.pipelines.training.checkpoints.names import DATA
@@ -34,40 +34,25 @@ FOLDER = "chaos"
 
 
 def train_rank_under_faults(context: RankContext, job: dict[str, Any], *, faults: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Be a rank of a training job that meets ``faults``; returns what ``train_rank`` does."""
-    from sparkring.pipelines.training import train_rank as loop  # brings torch
+    """Run a rank of a training job that meets ``faults``; returns what ``train_rank`` does."""
+    from sparkring.pipelines.training.train_rank import train_rank  # imports torch
 
     injector = FaultInjector([Fault.model_validate(fault) for fault in faults], open_store(job["run_url"]),
                              rank=context.rank, size=context.size, generation=job["generation"])
-
-    class Overheard(EventWriter):
-        """Tells the injector of each record too."""
-
-        def write(self, event: str, **values: Any) -> None:
-            super().write(event, **values)
-            injector.hear(event, values)
-
-    put_part = Checkpoints.put_part
-
-    def put_where_there_is_space(checkpoints: Checkpoints, *args: Any, **named: Any) -> CheckpointPart:
-        injector.require_space()
-        return put_part(checkpoints, *args, **named)
-
-    with patch.object(loop, "EventWriter", Overheard), patch.object(Checkpoints, "put_part", put_where_there_is_space):
-        return loop.train_rank(context, job)
+    return train_rank(context, job, files=FaultyRunFiles(injector))
 
 
 def strikes(store: Store) -> list[Strike]:
-    """What has struck a run so far, by time."""
+    """The faults that have struck a run so far, by time."""
     found = [Strike.model_validate_json(store.read(f"{FOLDER}/{number}.json")) for number in numbered(store, FOLDER)]
     return sorted(found, key=lambda strike: strike.time)
 
 
 class FaultInjector:
-    """Knows the faults that this rank has to suffer, and makes them."""
+    """Injects the faults that are due on this rank."""
 
     def __init__(self, faults: Sequence[Fault], store: Store, *, rank: int, size: int, generation: int) -> None:
-        """Only those of ``faults`` that have not struck yet, and that strike this rank of so many, are looked at."""
+        """Keep those of ``faults`` that have not struck yet and that strike this rank, of ``size`` ranks."""
         struck = set(numbered(store, FOLDER))
         self._waiting = [fault for fault in faults if fault.number not in struck and fault.rank(size) == rank]
         self._store, self._rank, self._generation = store, rank, generation
@@ -75,7 +60,7 @@ class FaultInjector:
         self._failing = 0
 
     def hear(self, event: str, values: dict[str, Any]) -> None:
-        """Take note of a record that this rank has just written, and arm what is due."""
+        """Arm the faults that are due after a record that this rank has just written."""
         if event == "start":
             self._steps_per_epoch = values["steps_per_epoch"]
             self._total = values["epochs"] * self._steps_per_epoch
@@ -89,10 +74,10 @@ class FaultInjector:
         elif event == "checkpoint":
             due = self._next_due(at_checkpoint=True)
             if due is not None:
-                self._strike(due)  # at once: this checkpoint is the newest now, and will be what the next ring finds
+                self._strike(due)  # at once: while this checkpoint is the newest, the one that the next ring finds
 
     def require_space(self) -> None:
-        """Where a checkpoint's part is about to be written.
+        """Check for space before a checkpoint's part is written.
 
         Raises:
             OSError: the disk is full, for now.
@@ -102,7 +87,7 @@ class FaultInjector:
             raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (on purpose)")
 
     def _next_due(self, *, at_checkpoint: bool) -> Fault | None:
-        """The first fault that is due now; it is not given again."""
+        """Take the first fault that is due now."""
         due = next((fault for fault in self._waiting
                     if fault.due(self._total) <= self._done and (fault.kind == "corrupt") == at_checkpoint), None)
         if due is not None:
@@ -133,8 +118,47 @@ class FaultInjector:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class FaultyRunFiles:
+    """Opens a run's files so that the injector hears of each event, and can make checkpoints fail (train_rank.py's RunFiles)."""
+
+    def __init__(self, injector: FaultInjector) -> None:
+        self._injector = injector
+
+    def events(self, run_url: str, *, generation: int, rank: int) -> EventWriter:
+        """See RunFiles."""
+        return _ObservedEvents(self._injector, run_url, generation=generation, rank=rank)
+
+    def checkpoints(self, run_url: str) -> Checkpoints:
+        """See RunFiles."""
+        return _FailingCheckpoints(self._injector, run_url)
+
+
+class _ObservedEvents(EventWriter):
+    """Tells the injector of each record."""
+
+    def __init__(self, injector: FaultInjector, run_url: str, *, generation: int, rank: int) -> None:
+        super().__init__(run_url, generation=generation, rank=rank)
+        self._injector = injector
+
+    def write(self, event: str, **values: Any) -> None:
+        super().write(event, **values)
+        self._injector.hear(event, values)
+
+
+class _FailingCheckpoints(Checkpoints):
+    """Fails to write a part while the injector says that the disk is full."""
+
+    def __init__(self, injector: FaultInjector, run_url: str) -> None:
+        super().__init__(run_url)
+        self._injector = injector
+
+    def put_part(self, state: bytes | Pieces, *, steps: int, rank: int, generation: int = 0) -> CheckpointPart:
+        self._injector.require_space()
+        return super().put_part(state, steps=steps, rank=rank, generation=generation)
+
+
 def pause(process: int, seconds: float) -> None:
-    """Have a process stand still for so long; it cannot wake itself, so a shell does."""
+    """Suspend a process for so many seconds; it cannot wake itself, so a shell does."""
     subprocess.Popen(["sh", "-c", f"kill -STOP {process}; sleep {seconds}; kill -CONT {process}"], stdin=subprocess.DEVNULL)
 
 

@@ -1,6 +1,6 @@
-"""What faults have cost a run: seconds to resume, steps done again, rows lost or repeated. Pure: records in, figures out.
+"""The cost of faults to a run: seconds to resume, steps done again, rows lost or repeated. Pure: records in, figures out.
 
-A step counts as the last generation that did it has it, which is the line of checkpoints that leads to the end; ``sparkring audit``
+If several generations did a step, the last one's counts, since its checkpoints lead to the end; ``sparkring audit``
 proves the same from hashes. Time runs from the strike, as the struck rank's clock has it, to the end of the next generation's first step.
 """
 
@@ -17,36 +17,36 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Resumption:
-    """What one strike came to."""
+    """The cost of one strike."""
 
     number: int
     kind: str
     rank: int
     at_step: int
-    """Optimizer steps that had been done."""
+    """Optimizer steps done before it."""
     ranks: tuple[int, int]
-    """Of the ring before and after."""
+    """The ring's size before and after."""
     resume_s: float | None
-    """From the strike to the end of the first step after it; None where the generation lived on, or the run never did."""
+    """From the strike to the end of the first step after it; None if the generation survived, or the run never resumed."""
     steps_redone: int
     """Steps that had to be done again."""
 
 
 @dataclass(frozen=True)
 class Losses:
-    """What a run has lost."""
+    """All losses of a run."""
 
     resumptions: tuple[Resumption, ...]
     rows_lost: int
-    """Rows of epochs that no step that counts has read."""
+    """Rows of epochs that no counting step has read."""
     rows_repeated: int
-    """Rows beyond those of an epoch that its steps have read."""
+    """Rows that the steps of an epoch have read more than once."""
     steps: int
     """Optimizer steps that count."""
     wall_s: float
     """From the beginning of the first step to the end of the last one."""
     useful_s: float
-    """Of it, what was spent between the first and the last step that count of each generation, both included."""
+    """The part of ``wall_s`` from the first to the last counting step of each generation, both included."""
 
     @property
     def goodput(self) -> float:
@@ -62,9 +62,9 @@ class _Life:
     begins: int = 0
     """Optimizer steps that had been done before."""
     ends: int = 0
-    """Steps that some rank of it had done when it ended."""
+    """Optimizer steps that its furthest rank had done when it ended."""
     first_step: float = float("inf")
-    """When its first step ended, on the first rank that tells."""
+    """When its first step ended, on the fastest rank."""
     spent: dict[int, tuple[float, float]] = field(default_factory=dict)
     """By steps done before: when a step began and ended, on rank 0."""
 
@@ -78,12 +78,12 @@ class _Step:
 
 
 def losses(records: Iterable[Record], strikes: Sequence[Strike], *, rows_per_epoch: int) -> Losses:
-    """Read off a run's events what faults cost it.
+    """Compute the cost of faults from a run's events.
 
     Args:
         records: All events of the run, generation by generation.
-        strikes: What struck it.
-        rows_per_epoch: Of the train split.
+        strikes: The faults that struck it.
+        rows_per_epoch: Rows of the train split.
     """
     lives: dict[int, _Life] = {}
     steps: dict[tuple[int, int], _Step] = {}
@@ -130,7 +130,7 @@ def _rows(steps: Mapping[tuple[int, int], _Step], rows_per_epoch: int) -> tuple[
 
 
 def _useful_s(lives: Mapping[int, _Life]) -> float:
-    """Seconds inside what counts: a generation's steps do up to where the next one goes on."""
+    """Seconds of counting steps: a generation's steps count up to where the next generation resumes."""
     useful, up_to = 0.0, 1 << 62
     for _, life in sorted(lives.items(), reverse=True):
         counted = [span for before, span in life.spent.items() if before < up_to]

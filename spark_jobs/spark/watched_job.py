@@ -1,7 +1,5 @@
-"""One Spark job, run in a thread so that the caller can give it up: when its tasks do not start in time, when one of them does not end
-with the others, or on Ctrl-C.
-
-What Spark says about a job that failed becomes one of our errors here.
+"""One Spark job, run in a thread so that the caller can cancel it: when its tasks do not start in time, when one of them does not end with
+the others, or on Ctrl-C. Spark's message about a failed job becomes one of our errors here.
 """
 
 from __future__ import annotations
@@ -27,18 +25,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_S = 0.2
-"""Seconds between two looks at a job that has not started, or not ended."""
+"""Seconds between two polls of a job that has not started, or not ended."""
 LOOK_AT_ENDS_S = 2.0
-"""Seconds between two looks at which tasks have ended, of a job that runs for as long as it trains."""
+"""Seconds between two polls of the ended tasks of a job that runs for the whole training."""
 GIVE_UP_S = 10.0
-"""Seconds to cancel a job again and again."""
+"""Seconds to keep cancelling a job."""
 OWN_WORDS_S = 5.0
-"""Seconds for tasks to end by themselves, and to say why, once it is known that nothing can come of them."""
+"""Seconds for tasks to end by themselves and report why, once it is known that the job cannot succeed."""
 MAX_TASKS = 10_000
-"""Of a stage that are asked for."""
+"""Largest number of tasks of a stage that Spark is asked about."""
 LAST_TASK_S = 30.0
-"""Seconds for the tasks of a ring to end once the first of them has. They let each other go, so they end within a few; one that does not
-stands still, with its Python worker or its executor, and Spark would wait for it."""
+"""Seconds for the tasks of a ring to end once the first has. Normally they end within a few seconds of each other; one that does not is
+suspended, with its Python worker or its executor, and Spark would wait for it forever."""
 
 
 def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num_tasks: int, within_s: float,
@@ -48,15 +46,15 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
     Args:
         frame: The work, one stage.
         spark: Its session.
-        tag: A name of its own for the job, by which it is found and cancelled.
+        tag: A unique name, by which the job is found and cancelled.
         num_tasks: Tasks that the job needs at once; for the error.
         within_s: Seconds for Spark to start them.
-        may_end_early: How many of the tasks may end long before the others; None: as they like.
-        broken: Asked now and then while they run: why nothing can come of them any more; is told how many have ended.
+        may_end_early: How many of the tasks may end long before the others; None: any number.
+        broken: Polled while they run, with the number of tasks that have ended: why the job cannot succeed any more, or None.
     Raises:
         NotEnoughSlots: they did not start.
         DeadlinePassed: some ended and the others did not.
-        SparkringError: what ``broken`` said.
+        SparkringError: the error that ``broken`` returned.
         SparkringError: Spark ended the job.
     """
     from pyspark import InheritableThread
@@ -79,8 +77,8 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
 
     threading.Thread(target=watch, name="sparkring-job", daemon=True).start()
     try:
-        # Ctrl-C is heard here. This thread asks Spark nothing meanwhile: PySpark's handler for it speaks to Spark in this very
-        # thread, and would break into the talk.
+        # Ctrl-C arrives here. This thread makes no call to Spark meanwhile: PySpark's handler makes one in the same thread, which would
+        # interleave with it.
         outcome = outcomes.get()
     except BaseException:
         _give_up(job, collecting)
@@ -88,7 +86,7 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
     finally:
         ended.set()
         job.close()
-    if isinstance(outcome, SparkringError):  # ours: Spark still runs it
+    if isinstance(outcome, SparkringError):  # ours: Spark still runs the job
         _give_up(job, collecting)
         raise outcome
     if isinstance(outcome, BaseException):
@@ -97,7 +95,7 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
 
 
 def explain(error: BaseException, *, num_tasks: int, host_of: Callable[[str], str]) -> SparkringError:
-    """Put what Spark said about a failed job into one line; ``host_of`` knows where an executor ran."""
+    """Put Spark's message about a failed job into one line; ``host_of`` returns where an executor ran."""
     text = str(error)
     if "SPARK-24819" in text or "requires more slots" in text:
         return NotEnoughSlots(wanted=num_tasks, slots=None, master="Spark")
@@ -105,7 +103,7 @@ def explain(error: BaseException, *, num_tasks: int, host_of: Callable[[str], st
                     or re.search(r"Python in worker has different version: [\d.]+ than that in driver: [\d.]+", text))
     if wrong_python:
         return EnvironmentProblem(
-            f"the executors' Python does not serve ({wrong_python.group()}); install sparkring and its dependencies there, or point "
+            f"the executors' Python cannot be used ({wrong_python.group()}); install sparkring and its dependencies there, or point "
             f"PYSPARK_PYTHON at a Python that has them, such as {sys.executable} on this machine.")
     words = f"Spark ended the ring: {' '.join(_said(text))[:600]} -- see the executors' logs."
     lost = re.search(r"ExecutorLostFailure \(executor (\S+)", text)
@@ -116,14 +114,14 @@ def explain(error: BaseException, *, num_tasks: int, host_of: Callable[[str], st
 
 
 def _said(text: str) -> list[str]:
-    """The lines of Java's and Python's stack traces that say something: the calls are indented."""
+    """The informative lines of Java's and Python's stack traces: the calls are indented."""
     empty = re.compile(r"\s|$|An error occurred while calling|Driver stacktrace|.*Traceback \(most recent call last\)")
     return [line.removeprefix(": ") for line in text.splitlines() if not empty.match(line)]
 
 
 class _Job(Protocol):
     def name(self) -> None:
-        """Tag what this thread starts from now on."""
+        """Tag the jobs that this thread starts from now on."""
         ...
 
     def started(self) -> bool:
@@ -131,15 +129,15 @@ class _Job(Protocol):
         ...
 
     def num_ended(self) -> int:
-        """Tasks that have come to their end."""
+        """Tasks that have ended."""
         ...
 
     def running(self) -> list[str]:
-        """What is known of the tasks that have not, for people: number and host."""
+        """Number and host of each task that still runs, for messages."""
         ...
 
     def host_of(self, executor: str) -> str:
-        """Where an executor runs or ran, as Spark names it; empty where that is not known."""
+        """Where an executor runs or ran, by Spark's name of the host; empty where unknown."""
         ...
 
     def cancel(self) -> None: ...
@@ -205,10 +203,10 @@ class _ConnectJob:
         return self._ended
 
     def running(self) -> list[str]:
-        return []  # all that Connect tells is how many
+        return []  # Connect reports only how many
 
     def host_of(self, executor: str) -> str:
-        """Connect does not tell."""
+        """Connect does not report it."""
         return ""
 
     def cancel(self) -> None:
@@ -233,7 +231,7 @@ def _collect(frame: DataFrame, job: _Job, outcomes: queue.SimpleQueue[list[Row] 
 
 
 def _give_up(job: _Job, collecting: threading.Thread) -> None:
-    """Cancel the job until it has ended: at the first try Spark may not have had it yet."""
+    """Cancel the job until it has ended: at the first try Spark may not have received it yet."""
     deadline = time.monotonic() + GIVE_UP_S
     while collecting.is_alive() and time.monotonic() < deadline:
         job.cancel()
@@ -241,7 +239,7 @@ def _give_up(job: _Job, collecting: threading.Thread) -> None:
 
 
 def _started_in_time(job: _Job, ended: threading.Event, deadline: float) -> bool:
-    """Wait until the job's tasks have started; False where they have not by ``deadline``, or where it ended before that was seen."""
+    """Wait until the job's tasks have started; False where they have not by ``deadline``, or the job ended first."""
     while not ended.wait(LOOK_S):
         if _ask_spark(job.started, otherwise=False):
             return True
@@ -252,7 +250,7 @@ def _started_in_time(job: _Job, ended: threading.Event, deadline: float) -> bool
 
 def _why_not_ended(job: _Job, ended: threading.Event, num_tasks: int, may_end_early: int,
                    broken: Callable[[int], SparkringError | None]) -> SparkringError | None:
-    """Wait until the job has ended, or until there is a reason to end it: what is broken, or tasks that do not end with the others."""
+    """Wait until the job has ended, or must be cancelled: it is broken, or some tasks do not end with the others."""
     first = math.inf
     while not ended.wait(min(LOOK_AT_ENDS_S, LAST_TASK_S)):
         num_ended = _ask_spark(job.num_ended, otherwise=0)
@@ -273,7 +271,7 @@ def _stuck(job: _Job) -> DeadlinePassed:
 
 
 def _ask_spark(ask: Callable[[], T], *, otherwise: T) -> T:
-    """What Spark says; a session that is ending answers with whatever it likes, and the collecting thread tells of that."""
+    """Spark's answer; a session that is ending may raise anything, and the collecting thread reports that."""
     try:
         return ask()
     except Exception:  # noqa: BLE001 (see above)

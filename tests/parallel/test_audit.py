@@ -22,7 +22,7 @@ from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.job import TrainJob
-from sparkring.pipelines.training.saver import Saver
+from sparkring.pipelines.training.loop.saver import Saver
 from sparkring.pipelines.training.strategies.step import train_step
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.stored.audit import AuditResult, GenerationSpan, audit

@@ -34,7 +34,6 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "tied, two of two in chunks": (
         4, {"replicas": [2, 2], "micro_batches": 4, "schedule": "interleaved", "chunks_per_stage": 2, "shard_optimizer": True}),
     "tied over two stages' chunks": (2, {"replicas": [1, 1], "micro_batches": 4, "schedule": "interleaved", "chunks_per_stage": 2}),
-    "tied in one stage's chunks": (2, {"replicas": [2], "micro_batches": 4, "schedule": "interleaved", "chunks_per_stage": 2}),
     "three ranks without stages": (3, {}),
     "two shards": (2, {"shards": 2}),
     "untied, three shards": (3, {"shards": 3}),

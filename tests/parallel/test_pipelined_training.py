@@ -19,7 +19,8 @@ from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.events.writer import read_events
-from sparkring.pipelines.training.job.job import TrainJob
+from sparkring.pipelines.training.job.job import TrainJob, layout_of
+from sparkring.pipelines.training.job.layout import Layout
 from sparkring.pipelines.training.strategies.pipelined import PipelinedStrategy
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.reporting.facts.step import Timelines
@@ -96,9 +97,14 @@ def test_every_layout_trains_the_weights_of_one_process(dataset: Path, serial: P
     shown = timelines.last_step()
     assert shown is not None
     assert (shown.epoch, shown.number, shown.schedule.replicas) == (2, 2, tuple(parallel.get("replicas", [ranks])))
-    layout = TrainJob.model_validate(job).layout()
+    layout = _layout(job)
     assert layout is not None
     assert shown.schedule == layout.schedule
+
+
+def _layout(document: dict[str, Any]) -> Layout | None:
+    job = TrainJob.model_validate(document)
+    return layout_of(job.config, Dataset(job.dataset_url).manifest(job.dataset_version))
 
 
 def _summary(folder: Path) -> dict[str, float]:
@@ -177,4 +183,4 @@ def test_what_cannot_be_laid_out_is_refused_with_the_reason(dataset: Path, tmp_p
             ({"replicas": [1, 1], "micro_batches": 4, "cut": ["nowhere"]}, 2, "no block is called 'nowhere'"),
             ({"cut": [2, 2]}, 2, "makes 2 runs of blocks")):
         with pytest.raises(ConfigError, match=found):
-            TrainJob.model_validate(_job(dataset, tmp_path, parallel, ranks=ranks)).layout()
+            _layout(_job(dataset, tmp_path, parallel, ranks=ranks))

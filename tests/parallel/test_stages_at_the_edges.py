@@ -30,9 +30,9 @@ from sparkring.pipelines.parallel.stages.executor import Executor
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.job.precision import PRECISIONS
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
-from sparkring.pipelines.training.strategies.micro_batches import MicroBatches
 from sparkring.pipelines.training.strategies.pipelined_step import PipelinedStep, Share
 from sparkring.pipelines.training.strategies.signals import Signals
+from sparkring.pipelines.training.strategies.stages import MicroBatches
 from sparkring.pipelines.training.strategies.step import Inputs
 from sparkring.pipelines.training.train_rank import train_rank
 from tests.support import seams

@@ -185,4 +185,4 @@ def test_executors_whose_python_lacks_the_packages_are_told_apart(tmp_path: Path
     with driver(tmp_path, {"master": "local[1]"}, environment={"PYSPARK_PYTHON": bare}) as running:
         outcome = running.ring(ring_functions.leave_early, num_ranks=1)
     assert outcome.error.startswith("EnvironmentProblem")
-    assert "the executors' Python does not serve (No module named " in outcome.message
+    assert "the executors' Python cannot be used (No module named " in outcome.message

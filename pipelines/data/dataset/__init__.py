@@ -1,4 +1,4 @@
-"""What a dataset version is: its manifest, its fitted preprocessing, and whether its files are the committed ones.
+"""Dataset versions: the manifest, the fitted preprocessing, and checks that files are the committed ones.
 
 May import: conf, pipelines/data/stores.
 Not here: rows and their order.

@@ -1,4 +1,4 @@
-"""Making a dataset version: files first, in a folder that nobody knows of, then the one document that names them."""
+"""Committing a dataset version: first the files, in a folder that no manifest names, then the manifest."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _Written = TypeVar("_Written")
 
 
 def commit_version(dataset: Dataset, write: Callable[[str], _Written], describe: Callable[[str, _Written], Manifest]) -> Manifest:
-    """Write the files of a version and commit it; an error before the commit leaves the dataset as it was.
+    """Write the files of a version and commit it; an error before the commit leaves the dataset unchanged.
 
     Args:
         dataset: Where to commit.
-        write: Given a fresh folder, a name inside the dataset's store, writes all files below it and says what it wrote.
-        describe: Given the folder's id and what was written, makes the manifest.
+        write: Writes all files below a new folder of the dataset's store, and returns what it wrote.
+        describe: Makes the manifest from the folder's id and what was written.
     Returns:
-        The manifest that is visible now.
+        The committed manifest.
     Raises:
-        CommitConflict: another writer took the version number meanwhile; the files written here are gone again.
+        CommitConflict: another writer committed this version number first; the files written here are deleted.
     """
     data_id = uuid.uuid4().hex[:16]
     folder = f"data/{data_id}"
@@ -34,6 +34,6 @@ def commit_version(dataset: Dataset, write: Callable[[str], _Written], describe:
         raise
     try:
         return dataset.commit(manifest)
-    except CommitConflict:  # only a lost race is certain to have left the files unseen, so only then they go
+    except CommitConflict:  # only after a lost race it is certain that no manifest names the files
         dataset.store.delete(folder)
         raise

@@ -1,13 +1,12 @@
-"""Are the files of a dataset version those that were committed? Two checks, from quick to complete.
+"""Whether the files of a dataset version are the committed ones: three checks, from quick to complete.
 
-    check_footers   each file is there, has its size, and its footer says the manifest's schema and row groups; what a
-                    run asks before its first step (thousands of files a second, no data page is read)
-    verify_files    the SHA-256 of every byte, and files that no manifest knows of; ``sparkring datasets verify``
-    verify_document the manifest itself: its seal, and what it and those that followed it say of each other
+    check_footers   each file exists, and its size, schema and row groups are the manifest's; made before the first step of
+                    a run (thousands of files a second; no data page is read)
+    verify_files    the SHA-256 of every byte, and files that no manifest names; ``sparkring datasets verify``
+    verify_document the manifest itself: its seal, and the hashes by which versions refer to their parents
 
-All return what they found, one ``Mismatch`` a file, and change nothing. A bit that flipped inside a data page, or the
-exchange of two files that are alike in all these figures, is seen by the second alone. Reads footers with pyarrow; knows
-nothing of ranks, Spark or Petastorm.
+All return one ``Mismatch`` per wrong file, and change nothing. Two exchanged files with equal figures are found by
+``verify_files`` alone; a flipped bit in a data page also when the page is read (loading/page_checksums.py).
 """
 
 from __future__ import annotations
@@ -31,38 +30,38 @@ from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.retry import retry_read
 
 THREADS = 8
-"""Enough to hide the latency of a remote store; a local one is bound by one core or two anyway."""
+"""Enough to hide the latency of a remote store; a local one keeps one or two cores busy anyway."""
 CHUNK_BYTES = 4 << 20
 UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)
-"""What Arrow raises on a damaged Parquet file; a name of a column may be no text any more."""
+"""Errors that Arrow raises on a damaged Parquet file; a column's name may no longer be text."""
 _WIDER = {"uint8": pa.int16(), "uint16": pa.int32(), "uint32": pa.int64(), "float16": pa.float32()}
-"""Types that Spark does not have, and what it stores them as."""
+"""Types that Spark lacks, and the types that it stores them as."""
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One file that is not what was committed."""
+    """A file that differs from the committed one."""
 
     path: str
     """Relative to the dataset's URL."""
     text: str
-    """What was found and what the manifest says, e.g. ``has 812 bytes, the manifest says 1024``."""
+    """Found and expected, e.g. ``has 812 bytes, the manifest says 1024``."""
 
     def __str__(self) -> str:
         return f"{self.path} {self.text}"
 
 
 def check_footers(store: Store, manifest: Manifest, files: Sequence[DataFile], *, threads: int = THREADS) -> list[Mismatch]:
-    """Compare files with the manifest by their size and footer.
+    """Compare the sizes and footers of files with the manifest.
 
     Args:
         store: The dataset's folder.
         manifest: The version that names the files.
-        files: Those to look at; they may be a rank's share.
-        threads: Files looked at at once.
+        files: The files to check, e.g. a rank's share.
+        threads: Files checked at once.
     Returns:
-        A mismatch for each file that is missing, exchanged for another, shorter or longer, of another schema or of other
-        row groups; in the order of ``files``.
+        A mismatch for each file that is missing, exchanged, shorter or longer, or has another schema or other row groups; in the
+        order of ``files``.
     """
     check = partial(_check_footer, store, _Schema(manifest.fields), _owners(manifest))
     with ThreadPoolExecutor(threads, thread_name_prefix="sparkring-footers") as pool:
@@ -79,8 +78,8 @@ def verify_files(store: Store, manifest: Manifest, *, threads: int = THREADS,
         threads: Files read at once.
         on_file: Called after each file.
     Returns:
-        A mismatch for the manifest itself if its figures do not agree with each other, for each file that is missing or whose bytes
-        are others, and for each Parquet file beside them that it does not name.
+        A mismatch for the manifest if its figures contradict each other, for each file that is missing or has other bytes, and for
+        each Parquet file beside them that the manifest does not name.
     """
     files = manifest.files
     check = partial(_check_bytes, store, {file.sha256: file.path for file in files})
@@ -94,7 +93,7 @@ def verify_files(store: Store, manifest: Manifest, *, threads: int = THREADS,
 
 
 def require_sealed(dataset: Dataset, manifest: Manifest) -> None:
-    """See that a version's manifest is as it was committed, by its own seal.
+    """Check by its seal that a version's manifest is the committed one.
 
     Raises:
         DatasetChanged: it was edited.
@@ -105,14 +104,14 @@ def require_sealed(dataset: Dataset, manifest: Manifest) -> None:
 
 
 def verify_document(dataset: Dataset, version: int) -> list[Mismatch]:
-    """See whether a version's manifest is the document that was committed.
+    """Check that a version's manifest is the committed document.
 
     Args:
-        dataset: Where it is.
-        version: Its number.
+        dataset: The dataset.
+        version: The version's number.
     Returns:
-        A mismatch for it where it was edited, or is not the one that a version made after it followed, and one for its parent where
-        that is not the one that it followed.
+        A mismatch for the manifest if it was edited or is not the parent that a later version followed, and one for its parent if that
+        is not the parent that it followed.
     """
     mismatches = _check_seal(dataset, dataset.manifest(version))
     for child in (version, *(number for number in dataset.versions() if number > version)):
@@ -130,10 +129,12 @@ def _check_seal(dataset: Dataset, manifest: Manifest) -> list[Mismatch]:
 
 
 def _followed(dataset: Dataset, version: int) -> tuple[int, str] | None:
-    """Which version this one followed, and the SHA-256 of its manifest then; None where it is gone, was never noted or cannot be read."""
+    """The parent of a version and the SHA-256 of the parent's manifest at that time; None if there is none, or one
+    cannot be read.
+    """
     try:
         manifest = dataset.manifest(version)
-    except DatasetError:  # what is wrong with another version is told when that one is verified
+    except DatasetError:  # faults of another version are reported when that one is verified
         return None
     if manifest.parent is None or manifest.parent_sha256 is None or manifest.parent not in dataset.versions():
         return None
@@ -141,11 +142,11 @@ def _followed(dataset: Dataset, version: int) -> tuple[int, str] | None:
 
 
 def schema_drift(fields: Iterable[DataField], found: pa.Schema) -> list[str]:
-    """What differs between the manifest's columns and a file's, one text a column; the order of columns is free.
+    """Differences between the manifest's columns and a file's, one text per column; the order of columns is free.
 
     Args:
-        fields: The manifest's.
-        found: The file's.
+        fields: The manifest's columns.
+        found: The file's schema.
     Returns:
         E.g. ``["colour (int32) is gone", "hue (string) is new", "late is int64 instead of int8"]``.
     """
@@ -163,7 +164,9 @@ def schema_drift(fields: Iterable[DataField], found: pa.Schema) -> list[str]:
 
 
 def arrow_types(field: DataField) -> tuple[pa.DataType, ...]:
-    """The types that the field's Parquet column may have: bytes where a codec writes, else its own, or a wider one that Spark has."""
+    """The types that the field's Parquet column may have: bytes for an encoded field, else its own type or a wider
+    one of Spark's.
+    """
     if field.codec != "scalar":
         return (pa.binary(), pa.large_binary())
     own = pa.from_numpy_dtype(np.dtype(field.dtype))
@@ -177,7 +180,9 @@ def row_group_bytes(footer: pq.FileMetaData) -> tuple[int, ...]:
 
 
 class _Schema:
-    """Compares footers' schemas with the manifest's; those equal to one that was found right are not taken apart again."""
+    """Compares schemas of footers with the manifest's; one equal to a schema already found right is not examined
+    again.
+    """
 
     def __init__(self, fields: tuple[DataField, ...]) -> None:
         self._fields = fields
@@ -195,7 +200,7 @@ class _Schema:
 
 
 _Facts = tuple[int, Sequence[int], Sequence[int]]
-"""Bytes, rows and compressed bytes of the row groups: what tells one file from another without reading it."""
+"""Bytes of a file, rows and compressed bytes of its row groups: they identify a file without reading it."""
 
 
 def _owners(manifest: Manifest) -> dict[_Facts, str]:
@@ -280,7 +285,9 @@ def _check_manifest(manifest: Manifest) -> list[Mismatch]:
 
 
 def _extra_files(store: Store, files: Iterable[DataFile]) -> list[Mismatch]:
-    """Parquet files beside those of the version. What begins with ``_`` or ``.`` is metadata, as all readers take it."""
+    """Parquet files beside those of the version. What begins with ``_`` or ``.`` is metadata, as all readers take
+    it.
+    """
     named = {file.path for file in files}
     folders = sorted({str(PurePosixPath(path).parent) for path in named})
     found = (str(PurePosixPath(folder) / name) for folder in folders for name in store.names("" if folder == "." else folder)

@@ -1,10 +1,10 @@
-"""The manifest: the one document that makes a dataset version visible, and all that a reader needs to know.
+"""The manifest: the document that makes a dataset version visible and that holds everything a reader needs.
 
-    <url>/versions/3.json                     the manifest of version 3, put there by one atomic commit
-    <url>/data/<data_id>/train/part-*.parquet a Petastorm dataset a split, written before the commit
+    <url>/versions/3.json                      the manifest of version 3, put there by one atomic commit
+    <url>/data/<data_id>/train/part-*.parquet  one Petastorm dataset per split, written before the commit
 
-Per-row-group figures are plain lists of integers, so that a manifest of a million row groups opens in well under a
-second. Knows nothing of Spark or Petastorm.
+Figures per row group are plain lists of integers, so that a manifest of a million row groups opens in well under a
+second. ``row_schema.py`` describes the rows, ``versions.py`` finds and commits manifests.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from sparkring.pipelines.data.stores.documents import StrictModel
 
 FORMAT = 1
 UNSEALED = "0" * 64
-"""Stands where the seal will be while it is computed."""
+"""In place of the seal while it is computed."""
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Task = Literal["binary", "multiclass", "next_token"]
-"""What is predicted: a probability, one class of several, or at each place of a sequence the token that follows."""
+"""The prediction: a probability, one of several classes, or the next token at each position of a sequence."""
 
 
 def _inside(path: str) -> str:
@@ -56,14 +56,14 @@ class DataFile(StrictModel):
 
 
 class Split(StrictModel):
-    """The files of one split and what its rows add up to."""
+    """The files of one split, and the totals of its rows."""
 
     files: tuple[DataFile, ...]
     rows: int
     positives: int | None = None
-    """Rows whose label is 1, where the task is to tell 0 from 1."""
+    """Rows with label 1, for the binary task."""
     rows_digest: str
-    """Order-free hash of the row ids (``rowhash.py``), which an epoch's reads must add up to."""
+    """Order-free hash of the row ids (``rowhash.py``); the rows read in an epoch must add up to it."""
 
 
 class Manifest(StrictModel):
@@ -75,40 +75,42 @@ class Manifest(StrictModel):
     data_id: str
     """Folder under ``data/``."""
     content_id: str
-    """Hash over the schema and the hashes of all files: the same content has the same id."""
+    """Hash over the schema and the hashes of all files: equal content has an equal id."""
     recipe_id: str
-    """Hash over the prepare config and the bytes of the source: equal recipes need not run twice."""
+    """Hash over the prepare config and the source's bytes: an equal recipe need not run again."""
     created_at: str
     """UTC, ISO 8601."""
     code_version: str
     row_id: str
     label: str
-    """The field that is predicted."""
+    """The predicted field."""
     task: Task = "binary"
     classes: int = 2
-    """Classes of the label, or ids of the vocabulary of tokens."""
+    """Number of classes of the label, or of token ids."""
     fields: tuple[DataField, ...]
     tensors: tuple[TensorSpec, ...]
     splits: dict[str, Split]
     documents: tuple[DataFile, ...] = ()
-    """Lists of the documents that rows of tokens were cut from, by their names; what is appended is what they do not name."""
+    """Lists of the names of the documents that rows of tokens were cut from; an append adds documents that are not
+    listed."""
     preprocessing: Preprocessing
     recipe: dict[str, Any]
-    """The prepare config as it was."""
+    """The prepare config of this version."""
     source: dict[str, Any]
     """Table name -> path, bytes, SHA-256 and rows read."""
     parent_sha256: Sha256 | None = None
     """SHA-256 of the parent's document at the time of this commit; None without a parent."""
     seal: Sha256 = UNSEALED
-    """SHA-256 of the document with ``UNSEALED`` in this place; set when the document is written. The field stands last."""
+    """SHA-256 of the document with ``UNSEALED`` in this place; set when the document is written. The field stands
+    last."""
 
     @property
     def files(self) -> tuple[DataFile, ...]:
-        """All files that it names."""
+        """All files of the version."""
         return (*(file for split in self.splits.values() for file in split.files), *self.documents)
 
     def sealed(self) -> Manifest:
-        """The same with the seal that its document has."""
+        """A copy with its seal set."""
         return self.model_copy(update={"seal": hashlib.sha256(_dumped(self.model_copy(update={"seal": UNSEALED}))).hexdigest()})
 
     def to_json(self) -> bytes:
@@ -121,13 +123,13 @@ def _dumped(manifest: Manifest) -> bytes:
 
 
 def seal_holds(document: bytes, seal: str) -> bool:
-    """Whether a manifest's bytes are those that ``seal``, which stands in them, was computed of."""
+    """Whether ``seal`` was computed from these bytes of a manifest, which contain it."""
     before, _, after = document.rpartition(seal.encode())
     return hashlib.sha256(before + UNSEALED.encode() + after).hexdigest() == seal
 
 
 def content_id(fields: tuple[DataField, ...], splits: Mapping[str, Split]) -> str:
-    """Hash of what the version holds: field descriptions and, a split, the file hashes in order."""
+    """Hash of a version's content: the field descriptions and, for each split, the file hashes in order."""
     document = {
         "fields": [field.model_dump(mode="json") for field in fields],
         "splits": {name: [file.sha256 for file in split.files] for name, split in sorted(splits.items())},
@@ -144,4 +146,4 @@ def parse_manifest(data: bytes, *, origin: str) -> Manifest:
         where = ".".join(map(str, first["loc"])) or "document"
         raise DatasetError(
             f"{origin} is not a manifest of format {FORMAT}: {where}: {first['msg']}; "
-            "it was damaged or written by another release. Prepare the dataset again.") from None
+            "it was damaged, or written by another release of sparkring. Prepare the dataset again.") from None

@@ -1,4 +1,4 @@
-"""What a row of a dataset version holds: the stored fields, and the tensors that are made of them.
+"""The content of a row: the stored fields, and the tensors made from them.
 
 Part of the manifest (manifest.py); knows nothing of files or versions.
 """
@@ -13,7 +13,7 @@ Dtype = Literal["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "u
 Codec = Literal["scalar", "ndarray", "compressed_ndarray", "png", "jpeg"]
 """How Petastorm stores a field: ScalarCodec, NdarrayCodec, CompressedNdarrayCodec or CompressedImageCodec."""
 LABEL, ROW_ID = "label", "row_id"
-"""Names of the tensors that are not inputs of the model."""
+"""Names of the tensors that are no inputs of the model."""
 
 
 class DataField(StrictModel):
@@ -21,34 +21,35 @@ class DataField(StrictModel):
 
     name: str
     dtype: Dtype
-    """Of one element."""
+    """Type of one element."""
     shape: tuple[int | None, ...] = ()
-    """Of one row; None is an axis whose length differs from row to row. Images: (height, width) or (height, width, channels)."""
+    """Shape of one row; None is an axis whose length differs from row to row. Images: (height, width) or (height,
+    width, channels)."""
     codec: Codec = "scalar"
     nullable: bool = False
 
 
 class Augment(StrictModel):
-    """Random changes to a train image, drawn from (run seed, epoch, row id): the same on any number of ranks."""
+    """Random changes to a train image, drawn from (run seed, epoch, row id), so equal on any number of ranks."""
 
     flip: bool = False
-    """Mirror left to right, every second time."""
+    """Mirror left to right with probability one half."""
     crop_padding: int = 0
-    """Shift by up to this many pixels each way, zeros coming in."""
+    """Shift by up to this many pixels in each direction, filling with zeros."""
 
 
 class ImageSpec(StrictModel):
-    """How stored pixels become what the network sees: ``(pixel / 255 - mean) / std``, channels first."""
+    """Conversion of stored pixels to the network's input: ``(pixel / 255 - mean) / std``, channels first."""
 
     mean: tuple[float, ...]
-    """A channel."""
+    """One per channel."""
     std: tuple[float, ...]
     augment: Augment | None = None
-    """On the train split only."""
+    """Applied to the train split only."""
 
 
 class TensorSpec(StrictModel):
-    """One tensor of a batch, made of one or more fields."""
+    """One tensor of a batch, made from one or more fields."""
 
     name: str
     dtype: Dtype
@@ -57,11 +58,11 @@ class TensorSpec(StrictModel):
     stacked: bool = True
     """True: shape (rows, fields), of scalar fields. False: one field, shape (rows, *shape)."""
     shape: tuple[int, ...] = ()
-    """Of one row of an unstacked tensor. Images: (channels, height, width)."""
+    """Shape of one row of an unstacked tensor. Images: (channels, height, width)."""
     pad: float | None = None
-    """A row of a ragged field is cut or filled up with this to ``shape``; None where rows have that shape already."""
+    """Fills rows of a ragged field up to ``shape``; longer rows are cut. None: rows have that shape."""
     image: ImageSpec | None = None
-    """Set where the field is an image."""
+    """Set if the field is an image."""
 
     @property
     def row_shape(self) -> tuple[int, ...]:

@@ -36,8 +36,8 @@ _NAMES = {
     "builtins": ("object", "tuple"), "__builtin__": ("object", "tuple"),  # the base classes that old pickle protocols name
 }
 ALLOWED = frozenset((module, name) for module, names in _NAMES.items() for name in names)
-"""All that becomes an inert stand-in. Beside them ``collections.OrderedDict`` is itself, and ``copyreg._reconstructor``, which
-old protocols make objects with, makes stand-ins only."""
+"""All that becomes an inert stand-in. Beside them ``collections.OrderedDict`` is itself, and
+``copyreg._reconstructor``, which old protocols make objects with, makes stand-ins only."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,9 @@ class Inert:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Resolves names to stand-ins that are made afresh for each pickle, so that none can leave anything behind in them."""
+    """Resolves names to stand-ins that are made afresh for each pickle, so that none can leave anything behind in
+    them.
+    """
 
     def __init__(self, data: bytes, origin: str) -> None:
         super().__init__(io.BytesIO(data))
@@ -115,7 +117,9 @@ class _Unpickler(pickle.Unpickler):
         raise HostileDataset(f"{self._origin} asks for a persistent object, which no dataset needs; nothing of it was run.")
 
     def _reconstruct(self, kind: type[Inert], base: type[Inert], content: Any) -> Inert:
-        """What ``copyreg._reconstructor`` does, for stand-ins alone: an object of ``kind``, as a tuple with its items."""
+        """What ``copyreg._reconstructor`` does, for stand-ins alone: an object of ``kind``, as a tuple with its
+        items.
+        """
         if not issubclass(kind, Inert):
             raise TypeError(f"{kind} is no part of a schema")
         return kind(*content) if base.origin.endswith(".tuple") else kind()

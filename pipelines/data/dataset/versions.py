@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 from sparkring.errors import DatasetError, DatasetVersionNotFound
 from sparkring.pipelines.data.dataset.manifest import Manifest, parse_manifest
@@ -13,7 +14,8 @@ from sparkring.pipelines.data.stores.base import Store, numbered
 from sparkring.pipelines.data.stores.open import open_store
 
 VERSIONS, ADOPTED_VERSIONS = "versions", "_versions"
-"""Folders of the manifests. A folder beside Parquet files breaks their other readers, Petastorm's for one, unless it begins with _."""
+"""Folders of the manifests. Beside adopted Parquet files the folder must begin with _: other readers, such as
+Petastorm's, fail on any other folder there."""
 
 
 class Dataset:
@@ -24,42 +26,47 @@ class Dataset:
         self.url = self.store.url
 
     def versions(self) -> list[int]:
-        """Committed versions, oldest first."""
+        """Numbers of the committed versions, oldest first."""
         return self._home()[1]
 
     def manifest(self, version: int | None = None) -> Manifest:
-        """Read the manifest of ``version``, or of the latest.
+        """Read the manifest of ``version``, or of the latest; see ``open``."""
+        return self.open(version).manifest
+
+    def open(self, version: int | None = None) -> DatasetVersion:
+        """Read ``version``, or the latest, once for all who use it.
 
         Raises:
             DatasetVersionNotFound: there is none.
-            DatasetError: the document is not a manifest of this format, or is another version's.
+            DatasetError: the document is not a manifest of this format, or belongs to another version.
         """
         folder, existing = self._home()
         wanted = version if version is not None else (existing[-1] if existing else None)
         if wanted is None or wanted not in existing:
             raise DatasetVersionNotFound(self.url, wanted=version, existing=existing)
         origin = f"{self.url}/{folder}/{wanted}.json"
-        manifest = parse_manifest(self.store.read(f"{folder}/{wanted}.json"), origin=origin)
+        document = self.store.read(f"{folder}/{wanted}.json")
+        manifest = parse_manifest(document, origin=origin)
         if manifest.version != wanted:
-            raise DatasetError(f"{origin} says that it is version {manifest.version}: it was copied or renamed. Bring the right file back.")
-        return manifest
+            raise DatasetError(f"{origin} says that it is version {manifest.version}: it was copied or renamed. Restore the right file.")
+        return DatasetVersion(self, manifest, hashlib.sha256(document).hexdigest())
 
     def document(self, version: int) -> bytes:
-        """A committed version's manifest as it is stored."""
+        """The stored bytes of a committed version's manifest."""
         return self.store.read(f"{self._home()[0]}/{version}.json")
 
     def manifest_sha256(self, version: int) -> str:
-        """Hash of that."""
+        """SHA-256 of a committed version's manifest."""
         return hashlib.sha256(self.document(version)).hexdigest()
 
     def commit(self, manifest: Manifest, *, adopted: bool = False) -> Manifest:
         """Make ``manifest`` visible as its version; CommitConflict if that number is taken.
 
         Args:
-            manifest: The version to be.
-            adopted: It describes files that others read too; its folder gets a name that they pass over.
+            manifest: The version to commit.
+            adopted: It describes files that other programs read too; they ignore the folder that it is put into.
         Returns:
-            The manifest as it is stored, sealed.
+            The stored manifest, sealed.
         """
         folder = ADOPTED_VERSIONS if adopted else self._home()[0]
         self.store.put_if_absent(f"{folder}/{manifest.version}.json", manifest.to_json())
@@ -69,3 +76,13 @@ class Dataset:
         """The folder that holds the manifests, and their numbers, oldest first."""
         homes = ((folder, numbered(self.store, folder)) for folder in (VERSIONS, ADOPTED_VERSIONS))
         return next((home for home in homes if home[1]), (VERSIONS, []))
+
+
+@dataclass(frozen=True)
+class DatasetVersion:
+    """A committed version whose manifest was read."""
+
+    dataset: Dataset
+    manifest: Manifest
+    manifest_sha256: str
+    """Hash of the manifest as it is stored."""

@@ -1,5 +1,5 @@
 """From data files to the batches of one rank: read ahead, decode, cache, assemble.
 
 May import: pipelines/data/stores, pipelines/data/dataset, pipelines/data/order.
-Not here: what a batch is used for.
+Not here: the use of a batch.
 """

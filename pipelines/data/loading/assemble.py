@@ -1,6 +1,6 @@
-"""From the pieces that lanes give for a step to the tensors of a batch: join, decode, pad, transform.
+"""From the rows that lanes give for a step to the tensors of a batch: join, decode, pad, transform.
 
-    dense pieces   -> one array of the tensor's type
+    dense rows     -> one array of the tensor's type
     encoded cells  -> arrays -> padded to one shape where they are ragged
     images         -> augmented (train) -> (pixel / 255 - mean) / std, channels first
 """
@@ -25,9 +25,9 @@ from sparkring.pipelines.data.loading.buffered_rows import Array, Cells
 from sparkring.pipelines.data.loading.codecs import decode
 
 LaneRows = Mapping[str, Array | Cells]
-"""What one lane gives for a step: tensor name -> rows."""
+"""The rows that one lane gives for a step, by tensor name."""
 DECODE_TOGETHER = 64
-"""Cells that a thread decodes at a time."""
+"""Cells that a thread decodes in one go."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,18 @@ class Assembler:
     """The tensors to make."""
     fields: Mapping[str, DataField]
     seed: int
-    """Of augmentation."""
+    """Seed of the augmentation."""
     augmented: bool
-    """Whether images may be changed."""
+    """Whether images are augmented."""
     pool: ThreadPoolExecutor | None = None
-    """Decodes cells; None: the caller does."""
+    """Threads that decode cells; None: the caller's thread does."""
     buffers: BufferPool = field(default_factory=BufferPool)
-    """Of the tensors."""
+    """Memory of the tensors."""
 
     def join(self, pieces: Sequence[LaneRows], *, epoch: int) -> dict[str, Tensor]:
-        """Make the tensors of a step of the pieces of its lanes, in that order; tensors of no rows if there are none."""
+        """Make the tensors of a step from the rows of its lanes, in that order; tensors of no rows if there are no
+        lanes.
+        """
         if not pieces:
             return {spec.name: torch.empty((0, *spec.row_shape), dtype=getattr(torch, spec.dtype)) for spec in self.specs}
         return {spec.name: self._tensor(spec, pieces, epoch) for spec in self.specs}
@@ -58,7 +60,7 @@ class Assembler:
         if len(dense) == len(taken) and not spec.image:
             return self._joined(dense, spec)
         rows: NDArray[Any]
-        if dense:  # windows whose cells are all laid out alike come as one array, others cell by cell
+        if dense:  # windows of cells with one layout come as one array, others cell by cell
             rows = np.concatenate([self._decoded(spec, piece) if isinstance(piece, list) else piece for piece in taken])
         else:
             rows = self._decoded(spec, [cell for piece in taken for cell in piece])
@@ -70,15 +72,15 @@ class Assembler:
         return torch.from_numpy(_normalised(rows, spec.image))
 
     def _joined(self, pieces: Sequence[Array], spec: TensorSpec) -> Tensor:
-        """One piece behind the other, in the layout of the first: rows or columns next to each other in memory.
+        """Concatenate pieces in the layout of the first: rows or columns contiguous in memory.
 
-        Cast as ``astype`` does, e.g. class numbers that were stored as floats.
+        Values are cast as by ``astype``, e.g. class numbers stored as floats.
         """
         first = pieces[0]
         shape = (sum(map(len, pieces)), *first.shape[1:])
         by_columns = first.ndim == 2 and first.strides[0] < first.strides[1]
         joined = self.buffers.empty(shape[::-1] if by_columns else shape, spec.dtype)
-        with np.errstate(over="ignore", invalid="ignore"):  # what is beyond float32 becomes infinite without a word, as by torch
+        with np.errstate(over="ignore", invalid="ignore"):  # values beyond float32 become infinite silently, as in torch
             np.concatenate([piece.T if by_columns else piece for piece in pieces], axis=int(by_columns), out=joined, casting="unsafe")
         return torch.from_numpy(joined.T if by_columns else joined)
 

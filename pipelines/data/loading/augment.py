@@ -12,14 +12,14 @@ Images = NDArray[np.uint8]
 
 
 def augment(images: Images, row_ids: NDArray[np.int64], how: Augment, *, seed: int, epoch: int) -> Images:
-    """Change each image as its row's random bits say.
+    """Change each image by its row's random bits.
 
     Args:
         images: (rows, height, width) or (rows, height, width, channels).
         row_ids: (rows,)
-        how: What may be done.
-        seed: The run's.
-        epoch: The bits are other ones in each epoch.
+        how: The allowed changes.
+        seed: The run's seed.
+        epoch: The epoch; each has its own bits.
     Returns:
         Images of the same shape.
     """
@@ -34,7 +34,7 @@ def augment(images: Images, row_ids: NDArray[np.int64], how: Augment, *, seed: i
 
 
 def _shift(images: Images, bits: NDArray[np.uint64], most: int) -> Images:
-    """Cut each image out of itself with ``most`` zeros around it, at a random place."""
+    """Pad each image with ``most`` zeros around it, and crop it at a random position."""
     height, width = images.shape[1:3]
     padded = np.pad(images, ((0, 0), (most, most), (most, most), *[(0, 0)] * (images.ndim - 3)))
     span = np.uint64(2 * most + 1)

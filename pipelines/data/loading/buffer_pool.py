@@ -1,7 +1,7 @@
-"""Memory that is used again: arrays whose bytes go back to a pool when the last view of them is gone.
+"""A pool of memory for arrays: their bytes return to it when the last view of them is gone.
 
-A loader makes arrays of some megabytes all the time. Fresh ones cost more than filling them: the system clears every page
-before it hands it over, and takes it back when the array is freed. Here they stay.
+A loader makes arrays of some megabytes all the time. New memory costs more than filling it: the system clears every page
+before it hands it out, and takes it back when the array is freed. The pool keeps it.
 
     empty() -> array -> views of it, torch tensors over it -> all gone -> the pool -> empty()
 """
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 SMALLEST = 64 << 10
-"""Bytes below which the allocator itself does not ask the system."""
+"""Smaller arrays, in bytes, come from the allocator, which does not ask the system for them."""
 
 
 class BufferPool:
@@ -30,7 +30,7 @@ class BufferPool:
         self._guard = threading.Lock()
 
     def empty(self, shape: Sequence[int], dtype: DTypeLike) -> NDArray[np.generic]:
-        """An array of any content, in C order; its memory comes back by itself."""
+        """An uninitialised array in C order; its memory returns to the pool by itself."""
         kind = np.dtype(dtype)
         count = math.prod(shape)
         size = count * kind.itemsize
@@ -43,19 +43,19 @@ class BufferPool:
             memory = free.pop()
         except IndexError:
             memory = np.empty(capacity, dtype=np.uint8)
-        # NumPy lets views refer to the owner of the memory past all arrays between: only what is no array sees the last of them go.
+        # A NumPy view refers to the owner of the memory, not to the array it was made from, so the owner must be no array itself.
         lease = (ctypes.c_char * capacity).from_buffer(memory.data)
         weakref.finalize(lease, free.append, memory).atexit = False
         array: NDArray[np.generic] = np.frombuffer(memoryview(lease), dtype=kind, count=count).reshape(shape)
         return array
 
     def clear(self) -> None:
-        """Give what lies in the pool back to the system, and what is still in use when that is gone."""
+        """Return the pool's memory to the system; memory still in use follows when its last view is gone."""
         with self._guard:
             self._free = {}
 
 
 def size_class(size: int) -> int:
-    """The least of the sizes that share memory: four to a doubling, so at most a quarter is not used."""
+    """The smallest size class that holds ``size`` bytes: four per doubling, so at most a quarter is unused."""
     step = 1 << max(0, size.bit_length() - 3)
     return -(-size // step) * step

@@ -1,9 +1,10 @@
-"""What a lane holds of a window: the values of one tensor, in the lane's order, waiting for the steps that take them.
+"""Rows that wait for their steps: the values of one tensor of a window, in the lane's order.
 
     DenseRows     values in memory                          scalars, arrays of one shape
     EncodedRows   cells still encoded, decoded by the step  images, compressed and ragged arrays: a tenth of the memory
-    their spilled forms: the same rows on local disk         what exceeds the rank's memory budget
-A step takes rows [start, stop) of a block, always behind those it took before, so a file is read from front to back.
+    spilled rows  the same on local disk                    rows beyond the rank's memory budget
+
+A step takes rows [start, stop), always behind those taken before, so a spill file is read from front to back.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sparkring.errors import StorageError
 
 Array = NDArray[np.generic]
 Cells = list[bytes]
-"""Encoded values, a row each."""
+"""Encoded values, one per row."""
 TILE_ROWS = 16_384
 """Rows written to disk at a time."""
 
@@ -35,7 +36,7 @@ class BufferedRows(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Memory that it holds."""
+        """Bytes of memory held."""
         ...
 
     def take(self, start: int, stop: int) -> Array | Cells:
@@ -64,7 +65,7 @@ class DenseRows:
         return self.values[start:stop]
 
     def spill(self, folder: Path | None) -> BufferedRows:
-        """Write the values to a file without a name."""
+        """Write the values to an unnamed file."""
         file = _SpillFile(folder)
         for first in range(0, len(self.values), TILE_ROWS):  # a copy of a tile, not of the whole
             file.append(_bytes_of(self.values[first:first + TILE_ROWS]))
@@ -89,7 +90,7 @@ class EncodedRows:
         return taken
 
     def spill(self, folder: Path | None) -> BufferedRows:
-        """Write the cells to a file without a name; where each begins stays in memory."""
+        """Write the cells to an unnamed file; their offsets stay in memory."""
         cells = self.take(0, len(self.cells))
         ends = np.zeros(len(cells) + 1, dtype=np.int64)
         np.cumsum([len(cell) for cell in cells], out=ends[1:])
@@ -120,7 +121,7 @@ class _SpilledRows:
 class _SpilledCells:
     file: _SpillFile
     ends: NDArray[np.int64]
-    """(rows + 1,) where each cell begins in the file."""
+    """(rows + 1,) offsets of the cells in the file."""
 
     @property
     def nbytes(self) -> int:
@@ -138,9 +139,9 @@ class _SpilledCells:
 
 
 class _SpillFile:
-    """Bytes on local disk in a file without a name: gone with the process, however it ends.
+    """Bytes on local disk in an unnamed file, which disappears with the process however that ends.
 
-    Read with ``pread``, not mapped: pages of a mapping would count as this process's memory.
+    Read with ``pread`` and not mapped: mapped pages would count as memory of this process.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -166,11 +167,11 @@ class _SpillFile:
 
     @contextmanager
     def _naming_the_folder(self) -> Iterator[None]:
-        """A full disk is no fault of the dataset's, and nobody could tell which disk it is."""
+        """Turn an error, such as a full disk, into one that names the folder."""
         try:
             yield
         except OSError as error:
-            raise StorageError(f"rows that wait for their step cannot be kept in {self._folder}: {error.strerror}; make room there, name "
+            raise StorageError(f"rows that wait for their step cannot be kept in {self._folder}: {error.strerror}; free space there, name "
                                "another folder with TMPDIR, or raise train.memory_mb, beyond which rows wait on disk.") from error
 
 

@@ -1,4 +1,4 @@
-"""From the bytes of a cell to an array: what Petastorm's codecs stored, read with numpy and OpenCV alone.
+"""From the bytes of a cell to an array: decodes what Petastorm's codecs stored, with numpy and OpenCV alone.
 
     codec                 a cell holds                                        read by
     scalar                the value itself                                    Arrow
@@ -25,13 +25,13 @@ _MAGIC = b"\x93NUMPY"
 
 
 def uniform_arrays(cells: pa.Array, field: DataField) -> Array | None:
-    """Decode a column of .npy cells in one go, without copying.
+    """Decode a column of .npy cells at once, without copying.
 
     Args:
         cells: Binary, no nulls, codec ``ndarray``.
-        field: What the cells hold; its shape must be known for this to be tried.
+        field: Describes the cells; only a field of known shape can be decoded at once.
     Returns:
-        (rows, *shape), or None where the cells' headers or lengths differ: decode those one by one.
+        (rows, *shape), or None if the cells' headers or lengths differ; then decode them one by one.
     """
     if None in field.shape or not len(cells):
         return None
@@ -45,7 +45,7 @@ def uniform_arrays(cells: pa.Array, field: DataField) -> Array | None:
     if (matrix[:, :header] != first[:header]).any():
         return None
     example = decode(first.tobytes(), field)
-    if matrix.shape[1] != header + example.nbytes:  # something lies behind the values, which a reader of one cell passes over
+    if matrix.shape[1] != header + example.nbytes:  # extra bytes after the values, which decoding a single cell ignores
         return None
     return matrix[:, header:].view(example.dtype).reshape(len(cells), *example.shape)
 
@@ -56,7 +56,7 @@ def decode(cell: bytes | memoryview, field: DataField) -> Array:
     Returns:
         The array, in the field's shape and type; images are (height, width) or (height, width, RGB).
     Raises:
-        DatasetError: the bytes are not what the codec writes, or of another type or shape than the manifest says.
+        DatasetError: the bytes are not of this codec, or have another type or shape than the manifest says.
     """
     try:
         array = _decode_image(cell) if field.codec in ("png", "jpeg") else _decode_numpy(cell, field)

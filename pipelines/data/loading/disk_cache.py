@@ -1,8 +1,8 @@
-"""Local copies of a remote store's data files: fetched once by one rank of the host, read by all, the longest unused go first.
+"""Local copies of a remote store's data files: one rank of a host fetches a file, all read it; the least recently used are removed.
 
-A copy is named by a hash of where it came from and of the SHA-256 that the manifest gives, and is kept only if it has that, so it
-is never another one than the version's: a file that was rewritten under its old name (as adopted files may be) is another copy.
-Ranks agree through locks on files, which the kernel frees however a process ends.
+A copy is named by a hash of its origin and of the SHA-256 in the manifest, and is kept only if it has that SHA-256. So it is always the
+version's file: a file rewritten under its old name (as adopted files may be) gets another copy. Ranks agree through file locks, which
+the kernel frees however a process ends.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from sparkring.pipelines.data.stores.base import Readable
 
 MB = 1 << 20
 ABANDONED_S = 3600.0
-"""Age of an unfinished copy that nobody works on any more."""
+"""Age, in seconds, after which an unfinished copy counts as abandoned."""
 _COPY, _PARTIAL = re.compile(r"[0-9a-f]{64}"), re.compile(r"\.[0-9a-f]{64}\.[0-9a-f]{32}\.part")
-"""Names of what is ours to remove."""
+"""Names of the files that may be removed."""
 _ATTEMPTS = 2
-"""Other ranks make room too, and may remove a copy before the rank that made it has opened it."""
+"""Another rank may free space and remove a copy before the rank that made it has opened it."""
 
 
 class DiskCache:
     """Opens a version's files through copies in a local folder."""
 
     def __init__(self, store: Readable, folder: Path, *, files: Iterable[DataFile], limit_mb: float) -> None:
-        """Copy what is opened from ``store`` into ``folder``, up to ``limit_mb``; a larger file is read where it lies.
+        """Copy opened files from ``store`` into ``folder``, up to ``limit_mb``; a larger file is read from the store.
 
         Args:
-            store: The dataset's.
-            folder: Made if it is not there.
-            files: Those to copy, as the manifest has them; others are read where they lie.
-            limit_mb: Of all copies in the folder.
+            store: The dataset's store.
+            folder: Created if it does not exist.
+            files: The files to copy, as the manifest names them; others are read from the store.
+            limit_mb: Size of all copies in the folder.
         Raises:
-            ConfigError: the folder is another user's or a link, or others may write to it: they could change what is trained on, or
-                have files elsewhere removed to make room.
+            ConfigError: the folder belongs to another user, is a link, or is writable by others: they could change the training data, or
+                cause files elsewhere to be removed.
         """
         self._store, self._folder, self._limit = store, folder, limit_mb * MB
         self._files = {file.path: file for file in files}
@@ -66,10 +66,10 @@ class DiskCache:
         return self._store.size(name)
 
     def open_input(self, name: str) -> pa.NativeFile:
-        """Open the copy of ``name``, made now if there is none.
+        """Open the copy of ``name``; it is made if there is none.
 
         Raises:
-            DatasetError: what the store has under that name is not the file that the manifest names.
+            DatasetError: the store's file is not the one that the manifest names.
         """
         file = self._files.get(name)
         if file is None or file.bytes > self._limit:
@@ -81,14 +81,14 @@ class DiskCache:
                 if found is not None:
                     return found
                 self._fetch(file, copy)
-                made = _opened(copy, file)  # before room is made: what is open stays readable
+                made = _opened(copy, file)  # before space is freed: an open file stays readable
             if made is not None:
                 self._make_room()
                 return made
         return self._store.open_input(name)
 
     def _fetch(self, file: DataFile, copy: Path) -> None:
-        """Make the copy, whole and on the disk before it has its name."""
+        """Make the copy; it gets its name once it is complete and flushed."""
         partial = copy.with_name(f".{copy.name}.{uuid.uuid4().hex}.part")
         digest = hashlib.sha256()
         try:
@@ -106,13 +106,15 @@ class DiskCache:
             partial.unlink(missing_ok=True)
 
     def _make_room(self) -> None:
-        """Remove copies, the longest unused first, until the rest is within the limit; and what killed processes left."""
+        """Remove the least recently used copies until the rest is within the limit, and files that killed processes
+        left.
+        """
         with self._locked("room"):
             copies, oldest = [], time.time() - ABANDONED_S
             for entry in os.scandir(self._folder):
                 try:
                     facts = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:  # another rank has finished a copy, which had another name until then
+                except FileNotFoundError:  # another rank has finished a copy and renamed it
                     continue
                 if _PARTIAL.fullmatch(entry.name) and facts.st_mtime < oldest:
                     Path(entry.path).unlink(missing_ok=True)
@@ -133,7 +135,7 @@ class DiskCache:
 
 
 def _opened(copy: Path, file: DataFile) -> pa.NativeFile | None:
-    """Open a copy and note that it was used; None if it is not there, or not whole."""
+    """Open a copy and mark it as used; None if it does not exist or is incomplete."""
     with suppress(FileNotFoundError):  # it may go between the two
         os.utime(copy)
         opened = pa.OSFile(str(copy))

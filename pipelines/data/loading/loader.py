@@ -1,15 +1,15 @@
-"""The batches of one rank: its rows of each step, read ahead in the order in which the steps will need them.
+"""The batches of one rank: its rows of each step, read ahead in the order in which steps need them.
 
-Knows the ring only as two integers (rank, num_ranks); talks to no other rank.
+Knows the ring only as two integers (rank, num_ranks); does not communicate.
 
-    reader threads      row groups -> blocks, a lane's rows in its order       read_ahead.py
-    taker thread        a step's pieces of all lanes, step after step
-    assembler threads   a step's pieces -> tensors, a few steps ahead of the   assemble.py
-                        one that trains
+    reader threads      row groups -> rows of lanes, in their order            read_ahead.py
+    taker thread        a step's rows of all lanes, step after step
+    assembler threads   a step's rows -> tensors, a few steps ahead of the     assemble.py
+                        training step
     this iterator       hands the batches over
 
-Works in a loop of one's own, and where a torch ``IterableDataset`` is expected: ``set_epoch``, ``len``, ``iter``,
-``state_dict`` and ``load_state_dict``. A ``DataLoader`` around it has no workers of its own: they would give every row several times.
+Use it in your own loop, or wherever a torch ``IterableDataset`` is expected: ``set_epoch``, ``len``, ``iter``,
+``state_dict`` and ``load_state_dict``. A ``DataLoader`` around it must have no workers: each would yield every row.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sparkring.pipelines.data.order.row_order import EpochOrder, group_rows
 
 MB = 1 << 20
 BATCHES_IN_HANDS = 2
-"""Batches beside those that wait: one that is made, and one that the step uses."""
+"""Batches beside those that wait: one being made, and one in use by the step."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,18 @@ class Batch:
     global_rows: int
     """Rows of the step over all ranks."""
     micro_batch_rows: tuple[int, ...] = ()
-    """Rows of each of its micro-batches, which lie one behind the other; told also where no tensors are read."""
+    """Rows of each of its micro-batches, in order; set also if no tensors are read."""
     epoch: int = 0
 
     def micro_batches(self) -> list[dict[str, Tensor]]:
-        """The tensors of each micro-batch: views."""
+        """Views of the tensors, one mapping per micro-batch."""
         places = [*accumulate(self.micro_batch_rows, initial=0)]
         return [{name: tensor[first:last] for name, tensor in self.tensors.items()} for first, last in pairwise(places)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderConfig:
-    """What the order and the reading ahead depend on."""
+    """Settings of the row order and of reading ahead."""
 
     batch_rows: int
     """Rows of a step over all ranks."""
@@ -68,23 +68,24 @@ class LoaderConfig:
     lanes: int
     reader_threads: int = 1
     read_ahead: int = 4
-    """Windows read before a step needs them."""
+    """Windows to read before a step needs them."""
     assemble_ahead: int = 2
-    """Batches that are made before a step needs them, several at once where there are several reader threads."""
+    """Batches to make before a step needs them; several at once if there are several reader threads."""
     memory_mb: float = 1024.0
-    """Memory for rows that are read and that wait; those that exceed it wait in files on local disk. What a reader thread has in hands
-    (``SplitReader.making_bytes``: two decoded row groups, of small or encoded ones four) and the batches are taken in any case."""
+    """Memory for rows that wait for their step; further rows wait in files on local disk. Memory of reader threads
+    (``SplitReader.making_bytes``: two decoded row groups each, four if small or encoded) and of batches is always
+    taken."""
     spill_folder: Path | None = None
-    """Where that file goes; None: where temporary files go (TMPDIR)."""
+    """Folder of those files; None: the folder of temporary files (TMPDIR)."""
     deadline_s: float = 120.0
     """Seconds that one row group may take to arrive."""
     micro_batches: int | None = None
-    """Parts of a step over all ranks, a multiple of the ranks: part j holds the rows of the lanes l with l % micro_batches == j, and
-    belongs to rank j % num_ranks. None: one a rank."""
+    """Micro-batches of a step over all ranks, a multiple of the ranks. Number j holds the rows of the lanes l with
+    l % micro_batches == j, and belongs to rank j % num_ranks. None: one per rank."""
 
 
 class Loader(IterableDataset[Batch]):
-    """Iterates over one rank's batches of an epoch, from any step on."""
+    """Iterates over one rank's batches of an epoch, from any step."""
 
     def __init__(self, reader: SplitReader, config: LoaderConfig, *, rank: int, num_ranks: int) -> None:
         self._reader, self._config = reader, config
@@ -103,12 +104,12 @@ class Loader(IterableDataset[Batch]):
         return EpochOrder(self._group_rows, self._config.seed, epoch, self._config.lanes)
 
     def epoch(self, epoch: int, *, first_step: int = 0) -> Generator[Batch]:
-        """Yield this rank's batches from ``first_step`` to the epoch's end; one a step, also where it has no rows.
+        """Yield this rank's batches from ``first_step`` to the epoch's end: one per step, even one of no rows.
 
-        A reader of no tensors reads nothing and makes batches of no rows.
+        With a reader of no tensors nothing is read, and batches have no rows.
 
         Raises:
-            DatasetError: a file is gone, damaged or too slow; it is named.
+            DatasetError: a file is missing, damaged or too slow; the error names it.
         """
         order, config = self.order(epoch), self._config
         parts = [order.owned_lanes(part, self._num_parts) for part in range(self._rank, self._num_parts, self._num_ranks)]
@@ -139,30 +140,30 @@ class Loader(IterableDataset[Batch]):
         return self.steps()
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches of the current epoch from where it was left; at its end the next epoch becomes the current one.
+        """The remaining batches of the current epoch; at its end the next epoch becomes the current one.
 
         Raises:
-            ConfigError: a worker process of a ``DataLoader`` iterates: each would give all rows, and none would know the position.
+            ConfigError: called in a worker process of a ``DataLoader``: each worker would yield all rows, and none would know the position.
         """
         if get_worker_info() is not None:
-            raise ConfigError("a loader inside a DataLoader with workers would give every row once a worker; it reads in threads of its "
-                              "own, so iterate over it as it is, or give num_workers=0 and batch_size=None.")
+            raise ConfigError("a loader inside a DataLoader with workers would yield every row once per worker; it reads in threads of "
+                              "its own, so iterate over it directly, or set num_workers=0 and batch_size=None.")
         for batch in self.epoch(self._epoch, first_step=self._next_step):
             self._next_step = batch.step + 1
             yield batch
         self.set_epoch(self._epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole position, the same on every rank: it may be loaded by a ring of another size."""
+        """The position, equal on every rank; a ring of another size may load it."""
         config = self._config
         return {"epoch": self._epoch, "step": self._next_step,
                 "order": {"seed": config.seed, "lanes": config.lanes, "batch_rows": config.batch_rows}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where ``state_dict`` was taken.
+        """Resume where ``state_dict`` was called.
 
         Raises:
-            ConfigError: the state belongs to another order: rows would come twice or never.
+            ConfigError: the state belongs to another row order: rows would come twice or never.
         """
         mine = self.state_dict()["order"]
         if state["order"] != mine:
@@ -172,7 +173,7 @@ class Loader(IterableDataset[Batch]):
 
 
 class _Making:
-    """Makes batches in threads of its own: takes the pieces step after step, assembles several steps at once."""
+    """Makes batches in its own threads: takes rows step after step, assembles several steps at once."""
 
     def __init__(self, reader: SplitReader, config: LoaderConfig, order: EpochOrder, first_step: int, parts: Sequence[range],
                  stack: ExitStack) -> None:
@@ -195,7 +196,7 @@ class _Making:
             stack.callback(pool.shutdown, wait=False, cancel_futures=True)
 
     def begin(self, step: int) -> Future[Future[Batch]]:
-        """Make the batch of ``step``; steps follow each other."""
+        """Start to make the batch of ``step``; steps must come in order."""
         return self._taker.submit(self._take, step)
 
     def _take(self, step: int) -> Future[Batch]:

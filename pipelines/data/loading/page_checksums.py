@@ -30,7 +30,9 @@ class VerifiedFile(io.RawIOBase):
         self._chunks: dict[int, tuple[int, pq.ColumnChunkMetaData]] = {}
 
     def expect(self, metadata: pq.FileMetaData, *groups: int) -> None:
-        """From now on Arrow reads whole column chunks of these row groups; before the first call it reads the footer."""
+        """From now on Arrow reads whole column chunks of these row groups; before the first call it reads the
+        footer.
+        """
         if groups != self._groups:
             self._groups = groups
             self._chunks = {_offset(chunk): (group, chunk) for group in groups for chunk in _chunks(metadata.row_group(group))}

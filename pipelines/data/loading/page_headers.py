@@ -49,7 +49,9 @@ class PageHeader:
 
     @property
     def num_values(self) -> int:
-        """Values of a data page, nulls included; 0 of any other page. One of ``NONSENSE`` if the header does not say."""
+        """Values of a data page, nulls included; 0 of any other page. One of ``NONSENSE`` if the header does not
+        say.
+        """
         details = {DATA_PAGE: 5, DATA_PAGE_V2: 8}.get(self.kind)
         return 0 if details is None else int(self.fields[details][1])
 

@@ -1,7 +1,7 @@
-"""Numbers that a Parquet file holds as memory does, read past Arrow's decoder: for less processor time, and the cache keeps a column.
+"""Plainly encoded numbers, read without Arrow's decoder: it takes less processor time, and a column fits the cache.
 
-What is written without a dictionary and without nulls lies in the file as in an array. Arrow copies it three times, all columns of a row
-group before the first is used; here a page is decompressed, and that is the array.
+Numbers written without a dictionary and without nulls lie in the file as in an array. Arrow copies them three times, all columns of a row
+group before the first is used. Here a page is decompressed, and the result is the array.
 
     page            header, body: [definition levels] values      (page_headers.py)
 
@@ -25,20 +25,20 @@ from numpy.typing import NDArray
 from sparkring.pipelines.data.loading.page_headers import DATA_PAGE, DATA_PAGE_V2, NONSENSE, PageHeader, read_varint
 
 LARGEST_BYTES = 8 << 20
-"""Of a column chunk: its pages, what they decompress to and the values in one piece are in memory together."""
+"""Largest column chunk: its pages, their decompressed form and the joined values are in memory together."""
 FEWEST_ROWS = 1 << 14
-"""Of a page, but the last: below, Arrow's work a page is less than Python's."""
+"""Fewest rows of a page but the last: for smaller pages Arrow needs less time per page than Python."""
 DTYPES: Final = {"FLOAT": "<f4", "DOUBLE": "<f8", "INT32": "<i4", "INT64": "<i8"}
 TYPES: Final = {"float32": pa.float32(), "float64": pa.float64(), "int32": pa.int32(), "int64": pa.int64()}
 ENCODINGS: Final = {"PLAIN", "RLE", "BIT_PACKED"}
 """Of values; of levels; of levels, by old writers."""
 PLAIN, RLE = 0, 3
 MAGIC: Final = b"PAR1"
-"""With which a file begins."""
+"""The first bytes of a file."""
 
 
 class PlainPages:
-    """The columns of one open file, as far as their pages are plain. Not to be shared between threads: it moves the file's position."""
+    """The columns with plain pages of one open file. Do not share it between threads: it moves the file's position."""
 
     def __init__(self, source: pa.NativeFile, parquet: pq.ParquetFile) -> None:
         self._source, self._metadata, self._snappy = source, parquet.metadata, pa.Codec("snappy")
@@ -51,7 +51,7 @@ class PlainPages:
                          and leaf.max_repetition_level == 0 and leaf.max_definition_level <= 1}
 
     def may_hold(self, group: int, name: str, dtype: str) -> bool:
-        """Whether the footer says that this column's values of a row group are plain ones of ``dtype``."""
+        """Whether, by the footer, this column's values of a row group are plain ones of ``dtype``."""
         rows = self._metadata.row_group(group)
         if name not in self._columns or rows.num_rows < FEWEST_ROWS:
             return False
@@ -64,7 +64,7 @@ class PlainPages:
                     and chunk.data_page_offset >= len(MAGIC) and 0 < chunk.total_compressed_size <= LARGEST_BYTES)
 
     def values(self, group: int, name: str, *, start: int, stop: int) -> NDArray[np.generic] | None:
-        """Values [start, stop) of a column of which ``may_hold`` is true; None: its pages are something else.
+        """Values [start, stop) of a column for which ``may_hold`` is true; None: leave its pages to Arrow.
 
         Raises:
             OSError: the file cannot be read.
@@ -85,7 +85,7 @@ class PlainPages:
                         return None
                     parts.append(page.values(data, codec, dtype)[max(0, start - first):stop - first])
                 first, at = first + page.rows, page.header.end
-            if first < rows.num_rows:  # a header that ends early would move the values, and the next one with them
+            if first < rows.num_rows:  # a header that ends early would shift the values and the next header
                 self._page(view, at, rows_left=rows.num_rows - first, column=column, dtype=dtype, compressed=compressed)
             elif at != len(view):
                 return None
@@ -103,7 +103,7 @@ class PlainPages:
 
 @dataclass(frozen=True)
 class _Column:
-    """A leaf of the schema that is a column by itself."""
+    """A leaf of the schema that is a top-level column."""
 
     place: int
     type: pa.DataType
@@ -113,23 +113,23 @@ class _Column:
 
 @dataclass(frozen=True)
 class _Page:
-    """Where a page's values lie in its column chunk."""
+    """The position of a page's values in its column chunk."""
 
     header: PageHeader
     rows: int
     begin: int
-    """First byte of the body that may be compressed."""
+    """First byte of the part of the body that may be compressed."""
     size: int
-    """Bytes of that body once it is decompressed."""
+    """Bytes of that part once it is decompressed."""
     levels: bytes
-    """With which that body has to begin."""
+    """Bytes that that part must start with."""
     compressed: bool
 
     @classmethod
     def read(cls, view: memoryview, at: int, *, itemsize: int, nullable: bool, compressed: bool) -> _Page:
-        """Read the header at ``at``; ValueError, TypeError or LookupError where it is of another kind of page, or makes no sense.
+        """Read the header at ``at``; one of ``NONSENSE`` if the page is of another kind, or its header makes no sense.
 
-        All that is said of sizes must agree, also where the page is only skipped: its rows count those behind it.
+        All sizes must agree, even of a page that is skipped: the positions of later rows depend on its row count.
         """
         header = PageHeader.read(view, at)
         body, size, end = header.begin, header.size, header.end
@@ -151,13 +151,13 @@ class _Page:
             raise ValueError(f"a page of kind {header.kind}")
         if encoding != PLAIN or not 0 <= body <= end or size != rows * itemsize + len(levels):
             raise ValueError(f"values of encoding {encoding}, {size} bytes for {rows}")
-        held = read_varint(view, body)[0] if compressed else end - body  # Snappy's own word; Arrow would leave the rest as it was
+        held = read_varint(view, body)[0] if compressed else end - body  # the size by Snappy; Arrow would leave the rest uninitialised
         if held != size:
             raise ValueError(f"a page that holds {held} bytes, not {size}")
         return cls(header, rows, body, size, levels, bool(compressed))
 
     def values(self, data: pa.Buffer, codec: pa.Codec | None, dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
-        """(rows,) without a copy if nothing is compressed; ValueError where there are more or fewer, as with nulls."""
+        """(rows,) without a copy if nothing is compressed; ValueError if there are more or fewer, as with nulls."""
         body = data.slice(self.begin, self.header.end - self.begin)
         if self.compressed and codec is not None:
             body = codec.decompress(body, self.size)
@@ -168,7 +168,7 @@ class _Page:
 
 
 def _no_null(rows: int) -> bytes:
-    """The definition levels of so many values that are there: one run of ones, as all writers put it."""
+    """The definition levels of ``rows`` values without nulls: one run of ones, as all writers encode it."""
     run, text = rows << 1, bytearray()
     while run > 127:
         text.append(run & 127 | 128)

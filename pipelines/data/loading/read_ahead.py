@@ -1,9 +1,9 @@
-"""One rank's lanes, and the reading of their windows in the order in which the steps will need them.
+"""Reading ahead: the windows of a rank's lanes, in the order in which steps need them.
 
     windows of all owned lanes, by the first step that takes a row of each
-      -> a few row groups are on their way in reader threads at any time
+      -> reader threads read a few row groups at any time
       -> kept in memory up to the rank's budget, beyond it in a file on local disk
-      -> lane.take(step) gives the lane's rows of a step, and lets go of what is used up
+      -> lane.take(step) gives the lane's rows of a step, and releases windows that are used up
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Tensors = dict[str, BufferedRows]
 
 @dataclass(frozen=True)
 class Kept:
-    """The rows of a window, wherever they are kept."""
+    """The rows of a window, in memory or on disk."""
 
     tensors: Tensors
     held: int
-    """Bytes that they take of the budget."""
+    """Bytes of the budget that they take."""
 
 
 class Budget:
-    """Bytes of decoded rows that a rank may keep; beyond them tensors go to disk."""
+    """Bytes of decoded rows that a rank may keep in memory; further rows go to disk."""
 
     def __init__(self, limit_bytes: float, folder: Path | None) -> None:
         self._limit, self._folder = limit_bytes, folder
@@ -46,7 +46,7 @@ class Budget:
         self._guard = threading.Lock()
 
     def admit(self, tensors: Tensors) -> Kept:
-        """Keep these rows: in memory if they fit."""
+        """Keep these rows, in memory if they fit."""
         size = sum(rows.nbytes for rows in tensors.values())
         with self._guard:
             if self._held + size <= self._limit:
@@ -55,32 +55,32 @@ class Budget:
         return Kept({name: rows.spill(self._folder) for name, rows in tensors.items()}, 0)
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes more would stay in memory."""
+        """Whether ``size`` more bytes would stay in memory."""
         with self._guard:
             return self._held + size <= self._limit
 
     def release(self, kept: Kept) -> None:
-        """These rows are used up."""
+        """Release rows that are used up."""
         with self._guard:
             self._held -= kept.held
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadAheadConfig:
-    """How far and how patiently to read ahead."""
+    """How far to read ahead, and how long to wait."""
 
     batch_rows: int
     """Rows of a step over all ranks."""
     threads: int
     windows: int
-    """Windows on their way at a time, in any case; up to one a lane where memory has room for them. Lanes use up their windows at
-    about the same time: readers that went on only then would keep the steps waiting, and rest in between."""
+    """Fewest windows being read at a time; up to one per lane if memory allows. Lanes use up their windows at about
+    the same time: readers that waited for that would delay the steps, and idle in between."""
     deadline_s: float
-    """Seconds that one row group may take to arrive."""
+    """Longest time for one row group to arrive, in seconds."""
 
 
 class Lane:
-    """One lane's open windows and how far it has been read out."""
+    """One lane: its windows, and how far its rows have been taken."""
 
     def __init__(self, order: EpochOrder, lane: int, first_step: int, batch_rows: int, budget: Budget) -> None:
         self._order, self._batch_rows, self._budget = order, batch_rows, budget
@@ -89,15 +89,15 @@ class Lane:
         self._open: deque[tuple[Window, Kept]] = deque()
 
     def windows(self) -> Iterator[Window]:
-        """The windows still to come."""
+        """The windows that are still to be read."""
         return self._order.windows(self.lane, self.offset)
 
     def put(self, window: Window, kept: Kept) -> None:
-        """Take in a window that was read."""
+        """Add a window that was read."""
         self._open.append((window, kept))
 
     def take(self, step: int) -> Iterator[LaneRows]:
-        """Yield this lane's rows of ``step``; a window that is used up is let go."""
+        """Yield this lane's rows of ``step``; a window that is used up is released."""
         _, end = self._order.lane_slice(self.lane, step, self._batch_rows)
         while self.offset < end:
             window, kept = self._open[0]

@@ -1,7 +1,7 @@
-"""From a window of the row order to blocks: reads one row group, takes the wanted columns, rows and order.
+"""From a window of the row order to its rows: reads one row group and takes the wanted columns and rows, in order.
 
-Reads with pyarrow alone, by the manifest's schema; no pickled metadata is ever looked at. Safe to call from several
-threads: each keeps its own open files.
+Reads with pyarrow alone, by the manifest's schema; pickled metadata is never used. Safe to call from several threads: each has
+its own open files.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from sparkring.pipelines.data.stores.base import Readable
 from sparkring.pipelines.data.stores.retry import retry_read
 
 AT_ONCE_BYTES = 20 << 20
-"""Decoded, above which a row group is read column by column: while Arrow reads, it holds nearly three times what comes out. What prepare
-writes is smaller."""
-OPEN_FILES = 16  # a thread; an open file holds its footer, which is what costs to read again
+"""Row groups of more decoded bytes are read column by column, since Arrow holds nearly three times its output while
+it reads. Those of prepare are smaller."""
+OPEN_FILES = 16  # per thread; an open file keeps its footer, which is expensive to read again
 
 
 class SplitReader:
     """Reads row groups of one split of a dataset version."""
 
     def __init__(self, store: Readable, manifest: Manifest, split: str, *, tensors: Sequence[str] | None = None) -> None:
-        """Prepare to read; opens nothing yet.
+        """Prepare to read; no file is opened yet.
 
         Args:
             store: The dataset's folder.
@@ -59,7 +59,7 @@ class SplitReader:
             raise DatasetError(f"version {manifest.version} has no tensor {min(unknown)!r}; it has {', '.join(names)}.")
         self.split = split
         self.buffers = BufferPool()
-        """Of the arrays of this reader's rows, and of what is made of them."""
+        """Memory of the arrays that this reader makes, and of the tensors made from them."""
         self.fields = {field.name: field for field in manifest.fields}
         self.specs = tuple(spec for spec in manifest.tensors if tensors is None or spec.name in tensors)
         self.files: tuple[DataFile, ...] = manifest.splits[split].files
@@ -76,26 +76,28 @@ class SplitReader:
         self._local = threading.local()
 
     def place(self, group: int) -> tuple[DataFile, int]:
-        """The file of a row group by its number in the manifest's order, and its number in that file."""
+        """The file of a row group, and the row group's number in that file; ``group`` counts in the manifest's
+        order.
+        """
         number = int(np.searchsorted(self._first_group, group, side="right")) - 1
         return self.files[number], group - int(self._first_group[number])
 
     def window_bytes(self) -> int:
-        """Memory that the largest row group may take once it is decoded, about."""
+        """Approximate memory of the largest row group once it is decoded."""
         rows, stored = group_rows([file.row_groups for file in self.files]), group_rows([file.row_group_bytes for file in self.files])
         return int((rows * self._row_bytes + stored * self._encoded).max(initial=0))
 
     def making_bytes(self) -> int:
-        """Memory that a thread may take while it reads the largest row group and makes blocks of it, about.
+        """Approximate memory of a thread while it reads the largest row group.
 
-        Arrow's columns while they are read, and the blocks; of row groups that are read column by column, all blocks and one of Arrow's
-        columns. A column of encoded cells mostly is the whole row group.
+        That is Arrow's columns and the rows made from them; of row groups read column by column, all rows and one of Arrow's columns. A
+        column of encoded cells is mostly the whole row group.
         """
         largest = self.window_bytes()
         return largest * 4 if self._encoded else max(largest * 2, min(largest, AT_ONCE_BYTES) * 4)
 
     def batch_bytes(self, rows: int) -> int:
-        """Memory that so many rows take as tensors, about; while they are made, images take it as pixels and normalised."""
+        """Approximate memory of ``rows`` rows as tensors, for images including the pixels they are made from."""
         return rows * sum(
             math.prod(spec.row_shape) * (np.dtype(spec.dtype).itemsize + (spec.image is not None)) for spec in self.specs)
 
@@ -106,12 +108,12 @@ class SplitReader:
             group: The row group's number in the manifest's order.
             start: First row inside the row group.
             stop: One past the last row.
-            order: (stop - start,) which of those rows comes at each place.
+            order: (stop - start,) the row, counted from ``start``, at each position.
         Returns:
-            Tensor name -> its rows; the row id's too where augmentation needs it.
+            Tensor name -> its rows; those of the row id too if augmentation needs them.
         Raises:
-            DatasetError: the file is gone, damaged, or not what the manifest says; it is named.
-            StorageError: storage is away, and stays so.
+            DatasetError: the file is missing, damaged, or not what the manifest says; the error names it.
+            StorageError: storage does not answer.
         """
         file, index = self.place(group)
         try:
@@ -123,7 +125,7 @@ class SplitReader:
                                "the file changed after the version was committed. Restore it, or prepare a new version.") from error
 
     def _read(self, file: DataFile, index: int, start: int, stop: int, order: Int64s) -> dict[str, BufferedRows]:
-        """As ``read``; what goes wrong is Arrow's or the store's own error, and the file is opened anew after that."""
+        """As ``read``, with Arrow's or the store's own errors; the file is opened again after one."""
         decoded = file.row_groups[index] * self._row_bytes + (file.row_group_bytes[index] if self._encoded else 0)
         at_once = decoded <= AT_ONCE_BYTES
         try:
@@ -161,7 +163,9 @@ class SplitReader:
         return EncodedRows(column.take(pa.array(order)))
 
     def _open(self, file: DataFile, index: int) -> _OpenFile:
-        """The open file of this thread, which has such a row group; the least recently used one beyond ``OPEN_FILES`` is closed."""
+        """This thread's open file, checked to have the row group; the least recently used one beyond ``OPEN_FILES``
+        is closed.
+        """
         if not hasattr(self._local, "files"):
             self._local.files = OrderedDict()
         files: OrderedDict[str, _OpenFile] = self._local.files
@@ -195,13 +199,13 @@ class _OpenFile:
 
     source: pa.NativeFile
     verified: VerifiedFile
-    """The same for Arrow."""
+    """The same file for Arrow to read."""
     parquet: pq.ParquetFile
     plain: PlainPages
 
 
 def read_rows(parquet: pq.ParquetFile, index: int, start: int, stop: int, columns: list[str]) -> pa.Table:
-    """Rows [start, stop) of a row group; pages behind ``stop`` are not decoded."""
+    """Rows [start, stop) of a row group; pages after ``stop`` are not decoded."""
     if stop == parquet.metadata.row_group(index).num_rows:
         return parquet.read_row_group(index, columns=columns, use_threads=False).slice(start)
     batches, rows = [], 0
@@ -214,7 +218,7 @@ def read_rows(parquet: pq.ParquetFile, index: int, start: int, stop: int, column
 
 
 def _in_one_piece(column: pa.ChunkedArray, field: DataField, file: DataFile) -> pa.Array:
-    """The window's values in one piece; nulls only as the NaN of a nullable float."""
+    """A column as one array; nulls are allowed only in a nullable float column, as NaN."""
     if column.null_count and not (field.nullable and field.codec == "scalar" and field.dtype.startswith("float")):
         raise DatasetError(f"column {field.name} of {file.path} holds {column.null_count} nulls, the manifest says none; "
                            "prepare a new version.")
@@ -227,19 +231,19 @@ def _values(column: Array | pa.Array) -> Array:
 
 
 def _stack(columns: Iterable[Array], stacked: Array, order: Int64s) -> Array:
-    """Columns side by side, rows in ``order``: (rows, columns), a column's values next to each other in memory as in the file.
+    """Columns side by side, rows in ``order``: (rows, columns), each column contiguous in memory as in the file.
 
-    So neither this nor joining the pieces of a batch writes with strides, which costs twice as much; torch's products take
+    So neither this nor joining the rows of a batch writes with strides, which costs twice as much. Torch's matrix products take
     either layout.
 
     Args:
         columns: (window rows,) each.
         stacked: (columns, rows) to fill.
-        order: (rows,) which row comes at each place.
+        order: (rows,) the row at each position.
     """
     for column, target in zip(columns, stacked, strict=True):
         if column.dtype == stacked.dtype:
-            np.take(column, order, out=target, mode="clip")  # as it is in bounds; "raise" would go through a buffer
+            np.take(column, order, out=target, mode="clip")  # all indices are in bounds; mode "raise" would use a buffer
         else:
             target[:] = column.take(order)
     return stacked.T

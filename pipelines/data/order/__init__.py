@@ -1,4 +1,4 @@
-"""Which rows make a step, which of them are mine, and the receipts that prove it. Pure arithmetic.
+"""The row order: which rows make a step, which rank reads them, and the receipts that prove it. Pure arithmetic.
 
 May import: pipelines/data/dataset.
 Not here: reading rows.

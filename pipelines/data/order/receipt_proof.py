@@ -19,7 +19,9 @@ Record = dict[str, Any]
 
 
 class EpochProof:
-    """Takes the step receipts of one epoch, each lane's in order of the steps, and says whether they add up to the split."""
+    """Takes the step receipts of one epoch, each lane's in order of the steps, and says whether they add up to the
+    split.
+    """
 
     def __init__(self, order: EpochOrder, *, batch_rows: int) -> None:
         """Prepare for the receipts of the epoch whose row order is ``order``."""

@@ -1,13 +1,13 @@
-"""Receipts: what a rank writes down of each step so that an epoch can be proved exact later, and the hash chain under it.
+"""Receipts: what a rank records of each step, so that an epoch can be proved exact later, and the hash chain over the records.
 
-A rank's step record holds, beside its row count and the digest of the row ids that it really read (``rowhash.py``),
+A rank's step record holds its row count, the digest of the row ids that it read (``rowhash.py``), and
 
     offsets   how far each of its lanes has been read after the step, lanes ascending
     windows   [lane, first, group, start, stop] of each window that a lane entered in the step: rows [start, stop) of a row
               group, which begin at offset ``first`` of the lane (``row_order.py``)
 
 and each line of an event file ends with a hash over itself and the line before. The last hashes of all ranks are
-combined at each checkpoint and stored in it; a ring that goes on from there begins with that combined hash:
+combined at each checkpoint and stored in it; a ring that resumes from it starts with that combined hash:
 
     generation 0, rank 0   start - step - step - checkpoint - step - (killed)
                   rank 1   start - step - step -------|------ step - (killed)
@@ -15,10 +15,10 @@ combined at each checkpoint and stored in it; a ring that goes on from there beg
     generation 1, rank 0                              |- start - step - step - ...
                   rank 1..                            |- start - step - step - ...
 
-So one hash, in the run's result, covers every record that led to it; to edit, drop, add or move one breaks the chain at
-that record. It is evidence, not a signature: who can rewrite all files of a run can make up another one.
+So one hash, in the run's result, covers every record that led to it. Editing, dropping, adding or moving a record breaks the chain
+there. It is evidence, not a signature: a person who can rewrite all files of a run can forge another one.
 
-Pure: numbers and texts in, numbers and texts out.
+Pure: no file is touched.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def seal(line: str, previous: str) -> tuple[str, str]:
 
 
 def check_seal(line: str, previous: str) -> str | None:
-    """The hash of a sealed line if it is right, else None."""
+    """The hash of a sealed line; None if it is wrong."""
     body, mark, rest = line.rpartition(_MARK)
     head = _hash(previous, body)
     return head if mark and rest == f'{head}"}}' else None
 
 
 class ReceiptMaker:
-    """Says which rows of which row groups one rank takes in each step."""
+    """Records the rows and row groups that one rank takes in each step."""
 
     def __init__(self, order_of_epoch: OrderOfEpoch, *, batch_rows: int, rank: int, num_ranks: int) -> None:
         self._order_of_epoch, self._batch_rows, self._rank, self._num_ranks = order_of_epoch, batch_rows, rank, num_ranks
@@ -72,7 +72,9 @@ class ReceiptMaker:
         self._lanes: list[_LaneReceipts] = []
 
     def step(self, epoch: int, step: int) -> dict[str, Any]:
-        """The ``offsets`` and, where a lane enters one, ``windows`` of this rank's record of a step; steps must come in order."""
+        """The ``offsets`` of this rank's record of a step, and its ``windows`` if a lane enters one; steps must come
+        in order.
+        """
         if epoch != self._epoch:
             order = self._order_of_epoch(epoch)
             self._epoch = epoch
@@ -83,7 +85,7 @@ class ReceiptMaker:
 
 
 class _LaneReceipts:
-    """One lane: how far it is read, and which window comes next."""
+    """One lane: how far it has been read, and its next window."""
 
     def __init__(self, order: EpochOrder, lane: int, first_step: int, batch_rows: int) -> None:
         self._order, self._lane, self._batch_rows = order, lane, batch_rows
@@ -92,7 +94,7 @@ class _LaneReceipts:
         self._next = next(self._coming, None)
 
     def enter(self, step: int) -> Iterator[Window]:
-        """Move to the end of ``step``; yields the windows that are entered on the way."""
+        """Move to the end of ``step``; yields the windows entered on the way."""
         self.offset = self._order.lane_slice(self._lane, step, self._batch_rows)[1]
         while self._next is not None and self._next.first < self.offset:
             yield self._next

@@ -1,11 +1,11 @@
-"""The exact order of the rows of an epoch: which rows make step k, and which of them are mine.
+"""The exact row order of an epoch: the rows of each step, and the rank of each row.
 
-Pure arithmetic on the row counts of a manifest; reads no file. The order is a function of (dataset version, seed,
-epoch, lanes) and of nothing else, so it is the same on any number of ranks, threads and machines:
+Pure arithmetic on the row counts of a manifest; reads no file. The order is a function of (dataset version, seed, epoch,
+lanes) alone, so it is the same on any number of ranks, threads and machines:
 
     row groups, permuted by (seed, epoch)   | g7    | g2 | g9     | g0   | g4 ...      N rows in all
-    cut into `lanes` runs, equal to a row   |--- lane 0 ---|--- lane 1 ---|--- lane 2  a lane may cut a row group
-    shuffled inside a lane, window by window  [g7'][ g2' ]  a window: what a lane owns of one row group
+    cut into `lanes` runs, equal to a row   |--- lane 0 ---|--- lane 1 ---|--- lane 2  a row group may be cut
+    shuffled inside a lane, window by window  [g7'][ g2' ]  a window: a lane's rows of one row group
 
     stream position p   0    1    2    3    4    5    6 ...     row p // lanes of lane p % lanes
     lane                0    1    2    0    1    2    0
@@ -39,7 +39,7 @@ Int64s = NDArray[np.int64]
 
 
 def default_lanes(num_ranks: int) -> int:
-    """Lanes of a run that starts on ``num_ranks`` ranks: the least multiple of it that is at least ``MIN_LANES``."""
+    """Lanes of a run that starts on ``num_ranks`` ranks: the smallest multiple of that number from ``MIN_LANES`` on."""
     return -(-MIN_LANES // num_ranks) * num_ranks
 
 
@@ -91,7 +91,7 @@ class EpochOrder:
         return range(rank, self.lanes, num_ranks)
 
     def lane_rows(self, lane: int) -> int:
-        """Rows of ``lane``: how many stream positions fall on it."""
+        """Rows of ``lane``: the number of stream positions on it."""
         return _positions_on_lane(self.rows, lane, self.lanes)
 
     def lane_slice(self, lane: int, step: int, batch_rows: int) -> tuple[int, int]:
@@ -101,11 +101,11 @@ class EpochOrder:
         return _positions_on_lane(low, lane, self.lanes), _positions_on_lane(high, lane, self.lanes)
 
     def rows_of(self, lanes: Iterable[int], step: int, batch_rows: int) -> int:
-        """How many rows of ``step`` these lanes hold."""
+        """Rows of ``step`` on these lanes."""
         return sum(stop - start for start, stop in (self.lane_slice(lane, step, batch_rows) for lane in lanes))
 
     def windows(self, lane: int, offset: int = 0) -> Iterator[Window]:
-        """Windows of ``lane`` from the one that holds ``offset`` on; found by bisection, not by counting."""
+        """Windows of ``lane``, starting with the one that holds ``offset``, which is found by bisection."""
         begin = lane * (self.rows // self.lanes) + min(lane, self.rows % self.lanes)
         end = begin + self.lane_rows(lane)
         position = begin + offset
@@ -119,7 +119,9 @@ class EpochOrder:
             place += 1
 
     def shuffle(self, window: Window) -> Int64s:
-        """(window rows,) the permutation of ``window``: row i of the lane's stream is row ``shuffle[i]`` of the window."""
+        """(window rows,) the permutation of ``window``: row i of the lane's stream is row ``shuffle[i]`` of the
+        window.
+        """
         return permutation(window.rows, key=(self.seed, self.epoch, window.lane, window.first))
 
     def needed_at(self, window: Window, batch_rows: int) -> int:
@@ -133,16 +135,16 @@ class EpochOrder:
 
     @cached_property
     def _bounds(self) -> Int64s:
-        """(groups + 1,) where each row group of this epoch's order begins, and the end."""
+        """(groups + 1,) first row of each row group in this epoch's order, and the end."""
         bounds = np.zeros(len(self.group_rows) + 1, dtype=np.int64)
         np.cumsum(self.group_rows[self._permuted], out=bounds[1:])
         return bounds
 
 
 def permutation(size: int, *, key: Sequence[int]) -> Int64s:
-    """A permutation of ``range(size)`` that depends on ``key`` alone, on every machine and NumPy release.
+    """A permutation of ``range(size)`` that depends on ``key`` alone: equal on every machine and NumPy release.
 
-    Indices by 32 random bits each; of two with equal bits, one pair in 2**32, the lower comes first.
+    Indices are sorted by 32 random bits each; of two with equal bits (one pair in 2**32) the lower comes first.
 
     Args:
         size: Fewer than 2**31 items.
@@ -159,11 +161,11 @@ def permutation(size: int, *, key: Sequence[int]) -> Int64s:
 
 
 def group_rows(row_groups: Sequence[Sequence[int]]) -> Int64s:
-    """(groups,) row counts of all row groups, file by file, from the manifest's lists a file."""
+    """(groups,) row counts of all row groups, from the manifest's lists of each file."""
     counts = [groups.array if isinstance(groups, Sizes) else np.asarray(groups, dtype=np.int64) for groups in row_groups]
     return np.concatenate([np.empty(0, dtype=np.int64), *counts])
 
 
 def _positions_on_lane(position: int, lane: int, lanes: int) -> int:
-    """How many of the stream positions 0 .. position - 1 fall on ``lane``."""
+    """Number of stream positions in 0 .. position - 1 that fall on ``lane``."""
     return max(0, -(-(position - lane) // lanes))

@@ -1,11 +1,10 @@
-"""A digest of a set of row ids that does not depend on their order: proof that an epoch read every row exactly once.
+"""An order-free digest of row ids: proof that an epoch read every row exactly once.
 
-Each id is mixed to 64 bits and the results are added modulo 2**64. Sums of disjoint parts therefore add up to the sum
-of the whole, on any number of ranks and in any order, while a row lost, repeated or exchanged changes it (by chance it
-does not once in 2**64). It counts rows with their multiplicity and is no defence against a chosen id. With the same mixing each
-row gets random bits of its own in each epoch.
+Each id is mixed to 64 bits, and the results are added modulo 2**64. So the digests of disjoint parts add up to the digest of the
+whole, on any number of ranks and in any order. A lost, repeated or exchanged row changes it, except by a chance of 2**-64. It is no
+defence against ids chosen by an attacker. The same mixing gives each row its own random bits in each epoch.
 
-numpy only; knows nothing of Spark, Parquet or ranks.
+Needs numpy only.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def row_bits(row_ids: NDArray[np.int64], *, seed: int, epoch: int) -> NDArray[np.uint64]:
-    """64 random bits of each row, other ones in each epoch: its id and the key of the epoch, mixed twice.
+    """64 random bits per row and epoch: the row's id and the key of the epoch, mixed twice.
 
     Args:
         row_ids: (rows,)
-        seed: The run's.
+        seed: The run's seed.
         epoch: From 0.
     Returns:
         (rows,)
@@ -60,15 +59,15 @@ def row_bits(row_ids: NDArray[np.int64], *, seed: int, epoch: int) -> NDArray[np
 
 
 def add(digests: Iterable[int]) -> int:
-    """The digest of all rows, from the digests of their parts."""
+    """The digest of all rows, from the digests of parts."""
     return sum(digests) % _MODULUS
 
 
 def to_hex(digest: int) -> str:
-    """A digest as the 16 hex digits that manifests and events hold."""
+    """A digest as 16 hex digits, as manifests and events hold it."""
     return f"{digest:016x}"
 
 
 def from_hex(text: str) -> int:
-    """The digest that ``to_hex`` wrote."""
+    """The inverse of ``to_hex``."""
     return int(text, 16)

@@ -1,12 +1,12 @@
-"""How well the row order mixes: do rows change hands between epochs, and does a row tell anything about the next one?
+"""How well the row order mixes: whether rows change ranks between epochs, and whether neighbouring rows are correlated.
 
-    owner change       share of the rows that another rank reads in the next epoch; 1 - 1/W is what chance gives, 0 is
-                       what a fixed shard a rank gives, whatever its seed
-    lag-1 correlation  of the labels of rows that follow each other in the stream; 0 is what chance gives, close to 1 is
-                       what a dataset gives that is sorted by label and read in file order
+    owner change       share of the rows that another rank reads in the next epoch; chance gives 1 - 1/W, one fixed shard per
+                       rank gives 0 with any seed
+    lag-1 correlation  of the labels of consecutive rows in the stream; chance gives 0, a dataset sorted by label and read in
+                       file order gives nearly 1
 
-Pure: row orders and labels in, numbers out. No row is looked at for the owners, only the borders of windows, so a
-dataset of 10^9 rows takes as long as its row groups are many.
+Pure: row orders and labels in, numbers out. The owner change needs only the borders of windows and no row, so its time
+grows with the number of row groups.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ ReadLabels = Callable[[Window], Floats]
 
 
 def owner_change(one: EpochOrder, other: EpochOrder, *, num_ranks: int) -> float:
-    """Share of the rows that are read by another rank in ``other`` than in ``one``.
+    """Share of the rows that different ranks read in ``one`` and ``other``.
 
     Args:
         one: The order of an epoch.
         other: The order of another epoch of the same row groups.
         num_ranks: Ranks of both.
     Returns:
-        From 0 (each rank keeps its rows) to 1; 0 where there are no rows.
+        From 0 (each rank keeps its rows) to 1; 0 if there are no rows.
     """
     if one.rows == 0:
         return 0.0
@@ -44,12 +44,12 @@ def owner_change(one: EpochOrder, other: EpochOrder, *, num_ranks: int) -> float
 
 
 def stream_labels(order: EpochOrder, read: ReadLabels, *, most_rows: int) -> Floats:
-    """The labels of the first rows of the stream, one after the other as training takes them.
+    """The labels of the first rows of the stream, in the order of training.
 
     Args:
         order: The order of the epoch.
         read: Reads the labels of one window.
-        most_rows: Where to stop, rounded up to a row of each lane.
+        most_rows: Number of rows, rounded up to one row of each lane.
     Returns:
         (rows,) labels at stream positions 0, 1, 2...
     """
@@ -62,7 +62,7 @@ def stream_labels(order: EpochOrder, read: ReadLabels, *, most_rows: int) -> Flo
 
 
 def lag1_correlation(labels: Floats) -> float:
-    """Pearson's correlation of each value with the next; 0 where all are equal or fewer than 3."""
+    """Pearson's correlation of each value with the next; 0 if all are equal or there are fewer than 3."""
     if len(labels) < 3:
         return 0.0
     first, second = labels[:-1] - labels[:-1].mean(), labels[1:] - labels[1:].mean()

@@ -1,5 +1,5 @@
-"""Where files lie: one interface over local folders, HDFS, S3 and what fsspec opens, with one atomic commit.
+"""Storage of files: one interface over local folders, HDFS, S3 and fsspec, with one atomic commit.
 
 May import: nothing of ours.
-Not here: what the files mean.
+Not here: the meaning of the files.
 """

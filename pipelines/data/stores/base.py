@@ -85,7 +85,9 @@ class Store(Readable, Protocol):
         ...
 
     def put_pieces(self, name: str, pieces: Pieces) -> None:
-        """The same with what is large and lies in several places; it is not joined in memory where that can be spared."""
+        """The same with what is large and lies in several places; it is not joined in memory where that can be
+        spared.
+        """
         ...
 
     def upload(self, source: Path, name: str) -> None:

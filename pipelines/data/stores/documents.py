@@ -1,4 +1,4 @@
-"""Small JSON documents that say how something stands: read, or refused as damaged in one line. Knows nothing of what they hold."""
+"""Small JSON documents: read and checked, or refused as damaged in one line."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class StrictModel(BaseModel):
 
 
 def read_document(store: Store, name: str, *, keys: tuple[str, ...] = (), remedy: str) -> dict[str, Any]:
-    """The JSON object called ``name``.
+    """Read the JSON object called ``name``.
 
     Args:
-        store: The folder that it lies in.
-        name: Its name there.
-        keys: What it must have at least.
-        remedy: What to do if it is damaged.
+        store: The folder of the document.
+        name: Its name in the store.
+        keys: Keys that it must have.
+        remedy: The next step if it is damaged.
     Raises:
-        FileNotFoundError: there is none.
-        DocumentDamaged: it is something else.
+        FileNotFoundError: it does not exist.
+        DocumentDamaged: it is no such document.
     """
     try:
         document = json.loads(store.read(name))
-    except (ValueError, RecursionError) as error:  # no JSON, no text at all, or a nest without end
+    except (ValueError, RecursionError) as error:  # no JSON, no text, or nested too deeply
         raise DocumentDamaged(store.path(name), found=f"no JSON ({error})", expected="a JSON object", remedy=remedy) from None
     if not isinstance(document, dict):
         raise DocumentDamaged(store.path(name), found=f"a JSON {type(document).__name__}", expected="a JSON object", remedy=remedy)
@@ -44,17 +44,17 @@ def read_document(store: Store, name: str, *, keys: tuple[str, ...] = (), remedy
 
 
 def read_model(store: Store, name: str, kind: type[_Model], *, expected: str, remedy: str) -> _Model:
-    """The document called ``name``, checked against its schema.
+    """Read the document called ``name`` and check it against its schema.
 
     Args:
-        store: The folder that it lies in.
-        name: Its name there.
-        kind: What it is.
-        expected: The same in words.
-        remedy: What to do if it is damaged.
+        store: The folder of the document.
+        name: Its name in the store.
+        kind: Its schema.
+        expected: The schema in words.
+        remedy: The next step if it is damaged.
     Raises:
-        FileNotFoundError: there is none.
-        DocumentDamaged: it is something else.
+        FileNotFoundError: it does not exist.
+        DocumentDamaged: it is no such document.
     """
     document = read_document(store, name, remedy=remedy)
     try:

@@ -148,7 +148,9 @@ class HdfsStore:
 
     @contextmanager
     def _beside(self, name: str, data: bytes | BinaryIO | RawIOBase) -> Iterator[str]:
-        """Write ``data`` to a name in the same folder, for the block to rename; where it does not, the name is removed."""
+        """Write ``data`` to a name in the same folder, for the block to rename; where it does not, the name is
+        removed.
+        """
         folder, last = split(self._path(name))
         partial = f"{folder}/.{last}.{uuid.uuid4().hex}.part"
         with self._explained(name):

@@ -128,7 +128,9 @@ def _text(renewals: int) -> bytes:
 
 
 def _says_so(text: bytes) -> bool:
-    """Whether a holder's document says that it is free, or is that of a process that this machine knows to have ended."""
+    """Whether a holder's document says that it is free, or is that of a process that this machine knows to have
+    ended.
+    """
     try:
         holder: dict[str, Any] = json.loads(text)
         process = holder["process"]

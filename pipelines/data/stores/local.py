@@ -44,13 +44,17 @@ class LocalStore:
         return str(self.root / name) if name else str(self.root)
 
     def _without_way_out(self, name: str) -> str:
-        """Path of ``name``; refused where a link leads out of the folder, which whoever wrote the folder may have laid."""
+        """Path of ``name``; refused where a link leads out of the folder, which whoever wrote the folder may have
+        laid.
+        """
         path = self.path(name)
         self._require_inside(path)
         return path
 
     def _place_of(self, name: str) -> Path:
-        """Path of ``name``, which is made, replaced or removed itself, also if it is a link; refused where a link on the way leads out."""
+        """Path of ``name``, which is made, replaced or removed itself, also if it is a link; refused where a link on
+        the way leads out.
+        """
         path = Path(self.path(name))
         self._require_inside(path.parent if name else path)
         return path
@@ -162,7 +166,9 @@ class LocalStore:
 
 
 def _opened_itself(path: Path) -> IO[bytes]:
-    """A file to lock, made if it is not there and left as it is otherwise; ConfigError where a link stands for another one."""
+    """A file to lock, made if it is not there and left as it is otherwise; ConfigError where a link stands for
+    another one.
+    """
     try:
         return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "rb+")
     except OSError as error:

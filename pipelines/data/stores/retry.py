@@ -62,6 +62,8 @@ def retry_read(read: Callable[[], T], *, for_s: float = RETRY_FOR_S) -> T:
 
 
 def _is_unavailable(error: OSError) -> bool:
-    """Whether a connection or a server failed: Arrow's S3 client says so in words, the WebHDFS client is built on requests."""
+    """Whether a connection or a server failed: Arrow's S3 client says so in words, the WebHDFS client is built on
+    requests.
+    """
     by_kind = isinstance(error, ConnectionError | TimeoutError) or type(error).__module__.startswith("requests")
     return by_kind or "AWS Error" in str(error)

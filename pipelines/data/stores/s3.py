@@ -88,7 +88,9 @@ class S3Store:
         return sorted(key.removeprefix(below) for key in keys if key != below)
 
     def tree(self, folder: str) -> Iterator[Entry]:
-        """All objects below ``folder``, a thousand a request. An object whose key ends in / stands for a folder, as some tools have it."""
+        """All objects below ``folder``, a thousand a request. An object whose key ends in / stands for a folder, as
+        some tools have it.
+        """
         below = self._below(folder)
         with self._explained(folder):
             for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=below):

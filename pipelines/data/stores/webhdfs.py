@@ -22,8 +22,9 @@ except ImportError:
 
 CONNECT_S, READ_S = 10.0, 120.0
 AHEAD_BYTES = 1 << 20
-"""What a ranged read takes with it of what follows. Arrow reads a row group column by column, tens of reads of some kilobytes one behind
-the other, and each of them would be two requests; so they are one or two for all. An open file holds as much."""
+"""What a ranged read takes with it of what follows. Arrow reads a row group column by column, tens of reads of some
+kilobytes one behind the other, and each of them would be two requests; so they are one or two for all. An open file
+holds as much."""
 _BINARY = {"content-type": "application/octet-stream"}
 
 

@@ -1,7 +1,7 @@
-"""Telling the kernel to begin with writing what a file was just given, so that the flush at its end has little left to wait for.
+"""Starting to write a file to disk while it is still being filled, so that the final flush has little left to wait for.
 
-Linux keeps what was written in memory until somebody flushes it: a large file then goes to the disk only once it is whole. Where the
-system has no such call, nothing happens.
+Linux keeps written bytes in memory until they are flushed, so a large file reaches the disk only once it is complete. On systems
+without this call nothing happens.
 
 Source: sync_file_range(2), https://man7.org/linux/man-pages/man2/sync_file_range.2.html
 """
@@ -13,19 +13,21 @@ from collections.abc import Callable
 from functools import cache
 
 _BEGIN = 2
-"""SYNC_FILE_RANGE_WRITE: start with those pages that are not on their way yet, and wait for none."""
+"""SYNC_FILE_RANGE_WRITE: start writing pages that are not being written yet, and wait for none."""
 
 
 def begin_writeback(handle: int, *, start: int, length: int) -> None:
-    """Have so many bytes of an open file written, beginning at ``start``; promises nothing: only a flush does."""
+    """Start writing ``length`` bytes of an open file from ``start``. Only a flush guarantees that they are on the
+    disk.
+    """
     call = _call()
     if call is not None:
-        call(handle, start, length, _BEGIN)  # where the file system refuses, the flush does it all
+        call(handle, start, length, _BEGIN)  # if the file system refuses, the flush writes all of it
 
 
 @cache
 def _call() -> Callable[[int, int, int, int], int] | None:
-    """The system's function, if it has one."""
+    """The system's function, if there is one."""
     try:
         found = ctypes.CDLL(None).sync_file_range
     except (OSError, AttributeError, TypeError):

@@ -1,4 +1,4 @@
-"""What the driver tells the ranks: one plain document, checked on arrival."""
+"""The driver's order to the ranks and their answer: plain documents, validated on arrival."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict
 
 from sparkring.conf.schema import Config
 from sparkring.pipelines.data.dataset.manifest import Manifest
-from sparkring.pipelines.data.dataset.versions import Dataset
 
 if TYPE_CHECKING:
     from sparkring.pipelines.training.job.layout import Layout
@@ -24,39 +23,35 @@ class TrainJob(BaseModel):
     dataset_version: int
     run_url: str
     generation: int
-    """How many times the run's ring has been started before."""
+    """How often the run's ring was started before."""
     lanes: int
     """Fixed at the run's first start."""
     predicted_s: float | None = None
-    """Of a step, where the planner chose the layout."""
-
-    def layout(self) -> Layout | None:
-        """How the model is laid over the ranks; None where each holds all of it and does a step at once."""
-        return layout_of(self.config, Dataset(self.dataset_url).manifest(self.dataset_version))
+    """Predicted seconds of a step; None unless the planner chose the layout."""
 
 
 class TrainSummary(BaseModel):
-    """What rank 0 reports when the run is done."""
+    """Rank 0's report when a generation ends."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     steps: int
     """Optimizer steps of the whole run."""
     resumed_at: int
-    """Optimizer steps that were done already when this generation began."""
+    """Optimizer steps that were done when this generation began."""
     best_epoch: int = -1
     validation: dict[str, float] = {}
     """Held-out metrics of the best epoch."""
     receipts: str = ""
     """Hash over all ranks' events of the run (``data/receipts.py``)."""
     failed_checkpoints: int = 0
-    """Checkpoints of this generation that could not be written; training went on."""
+    """Checkpoints of this generation that could not be written; training continued."""
     interrupted: bool = False
-    """The generation was asked to end before the run was done; it has saved."""
+    """The generation was asked to end before the run was done; it saved a checkpoint."""
 
 
 def layout_of(config: Config, manifest: Manifest) -> Layout | None:
-    """The layout that a config asks for on rows like these; None for plain data parallelism.
+    """The layout that a config asks for; None for plain data parallelism, where each rank holds the whole model.
 
     Raises:
         LayoutRefused, ConfigError: there is no such layout.

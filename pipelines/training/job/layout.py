@@ -1,6 +1,6 @@
 """From a config to a layout: the mesh, the schedule, where the blocks are cut, and which stages share parts.
 
-Known before a ring starts, so that what cannot be laid out is refused at once.
+Computed before a ring starts, so that an impossible layout is refused at once.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from sparkring.pipelines.parallel.transports.base import Edge
 
 @dataclass(frozen=True)
 class Layout:
-    """Who does what."""
+    """Which rank does what."""
 
     mesh: Mesh
     schedule: Schedule
     bounds: Bounds
     """First block of each chunk and, last, the number of blocks."""
     tied: dict[str, tuple[int, ...]]
-    """Parts that several chunks hold, and those chunks."""
+    """The parts that several chunks hold, with those chunks."""
     transport: TransportKind
 
     @classmethod
@@ -67,7 +67,7 @@ class Layout:
         return self.mesh.rank(worker.stage, worker.replica, shard)
 
     def alike(self) -> list[Ranks]:
-        """The ranks of each stage, which do the same work."""
+        """The ranks of each stage; ranks of one stage do the same work."""
         return [tuple(rank for shard in range(self.mesh.shards) for rank in self.mesh.replica_set(stage, shard))
                 for stage in range(self.mesh.num_stages)]
 
@@ -76,9 +76,9 @@ class Layout:
 
         Args:
             hosts: Host number of each rank.
-            wraps: Whether the last stage speaks to the first one in any case.
+            wraps: Whether the last stage sends to the first one even if the schedule does not.
         Raises:
-            LayoutRefused: Horovod cannot start one that is needed.
+            LayoutRefused: Horovod cannot start one of them.
         """
         tied = [[chunk % self.mesh.num_stages for chunk in chunks] for chunks in self.tied.values()]
         needed = self.mesh.process_sets(hosts, transport=self.transport,

@@ -27,7 +27,7 @@ CARD = "model/model.json"
 
 
 class ModelCard(BaseModel):
-    """What a model is, what it was trained on, and how good it was then."""
+    """A model's description: its network, its data, and its held-out metrics."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
 
@@ -35,7 +35,7 @@ class ModelCard(BaseModel):
     name: str
     model: ModelConfig
     task: Task = "binary"
-    """What it was trained to predict."""
+    """The task that it was trained for."""
     preprocessing: Preprocessing
     """The one definition of how source columns become inputs."""
     dataset_url: str
@@ -46,7 +46,7 @@ class ModelCard(BaseModel):
     step: int
     """Optimizer steps behind these weights."""
     validation: dict[str, float]
-    """Held-out metrics by which these weights were chosen."""
+    """The held-out metrics by which these weights were chosen."""
     code_version: str
     weights_sha256: str = ""
 

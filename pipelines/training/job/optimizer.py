@@ -12,7 +12,10 @@ from sparkring.conf.schema import OptimizerConfig
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Make the optimizer that ``config`` names; the fused kernels read and write each value once. There may be no parameters."""
+    """Make the optimizer that ``config`` names, with fused kernels, which read and write each value once.
+
+    There may be no parameters.
+    """
     group = [{"params": list(parameters)}]  # torch takes an empty group, but no empty list of parameters
     if config.name == "sgd":
         return torch.optim.SGD(group, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=True)
@@ -39,9 +42,9 @@ def clip_before_step(optimizer: torch.optim.Optimizer, max_norm: float, *, holde
     """Scale gradients down to a norm of ``max_norm`` over the whole model, from now on before each step.
 
     Args:
-        optimizer: Over this rank's parameters.
+        optimizer: Updates this rank's parameters.
         max_norm: Gradients of a smaller norm stay as they are.
-        holders: Ranks that hold a parameter, each with the same gradient, where there are several that sum.
+        holders: The number of ranks that hold a parameter with the same gradient, for parameters that several sum.
         sum_over_ranks: Sums a tensor of one float64 over all ranks, in place; None where every rank holds all parameters.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

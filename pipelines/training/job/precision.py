@@ -1,4 +1,4 @@
-"""In which types a model keeps what it learns and computes its layers.
+"""The precision of a run: the type of what a model learns, and the type in which its layers compute.
 
     float32, float64    one type for everything
     bf16                float32 kept, layers computed in bfloat16 by torch.autocast, block by block (models/blocks.py)
@@ -17,12 +17,12 @@ import torch
 
 
 class Precision(NamedTuple):
-    """Two types."""
+    """The types of a run."""
 
     kept: torch.dtype
-    """Of parameters, gradients, the optimizer, and floats that enter the model."""
+    """The type of parameters, gradients, optimizer state, and floats that enter the model."""
     computed: torch.dtype | None = None
-    """Of what gains by fewer bits, where it is another one."""
+    """The type in which autocast computes layers; None for ``kept``."""
 
 
 PRECISIONS: Mapping[str, Precision] = {

@@ -1,4 +1,4 @@
-"""What a model is trained to say: a 0 / 1 label, one of several classes, or each next token. Inputs, loss and layers' shapes.
+"""The tasks of a model: predict a 0 / 1 label, one of several classes, or each next token. Inputs, loss and layers' shapes.
 
 The formulas are in ``models/losses.py``; how a task is evaluated is in ``evaluation/evaluate.py``.
 """
@@ -25,12 +25,12 @@ _INPUTS = {"tabular": (NUMERIC, CATEGORICAL), "image": (IMAGE,), "text": (TOKENS
 
 
 def input_tensors(model: ModelConfig) -> tuple[str, ...]:
-    """The tensors that a model takes, by name: those of a batch, and the seeds of its rows where it has dropout."""
+    """The names of the tensors that a model takes: those of a batch, and the rows' seeds if the model has dropout."""
     return (*_INPUTS[model.kind], *([ROW_SEEDS] if model.dropout else []))
 
 
 def label_tensor(task: Task) -> str:
-    """The tensor of a batch that holds the answers; tokens are their own."""
+    """The tensor of a batch that holds the labels; tokens are their own labels."""
     return TOKENS if task == "next_token" else LABEL
 
 
@@ -45,7 +45,7 @@ def loss_of(task: Task, preprocessing: Preprocessing) -> LossSum:
 
 
 def shapes_of(task: Task, preprocessing: Preprocessing) -> Shapes:
-    """What a network must know of the rows."""
+    """The shapes of rows that a network depends on."""
     image, tokens = preprocessing.image, preprocessing.tokens
     return Shapes(
         num_numeric=len(preprocessing.numeric_columns), cardinalities=preprocessing.cardinalities(),

@@ -1,8 +1,8 @@
-"""A model in stages as the loop trains it: this rank's chunks, their optimizer, the sums within its stage's replicas.
+"""Training a model in stages: this rank's chunks, their optimizer, and the sums over its stage's replicas.
 
-    stage 0 reads the inputs of its micro-batches, the last stage their labels; what lies between travels by the transport
-    gradients are summed over the replicas of a stage, those of parts that stages share over all their ranks
-    the loss is summed over all ranks, so each knows it
+    inputs       stage 0 reads the inputs of its micro-batches, the last stage their labels; activations travel by the transport
+    gradients    summed over the replicas of a stage; those of tied parameters over all ranks that hold them
+    loss         summed over all ranks, so that each knows it
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class PipelinedStrategy:
         return StepResult(loss, all_signals, updated, StepCost(time.perf_counter() - began - waited, waited))
 
     def step_record(self) -> dict[str, Any] | None:
-        """See Strategy; a worker's shards do the same at the same time, so the first one tells it."""
+        """See Strategy; a worker's shards act alike, so the first one reports."""
         if not self._shards.first:
             return None
         worker, done = Worker(self._coordinate.stage, self._coordinate.replica), self._stages.executor.records
@@ -98,7 +98,7 @@ class PipelinedStrategy:
         return mine | {name: tensor for name, tensor in state.items() if self._own(name)}
 
     def _own(self, name: str) -> bool:
-        """Whether this replica alone may hold a tensor of the state."""
+        """Whether a tensor of the state may exist on this replica only."""
         return self._shares_optimizer and name.startswith(OPTIMIZER)
 
     def unpack(self, state: Iterable[bytes]) -> None:
@@ -133,7 +133,7 @@ class PipelinedStrategy:
 
     def _make_optimizer(self, train: TrainConfig, alone: Mapping[str, nn.Parameter],
                         tied: Sequence[TiedParameter]) -> torch.optim.Optimizer:
-        """Over this stage's parameters, or this replica's share of them; what stages share, each updates for itself."""
+        """Make the optimizer of this stage's parameters, or of this replica's share of them; each stage updates tied parameters itself."""
         replicas, replica = self._replicas, self._coordinate.replica
         sizes = {name: self._shards.whole_size(name, parameter) for name, parameter in alone.items()}
         owner = owners(sizes, replicas.size) if self._shares_optimizer else dict.fromkeys(alone, replica)

@@ -1,4 +1,4 @@
-"""What one step of a model in stages is about: this rank's micro-batches, the loss, the sums, the update."""
+"""One step of a model in stages, as the executor calls it: this rank's micro-batches, the loss, the sums, the update."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from sparkring.models.blocks import StageModule
 from sparkring.pipelines.parallel.collectives.sets import SetReducer
 from sparkring.pipelines.training.job.tasks import LossSum
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
-from sparkring.pipelines.training.strategies.micro_batches import MicroBatches
 from sparkring.pipelines.training.strategies.signals import Signals
-from sparkring.pipelines.training.strategies.stages import only
+from sparkring.pipelines.training.strategies.stages import MicroBatches, only
 
 
 @dataclass(frozen=True)
 class TiedParameter:
-    """A parameter that other stages hold too."""
+    """A parameter that several stages hold."""
 
     name: str
     parameter: nn.Parameter
     reducer: SetReducer
 
     def sum_gradient(self) -> None:
-        """Sum over all who hold it; zeros where no pass reached it."""
+        """Sum its gradient over all ranks that hold it; zeros where no pass reached it."""
         if self.parameter.grad is None:
             self.parameter.grad = torch.zeros_like(self.parameter)
         self.reducer.sum_(self.parameter.grad, f"tied.{self.name}")
@@ -36,11 +35,11 @@ class TiedParameter:
 
 @dataclass(frozen=True)
 class Share:
-    """What a worker's steps have in common."""
+    """What all steps of a worker share."""
 
     chunks: tuple[StageModule, ...]
     replicas: SetReducer
-    """Of its stage."""
+    """The replicas of its stage."""
     loss_sum: LossSum
     ring: GradientRing
     tied: tuple[TiedParameter, ...]
@@ -48,16 +47,16 @@ class Share:
     everyone: SetReducer
     """All ranks."""
     speaks: bool
-    """Whether this rank's loss counts: those of other shards are the same."""
+    """Whether this rank's loss counts; other shards have the same loss."""
 
 
 class PipelinedStep:
-    """What one step is about, for the executor."""
+    """One step's callbacks (StepCallbacks)."""
 
     def __init__(self, share: Share, parts: MicroBatches, signals: Signals, *, global_rows: int) -> None:
         self._share, self._parts, self._signals, self._global_rows = share, parts, signals, global_rows
         self.outcome = (math.nan, signals, False)
-        """The step's loss over all rows, the signals of all ranks, and whether the parameters were updated; once it is done."""
+        """After the step: its loss over all rows, the signals of all ranks, and whether the parameters were updated."""
 
     def batch(self, micro_batch: int) -> dict[str, Tensor]:
         """See StepCallbacks."""
@@ -83,10 +82,10 @@ class PipelinedStep:
         tied = [one.parameter.grad for one in share.tied if one.parameter.grad is not None]
         finite = share.ring.finite() and all(bool(gradient.sum().isfinite()) for gradient in tied)
         signals = self._signals
-        told = torch.tensor([loss if share.speaks else 0.0, signals.stop, signals.save, signals.writing, float(not finite)],
+        sums = torch.tensor([loss if share.speaks else 0.0, signals.stop, signals.save, signals.writing, float(not finite)],
                             dtype=torch.float64)
-        share.everyone.sum_(told, "step")
-        all_loss, stop, save, writing, spoiled = told.tolist()
+        share.everyone.sum_(sums, "step")
+        all_loss, stop, save, writing, spoiled = sums.tolist()
         updated = not spoiled and math.isfinite(all_loss)
         if updated:
             share.optimizer.step()

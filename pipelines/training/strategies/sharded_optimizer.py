@@ -1,8 +1,8 @@
-"""Optimizer state shared out over the replicas of a stage: each keeps and updates some parameters and passes their new values on.
+"""Optimizer state sharded over the replicas of a stage: each replica updates some parameters and shares their new values.
 
     gradients    summed over the replicas, as without sharding
-    update       every parameter by the one replica that owns it: a replica holds 1 / replicas of the optimizer's state
-    values       of each owner to all others, by a sum in which everyone else gives zeros, which is exact
+    update       each parameter by the replica that owns it: a replica holds 1 / replicas of the optimizer's state
+    values       from the owner to all others, by a sum in which the others give zeros, which is exact
 
 Source: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC 2020 (stage 1).
 """
@@ -17,15 +17,17 @@ from torch import nn
 from sparkring.pipelines.parallel.collectives.sets import SetReducer
 
 BUFFER_ELEMENTS = 1 << 20
-"""Parameters travel in buffers of about so many elements."""
+"""Elements of a buffer in which parameters travel, about."""
 
 
 def owners(sizes: Mapping[str, int], replicas: int) -> dict[str, int]:
-    """Which replica updates each parameter: the largest first, each to the one that has least; the same on all replicas.
+    """Assign each parameter to the replica that updates it: the largest first, each to the replica with the least load.
+
+    All replicas compute the same assignment.
 
     Args:
         sizes: Elements of each parameter in the whole model, by name.
-        replicas: Of the stage.
+        replicas: The number of replicas of the stage.
     """
     load = [0] * replicas
     owner: dict[str, int] = {}
@@ -37,13 +39,13 @@ def owners(sizes: Mapping[str, int], replicas: int) -> dict[str, int]:
 
 def share_after_step(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], mine: Sequence[bool],
                      replicas: SetReducer) -> None:
-    """From now on, pass the new values of this rank's parameters on after each step, and take those of the others.
+    """From now on, share the new values of this rank's parameters after each step, and take those of the other replicas.
 
     Args:
-        optimizer: Over this rank's own parameters.
-        parameters: All of the stage, in the same order on all its replicas.
+        optimizer: Updates this rank's own parameters.
+        parameters: All parameters of the stage, in the same order on all its replicas.
         mine: Which of them this rank updates.
-        replicas: Of the stage.
+        replicas: Sums over the replicas of the stage.
     """
     groups: list[list[int]] = []
     for number in range(len(parameters)):

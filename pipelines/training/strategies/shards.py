@@ -1,6 +1,6 @@
-"""One copy of a stage dealt to several ranks: the loss, predictions and states of the whole from what each shard has of it.
+"""One replica of a stage split over several ranks: whole losses, predictions and states from the shards' parts.
 
-With one shard everything is as it is.
+With a single shard all of this changes nothing.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from sparkring.pipelines.training.strategies.state import parameter_of
 
 
 class Shards:
-    """The shards of this rank's copy of its stage, this one among them."""
+    """The shards of this rank's replica of its stage, its own included."""
 
     def __init__(self, reducer: SetReducer, chunks: Iterable[StageModule], manifest: Manifest) -> None:
         self._reducer = reducer
         self.splits: Mapping[str, ShardSpec] = {name: split for chunk in chunks for name, split in shard_specs(chunk).items()}
-        """How the parameters are cut of which this rank holds a slice."""
+        """How each sharded parameter is cut."""
         tokens = manifest.preprocessing.tokens
         self._vocabulary = vocabulary_split(tokens.vocabulary, reducer.size) if tokens and reducer.size > 1 else None
         self.loss_sum: LossSum = loss_of(manifest.task, manifest.preprocessing)
-        """Takes this shard's outputs of the last stage; the same on all shards."""
+        """The loss from this shard's outputs of the last stage; the same value on all shards."""
         if tokens and self._vocabulary:
             self.loss_sum = partial(next_token_loss_sum, pad_id=tokens.pad_id, split=self._vocabulary, reducer=reducer)
 
     @property
     def first(self) -> bool:
-        """Whether this is the shard that speaks for all."""
+        """Whether this is the first shard, which reports for all."""
         return self._reducer.index == 0
 
     def whole_outputs(self, logits: Tensor) -> Tensor:
-        """The last stage's outputs from all shards' parts; all of them call it."""
+        """The last stage's outputs, joined from all shards' parts; all shards call it."""
         return whole_logits(logits, split=self._vocabulary, reducer=self._reducer) if self._vocabulary else logits
 
     def whole_size(self, name: str, parameter: Tensor) -> int:
-        """Elements of a parameter in the whole model."""
+        """The number of elements of a parameter in the whole model."""
         split = self.splits.get(name)
         return parameter.numel() if split is None else parameter.numel() // parameter.shape[split.dim] * split.whole_size
 
     def whole_state(self, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-        """A state in whole tensors from every shard's slices; all shards call it, with the same names in the same order."""
+        """A state in whole tensors, joined from the shards' slices; all shards call it with the same names in the same order."""
         return {name: self._whole(name, tensor) for name, tensor in tensors}
 
     def cut(self, parameter: str, tensor: Tensor) -> Tensor:

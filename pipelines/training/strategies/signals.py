@@ -1,10 +1,10 @@
-"""What ranks tell each other with every step, beside the loss: whether to stop, to save, or to wait with that.
+"""Votes that ranks exchange with the loss of every step: whether to stop, to save, or to postpone saving.
 
-Each rank says 0 or 1, the sums reach all of them in the same step, so all do the same after it, without an exchange of their own.
+Each rank votes 0 or 1. The sums reach all ranks in the same step, so all act alike after it, without a separate exchange.
 
-    asked to stop   by SIGTERM (a machine that is taken away), or on rank 0 by a document that the driver puts into the run folder
-    time to save    on rank 0: by its clock, or by the steps since the last one (checkpoints/pace.py)
-    still writing   the checkpoint before: the next one is begun once it is there
+    stop       by SIGTERM (the machine is taken away), or on rank 0 by a document that the driver puts into the run folder
+    save       on rank 0: by its clock, or by the steps since the last checkpoint (checkpoints/pace.py)
+    writing    a rank still writes the last checkpoint: the next one starts once that has ended
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparkring.pipelines.data.stores.open import open_store
 
 FOLDER = "control"
 LOOK_S, LOOK_REMOTE_S = 0.5, 1.0
-"""Seconds between two looks into the run folder: on a disk, and where each look is a request."""
+"""Seconds between two looks into the run folder: on a disk, and on remote storage, where each look is a request."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ def stop_name(generation: int) -> str:
 
 
 def claim_name(generation: int) -> str:
-    """The document by which one driver, and no other, has that number for a generation."""
+    """The document by which a single driver claims the number of a generation."""
     return f"{FOLDER}/begun-{generation}.json"
 
 
 def ask_to_stop(store: Store, generation: int) -> None:
-    """Have a generation save and end after the step that it is in."""
+    """Ask a generation to save and end after its current step."""
     store.put(stop_name(generation), b"{}\n")
 
 
@@ -55,13 +55,13 @@ class SignalSource:
     """This rank's votes. Use as a context manager."""
 
     def __init__(self, run_url: str, *, generation: int, rank: int, save_every_s: float | None) -> None:
-        """Listen from the beginning of the block on.
+        """Open the run folder; listen once the block is entered.
 
         Args:
             run_url: The run's folder.
-            generation: Of the ring.
-            rank: Only rank 0 looks into the folder and at the clock.
-            save_every_s: Seconds between two checkpoints, if time counts.
+            generation: The ring's.
+            rank: Only rank 0 watches the folder and the clock.
+            save_every_s: Seconds between two checkpoints; None if only steps count.
         """
         self._store, self._name, self._speaks = open_store(run_url), stop_name(generation), rank == 0
         self._look_s = LOOK_S if isinstance(self._store, LocalStore) else LOOK_REMOTE_S
@@ -82,17 +82,17 @@ class SignalSource:
             signal.signal(signal.SIGTERM, self._before)
 
     def now(self, *, due: bool = False, writing: bool = False) -> Signals:
-        """What this rank says in the step that begins.
+        """This rank's votes in the step that begins.
 
         Args:
-            due: Whether the steps since the last checkpoint ask for one after this step; only rank 0 is heard.
-            writing: Whether it is still writing a checkpoint.
+            due: Whether a checkpoint is due after this step, by the steps since the last one; only rank 0's counts.
+            writing: Whether this rank still writes a checkpoint.
         """
         due = due or (self._save_every_s is not None and time.monotonic() - self._saved >= self._save_every_s)
         return Signals(stop=float(self._asked.is_set()), save=float(self._speaks and due), writing=float(writing))
 
     def saved(self) -> None:
-        """A checkpoint has been begun: its time counts from now on."""
+        """Restart the clock: a checkpoint has begun."""
         self._saved = time.monotonic()
 
     def _look(self) -> None:
@@ -101,4 +101,4 @@ class SignalSource:
                 if self._store.size(self._name) is not None:
                     self._asked.set()
             except (OSError, SparkringError):
-                continue  # the storage is away for a while: the next look may find it
+                continue  # storage is away for a while: the next look may find the document

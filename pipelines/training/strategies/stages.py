@@ -1,8 +1,8 @@
-"""A model in stages on one rank: its chunks, what they exchange, and passes forward through all stages. Knows no optimizer.
+"""A model in stages on one rank: its chunks, its micro-batches, the messages, and forward passes. Knows no optimizer.
 
-    training      takes the chunks and the executor            pipelined.py
-    judging       passes over a split's rows                   pipelines/training/evaluate_rank.py
-    generating    a pass a token                               pipelines/training/generate_rank.py
+    training      uses the chunks and the executor             pipelined.py
+    evaluating    passes over a split's rows                   pipelines/training/evaluate_rank.py
+    generating    one pass a token                             pipelines/training/generate_rank.py
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from sparkring.pipelines.parallel.transports.horovod import HorovodTransport
 from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
 from sparkring.pipelines.training.evaluation.interruptible import Epochs
 from sparkring.pipelines.training.job.layout import Layout
-from sparkring.pipelines.training.strategies.micro_batches import MicroBatches
 from sparkring.pipelines.training.strategies.shards import Shards
 from sparkring.pipelines.training.strategies.step import Inputs
 
@@ -36,20 +35,20 @@ TRANSPORTS = {"horovod": HorovodTransport, "sidecar": SidecarTransport}
 
 
 class Stages:
-    """This rank's part of a model in stages."""
+    """One rank's part of a model in stages."""
 
     def __init__(self, blocks: BlockList, layout: Layout, communicator: Communicator, manifest: Manifest, *, inputs: Inputs,
                  train: TrainConfig, more_edges: Sequence[Edge] = ()) -> None:
         """Build this rank's chunks and nothing else of the model, with initial weights; open the transport.
 
         Args:
-            blocks: Of the whole model.
-            layout: Who does what.
+            blocks: The whole model's.
+            layout: Which rank does what.
             communicator: Started with the layout's process sets; every rank makes its stages at the same point.
-            manifest: Says what the model predicts.
-            inputs: What of a batch goes where, and in which precision.
-            train: The seed of the weights, and how passes are done.
-            more_edges: On which ranks exchange other messages than the schedule's.
+            manifest: Describes the task.
+            inputs: Which tensors of a batch the model and the loss take, and in which precision.
+            train: The seed of the weights, the transport's and the executor's settings.
+            more_edges: Edges for messages that the schedule does not have.
         """
         self.layout, self._inputs = layout, inputs
         self.coordinate = coordinate = layout.mesh.coordinate(communicator.context.rank)
@@ -83,14 +82,45 @@ class Stages:
             chunk.load_state_dict({name: self.shards.cut(name, weights[name]) for name in chunk.state_dict()})
 
     def close(self) -> None:
-        """Wait until nothing is on its way, and let go of what is shared with other ranks."""
+        """Wait for all messages, then release what is shared with other ranks."""
         self.transport.drain()
         self.transport.close()
 
 
+class MicroBatches:
+    """One worker's micro-batches of a batch, by their numbers over all replicas: they are dealt to the replicas round-robin."""
+
+    def __init__(self, batch: Batch, inputs: Inputs, *, replica: int, replicas: int) -> None:
+        """Take this replica's rows.
+
+        Args:
+            batch: From the replica's loader.
+            inputs: Which of its tensors the model and the loss take.
+            replica: This worker's replica of its stage.
+            replicas: The number of replicas of its stage.
+        """
+        self._inputs, self._replica, self._replicas = inputs, replica, replicas
+        self._parts, self._rows, self._epoch = batch.micro_batches(), batch.micro_batch_rows, batch.epoch
+
+    def inputs(self, micro_batch: int) -> dict[str, Tensor]:
+        """The inputs of the first chunk."""
+        return self._inputs.of(self._parts[self._place(micro_batch)], epoch=self._epoch)
+
+    def labels(self, micro_batch: int) -> Tensor:
+        """The labels that the last chunk predicts."""
+        return self._inputs.labels(self._parts[self._place(micro_batch)])
+
+    def rows(self, micro_batch: int) -> int:
+        """Its number of rows, which stages that read none of them know too."""
+        return self._rows[self._place(micro_batch)]
+
+    def _place(self, micro_batch: int) -> int:
+        return (micro_batch - self._replica) // self._replicas
+
+
 @contextmanager
 def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """In evaluation mode inside, in training mode after."""
+    """Put modules in evaluation mode inside the block, and in training mode after it."""
     modules = list(modules)
     for module in modules:
         module.eval()

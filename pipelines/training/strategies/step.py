@@ -1,4 +1,4 @@
-"""One exact optimizer step on one rank, and what it costs."""
+"""One exact optimizer step on one rank, and its cost."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ class StepCost:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What became of a step; all but the cost is the same on all ranks."""
+    """The result of a step; all but the cost is the same on all ranks."""
 
     loss: float
     """Mean over all rows of the step."""
     signals: Signals
-    """Of all ranks together."""
+    """Sums over all ranks."""
     updated: bool
-    """False where the loss or a gradient was NaN or infinite: the parameters are then as they were."""
+    """False if the loss or a gradient was NaN or infinite: the parameters are then unchanged."""
     cost: StepCost
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Which tensors of a batch the model and the loss take, and as what."""
+    """Which tensors of a batch the model and the loss take, on which device and in which precision."""
 
     names: tuple[str, ...]
     """Passed to the model by name."""
@@ -55,22 +55,22 @@ class Inputs:
     precision: Precision
     device: torch.device
     seed: int
-    """Of what is random to a row."""
+    """The seed of what is random in a row, such as dropout."""
 
     def of(self, tensors: Mapping[str, Tensor], *, epoch: int) -> dict[str, Tensor]:
-        """The model's arguments: floats in the run's precision, ids as they are, and the seeds of the rows where it asks for them."""
+        """The model's arguments: floats in the run's precision, integers unchanged, and the rows' seeds if the model has dropout."""
         if ROW_SEEDS in self.names:
             bits = row_bits(tensors[ROW_ID].numpy(), seed=self.seed, epoch=epoch)
             tensors = {**tensors, ROW_SEEDS: torch.from_numpy(bits.view(np.int64))}
         return {name: self._placed(tensors[name]) for name in self.names}
 
     def place(self, model: BlockRun) -> None:
-        """Put a model where its inputs will be, in the run's precision."""
+        """Move a model to the inputs' device, in the run's precision."""
         model.to(self.device, self.precision.kept)
         model.autocast = self.precision.computed
 
     def labels(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """(rows, ...) what is to be predicted."""
+        """The labels, shape (rows, ...)."""
         return self._placed(tensors[self.label])
 
     def _placed(self, tensor: Tensor) -> Tensor:
@@ -86,11 +86,11 @@ def train_step(model: nn.Module, batch: Batch, inputs: Inputs, ring: GradientRin
     Args:
         model: In training mode.
         batch: This rank's rows; there may be none.
-        inputs: What of the batch goes where.
-        ring: Hooked to the model.
-        optimizer: Over the model's parameters.
+        inputs: Which tensors of the batch the model and the loss take.
+        ring: Sums the model's gradients over the ranks.
+        optimizer: Updates the model's parameters.
         loss_sum: (predictions, labels) -> scalar, summed over rows.
-        signals: This rank's.
+        signals: This rank's votes.
     """
     began = time.perf_counter()
     ring.signals = signals

@@ -1,9 +1,9 @@
-"""What the loop trains: one rank's part of a model with its optimizer and its sums, whatever the layout.
+"""The interface between the loop and a layout: one rank's part of a model, with its optimizer and its sums over ranks.
 
-    DataParallelStrategy     every rank holds the whole model: plain data parallelism
-    PipelinedStrategy    a rank holds some chunks of it (pipelined.py)
+    DataParallelStrategy    every rank holds the whole model: plain data parallelism
+    PipelinedStrategy       a rank holds some chunks of it (pipelined.py)
 
-State is exchanged as whole-model bytes, keyed by the model's own parameter names, so every layout goes on from any other's.
+State is exchanged as whole tensors under the model's own parameter names, so every layout resumes from any other's checkpoint.
 """
 
 from __future__ import annotations
@@ -30,17 +30,20 @@ from sparkring.pipelines.training.strategies.step import Inputs, StepResult, tra
 
 
 class Strategy(Protocol):
-    """One rank's part; all ranks call the same methods at the same time."""
+    """One rank's part of a model; all ranks call the same methods at the same time."""
 
     description: str
     """How gradients are summed, for events and reports."""
 
     def step(self, batch: Batch, rate: float, signals: Signals) -> StepResult:
-        """Do one optimizer step at this learning rate, and tell the other ranks this one's signals."""
+        """Do one optimizer step at this learning rate, and exchange signals with the other ranks."""
         ...
 
     def step_record(self) -> dict[str, Any] | None:
-        """What this rank did in the last step and when (``schedules/records.py``); None where it has no schedule, or another tells it."""
+        """This rank's actions in the last step with their times (``schedules/records.py``).
+
+        None without a schedule, and on ranks whose actions another rank reports.
+        """
         ...
 
     def predict(self, loader: Epochs) -> Predictions:
@@ -48,19 +51,23 @@ class Strategy(Protocol):
         ...
 
     def part(self) -> dict[str, Tensor]:
-        """This rank's part of the state: the ranks' parts together make the whole, in whole tensors by the model's own names."""
+        """This rank's part of the state: whole tensors by the model's own names; all ranks' parts together are the whole state."""
         ...
 
     def unpack(self, state: Iterable[bytes]) -> None:
-        """Take what this rank holds of a whole state, given in its parts."""
+        """Load what this rank holds from a whole state, given in its parts."""
         ...
 
     def require_equal(self) -> None:
-        """Check that all ranks that hold the same parameters hold the same values; RingError if not."""
+        """Check that ranks with the same parameters hold the same values.
+
+        Raises:
+            RingError: some values differ.
+        """
         ...
 
     def close(self) -> None:
-        """Let go of what is shared with other ranks."""
+        """Release what is shared with other ranks."""
         ...
 
 

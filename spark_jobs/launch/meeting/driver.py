@@ -1,16 +1,16 @@
-"""Where the tasks of a ring tell each other what they know if they are no barrier stage: at the driver.
+"""Where the tasks of a ring exchange their facts if they are not a barrier stage: at the driver.
 
-Spark refuses barrier stages to a session that allocates executors dynamically (SPARK-24942). There the tasks are of a plain stage: they
-start one by one, as executors come for them, and Spark starts a task again elsewhere if it has lost one.
+Spark refuses barrier stages under dynamic allocation (SPARK-24942). There the tasks belong to a plain stage: they start one by one, as
+executors arrive, and Spark restarts a lost task elsewhere.
 
     task 0               -- round 0, its text -->   wait
     task 2               -- round 0, its text -->   wait
-    task 2, started anew -- round 0, its text -->   wait; the lost one's is forgotten
+    task 2, restarted    -- round 0, its text -->   wait; the lost one's is forgotten
     task 1               -- round 0, its text -->   all are here: everyone's texts, to each
-    task 2, started anew -- round 0, its text -->   taken: it would be a second rank where one has been already
-    who comes after the deadline             -->    closed: not all came in time, and the driver says how many did
+    task 2, restarted    -- round 0, its text -->   taken: it would be a second rank in the place of one that has run
+    after the deadline   -- round 0, its text -->   closed: not all came in time, and the driver says how many did
 
-A request is a line of JSON, and so is its answer. Nobody is answered who does not know the launch's secret.
+Requests and answers are lines of JSON. A request without the launch's secret gets no answer.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ CONNECTIONS = 64
 """Connections at once, beside two for each task."""
 CONNECT_S = 10.0
 ROUNDS: Final = 8
-"""More than tasks have to tell each other."""
+"""More than tasks need."""
 
 
 def _lost(partition: int, host: str) -> ExecutorLost:
-    return ExecutorLost(f"Spark lost task {partition} of the ring on {host}, its executor probably, and started it anew; no ring can take "
-                        "it in again; see the executors' logs.", host=host)
+    return ExecutorLost(f"Spark lost task {partition} of the ring on {host}, probably with its executor, and restarted it; a ring "
+                        "cannot take it back; see the executors' logs.", host=host)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,15 +118,15 @@ class DriverMeeting(GuardedServer):
 
     @property
     def lost(self) -> ExecutorLost | None:
-        """What to raise for a task that Spark has started anew since all had come."""
+        """The error for a task that Spark has restarted since all had come."""
         return self._lost
 
     def answer(self, request: _Request) -> _Answer:
-        """What to tell a task, once it is known."""
+        """The answer to a task, once it is known."""
         with self._changed:
             if self._met or time.monotonic() < self._until:
                 self._take(request)
-                self._changed.wait_for(lambda: self._known(request), self._patience_s(request))
+                self._changed.wait_for(lambda: self._known(request), self._timeout_s(request))
             return self._answer_to(request)
 
     @property
@@ -142,10 +142,10 @@ class DriverMeeting(GuardedServer):
         self._changed.notify_all()
 
     def _known(self, request: _Request) -> bool:
-        """Whether there is no sense in waiting any longer."""
+        """Whether the answer is known."""
         return self._attempts[request.partition] != request.attempt or len(self._rounds[request.round]) == self.num_tasks
 
-    def _patience_s(self, request: _Request) -> float:
+    def _timeout_s(self, request: _Request) -> float:
         return max(0.0, self._until - time.monotonic()) if request.round == 0 else self._deadline_s
 
     def _answer_to(self, request: _Request) -> _Answer:
@@ -164,7 +164,7 @@ class _Handler(GuardedHandler):
     server: DriverMeeting
 
     def handle(self) -> None:
-        """Answer a task; hang up on whoever else there is."""
+        """Answer a task; hang up on everyone else."""
         try:
             request = _Request(**json.loads(self.rfile.readline()))
             known = hmac.compare_digest(request.secret.encode(), self.server.secret.encode())
@@ -188,7 +188,7 @@ class DriverMeetingClient:
         self._partition, self._attempt = context.partitionId(), context.taskAttemptId()
         try:
             self.host = address_towards(address[0])
-        except OSError:  # there is no way to the driver; whoever asks it something hears that
+        except OSError:  # the driver cannot be reached; the first request reports that
             self.host = socket.gethostname()
 
     def hosts(self, *, within_s: float) -> list[str]:
@@ -199,7 +199,7 @@ class DriverMeetingClient:
         """Give this task's text and get everyone's, by partition.
 
         Args:
-            text: What to tell.
+            text: This task's.
             within_s: Seconds to wait for the others.
         Raises:
             DeadlinePassed: not all of them came.
@@ -233,7 +233,7 @@ class DriverMeetingClient:
 
 
 def unreachable(host: str, address: tuple[str, int], error: str) -> EnvironmentProblem:
-    """What to raise where tasks on ``host`` do not get through to the meeting."""
+    """The error where tasks on ``host`` cannot reach the meeting."""
     return EnvironmentProblem(
         f"a task on {host} cannot talk to the driver at {address[0]}:{address[1]} ({error}), where the tasks of a ring meet under dynamic "
         "allocation; let executors reach all ports of the driver's machine, or start the session with "
@@ -241,4 +241,4 @@ def unreachable(host: str, address: tuple[str, int], error: str) -> EnvironmentP
 
 
 def _not_all(within_s: float) -> DeadlinePassed:
-    return DeadlinePassed(f"some task of this ring did not come within {within_s:g} s; this one waited for it.")
+    return DeadlinePassed(f"a task of this ring did not come within {within_s:g} s; this one waited for it.")

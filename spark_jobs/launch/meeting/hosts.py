@@ -1,6 +1,6 @@
-"""Which machine a Spark task is on, and what follows from it: ranks, the ring's addresses, Horovod's environment.
+"""Which host a Spark task is on, and what follows from it: ranks, the ring's addresses, Horovod's environment.
 
-``describe_task`` is the one door to the machine; all else is arithmetic over what the tasks told each other.
+Only ``describe_task`` looks at the host; everything else is computed from the facts that tasks exchange.
 
     partition   0  1  2  3        hosts are numbered in the order of their first partition,
     machine     A  B  A  B        and ranks of one host are consecutive:
@@ -28,7 +28,7 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (files are looked at, and those o
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFacts:
-    """What a Spark task tells the others before any rank is in a ring."""
+    """The facts that a Spark task gives the others before the ring starts."""
 
     hostname: str
     spark_host: str

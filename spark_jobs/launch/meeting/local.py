@@ -1,7 +1,7 @@
-"""Where the tasks of a ring on one machine tell each other what they know, in milliseconds instead of Spark's second.
+"""Where the tasks of a ring on one host exchange their facts, in milliseconds instead of Spark's second.
 
-Spark's own ``allGather`` looks once a second whether all have come. Tasks that share a network namespace meet at a Unix socket with a
-name and no file instead; the task of partition 0 is the host:
+Spark's own ``allGather`` polls once a second. Tasks that share a network namespace meet at an abstract Unix socket instead; the task of
+partition 0 is the host:
 
     host                                      guest
       listen                                    connect, again and again for MEET_S
@@ -10,8 +10,8 @@ name and no file instead; the task of partition 0 is the host:
                                                 no host in MEET_S: gather by Spark
       gather: take a text of each, give all     give one, take all
 
-All of them come to the same conclusion: without the guest that found no host, the host says no to the others. The kernel tells who
-the peer's user is; others are not heard, nor is who does not know the launch's secret.
+All of them reach the same conclusion: if a guest found no host, the host says no to the others. The kernel reports the peer's user; other
+users are refused, and so is a peer without the launch's secret.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def meet(partition: int, *, num_tasks: int, secret: str, deadline_s: float, with
     Args:
         partition: This task's; the task of 0 is the host.
         num_tasks: As many must come.
-        secret: The launch's own; the place is named after it, and opened by it.
+        secret: The launch's own; it names the socket and authenticates the tasks.
         deadline_s: Seconds to wait for a task in the meeting.
         within_s: Seconds to wait for the meeting.
     Returns:
@@ -147,7 +147,7 @@ def _visit(partition: int, secret: str, deadline_s: float, within_s: float) -> L
 
 
 def _socket_name(secret: str) -> str:
-    """A name that only who has the secret can know beforehand; the zero in front keeps it off the disk."""
+    """A name that cannot be guessed without the secret; the leading zero byte makes the socket abstract."""
     return f"\0sparkring-{hashlib.sha256(secret.encode()).hexdigest()[:32]}"
 
 

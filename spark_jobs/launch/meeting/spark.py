@@ -1,7 +1,7 @@
 """Spark's own channel between the tasks of a barrier stage, with a deadline that is ours.
 
-Spark lets a task wait for the others as long as ``spark.barrier.sync.timeout`` says: a year, and no job can set it for itself. A task
-that never comes (its Python worker was stopped, its executor stands still) would keep the others waiting as long.
+Spark lets a task wait for the others for ``spark.barrier.sync.timeout``: a year by default, and a job cannot set it. A task that never
+comes (its Python worker or executor was suspended) would keep the others waiting that long.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SparkMeeting:
         """Give this task's text and get everyone's, by partition.
 
         Args:
-            text: What to tell.
+            text: This task's.
             within_s: Seconds to wait for the others.
         Raises:
             DeadlinePassed: not all of them came.
@@ -45,13 +45,13 @@ class SparkMeeting:
         try:
             answer = answers.get(timeout=within_s)
         except queue.Empty:
-            raise DeadlinePassed(f"some task of this ring did not come within {within_s:g} s; this one waited for it.") from None
+            raise DeadlinePassed(f"a task of this ring did not come within {within_s:g} s; this one waited for it.") from None
         if isinstance(answer, BaseException):
             raise answer
         return answer
 
     def _ask(self, text: str, answers: queue.SimpleQueue[list[str] | BaseException]) -> None:
-        """In a thread, which is left behind where the deadline passes: Spark ends its wait with the stage."""
+        """In a thread, which is abandoned when the deadline passes: Spark ends its wait with the stage."""
         try:
             answers.put(self._context.allGather(text))
         except BaseException as error:  # noqa: BLE001 (the waiting task gets it)

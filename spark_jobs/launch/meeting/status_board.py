@@ -1,6 +1,6 @@
-"""The board: how ranks stand, and what their tasks are to do about it.
+"""The status board: which ranks are done or failed, and what their tasks must do.
 
-A task reports its rank's end once; every task asks for the verdict and is answered at once when there is one. The
+A task reports its rank's end once; every task asks for the verdict and is answered as soon as there is one. The
 board itself is plain state under a lock; ``rendezvous.py`` serves it, ``StatusBoardClient`` asks over HTTP.
 
     verdict    running              some rank still works, none failed
@@ -24,13 +24,13 @@ LOST_AFTER_TRIES = 3
 ANSWER_TIMEOUT_S = 15.0
 """Seconds beyond the heartbeat that an answer may take on a crowded machine."""
 SILENT_AFTER_S = 60.0
-"""Seconds for which the others ask until a task that does not counts as gone: its process stands still, or its machine is cut off. Counted
-in rounds of asking, so that machines which were all suspended find each other well. Its rank may ring on as if nothing were."""
+"""Seconds without a request until a task counts as gone: its process is suspended, or its host is cut off. Counted in the others' requests,
+so that hosts that were all suspended do not give each other up. Its rank may still be running."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the tasks are to do."""
+    """What the tasks must do."""
 
     kind: Literal["running", "finished", "stop"]
     severity: int = 0
@@ -83,13 +83,13 @@ class StatusBoard:
             return self._verdict()
 
     def leave(self, rank: int) -> None:
-        """Note that the task of ``rank`` asks no more."""
+        """Note that the task of ``rank`` will ask no more."""
         with self._changed:
             self._left.add(rank)
             self._changed.notify_all()
 
     def wait_until_left(self, *, within_s: float) -> None:
-        """Wait until every task has left, so that the server may go without leaving one in the dark."""
+        """Wait until every task has left, so that the server can close."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._left) == self.size, timeout=within_s)
 

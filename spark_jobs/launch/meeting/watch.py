@@ -1,4 +1,4 @@
-"""Watching one rank: from its order to its end, with an eye on the other ranks by way of the board.
+"""Watching one rank from its order to its end, and the other ranks through the status board.
 
 Needs no Spark: events come from a queue, which the rank process and the board feed.
 """
@@ -19,11 +19,11 @@ from sparkring.spark_jobs.launch.rank.end import RankEnd
 from sparkring.spark_jobs.launch.rank.process import RankProcess, Report
 
 CAUSE_GRACE_S = 2.0
-"""Seconds to look for the cause, once a rank has seen no more than that another one is gone."""
+"""Seconds to look for the cause, once a rank has only seen that another one is gone."""
 LOOK_S = 1.0
-"""Seconds between two looks at whether the rank stands still."""
+"""Seconds between two checks of whether the rank is suspended."""
 SUSPENDED_GRACE_S = 10.0
-"""Seconds past the deadline that a stopped rank is left to the others, who know what they wait for. None of them may be left to tell."""
+"""Seconds past the deadline in which the other ranks may report a suspended one, since they know what they wait for."""
 
 Event: TypeAlias = "Report | int | Verdict | RingError"
 """A report of the rank, its exit code, what the board said, or that the board is gone."""
@@ -85,7 +85,7 @@ class Watch:
             self._note(self._end_of(event), board)
 
     def _look_at_the_rank(self, board: StatusBoardClient) -> None:
-        """Report a rank that stands still for too long: where all of them do, none is left to wait for another, and to say so."""
+        """Report a rank that is suspended for too long. Where all of them are, no other rank remains to report it."""
         self._looks_left = self._looks_left - 1 if self._end is None and self._process.is_suspended else self._looks
         if self._looks_left == 0:
             self._note(RankEnd(rank=self._rank, host=self._host, kind="halted", output_tail=self._process.tail), board)

@@ -22,7 +22,7 @@ from sparkring.spark_jobs.launch.rank import environment as rank_environment
 from sparkring.spark_jobs.launch.rank.fresh import RankPipes, end_group, is_stopped
 
 POSSIBLE = sys.platform == "linux"
-"""Elsewhere forking a process that has loaded torch is not safe, or not possible."""
+"""On other systems forking a process that has loaded torch is unsafe or impossible."""
 
 ImportKey: TypeAlias = "tuple[str, str, frozenset[tuple[str, str]]]"
 """All that a rank's imports depend on: interpreter, folder, environment."""

@@ -1,9 +1,9 @@
-"""What a Spark task does when its executor is about to go: its rank may save first.
+"""Graceful stop of a Spark task whose executor is about to end: its rank may save first.
 
     YARN takes a container back   SIGTERM to the executor's JVM, which ends at once (preemption, yarn application -kill)
     or it dies, or its driver     pyspark's daemon finds its parent gone, and sends its workers, one of which is the task, SIGHUP
-    the task                      asks its rank to stop (SIGTERM) and keeps up what it does for the ring, for GRACE_S at most
-    the ranks                     tell each other with the next step, save after it, and end
+    the task                      asks its rank to stop (SIGTERM) and keeps serving the ring, for at most GRACE_S
+    the ranks                     agree in the next step, save after it, and end
 
 Without this, the rank's guard would end the rank as soon as the task is gone. A ring that Spark itself ends, because one of its tasks
 failed, is not asked: those tasks are killed.

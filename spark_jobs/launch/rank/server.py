@@ -117,8 +117,8 @@ def _serve(control: socket.socket, problem: str, tolerated: int) -> Request | No
                 return None  # no message: the task's process is gone
             for fd in fds:
                 os.set_inheritable(fd, False)  # noqa: FBT003 (takes no keywords)
-            told = json.loads(message)
-            request = Request(device=told["device"], environment=told["environment"], orders=fds[0], output=fds[1], reports=fds[2],
+            wanted = json.loads(message)
+            request = Request(device=wanted["device"], environment=wanted["environment"], orders=fds[0], output=fds[1], reports=fds[2],
                               answers=fds[3], server=os.getpid())
             if problem := problem or _unsafe_to_fork(tolerated):
                 answer(request.answers, problem=problem)
@@ -133,10 +133,10 @@ def _serve(control: socket.socket, problem: str, tolerated: int) -> Request | No
             os.close(request.answers)
 
 
-def answer(fd: int, **told: Any) -> None:
-    """Tell the task; one that is gone hears nothing."""
+def answer(fd: int, **reply: Any) -> None:
+    """Send the task a reply; one that is gone gets none."""
     with suppress(BrokenPipeError):
-        os.write(fd, f"{json.dumps(told)}\n".encode())
+        os.write(fd, f"{json.dumps(reply)}\n".encode())
 
 
 def _unsafe_to_fork(tolerated: int) -> str:
@@ -209,9 +209,9 @@ def _end_strays() -> None:
 def _children() -> list[int]:
     """Process ids; none where the kernel does not say."""
     found: list[str] = []
-    for told in Path("/proc/self/task").glob("*/children"):
+    for listing in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):  # a thread that has ended since
-            found += told.read_text(encoding="ascii").split()
+            found += listing.read_text(encoding="ascii").split()
     return [int(child) for child in found]
 
 
@@ -253,7 +253,7 @@ def _take_name(token: str) -> None:
 
 
 def _forget_shared_secrets() -> None:
-    """Draw anew what a process draws once: Python's own generator does so by itself, the global ones of numpy and torch do not."""
+    """Draw again what a process draws once: Python's own generator does so by itself, the global ones of numpy and torch do not."""
     import numpy as np
     import torch
 

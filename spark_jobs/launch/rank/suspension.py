@@ -28,7 +28,8 @@ def guard_against_suspension(*, limit_s: float, last_words: str) -> None:
         last_words: A line for standard error, written when this process is ended.
     """
     subprocess.Popen([sys.executable, "-m", __name__, str(os.getpid()), str(limit_s), last_words],
-                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
+                     env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
 
 
 def main() -> None:

@@ -103,7 +103,7 @@ def test_extends_is_seen_from_the_file_that_says_it_not_from_the_current_folder(
     pytest.param(["prepare.features.moments=[{column: day, waves: [year]}]"],
                  "prepare.features.moments.0.waves.0: Input should be 'quarter',", id="a part that does not come again"),
     pytest.param(["prepare.features.moments=[{column: day, waves: [hour], time_zone: Mars/Base}]"],
-                 "there is no such time zone; give one of the IANA names, such as UTC or Europe/Zurich (found 'Mars/Base')",
+                 "unknown time zone; give an IANA name such as UTC or Europe/Zurich (found 'Mars/Base')",
                  id="no such time zone"),
     pytest.param(["prepare.features.moments=[{column: day, numbers: [hour], categories: [hour]}]"], "features named twice: day_hour",
                  id="one name for two features"),
@@ -117,17 +117,17 @@ def test_extends_is_seen_from_the_file_that_says_it_not_from_the_current_folder(
                  "unknown key model.widhts; did you mean 'widths'? (known here: network, options, dropout, kind, widths, norm)",
                  id="a key of the chosen network"),
     pytest.param(["model.hiden=[8]"], "unknown key model.hiden; did you mean 'hidden'?", id="a key of the network that is not named"),
-    pytest.param(["model.kind=imge"], "model: there is no such kind; give tabular, image or text", id="no such network"),
-    pytest.param(["model.kind=text", "model.width=130"], "model: width=130 is no multiple of heads=4", id="heads that do not fit"),
+    pytest.param(["model.kind=imge"], "model: unknown kind; give tabular, image or text", id="no such network"),
+    pytest.param(["model.kind=text", "model.width=130"], "model: width=130 is not a multiple of heads=4", id="heads that do not fit"),
     pytest.param(["prepare.features.tokens={column: a, document: b}"], "tokens stand alone, found km beside them", id="text and numbers"),
     pytest.param(["prepare.task=next_token"], "task next_token and features.tokens go together", id="a task without its text"),
     pytest.param(["prepare.sources.more={path: more.csv}"], "prepare.sources.more: format csv needs columns", id="a table without columns"),
     pytest.param(["prepare.sources.Trips={path: more.csv, columns: {id: int}}"],
-                 "sources trips and Trips have the same name to SQL", id="tables that differ in capitals alone"),
-    pytest.param(["workspace=~/runs"], "workspace: ~ is a shell's word for a home folder, and here would be a folder of that name; give "
+                 "sources trips and Trips have the same name in SQL", id="tables that differ in capitals alone"),
+    pytest.param(["workspace=~/runs"], "workspace: ~ means a home folder only in a shell; give "
                  "the whole path (found '~/runs')", id="a home folder that no shell has looked at"),
-    pytest.param(["dataset_url=~/runs"], "dataset_url: ~ is a shell's word", id="the same of a dataset"),
-    pytest.param(["prepare.sources.trips.format=idx"], "format idx has columns of its own; name none", id="columns for images"),
+    pytest.param(["dataset_url=~/runs"], "dataset_url: ~ means a home folder only", id="the same of a dataset"),
+    pytest.param(["prepare.sources.trips.format=idx"], "format idx has fixed columns; name none", id="columns for images"),
     pytest.param(["prepare.sources.table={format: delta, path: x, versoin: 1, columns: {id: int}}"],
                  "unknown key prepare.sources.table.versoin; did you mean 'version'?", id="a key of a kind of source"),
     pytest.param(["prepare.sources.trips={format: jdbc, url: 'jdbc:x://h/d', columns: {id: int}}"],
@@ -142,7 +142,7 @@ def test_extends_is_seen_from_the_file_that_says_it_not_from_the_current_folder(
     pytest.param(["prepare.split=5"], "prepare.split: by must be time", id="no section at all"),
     pytest.param(["prepare.split={by: random, test_share: 0.6, validation_share: 0.4}"],
                  "prepare.split: validation_share=0.4 and test_share=0.6 leave nothing to train on", id="shares that take all"),
-    pytest.param(["prepare.split={by: fold, column: id, folds: 5, fold: 5}"], "fold=5 is none of the 5 folds; they are 0 to 4",
+    pytest.param(["prepare.split={by: fold, column: id, folds: 5, fold: 5}"], "fold=5 is not one of the 5 folds, which are 0 to 4",
                  id="a fold beyond the last"),
 ])
 def test_a_mistake_is_told_in_one_line_with_its_place_and_a_remedy(minimal: str, overrides: list[str], message: str) -> None:
@@ -213,7 +213,7 @@ def test_a_config_of_aliases_is_refused_before_it_fills_memory(tmp_path: Path) -
     levels = "".join(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 9))
     bomb = tmp_path / "bomb.yaml"
     bomb.write_text(f"a0: &a0 [x]\n{levels}name: *a8\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"alias \*a0 is not taken; write it out, or use extends") as raised:
+    with pytest.raises(ConfigError, match=r"aliases such as \*a0 are not allowed; write the value out, or use extends") as raised:
         load_config(str(bomb))
     assert len(str(raised.value)) < 1000
 

@@ -199,7 +199,7 @@ def test_worker_processes_of_a_dataloader_are_refused_since_each_would_give_all_
     alone = DataLoader(_loader(dataset), batch_size=None)
     assert sorted(row for batch in alone for row in _ids(batch)) == list(range(ROWS))
     shared = DataLoader(_loader(dataset), batch_size=None, num_workers=2)
-    with pytest.raises(ConfigError, match="would give every row once a worker"):
+    with pytest.raises(ConfigError, match="would yield every row once per worker"):
         list(shared)
 
 

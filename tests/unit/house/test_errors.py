@@ -35,12 +35,12 @@ def test_a_caller_can_catch_it_as_the_builtin_that_it_expects(kind: type[Sparkri
                  id="too few slots, nobody knows how many"),
     pytest.param(lambda: RankDied(1, "node-3", -9),
                  "rank 1 on node-3 was killed by SIGKILL; if nobody killed it, the machine may have run out of memory; "
-                 "run the same command again to go on from the last checkpoint.", id="a rank that was killed"),
+                 "run the same command again to resume from the last checkpoint.", id="a rank that was killed"),
     pytest.param(lambda: RankDied(0, "node-1", -40),
                  "rank 0 on node-1 was killed by signal 40; if nobody killed it, the machine may have run out of memory; "
-                 "run the same command again to go on from the last checkpoint.", id="a signal without a name"),
+                 "run the same command again to resume from the last checkpoint.", id="a signal without a name"),
     pytest.param(lambda: RankDied(0, "node-1", 3),
-                 "rank 0 on node-1 ended with exit code 3 and no result; run the same command again to go on from the last checkpoint.",
+                 "rank 0 on node-1 ended with exit code 3 and no result; run the same command again to resume from the last checkpoint.",
                  id="a rank that left"),
 ])
 def test_the_message_says_what_was_found_what_was_expected_and_what_to_do(make: Callable[[], SparkringError], expected: str) -> None:

@@ -48,5 +48,5 @@ def test_tests_replace_nothing_in_the_product_but_seams() -> None:
     "monkeypatch.setattr(saver, 'LOOK_S', 1)", "patch.object(Saver, 'after', 1)", "patch('sparkring.spark_jobs.train.train')",
     "Saver.after = 1", "vars(saver)['LOOK_S'] = 1"])
 def test_control_other_ways_are_found(line: str) -> None:
-    imports = "from sparkring.pipelines.training import saver\nfrom sparkring.pipelines.training.saver import Saver\n"
+    imports = "from sparkring.pipelines.training.loop import saver\nfrom sparkring.pipelines.training.loop.saver import Saver\n"
     assert list(_replaced(f"{imports}{line}\n"))

@@ -14,7 +14,7 @@ from sparkring.pipelines.parallel.schedules.generators.catalogue import SCHEDULE
 from sparkring.pipelines.parallel.schedules.records import costs_seen, step_record, timeline_of
 from sparkring.pipelines.parallel.schedules.schedule import Worker
 from sparkring.pipelines.parallel.schedules.simulator import TimedAction, simulate
-from sparkring.pipelines.training.train_rank import sampled_step
+from sparkring.pipelines.training.loop.records import sampled_step
 
 COSTS = Costs(forward_s=(0.01, 0.02), backward_s=(0.03, 0.04), input_s=(0.015, 0.02), weight_s=(0.015, 0.02),
               hop_forward_s=(0.0,), hop_backward_s=(0.0,), reduce_s=(0.005, 0.0), step_s=(0.001, 0.002))

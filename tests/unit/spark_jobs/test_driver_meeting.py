@@ -108,7 +108,7 @@ def test_a_task_that_was_lost_afterwards_is_no_second_rank() -> None:
         for answer in [gather(0, "a"), gather(1, "b")]:
             assert answer.result(LONG_S) == ["a", "b"]
         assert str(meeting.lost) == "None"
-        with pytest.raises(ExecutorLost, match=r"Spark lost task 1 of the ring on b, .* started it anew"):
+        with pytest.raises(ExecutorLost, match=r"Spark lost task 1 of the ring on b, .* and restarted it"):
             gather(1, "anew", attempt=1).result(LONG_S)
         assert str(meeting.lost).startswith("Spark lost task 1")
         for answer in [gather(0, "c"), gather(1, "d")]:  # the control: those that are in it go on

@@ -28,7 +28,7 @@ def test_the_error_ends_in_a_table_of_all_results() -> None:
     error = ExpectationsNotMet([ExpectationResult("", "at least 9 rows", "8 rows", met=False),
                                 ExpectationResult("km", "values at least 0", "all", met=True)])
     assert str(error).splitlines() == [
-        "1 of 2 expectations are not met, so nothing was committed; mend the source or the query, or change prepare.expectations:",
+        "1 of 2 expectations are not met, so nothing was committed; fix the source or the query, or change prepare.expectations:",
         "    column   expected           found",
         "NO  (table)  at least 9 rows    8 rows",
         "ok  km       values at least 0  all"]

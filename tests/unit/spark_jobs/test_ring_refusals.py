@@ -98,7 +98,7 @@ def test_slots_of_a_local_master_are_in_its_name(master: str, slots: int | None)
     pytest.param("org.apache.spark...: [SPARK-24819]: Barrier execution mode does not allow run a barrier stage that requires more slots",
                  NotEnoughSlots, "7 ranks need 7 free slots", id="too few slots"),
     pytest.param("  File \"worker.py\"\nModuleNotFoundError: No module named 'sparkring'\n", EnvironmentProblem,
-                 "the executors' Python does not serve (No module named 'sparkring')", id="sparkring is not there"),
+                 "the executors' Python cannot be used (No module named 'sparkring')", id="sparkring is not there"),
     pytest.param("RuntimeError: [X] Python in worker has different version: 3.10 than that in driver: 3.11, cannot\n", EnvironmentProblem,
                  "(Python in worker has different version: 3.10 than that in driver: 3.11)", id="another Python"),
     pytest.param("An error occurred while calling o1.collect.\n: java.lang.X: Stage failed.\norg.Y: Traceback (most recent call last):\n"

@@ -8,7 +8,7 @@ from sparkring.models.dropout import ROW_SEEDS
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.data.order.rowhash import row_bits
 from sparkring.pipelines.training.job.precision import PRECISIONS
-from sparkring.pipelines.training.strategies.micro_batches import MicroBatches
+from sparkring.pipelines.training.strategies.stages import MicroBatches
 from sparkring.pipelines.training.strategies.step import Inputs
 
 

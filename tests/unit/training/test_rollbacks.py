@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkring.pipelines.training.rollbacks import Rollbacks
+from sparkring.pipelines.training.loop.rollbacks import Rollbacks
 
 
 def _left_out(rollbacks: Rollbacks) -> list[int]:

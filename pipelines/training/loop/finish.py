@@ -1,0 +1,48 @@
+"""The end of a generation, on rank 0: the best epoch's weights become the run's model, and the driver gets a summary."""
+
+from __future__ import annotations
+
+from sparkring.errors import SparkringError
+from sparkring.pipelines.data.stores.retry import retry
+from sparkring.pipelines.training.checkpoints.documents import Position
+from sparkring.pipelines.training.job.job import TrainSummary
+from sparkring.pipelines.training.job.model_files import ModelCard, save_model
+from sparkring.pipelines.training.loop.restore import read_parts
+from sparkring.pipelines.training.loop.setup import RankSetup
+from sparkring.pipelines.training.strategies.state import weights_of
+from sparkring.version import __version__
+
+
+def finish_run(setup: RankSetup, position: Position, *, resumed_at: int, failed_checkpoints: int) -> TrainSummary:
+    """Save the run's model if the run is done.
+
+    Args:
+        setup: This rank's tools.
+        position: Where the generation ended.
+        resumed_at: Optimizer steps that were done when it started.
+        failed_checkpoints: Checkpoints that it could not write.
+    """
+    summary = TrainSummary(steps=position.steps_done, resumed_at=resumed_at, receipts=position.receipts,
+                           failed_checkpoints=failed_checkpoints)
+    if position.epoch < setup.config.train.epochs or position.to_evaluate:
+        return summary.model_copy(update={"interrupted": True})
+    card = save_best_model(setup)
+    return summary.model_copy(update={"best_epoch": card.epoch, "validation": card.validation})
+
+
+def save_best_model(setup: RankSetup) -> ModelCard:
+    """Save the weights of the checkpoint with the lowest held-out loss.
+
+    Raises:
+        SparkringError: no checkpoint of a finished epoch is whole.
+    """
+    job, manifest = setup.job, setup.manifest
+    best = retry(setup.checkpoints.best)
+    if best is None or best.document.validation is None:
+        raise SparkringError(f"{job.run_url} has no whole checkpoint of a finished epoch left; run the same command again.")
+    position = best.document.position
+    card = ModelCard(
+        name=setup.config.name, model=setup.config.model, task=manifest.task, preprocessing=manifest.preprocessing,
+        dataset_url=job.dataset_url, dataset_version=job.dataset_version, content_id=manifest.content_id, epoch=position.epoch,
+        step=position.steps_done, validation=best.document.validation, code_version=__version__)
+    return save_model(job.run_url, weights_of(read_parts(best.state)), card)

@@ -1,0 +1,197 @@
+"""The loop: from the last checkpoint, or the seed, to a trained model.
+
+    start     all ranks restore rank 0's last checkpoint, or start alike, and prove that their states are equal
+    step      exact gradient, update, one event; a checkpoint beside training where one is due
+    epoch     every row came exactly once (proved by digest), held-out metrics, checkpoint
+    end       the epoch with the lowest held-out loss becomes the run's model
+
+When any rank is asked to stop, all of them save after the same step and end; a later generation resumes there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing
+from functools import partial
+
+import torch
+
+from sparkring.pipelines.data.loading.loader import Batch
+from sparkring.pipelines.parallel.collectives.keepalive import run_keeping_alive
+from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument, Position
+from sparkring.pipelines.training.evaluation.evaluate import evaluate
+from sparkring.pipelines.training.evaluation.interruptible import Interrupted, Interruptible
+from sparkring.pipelines.training.events.plan_watch import PlanWatch
+from sparkring.pipelines.training.job.job import TrainSummary
+from sparkring.pipelines.training.loop.epoch_proof import EpochProof
+from sparkring.pipelines.training.loop.exchange import PositionExchange
+from sparkring.pipelines.training.loop.finish import finish_run
+from sparkring.pipelines.training.loop.nonfinite import LEFT_OUT, NonFiniteSteps
+from sparkring.pipelines.training.loop.positions import after_evaluation, after_step, at_epoch_end, require_exact
+from sparkring.pipelines.training.loop.records import LoopRecords
+from sparkring.pipelines.training.loop.restore import restore
+from sparkring.pipelines.training.loop.saver import Saver
+from sparkring.pipelines.training.loop.setup import RankSetup
+from sparkring.pipelines.training.strategies.signals import Signals
+from sparkring.pipelines.training.strategies.step import StepResult
+from sparkring.pipelines.training.strategies.strategy import DataParallelStrategy
+from sparkring.version import __version__
+
+
+class TrainingLoop:
+    """One rank's part of one generation of a run."""
+
+    def __init__(self, setup: RankSetup) -> None:
+        """Prepare all parts of the loop; train nothing yet."""
+        self._setup, self._strategy = setup, setup.strategy
+        self._records, self._proof = LoopRecords(setup), EpochProof(setup)
+        self._exchange = PositionExchange(setup, self._proof)
+        self._saver = Saver(setup)
+        self._nonfinite = NonFiniteSteps(setup)
+        self._plan = PlanWatch(setup.job.predicted_s if setup.is_first else None, setup.events.write)
+        self._stopping = False
+        """Whether some rank was asked to stop; all ranks learn it with the same step."""
+
+    def run(self) -> TrainSummary | None:
+        """Train to the end; rank 0 returns the summary."""
+        began, epochs = time.perf_counter(), self._setup.config.train.epochs
+        position = start = self._start()
+        self._records.start(position)
+        while not self._stopping and (position.to_evaluate or position.epoch < epochs):
+            position = self._evaluate_epoch(position) if position.to_evaluate else self._train_epoch(position)
+        self._saver.finish()
+        self._strategy.close()
+        finish = partial(finish_run, self._setup, position, resumed_at=start.steps_done,
+                         failed_checkpoints=self._saver.failures) if self._setup.is_first else None
+        summary = run_keeping_alive(self._setup.communicator, finish, name="finish")
+        self._setup.events.write("end", seconds=round(time.perf_counter() - began, 3))
+        return summary
+
+    def _start(self) -> Position:
+        """Put all ranks into the state of the last checkpoint, or of a fresh run."""
+        restored = restore(self._setup)
+        if restored is None and isinstance(self._strategy, DataParallelStrategy):  # the seed gave all the same; this makes sure
+            fresh = self._setup.communicator.broadcast_bytes(self._strategy.whole(), name="start.fresh")
+            self._strategy.unpack([fresh])
+        position = restored or Position()
+        self._strategy.require_equal()
+        self._saver.resume(position.steps_done)
+        if restored is None and self._nonfinite.needs_checkpoint:
+            self._save(position)
+        return position
+
+    def _train_epoch(self, position: Position) -> Position:
+        """Train from ``position`` to the end of its epoch and evaluate it.
+
+        Returns:
+            The first position of the next epoch. Where ranks stop or roll back earlier, the position to resume at.
+        """
+        seconds = _stopwatch(position.seconds)
+        self._proof.begin_epoch()
+        self._records.begin_epoch(position)
+        with closing(self._batches(position)) as batches:
+            for batch, data_s in batches:
+                position, due = self._step(position, batch, data_s=data_s)
+                if self._nonfinite.wants_rollback:
+                    return self._roll_back(position)
+                if due and position.step < self._setup.steps_per_epoch:
+                    position = self._exchange.complete(position.model_copy(update={"seconds": seconds()}))
+                    self._save(position)
+                    if self._stopping:
+                        return position
+                self._saver.after(position.steps_done)
+        position = self._exchange.complete(position)
+        require_exact(position, self._setup.manifest)
+        self._plan.epoch_ends()
+        return self._evaluate_epoch(at_epoch_end(position, seconds=seconds()))
+
+    def _evaluate_epoch(self, position: Position) -> Position:
+        """Evaluate the epoch before ``position`` and save a checkpoint.
+
+        Returns:
+            The first position of the next epoch. Where ranks are asked to stop meanwhile, ``position``: the next generation
+            evaluates first.
+        """
+        setup, seconds = self._setup, _stopwatch(position.seconds)
+        batches = Interruptible(setup.validation_loader, setup.communicator, lambda: setup.signals.now().stop > 0)
+        try:
+            validation = evaluate(self._strategy.predict(batches), setup.communicator, setup.manifest)
+        except Interrupted:
+            self._stopping = True
+            self._save(position)
+            return position
+        following = after_evaluation(position)
+        self._records.epoch(position, validation, seconds=seconds())
+        self._save(following, validation)
+        return following
+
+    def _step(self, position: Position, batch: Batch, *, data_s: float) -> tuple[Position, bool]:
+        """Do one optimizer step and write its event; returns the position after it, and whether a checkpoint is due."""
+        rate = self._setup.learning_rate(position.steps_done)
+        left_out = self._nonfinite.leaves_out(position.steps_done)
+        result = LEFT_OUT if left_out else self._strategy.step(batch, rate, self._votes(position))
+        self._stopping = result.signals.stop > 0
+        self._record(position, batch, result, rate=rate, data_s=data_s)
+        if not result.updated and not left_out:
+            self._nonfinite.handle(position, result)
+        return after_step(position, batch, result), self._saver.due(result.signals) or self._stopping
+
+    def _record(self, position: Position, batch: Batch, result: StepResult, *, rate: float, data_s: float) -> None:
+        """Write a step's events and count its seconds."""
+        proof, cost = self._proof.add_step(position, batch), result.cost
+        if result is not LEFT_OUT:
+            self._records.timeline(position)  # before the step's record, whose hash goes into the receipts
+        self._records.step(position, batch, result, proof, rate=rate, data_s=data_s)
+        self._proof.seal()
+        self._plan.step(data_s + cost.compute_s + cost.comm_s)
+        self._exchange.add_step(data_s, cost.compute_s, cost.comm_s)
+
+    def _votes(self, position: Position) -> Signals:
+        """What this rank tells the others in the step at ``position``."""
+        return self._setup.signals.now(due=self._saver.wants(position.steps_done + 1), writing=self._saver.writing)
+
+    def _roll_back(self, position: Position) -> Position:
+        """Put all ranks back into the state of the last checkpoint; their events continue as a new generation.
+
+        Args:
+            position: After the step that was not finite.
+        Raises:
+            NotFinite: there is no checkpoint, or the run has gone back to it often enough.
+        """
+        self._saver.abandon()
+        restored = restore(self._setup)
+        text = self._nonfinite.roll_back(position, restored)
+        assert restored is not None
+        self._strategy.require_equal()
+        self._setup.events.write("rollback", epoch=position.epoch, step=position.step - 1, steps_done=restored.steps_done,
+                                 text=text)
+        self._setup.events.next_generation()
+        self._saver.resume(restored.steps_done)
+        self._records.start(restored)
+        self._proof.restart()
+        return restored
+
+    def _save(self, position: Position, validation: dict[str, float] | None = None) -> None:
+        """Begin a checkpoint; all ranks call this after the same step."""
+        setup, train = self._setup, self._setup.config.train
+        self._saver.save(CheckpointDocument(
+            position=position, validation=validation, content_id=setup.manifest.content_id,
+            dataset_version=setup.manifest.version, seed=train.seed, lanes=setup.job.lanes, batch_rows=train.batch_rows,
+            code_version=__version__, torch_version=torch.__version__,
+            config=setup.config.model_dump(mode="json", include={"model", "train"}), lr=setup.learning_rate(position.steps_done),
+            layout=str(setup.layout or f"{setup.communicator.context.size} ranks, each with the whole model")))
+
+    def _batches(self, position: Position) -> Generator[tuple[Batch, float]]:
+        """The rest of an epoch, each batch with the seconds that it was waited for; closing it ends the reader threads."""
+        waiting = time.perf_counter()
+        with closing(self._setup.train_loader.epoch(position.epoch, first_step=position.step)) as batches:
+            for batch in batches:
+                yield batch, time.perf_counter() - waiting
+                waiting = time.perf_counter()
+
+
+def _stopwatch(seconds: float) -> Callable[[], float]:
+    """A clock that starts now at ``seconds``."""
+    began = time.perf_counter()
+    return lambda: seconds + time.perf_counter() - began
