@@ -71,7 +71,7 @@ class LayoutChooser:
         subject = profile_subject(config, self._manifest)
         ranks = self._profile(config, spark, subject)
         model, cluster = measured(config, self._manifest, ranks)
-        best = best_layout(model, cluster, world=config.train.num_ranks, batch_rows=config.train.batch_rows,
+        best = best_layout(model, cluster, world=config.train.num_ranks, batch_rows=config.train.step_rows,
                            fixed=layout_constraints(config.train, lanes=self._lanes))
         self._report_other_ranks(config.train)
         self._progress.note(f"training: planned {describe(best.candidate)} of {best.candidate.micro_batches} micro-batches, "

@@ -6,8 +6,8 @@
 
     sparkring evaluate local/flights
 
-A model that ``train.parallel``, or the planner in its place, cuts into stages or shards is evaluated by a ring of them, any other one by
-Spark's tasks, each of which holds the model. Metrics are exact. For the binary task every test row's probability and label come to the
+A ring of ranks evaluates a model that ``train.parallel`` or the planner cuts into stages or shards; Spark tasks evaluate any other
+model, each holding the whole of it. Metrics are exact. For the binary task every test row's probability and label come to the
 driver (16 bytes a row). The result is ``<run>/evaluation.json``; the same model on the same data is not evaluated twice.
 """
 
@@ -109,6 +109,7 @@ def _evaluate_by_stages(config: Config, card: ModelCard, manifest: Manifest, ses
     from sparkring.pipelines.training.evaluate_rank import evaluate_rank  # brings torch and horovod
     from sparkring.spark_jobs.ring import run_ring
 
+    config = config.fitted_to(manifest.splits["train"].rows)
     train = config.train.model_copy(update={"precision": "float32"} if config.train.precision == "bf16" else {})
     job = TrainJob(config=config.model_copy(update={"model": without_dropout(card.model), "train": train}), dataset_url=card.dataset_url,
                    dataset_version=manifest.version, run_url=config.run, generation=0, lanes=default_lanes(train.num_micro_batches))
@@ -144,7 +145,7 @@ def _require_both_labels(manifest: Manifest, card: ModelCard) -> None:
         split = split_of(manifest, card.dataset_url, name)
         if split.positives in (0, split.rows):
             raise DatasetError(f"all {split.rows} rows of the {name} split of version {manifest.version} of {card.dataset_url} have label "
-                               f"{min(split.positives, 1)}, so no model can be told from another; change prepare.split and prepare again.")
+                               f"{min(split.positives, 1)}, so every model would score the same; change prepare.split and prepare again.")
 
 
 def _evaluated(store: Store) -> dict[str, Any] | None:

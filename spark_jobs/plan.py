@@ -78,7 +78,7 @@ def plan_measured(config: Config, *, spark: SparkSession | None = None, progress
     from sparkring.spark_jobs.ring import run_ring
     from sparkring.spark_jobs.spark.session import spark_session
 
-    dataset, manifest = _dataset(config)
+    dataset, manifest, config = _dataset(config)
     num_ranks = config.train.num_ranks
     session = spark or spark_session(config.spark, app_name=f"sparkring plan {config.name}")
     with progress.stage("measure"):
@@ -86,7 +86,7 @@ def plan_measured(config: Config, *, spark: SparkSession | None = None, progress
                          config=config.train.ring)
     model, cluster = measured(config, manifest, ranks)
     few, many = profile_rows(config)
-    plans = plan(model, cluster, world=num_ranks, batch_rows=config.train.batch_rows, fixed=_fixed(config))
+    plans = plan(model, cluster, world=num_ranks, batch_rows=config.train.step_rows, fixed=_fixed(config))
     return _table(plans, config, world=num_ranks, assumptions=(
         f"blocks were timed on {num_ranks} ranks at once, with {few} and {many} rows, {config.train.ring.threads_per_rank} threads a rank",
         f"a rank may take {cluster.memory_bytes / 1e9:.3g} GB, of which {cluster.process_bytes / 1e9:.3g} GB are for its process and rows"))
@@ -109,18 +109,20 @@ def plan_on_paper(config: Config, assumed: Assumptions, *, world: int, picture: 
     from sparkring.pipelines.training.profiling.fit import on_paper
     from sparkring.spark_jobs.reporting.charts.plan import Scaling, scaling_file
 
-    _, manifest = _dataset(config)
+    _, manifest, config = _dataset(config)
     model, cluster = on_paper(config, manifest, assumed), assumed.cluster()
-    plans = plan(model, cluster, world=world, batch_rows=config.train.batch_rows, fixed=_fixed(config))
+    plans = plan(model, cluster, world=world, batch_rows=config.train.step_rows, fixed=_fixed(config))
     path = picture or Path(PICTURE)
     path.write_text(scaling_file([Scaling(num_ranks=count, best_s=_best(plans, count), plain_s=_best(plans, count, plain=True))
                                   for count in ring_sizes(world)], title=f"{config.name} on {assumed.device.name}"), encoding="utf-8")
     return _table(plans, config, world=world, assumptions=tuple(assumed.lines()), picture=str(path))
 
 
-def _dataset(config: Config) -> tuple[Dataset, Manifest]:
+def _dataset(config: Config) -> tuple[Dataset, Manifest, Config]:
+    """The dataset, the version to plan for, and the config with a batch that fits its rows."""
     dataset = Dataset(config.dataset)
-    return dataset, dataset.manifest(config.dataset_version)
+    manifest = dataset.manifest(config.dataset_version)
+    return dataset, manifest, config.fitted_to(manifest.splits["train"].rows)
 
 
 def _fixed(config: Config) -> Constraints:
@@ -140,7 +142,7 @@ def _table(plans: Sequence[Plan], config: Config, *, world: int, assumptions: tu
     batch_norm = getattr(config.model, "norm", "") == "batch"
     note = "model.norm=batch normalizes over a micro-batch: changing train.parallel.micro_batches changes the training"
     return PlanResult(
-        world=world, batch_rows=config.train.batch_rows, tried=len(plans), picture=picture,
+        world=world, batch_rows=config.train.step_rows, tried=len(plans), picture=picture,
         assumptions=(*assumptions, note) if batch_norm else assumptions,
         rows=tuple(_row(each) for each in one_each(plans)),
         suggestion=_suggestion(plans[0], name_micro_batches=batch_norm) if usable else "")

@@ -3,8 +3,8 @@
     sparkring prepare local/flights
     sparkring prepare local/flights --append     # the rows that the latest version does not hold yet
 
-Nothing is visible before the last step, which puts the manifest; until then errors leave the dataset as it was, and what
-was written is taken away again. An equal recipe (config, source bytes, code) is not cooked twice.
+The last step writes the manifest and makes the version visible. An error before it leaves the dataset as it was and removes what
+was written. If the config, the source bytes and the code are those of the latest version, that version is reused.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_page
 from sparkring.spark_jobs.etl.sources.tables import Source, identify, locate, read_table
 from sparkring.spark_jobs.etl.writing.document_list import kept_encoding, without_known, write_documents
 from sparkring.spark_jobs.etl.writing.write_dataset import read_back, split_layouts, write_split
+from sparkring.spark_jobs.spark.errors import failed_queries_unlogged
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
 from sparkring.version import __version__
 
-RECIPE_FORMAT = 2
-"""Raised when the same config and source would give another dataset than before."""
+RECIPE_FORMAT = 3
+"""Raise it when the same config and source give a different dataset than before."""
 
 
 @dataclass(frozen=True)
@@ -58,30 +59,30 @@ class PrepareResult:
     """The dataset."""
     version: int
     reused: bool
-    """The version was there already, made by the same recipe; nothing was done."""
+    """The latest version has the same recipe; nothing was done."""
     rows: dict[str, int]
     """Rows of each split."""
     seconds: float
 
 
 def prepare(config: Config, *, append: bool = False, spark: SparkSession | None = None, progress: Progress = SILENT) -> PrepareResult:
-    """Commit a dataset version, or find that the latest one is what this config and source give.
+    """Commit a dataset version, or reuse the latest one if this config and source would give the same.
 
     Args:
         config: ``prepare`` says what to read and how; ``workspace`` or ``dataset_url`` where to commit.
-        append: Commit the latest version's files and, beside them, those rows of the query whose ids it does not hold yet, encoded
-            with its statistics and vocabularies; of texts, rows cut from the documents whose names it does not hold yet, by its tokenizer.
+        append: Keep the latest version's files and add the rows of the query whose ids it lacks, encoded with its statistics and
+            vocabularies. For texts, add rows cut with its tokenizer from the documents whose names it lacks.
         spark: The session to use; default the active one, or one made from ``config.spark`` when it is needed.
         progress: Where to report.
     Returns:
         The version and its row counts.
     Raises:
-        SourceError: the source is missing something, is not what the config says it is, or gives other rows each time.
-        ConfigError: the query or a name in the config cannot be used.
-        ExpectationsNotMet: the rows are not what ``prepare.expectations`` asks for.
+        SourceError: the source lacks something, contradicts the config, or gives different rows each time.
+        ConfigError: the query cannot run, or a name in the config cannot be used.
+        ExpectationsNotMet: the rows break ``prepare.expectations``.
         CommitConflict: another writer committed the same version number meanwhile.
         StorageError: the dataset's folder cannot be written; no data was read.
-        EnvironmentProblem: the dataset's store would not refuse one.
+        EnvironmentProblem: the dataset's store cannot refuse a second writer.
     """
     began = time.perf_counter()
     dataset = Dataset(config.dataset, one_writer=config.dataset_one_writer)
@@ -90,9 +91,9 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
     def session() -> SparkSession:
         return spark or spark_session(config.spark, app_name=f"sparkring {config.name}")
 
-    latest = max(dataset.versions(), default=None)  # what this version follows; another one committed meanwhile is a conflict
+    latest = max(dataset.versions(), default=None)  # the parent; a version that is committed meanwhile is a conflict
     if latest is None:
-        _require_commits(dataset)  # before any data is read; otherwise the latest version may turn out to be what is asked for
+        _require_commits(dataset)  # before any data is read; with versions, the latest may be reused
     sources = [locate(name, source) for name, source in config.prepare.sources.items()]
     facts = {source.name: identify(source, session) for source in sources}
     parent = appendable(dataset, config.prepare) if append else None
@@ -116,29 +117,29 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
 
 @dataclass(frozen=True)
 class _Written:
-    """Files of a version in the making."""
+    """Files of a version before its commit."""
 
     splits: dict[str, Split]
     documents: tuple[DataFile, ...] = ()
-    """Lists of the documents that rows were cut from."""
+    """Lists of the documents behind the rows of a text dataset."""
 
 
 class _Phases:
-    """Moves a bar step by step, naming what is being done."""
+    """Moves a bar from phase to phase and names each."""
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
         self._done = 0
 
     def begin(self, text: str) -> None:
-        """The step before is done and this one begins."""
+        """End the phase before and begin this one."""
         self._bar.update(self._done, text=text)
         self._done += 1
 
 
 @dataclass(frozen=True)
 class _PrepareJob:
-    """One making of a version, from checked sources to the commit."""
+    """One preparation, from checked sources to the commit."""
 
     config: Config
     dataset: Dataset
@@ -152,7 +153,7 @@ class _PrepareJob:
 
     def run(self, spark: SparkSession, phases: _Phases) -> Manifest:
         """Do everything and commit."""
-        with result_settings(spark):
+        with result_settings(spark), failed_queries_unlogged():
             frames = {}
             for source in self.sources:
                 phases.begin(f"reading {source.name}")
@@ -176,7 +177,7 @@ class _PrepareJob:
         return new_examples(spark, config, parent.preprocessing, known_rows(spark, dataset, parent), phases.begin)
 
     def _write(self, fitted: Fitted, folder: str, phases: _Phases) -> _Written:
-        """Write all splits that have rows, and what lies beside them, into ``folder`` of the store, which nobody knows of yet."""
+        """Write every split that has rows, and the files beside them, into the new ``folder`` of the store."""
         config = self.config.prepare
         fields, tensors = describe(config, fitted.preprocessing)
         layouts = split_layouts(fitted.examples, config, tensors, split=fitted.split)
@@ -191,8 +192,8 @@ class _PrepareJob:
             splits[name] = read_back(store, f"{folder}/{name}", fields)
             if splits[name].rows != layouts[name].rows:
                 raise SourceError(f"the {name} split has {splits[name].rows} rows as it was written and {layouts[name].rows} as it was "
-                                  "counted: prepare.query gives other rows each time that it runs, as rand() or a LIMIT without an order "
-                                  "make it. Choose rows by their ids.")
+                                  "counted: prepare.query gives different rows each time, as with rand() or a LIMIT without an order. "
+                                  "Choose rows by their ids.")
         tokens = config.features.tokens
         if tokens is None or fitted.documents is None:
             return _Written(splits)
@@ -213,7 +214,7 @@ class _PrepareJob:
 
     @property
     def _cache(self) -> Path:
-        """Unpacked sources go beside the dataset, where the executors look anyway; else into the workspace, or a folder of this user's."""
+        """The folder for unpacked sources: beside a local dataset, where executors look anyway, else in a local workspace or the home."""
         for store in (self.dataset.store, open_store(self.config.workspace)):
             if isinstance(store, LocalStore):
                 return Path(store.path("cache"))
@@ -237,7 +238,7 @@ def _recipe_id(config: PrepareConfig, facts: dict[str, dict[str, Any]], parent: 
 
 
 def _same_recipe(dataset: Dataset, recipe_id: str) -> Manifest | None:
-    """The latest version, if it was made by this recipe and its files are all there."""
+    """The latest version, if it has this recipe and all its files are there."""
     if not dataset.versions():
         return None
     manifest = dataset.manifest()

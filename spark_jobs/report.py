@@ -1,6 +1,6 @@
 """``sparkring report``: one self-contained HTML file about what a workspace holds.
 
-Needs neither Spark nor a ring; parts that are missing are named in the page with the command that makes them.
+Needs neither Spark nor a ring. For each missing part the page names the command that makes it.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class ReportResult:
     """Address of the HTML file."""
     bytes: int
     absent: tuple[str, ...]
-    """Parts of a complete report that were not there, e.g. ``evaluation``."""
+    """Parts that the workspace lacks, e.g. ``evaluation``."""
 
 
 def report(config: Config, *, step_file: Path | None = None, progress: Progress = SILENT) -> ReportResult:
-    """Write ``<workspace>/report.html`` from what is there, in place of an older one.
+    """Write ``<workspace>/report.html`` from what the workspace holds, replacing an older one.
 
     Args:
         config: Names the workspace.
-        step_file: Where to write the picture of a step in stages, as SVG, beside the page that has it too.
-        progress: Where to show how far it is.
+        step_file: Where to write the picture of a pipelined step as an SVG of its own.
+        progress: Where to report.
     Raises:
-        ConfigError: the workspace is on a kind of storage that is not served; or a picture is asked for that there is not.
+        ConfigError: the workspace is on unsupported storage, or there is no picture for ``step_file``.
     """
     store = open_store(config.workspace)
     with progress.stage("report", total=2) as bar:

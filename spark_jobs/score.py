@@ -2,7 +2,7 @@
 
     sparkring score local/flights
 
-What is predicted of a row, by the kind of task, and how: ``predict.py``.
+``scoring/predict.py`` says which columns each task adds.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sparkring.conf.schema import Config
 from sparkring.errors import DatasetChanged, DatasetError, NotFinite, SourceError
 from sparkring.pipelines.data.dataset.integrity import check_footers
 from sparkring.pipelines.data.dataset.manifest import Manifest, Split
+from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.order.rowhash import add, rows_digest, to_hex
 from sparkring.pipelines.data.stores.base import Store
@@ -41,6 +42,8 @@ from sparkring.spark_jobs.spark.progress import SILENT, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_path, spark_session
 
 Read = TypeVar("Read")
+SPLIT = "split"
+"""The column that names a scored row's split: readers of ``scores/`` see the folders of several scorings as one table."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class ScoreResult:
     rows: int
     seconds: float
     reused: bool = False
-    """These scores were there already; nothing was computed."""
+    """The same scores existed; nothing was computed."""
 
 
 def score(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT, frame: DataFrame | None = None) -> ScoreResult:
@@ -65,15 +68,15 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
         frame: Raw rows to score, as the query of ``config.prepare`` yields them (the label may be missing); default the
             split ``config.score.split`` of the dataset version that the model was trained on.
     Returns:
-        Where the Parquet is: row id, the label if there is one, what ``predict`` adds for the task, ``model`` and
-        ``dataset_version``.
+        Where the Parquet is: row id, the label if there is one, what ``predict`` adds for the task, ``model``,
+        ``dataset_version`` and ``split`` (null for rows of ``frame``).
     Raises:
         ConfigError: the run has no trained model.
-        DatasetError: the dataset version is not what the model was trained on any more, a file of it is not what was committed, or a
+        DatasetError: the dataset version has changed since the model was trained, a file differs from what was committed, or a
             page lacks its checksum.
-        SourceError: ``frame`` lacks a column, has one of another type than the model's features are made of, or has rows without an id
-            or with the same one; nothing was kept.
-        NotFinite: the network has no finite answer for a row; nothing was kept.
+        SourceError: ``frame`` lacks a column, has one of a type that the model's features do not take, or has rows with a null or
+            repeated id; nothing was kept.
+        NotFinite: the network's answer for a row is not finite; nothing was kept.
         EnvironmentProblem, StorageError: Spark cannot read the dataset.
     """
     began = time.perf_counter()
@@ -92,12 +95,13 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
             encoded = read_split(session, manifest, card.dataset_url, config.score.split)
             row_id, label, expected = manifest.row_id, manifest.label, manifest.splits[config.score.split]
             if manifest.task == "multiclass":
-                encoded = _named_classes(encoded, label, manifest.preprocessing.classes)
+                encoded = _named_classes(encoded, label, manifest.preprocessing)
         else:
             row_id, label = config.prepare.row_id, config.prepare.label
             encoded = encode_raw(frame, card, row_id=row_id, keep=[label])
         keep = [row_id, label] if label in encoded.columns and card.task != "next_token" else [row_id]
         scored = predict(encoded, config.run, keep=keep, batch_rows=config.score.batch_rows)
+        scored = scored.withColumn(SPLIT, sf.lit(split).cast("string"))
         dataset = open_store(card.dataset_url)
         with naming_damaged_pages(dataset, expected.files if expected else ()):
             folder, rows = _write(scored, store, row_id=row_id, split=expected)
@@ -112,7 +116,7 @@ def trained_on(card: ModelCard) -> Manifest:
 
     Raises:
         DatasetVersionNotFound: it is gone.
-        DatasetError: that number stands for another content now.
+        DatasetError: the version has different content now.
     """
     manifest = Dataset(card.dataset_url).manifest(card.dataset_version)
     if manifest.content_id != card.content_id:
@@ -126,7 +130,7 @@ def read_split(spark: SparkSession, manifest: Manifest, dataset_url: str, split:
 
     Raises:
         DatasetError: there is no such split.
-        DatasetChanged: by its size or footer a file is another one; it is named. Training asks the same before its first step.
+        DatasetChanged: a file has a different size or footer; it is named. Training makes the same check before its first step.
         EnvironmentProblem, StorageError: Spark cannot read them.
     """
     store, files = open_store(dataset_url), split_of(manifest, dataset_url, split).files
@@ -147,10 +151,10 @@ def split_of(manifest: Manifest, dataset_url: str, split: str) -> Split:
     return manifest.splits[split]
 
 
-def _named_classes(encoded: DataFrame, label: str, classes: tuple[str, ...]) -> DataFrame:
-    """The label's texts in the place of its numbers, as the predictions have them."""
-    text = sf.get(sf.array(*map(sf.lit, classes)), named(label))
-    return encoded.select([text.alias(label) if name == label else named(name) for name in encoded.columns])
+def _named_classes(encoded: DataFrame, label: str, preprocessing: Preprocessing) -> DataFrame:
+    """The label as the source has it in the place of its classes' numbers, as the predictions have them."""
+    value = sf.get(sf.array(*map(sf.lit, preprocessing.classes)), named(label)).cast(preprocessing.class_type)
+    return encoded.select([value.alias(label) if name == label else named(name) for name in encoded.columns])
 
 
 def _same(before: Scores, card: ModelCard, split: str) -> bool:
@@ -158,12 +162,12 @@ def _same(before: Scores, card: ModelCard, split: str) -> bool:
 
 
 def _write(scored: DataFrame, store: Store, *, row_id: str, split: Split | None) -> tuple[str, int]:
-    """Write into a fresh folder and see that it holds each row once; returns its name and its rows.
+    """Write into a new folder, check that it holds each row once, and return its name and row count.
 
     Args:
         scored: What to write.
         store: Where.
-        row_id: Its column that tells rows apart.
+        row_id: The column of row ids.
         split: What the manifest says of the rows; None for rows that the caller brought.
     """
     folder, spark = uuid.uuid4().hex[:16], scored.sparkSession
@@ -199,7 +203,7 @@ def _read(store: Store, file: str, reader: Callable[[pa.NativeFile], Read]) -> R
 
 
 def _require_rows(store: Store, files: Sequence[str], row_id: str, split: Split) -> None:
-    """See that the files hold the rows of the split, each once, by the digest that its manifest keeps of their ids."""
+    """Check by the digest of row ids in the manifest that the files hold each row of the split once."""
     columns = (_read(store, file, partial(pq.read_table, columns=[row_id])) for file in files)
     found = to_hex(add(rows_digest(table[row_id].to_numpy()) for table in columns))
     if found != split.rows_digest:
@@ -208,7 +212,7 @@ def _require_rows(store: Store, files: Sequence[str], row_id: str, split: Split)
 
 
 def _require_finite(written: DataFrame, row_id: str) -> None:
-    """See that the network had an answer for every row."""
+    """Check that the network's answer for every row is finite."""
     answer = named(PROBABILITY if PROBABILITY in written.columns else NATS)
     strange = ~(sf.abs(answer) < float("inf"))
     count, example = written.agg(sf.count_if(strange), sf.min(sf.when(strange, named(row_id)))).collect()[0]
@@ -218,7 +222,7 @@ def _require_finite(written: DataFrame, row_id: str) -> None:
 
 
 def _require_distinct(written: DataFrame, row_id: str) -> None:
-    """See that every row has an id of its own."""
+    """Check that ids are unique and not null."""
     ids = written.groupBy(named(row_id).alias("id")).agg(sf.count(sf.lit(1)).alias("rows"))
     known = sf.when(sf.col("id").isNotNull(), sf.col("rows"))
     found = ids.agg(sf.sum(sf.when(sf.col("id").isNull(), sf.col("rows"))).alias("nameless"), sf.max(known).alias("most"),
@@ -227,4 +231,4 @@ def _require_distinct(written: DataFrame, row_id: str) -> None:
         raise SourceError(f"{row_id} is null in {found['nameless']} of the rows to score; each needs one. Nothing was kept.")
     if (found["most"] or 0) > 1:
         raise SourceError(f"{row_id} is not unique among the rows to score: {found['worst']} stands for {found['most']} rows, and "
-                          "nobody could tell their scores apart; bring each row once. Nothing was kept.")
+                          "their scores could not be told apart; pass each row once. Nothing was kept.")

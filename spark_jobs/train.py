@@ -24,6 +24,7 @@ from sparkring.pipelines.training.job.job import TrainJob, TrainSummary, layout_
 from sparkring.spark_jobs.auto_layout import LayoutChooser
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.recovery.supervisor import Supervisor
+from sparkring.spark_jobs.run.batch import with_batch
 from sparkring.spark_jobs.run.folder import RunFolder
 from sparkring.spark_jobs.run.identity import identity_of, parts_of_step
 from sparkring.spark_jobs.run.progress_tail import progress_shown, steps_done
@@ -82,6 +83,7 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
     manifest = dataset.manifest(config.dataset_version)
     require_sealed(dataset, manifest)
     _require_rows(manifest, dataset.url)
+    config = with_batch(config, manifest, progress)
     layout_of(config, manifest)  # refuses a layout that does not fit before anything is written
     folder, stop = RunFolder(config.run), stop or StopRequest()
     failed_checkpoints = 0
@@ -107,10 +109,18 @@ def _require_rows(manifest: Manifest, url: str) -> None:
         split = manifest.splits.get(name)
         if split is None or not split.rows:
             raise DatasetError(f"version {manifest.version} of {url} has no rows in its {name} split, which training needs; "
-                               "change prepare.split and prepare a new version.")
+                               f"{_other_splits(manifest, url)}.")
         if manifest.task == "binary" and split.positives in (0, split.rows):
             raise DatasetError(f"version {manifest.version} of {url}: the {name} split needs rows of both labels, found {split.rows} rows, "
-                               f"{split.positives} of them with label 1; change prepare.split and prepare a new version.")
+                               f"{split.positives} of them with label 1; {_other_splits(manifest, url)}.")
+
+
+def _other_splits(manifest: Manifest, url: str) -> str:
+    """How to get a version whose splits serve."""
+    if "adopted" not in manifest.recipe:
+        return "change prepare.split and prepare a new version"
+    return (f"delete {url}/_versions and adopt the files again with --split train=FOLDER --split validation=FOLDER, or prepare a dataset "
+            "from them, as a source of format parquet")
 
 
 def _supervised(ring: _SparkRing, config: Config, stop: StopRequest) -> TrainSummary:

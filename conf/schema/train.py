@@ -10,6 +10,10 @@ from pydantic import Field, model_validator
 from sparkring.conf.schema.parallel import ParallelConfig
 from sparkring.conf.schema.section import Positive, Seconds, Section, Seed
 
+SMALLEST_DEFAULT_BATCH, LARGEST_DEFAULT_BATCH = 32, 1024
+STEPS_AN_EPOCH = 50
+"""Optimizer steps that an epoch has at least by default, where the rows suffice."""
+
 
 class OptimizerConfig(Section):
     """The optimizer and its learning-rate schedule."""
@@ -74,14 +78,23 @@ class RecoveryConfig(Section):
     """Consecutive failures of one host after which the run excludes it."""
 
 
+def default_batch_rows(train_rows: int) -> int:
+    """The largest power of two, from 32 to 1024, that cuts so many rows into ``STEPS_AN_EPOCH`` steps or more; 32 where none does."""
+    batch_rows = LARGEST_DEFAULT_BATCH
+    while batch_rows > SMALLEST_DEFAULT_BATCH and train_rows < STEPS_AN_EPOCH * batch_rows:
+        batch_rows //= 2
+    return batch_rows
+
+
 class TrainConfig(Section):
     """One training run."""
 
     num_ranks: Positive = 2
     """Horovod ranks: one process, one Spark slot each."""
     epochs: Positive = 5
-    batch_rows: Positive = 1024
-    """Rows of one optimizer step over all ranks together: the global batch."""
+    batch_rows: Positive | None = None
+    """Rows of one optimizer step over all ranks together: the global batch. Null: a power of two from 32 to 1024 that gives an epoch at
+    least 50 steps where the train split has rows enough."""
     seed: Seed = 1
     """Seed of the initial weights and of the row order."""
     lanes: Positive | None = None
@@ -143,6 +156,16 @@ class TrainConfig(Section):
         if self.lanes is not None and self.lanes < micro_batches:
             raise ValueError(f"lanes={self.lanes} is less than parallel.micro_batches={micro_batches}: some would never get a row")
         return self
+
+    def fitted_to(self, train_rows: int) -> Self:
+        """This section with ``batch_rows`` filled in, for a train split of so many rows; the number of ranks does not matter."""
+        return self if self.batch_rows is not None else self.model_copy(update={"batch_rows": default_batch_rows(train_rows)})
+
+    @property
+    def step_rows(self) -> int:
+        """``batch_rows`` of a section that is fitted to its dataset."""
+        assert self.batch_rows is not None, "fitted_to() comes first"
+        return self.batch_rows
 
     @property
     def replicas(self) -> tuple[int, ...]:

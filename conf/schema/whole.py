@@ -54,6 +54,10 @@ class Config(Section):
                              f"is learned does not depend on the number of ranks, e.g. to {self.train.num_micro_batches}")
         return self
 
+    def fitted_to(self, train_rows: int) -> Self:
+        """This config with ``train.batch_rows`` filled in, for a train split of so many rows."""
+        return self.model_copy(update={"train": self.train.fitted_to(train_rows)})
+
     @property
     def dataset(self) -> str:
         """URL of the dataset."""

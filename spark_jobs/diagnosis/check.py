@@ -1,4 +1,4 @@
-"""One finding of the doctor: how it stands, what was found, what to do."""
+"""One check of the doctor: its status, what was found, what to do."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Check:
     name: str
     """E.g. ``Java``."""
     status: Status
-    """``fail``: a job of this config would stop here. ``warn``: it would run, but worse than it could, or nobody can tell."""
+    """``fail``: a job of this config would stop here. ``warn``: it would run slowly, or the check cannot tell."""
     found: str
     advice: str = ""
-    """What to do about it; empty where all is well."""
+    """What to do; empty if the status is ``ok``."""
 
 
 def guarded(name: str, look: Callable[[], Check]) -> Check:
-    """Run one check; whatever goes wrong in it becomes its finding, so that it never hides the others."""
+    """Run one check; an error in it becomes its result, so that it never hides the other checks."""
     try:
         return look()
     except SparkringError as error:
@@ -36,12 +36,12 @@ def guarded(name: str, look: Callable[[], Check]) -> Check:
 
 
 def verdict(name: str, problems: list[tuple[Status, str, str]], *, fine: str) -> Check:
-    """One check out of several findings: the worst status, all that was found, all that is advised.
+    """Combine problems into one check: the worst status, all that was found, all advice.
 
     Args:
-        name: Of the check.
-        problems: (status, found, advice) of each thing that is amiss.
-        fine: What to say where nothing is.
+        name: The check's name.
+        problems: (status, found, advice) of each problem.
+        fine: What to say if there is none.
     """
     if not problems:
         return Check(name, "ok", fine)

@@ -25,7 +25,7 @@ Problems = list[tuple[Status, str, str]]
 
 ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
 FEWEST_PORTS = 1000
-"""Ephemeral ports under which a busy machine may run out of them."""
+"""With fewer ephemeral ports a busy machine may run out of them."""
 
 
 def check_settings(spark: SparkSession, needs: Needs) -> Check:
@@ -60,13 +60,13 @@ def check_slots(spark: SparkSession, needs: Needs) -> Check:
 
 
 def survey_tasks(spark: SparkSession, needs: Needs, *, probe_file: str | None, meet: bool) -> list[TaskReport]:
-    """Have as many tasks as there will be ranks look at their machines.
+    """Run one task for each rank, and let it report on its machine.
 
     Args:
         spark: The session.
-        needs: Of the job.
-        probe_file: A file for the tasks to look for.
-        meet: Run them all at once, in a barrier stage, and let them try to reach each other.
+        needs: The job's needs.
+        probe_file: A file of the driver's for the tasks to look for; None if they need not see it.
+        meet: Run all tasks at once, in a barrier stage, and let them try to reach each other.
     """
     from pyspark import cloudpickle
 
@@ -171,13 +171,13 @@ def check_encryption(spark: SparkSession, reports: Sequence[TaskReport]) -> Chec
 
 
 def machines_of(reports: Sequence[TaskReport]) -> list[Machine]:
-    """Each machine once, as the task saw it that looked at its packages too."""
+    """Each machine once, as reported by the task that looked at its packages."""
     machines = {(report.machine.host, report.machine.executable): report.machine for report in reports if report.machine.packages}
     return [machines[key] for key in sorted(machines)]
 
 
 def ranks_by_host(reports: Sequence[TaskReport]) -> list[tuple[Machine, int]]:
-    """Each machine, and how many tasks were on it."""
+    """Each machine and the number of tasks on it."""
     counts = Counter(report.machine.host for report in reports)
     machines = {report.machine.host: report.machine for report in reports}
     return [(machines[host], counts[host]) for host in sorted(counts)]
@@ -222,7 +222,7 @@ def _package_problems(name: str, machine: Machine, here: Machine) -> Problems:
 
 
 def _container_problems(spark: SparkSession, needs: Needs) -> Problems:
-    """On YARN and Kubernetes a rank lives in its executor's container, beside the JVM's heap, and is killed when it outgrows it."""
+    """On YARN and Kubernetes a rank shares its executor's container with the JVM's heap; a container that grows too large is killed."""
     if not (setting(spark, "spark.master") or "").startswith(("yarn", "k8s")):
         return []
     heap_mb = megabytes(setting(spark, "spark.executor.memory") or "1g", unit="b")

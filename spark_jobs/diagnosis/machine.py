@@ -20,7 +20,7 @@ from sparkring.spark_jobs.diagnosis.survey import SHARED_MEMORY, Machine
 
 PYTHON = (3, 11)
 DISK_FAIL_MB, DISK_WARN_MB = 200, 2000
-"""Free space under which a job would stop soon, or might."""
+"""With less free space a job would soon stop, or might."""
 
 _INSTALL_JAVA = {
     "debian": "apt-get install openjdk-17-jre-headless", "rhel": "dnf install java-17-openjdk-headless",
@@ -29,7 +29,7 @@ _INSTALL_JAVA = {
 
 
 def check_java(needs: Needs, *, running: bool = False) -> Check:
-    """Java that Spark would start here: 17 or 21. A ``running`` session has its own."""
+    """The Java that Spark would start here: 17 or 21. A ``running`` session has its own."""
     from sparkring.spark_jobs.spark.session import JAVA_VERSIONS, java_version
 
     if running:
@@ -46,7 +46,7 @@ def check_java(needs: Needs, *, running: bool = False) -> Check:
 
 
 def install_java(os_release: Path = Path("/etc/os-release"), platform: str = sys.platform) -> str:
-    """The command that installs Java on this kind of machine."""
+    """The command that installs Java on this operating system."""
     if platform == "darwin":
         return "brew install openjdk@17"
     try:
@@ -114,7 +114,7 @@ def check_shared_memory(needs: Needs, machine: Machine, *, ranks: int, config: C
 
 
 def gradient_mb(config: Config | None) -> float | None:
-    """Megabytes of one rank's gradients; None as long as there is no dataset to say how large the model is."""
+    """Megabytes of one rank's gradients; None without a dataset, which determines the model's size."""
     if config is None:
         return None
     import torch
@@ -135,9 +135,9 @@ def gradient_mb(config: Config | None) -> float | None:
 
 @contextmanager
 def probe_file(needs: Needs) -> Iterator[str | None]:
-    """A file in the workspace while the block runs, for executors to look for; None where they need not see it.
+    """Yield a temporary file in the workspace for executors to look for; None if they need not see it.
 
-    Lies in the nearest folder that is there, so that looking leaves nothing behind.
+    It lies in the nearest existing folder, so the check creates no folder.
     """
     folder = None if needs.workspace is None or needs.local else _writable(needs.workspace)
     if folder is None:
@@ -148,7 +148,7 @@ def probe_file(needs: Needs) -> Iterator[str | None]:
 
 
 def _existing(url: str) -> str | None:
-    """The nearest folder at or above ``url`` that is there; None where it lies on no disk of this machine."""
+    """The nearest existing folder at or above ``url``; None if it is not on a disk of this machine."""
     store = open_store(url)
     if not isinstance(store, LocalStore):
         return None
@@ -157,7 +157,7 @@ def _existing(url: str) -> str | None:
 
 
 def _writable(url: str) -> str | None:
-    """The same if it can be written; None leaves it to ``check_disk`` to complain."""
+    """The same if it can be written; None otherwise, which ``check_disk`` reports."""
     try:
         folder = _existing(url)
     except SparkringError:

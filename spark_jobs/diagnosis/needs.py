@@ -1,4 +1,4 @@
-"""What a config asks of machines, in numbers. Pure."""
+"""The memory, ranks and storage that a config needs, in numbers. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ MB = 1_000_000
 RANK_MB = 700
 """Memory of a rank before it holds a row: Python, torch and Horovod take 530 MB (measured), and the heap grows."""
 SERVER_MB = 520
-"""What a process off which ranks are forked has resident (measured). Its rank shares most of it; a container's count does not see that."""
+"""Resident memory of the process that ranks are forked from (measured). Ranks share most of it, but a container counts it again."""
 SPARK_MB = 1500
-"""Memory of a Spark driver or executor with the default heap at work."""
+"""Memory of a Spark driver or executor with the default heap."""
 OPEN_AT_ONCE = 2
-"""A row group is held decoded once, and once more while a batch is made of it."""
+"""Copies of a decoded row group: one in the loader, one while a batch is made of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +25,13 @@ class Needs:
     spark: SparkConfig
     train: TrainConfig
     workspace: str | None
-    """None without a config: then nothing will be written."""
+    """None without a config, since nothing will be written."""
     row_group_mb: float
     """Decoded size of a row group."""
 
     @classmethod
     def of(cls, config: Config | None) -> Needs:
-        """Of a config; of a small job on this machine without one."""
+        """The needs of a config; without one, those of a small job on this machine."""
         if config is None:
             train = TrainConfig()
             return cls(spark=SparkConfig(master=f"local[{train.num_ranks}]"), train=train, workspace=None, row_group_mb=16.0)
@@ -49,6 +49,6 @@ class Needs:
         return ranks * RANK_MB + open_mb
 
     def container_mb(self, ranks: int) -> float:
-        """What YARN and Kubernetes may count for ``ranks`` ranks in one container."""
+        """Memory that YARN and Kubernetes may count for ``ranks`` ranks in one container."""
         forked = self.train.ring.fork_ranks and self.train.ring.launcher == "barrier"
         return self.memory_mb(ranks) + ranks * SERVER_MB * forked

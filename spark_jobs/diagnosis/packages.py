@@ -1,4 +1,4 @@
-"""Checks of what is installed beside the driver: PyTorch, Horovod and its build, Petastorm and the Arrow that it can use."""
+"""Checks of the driver's packages: PyTorch, Horovod and its build, Petastorm and the Arrow that it can use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_torch(needs: Needs, machine: Machine) -> Check:
 
 
 def check_horovod(needs: Needs, machine: Machine) -> Check:
-    """Horovod, and which back ends are built in."""
+    """Horovod and its back ends."""
     facts = machine.packages["horovod"]
     if "error" in facts:
         return Check("Horovod", "fail", f"horovod.torch cannot be imported: {facts['error']}", BUILD_HOROVOD)
@@ -48,7 +48,7 @@ def describe_horovod(facts: dict[str, Any]) -> str:
 
 
 def check_petastorm(machine: Machine) -> Check:
-    """Petastorm, and the one Arrow release that both it and safety allow."""
+    """Petastorm, and an Arrow release that it can use and that has no known hole."""
     problems: list[tuple[Status, str, str]] = []
     for name in ("petastorm", "pyarrow"):
         facts = machine.packages[name]
@@ -61,5 +61,5 @@ def check_petastorm(machine: Machine) -> Check:
 
 
 def release(version: str) -> tuple[int, ...]:
-    """``14.0.2`` -> (14, 0, 2); what follows the numbers is left out."""
+    """``14.0.2`` -> (14, 0, 2); a suffix is ignored."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

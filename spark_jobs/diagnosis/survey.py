@@ -1,7 +1,7 @@
-"""What a machine has that ranks need: asked on this machine, and by the same code inside Spark tasks.
+"""The facts of a machine that ranks depend on, found by the same code here and inside Spark tasks.
 
-Travels to executors by value (``cluster.py`` sees to it), so that it answers where sparkring or torch is missing. So the
-standard library alone at the top, and nothing that is not there on every Linux.
+``cluster.py`` sends this module to executors by value, so it also works where sparkring or torch is missing. So it imports only
+the standard library at the top, and uses nothing that some Linux lacks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, not written to
 IMPORT_TIMEOUT_S = 180.0
 CONNECT_TIMEOUT_S = 5.0
 
-# Imported in a process of its own: a library that does not fit may end the process, and gigabytes of it need not stay here.
+# Runs in a process of its own: an incompatible library may end the process, and its gigabytes need not stay in this one.
 _IMPORTS = """
 import json
 def look(name, facts):
@@ -58,7 +58,7 @@ PACKAGES = ("sparkring", "pyarrow", "petastorm", "torch", "horovod")
 
 @dataclass(frozen=True)
 class Machine:
-    """What one machine has, as the process that asks sees it."""
+    """One machine, as the process that looks sees it."""
 
     host: str
     python: str
@@ -67,11 +67,11 @@ class Machine:
     cpus: int
     """CPUs that this process may use."""
     free_memory: int
-    """Bytes that could still be had: of the machine, or of the container where that is less."""
+    """Free bytes of the machine, or of the container if that is less."""
     free_shared: int
-    """Free bytes of /dev/shm; 0 where there is none."""
+    """Free bytes of /dev/shm; 0 if there is none."""
     packages: dict[str, dict[str, Any]]
-    """Package -> its facts, or ``error``. Empty where another task of the same machine looked."""
+    """Facts of each package, or its ``error``. Empty if another task of the machine looked."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ class TaskReport:
 
     machine: Machine
     sees_probe: bool | None = None
-    """Whether the file that the driver wrote into the workspace is there; None if there was none to look for."""
+    """Whether the task sees the driver's file in the workspace; None if there was none."""
     gpus: list[str] = field(default_factory=list)
     """Addresses of the GPUs that Spark assigned to the task."""
     address: str | None = None
     """Where the ring would listen; None if the tasks did not meet."""
     interface: str | None = None
     trouble: list[str] = field(default_factory=list)
-    """What kept this task from listening, or from reaching another."""
+    """Why this task could not listen, or could not reach another."""
 
     @classmethod
     def from_json(cls, text: str) -> TaskReport:
@@ -97,7 +97,7 @@ class TaskReport:
 
 
 def this_machine(*, with_packages: bool = True) -> Machine:
-    """Look at the machine that this runs on; importing the packages takes seconds."""
+    """The facts of this machine; importing the packages takes seconds."""
     return Machine(
         host=socket.gethostname(), python=platform.python_version(), executable=sys.executable, cpus=len(os.sched_getaffinity(0)),
         free_memory=free_memory(), free_shared=shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0,
@@ -105,11 +105,11 @@ def this_machine(*, with_packages: bool = True) -> Machine:
 
 
 def survey_task(probe_file: str | None, meet: bool, _: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:  # noqa: FBT001
-    """Be one task of the survey: look at the machine and, with ``meet``, listen and reach out to the other tasks.
+    """Run one task of the survey: look at the machine and, with ``meet``, listen and connect to the other tasks.
 
     Args:
-        probe_file: A file that the driver wrote, to see whether this machine sees the same folder.
-        meet: Whether this is a barrier stage, whose tasks can meet.
+        probe_file: A file that the driver wrote, to check whether this machine sees the same folder.
+        meet: Whether this is a barrier stage, whose tasks can exchange addresses.
     """
     import pyarrow as pa
     from pyspark import BarrierTaskContext, TaskContext
@@ -132,7 +132,7 @@ def free_memory() -> int:
 
 
 def installed_packages() -> dict[str, dict[str, Any]]:
-    """Import each of ``PACKAGES`` in a fresh process, and say what it is or why it cannot be imported."""
+    """Import each of ``PACKAGES`` in a new process; return its facts, or why it cannot be imported."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     try:
         run = subprocess.run([sys.executable, "-P", "-c", _IMPORTS], env=environment, capture_output=True, text=True,
@@ -148,7 +148,7 @@ def installed_packages() -> dict[str, dict[str, Any]]:
 
 
 def _cgroup_room(root: Path = Path("/sys/fs/cgroup"), mine: Path = Path("/proc/self/cgroup")) -> list[int]:
-    """Limit less usage of each memory cgroup that this process is in, both versions; page cache counts as free."""
+    """Limit minus usage of each memory cgroup of this process, versions 1 and 2; page cache counts as free."""
     rooms = []
     for line in mine.read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -167,7 +167,7 @@ def _cgroup_room(root: Path = Path("/sys/fs/cgroup"), mine: Path = Path("/proc/s
 
 
 def _room(folder: Path, limit: str, usage: str, cache: str) -> int | None:
-    """None where the cgroup sets no limit, or is hidden from this process."""
+    """The room of one cgroup; None if it sets no limit or is hidden from this process."""
     try:
         allowed, used = (folder / limit).read_text().strip(), int((folder / usage).read_text())
         statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
@@ -178,7 +178,7 @@ def _room(folder: Path, limit: str, usage: str, cache: str) -> int | None:
 
 @dataclass
 class _Meeting:
-    """What came of meeting the other tasks; as it stands for a task that met none."""
+    """The result of meeting the other tasks; the defaults are those of a task that met none."""
 
     address: str | None = None
     interface: str | None = None
@@ -188,9 +188,9 @@ class _Meeting:
 
 
 def _meet(context: BarrierTaskContext) -> _Meeting:
-    """Listen where the ring would, tell the others, and try to reach each of them.
+    """Listen where the ring would, send the address to the other tasks, and try to connect to each.
 
-    Every task comes to both meeting points whatever happens to it: one that stayed away would keep the others waiting.
+    Every task reaches both barriers even after an error: the others would wait for a missing one.
     """
     meeting, listener = _Meeting(), None
     try:

@@ -5,11 +5,11 @@ Not here: training, scoring.
 
     sources/                 find, identify and read the tables, or folders of images and texts, of the config
     examples.py              run the query, check its columns, split
-    append.py                when adding to a version: which rows are new
-    expectations.py, drift.py   what the rows must be like, and how far they moved
+    append.py                for an append: which rows are new
+    expectations.py, drift.py   check the rows, and how far they have drifted
     fitted.py                from the query to fitted examples:
-      columns/                 splits, labels, values that are computed from a column
+      columns/                 splits, labels, derived values
       fit.py, fit_numbers.py   statistics and vocabularies of the train split
-      encoding/                columns that the network sees: numbers, arrays, images, tokens
-    writing/                 the global shuffle, the files, and the manifest's facts about them
+      encoding/                the network's input columns: numbers, arrays, images, tokens
+    writing/                 the global shuffle, the files, and their description for the manifest
 """

@@ -1,8 +1,8 @@
-"""Adding rows to a dataset: what the version to add to must be, which rows it holds, and what both make together.
+"""Append rows to a dataset: check its latest version, find the rows that it holds, and join both.
 
-The child version names its parent's files and the new ones; no file is copied or touched. New rows are encoded with the
-parent's statistics, since those of the old files cannot be changed: for new statistics a whole version is prepared. Rows of a
-table are new by their ids; texts by their documents' names (``document_list.py``), and are cut into rows of their own.
+The child version names its parent's files and the new ones; no file is copied or changed. New rows are encoded with the
+parent's statistics, because the old files cannot be encoded again; for new statistics prepare a whole version. A table's row is
+new if its id is; a text is new if its document's name is (``document_list.py``), and is cut into rows of its own.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.sources.committed_files import read_committed
 
 _ALIKE = ("features", "label", "row_id", "task", "split")
-"""Parts of ``prepare`` that must be as they were when the parent was made."""
+"""Parts of ``prepare`` that must equal the parent's."""
 
 
 def appendable(dataset: Dataset, config: PrepareConfig) -> Manifest:
-    """The latest version, if rows of this config may be added to it.
+    """Return the latest version, if rows of this config may be appended to it.
 
     Raises:
-        ConfigError: there is none, or it was made by a config that differs in more than sources and query.
+        ConfigError: there is none, or its config differs in more than sources and query.
     """
     if not dataset.versions():
         raise ConfigError(f"{dataset.url} has no version to append to; prepare a first one without --append.")
@@ -41,7 +41,7 @@ def appendable(dataset: Dataset, config: PrepareConfig) -> Manifest:
 
 
 def known_rows(spark: SparkSession, dataset: Dataset, parent: Manifest) -> DataFrame:
-    """One column: the ids of all rows of ``parent``.
+    """Return one column with the ids of all rows of ``parent``.
 
     Raises:
         EnvironmentProblem, StorageError: Spark cannot read its files.
@@ -51,7 +51,7 @@ def known_rows(spark: SparkSession, dataset: Dataset, parent: Manifest) -> DataF
 
 
 def joined_splits(parent: Manifest, new: Mapping[str, Split]) -> dict[str, Split]:
-    """The parent's splits with the new files behind their own."""
+    """The parent's splits, each followed by its new files."""
     return {name: _joined(split, new[name]) if name in new else split for name, split in parent.splits.items()}
 
 

@@ -1,8 +1,8 @@
-"""How far train rows have drifted from those of the parent version.
+"""Measure how far train rows have drifted from the parent version's.
 
-The parent's train rows lie in a random order, so the first row groups of its files are a fair sample of them. Sample and
-new rows are compared as the parent's own preprocessing encodes them: numbers in ten bins that each hold a tenth of the
-sample, categories by id, where 0 is what the parent never saw.
+The parent's train rows are in random order, so the first row groups of its files are a fair sample. The parent's preprocessing
+encodes the sample and the new rows; numbers are compared in ten bins that each hold a tenth of the sample, categories by id,
+where 0 stands for values that the parent never saw.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from sparkring.spark_jobs.etl.columns.expressions import finite, named
 from sparkring.spark_jobs.etl.encoding.encode import encode
 
 SAMPLE_ROWS = 200_000
-"""Of the parent, about; the index of ten bins is then known to a few thousandths."""
+"""Approximate size of the parent's sample; it determines the index of ten bins to a few thousandths."""
 _LEAST_SHARE = 1e-4
-"""Of a bin: an empty one would make the index infinite."""
+"""Smallest share of a bin: an empty bin would make the index infinite."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ParentVersion:
 
 
 def check_drift(train: DataFrame, config: PrepareConfig, parent: ParentVersion | None) -> list[ExpectationResult]:
-    """Compare the train rows of a version in the making with its parent's.
+    """Compare the train rows of a new version with its parent's.
 
     Args:
         train: Train rows, raw.
@@ -49,7 +49,7 @@ def check_drift(train: DataFrame, config: PrepareConfig, parent: ParentVersion |
     Returns:
         A result for each expectation of drift, met or not. A feature that the parent does not have has not drifted.
     Raises:
-        ConfigError: drift of a column that is no feature of the kind.
+        ConfigError: a column is not a feature of the kind that the limit is for.
     """
     numeric = set(config.features.numbers)
     results = []
@@ -59,8 +59,8 @@ def check_drift(train: DataFrame, config: PrepareConfig, parent: ParentVersion |
         columns = config.expectations.columns
         limits = {name: limit for name in columns if (limit := getattr(columns[name], key)) is not None}
         if strange := sorted(limits.keys() - allowed):
-            raise ConfigError(f"prepare.expectations.columns.{strange[0]}.{key}: {strange[0]} is none of the features that it is told for "
-                              f"({', '.join(sorted(allowed)) or 'there are none'}); leave it out.")
+            raise ConfigError(f"prepare.expectations.columns.{strange[0]}.{key}: this limit is for "
+                              f"{', '.join(sorted(allowed)) or 'no feature of this config'}, not for {strange[0]}; leave it out.")
         found = measure(train, list(limits), parent) if limits and parent else {}
         results += [_result(name, words.format(limits[name]), found.get(name), limits[name], parent) for name in limits]
     return results
@@ -70,8 +70,8 @@ def stability_index(before: NDArray[np.int64], now: NDArray[np.int64]) -> float:
     """Population stability index of two histograms over the same bins: the sum over bins of (q - p) ln(q / p).
 
     Args:
-        before: Rows a bin, shape (bins,).
-        now: The same of the rows that are compared, shape (bins,).
+        before: Rows in each bin, shape (bins,).
+        now: The same for the rows to compare, shape (bins,).
     Returns:
         0 for equal shares; 0.1 is usually called a small shift, 0.25 a large one. Shares are at least 0.0001 here.
 
@@ -91,7 +91,7 @@ def _result(column: str, expected: str, found: float | None, limit: float, paren
 
 
 def _mean_shifts(train: DataFrame, columns: Sequence[str], parent: ParentVersion) -> dict[str, float]:
-    """How far each mean is from the parent's, in the parent's deviations; nulls aside."""
+    """Distance of each mean from the parent's, in the parent's standard deviations, without nulls."""
     known = [feature for feature in parent.manifest.preprocessing.numeric if feature.column in columns and feature.moment is None]
     if not known:
         return {}
@@ -122,12 +122,12 @@ def _stability_indices(train: DataFrame, columns: Sequence[str], parent: ParentV
 
 
 def _bin(value: Column, edges: NDArray[np.float64]) -> Column:
-    """How many edges the value has reached, as ``searchsorted`` from the right counts them."""
+    """The number of edges at or below the value, as ``searchsorted`` from the right counts them."""
     return sum(((value.cast("double") >= float(edge)).cast("int") for edge in edges), start=sf.lit(0))
 
 
 def _sample(parent: ParentVersion, columns: list[str]) -> dict[str, NDArray[np.float64]]:
-    """Encoded values of the parent's train rows: from each of its files the first row groups, about SAMPLE_ROWS in all."""
+    """Encoded values of about SAMPLE_ROWS train rows of the parent: the first row groups of each file."""
     files = parent.manifest.splits["train"].files
     tables = []
     for file in files:

@@ -1,7 +1,7 @@
-"""From source tables to example rows: run the query, then see that its result is what the config says it is.
+"""From source tables to example rows: run the query, then check its result against the config.
 
-An example is a row with an id, a label, the key that decides its split, and the raw features. All complaints
-about them are raised here, before anything is fitted or written.
+An example is a row with an id, a label, the key that decides its split, and the raw features. Every error about them
+is raised here, before anything is fitted or written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import ConfigError, SourceError, nearest
 from sparkring.spark_jobs.etl.columns.derive import check_moments
 from sparkring.spark_jobs.etl.columns.expressions import named
-from sparkring.spark_jobs.etl.columns.roles import roles_of_query
+from sparkring.spark_jobs.etl.columns.roles import cast_advice, roles_of_query
 from sparkring.spark_jobs.etl.columns.splits import SPLITS, key_figures, split_key, split_name, why_empty
 from sparkring.spark_jobs.etl.encoding.arrays import require_pad
 from sparkring.spark_jobs.etl.encoding.describe import TOKENS, made_tensors
@@ -28,7 +28,7 @@ from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 
 @contextmanager
 def tables(spark: SparkSession, frames: Mapping[str, DataFrame]) -> Iterator[None]:
-    """Let SQL see ``frames`` under their names while the block runs; views of the caller's with these names come back after it."""
+    """Register ``frames`` as views for the block; the caller's own views of these names are restored after it."""
     shadowed = {name: spark.table(name) for name in frames if _is_temporary(spark, name)}
     for name, frame in frames.items():
         frame.createOrReplaceTempView(name)
@@ -43,15 +43,15 @@ def tables(spark: SparkSession, frames: Mapping[str, DataFrame]) -> Iterator[Non
 
 
 def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
-    """The query's result, cut down to the columns that the config names and checked for their types.
+    """Return the columns of the query's result that the config names, with their types checked.
 
     Args:
         spark: A session in which the sources are visible as tables.
         config: The query and the names and roles of its columns.
     Returns:
-        Row id, label, split column and features (of texts: name, text and split column); nothing was computed yet.
+        Row id, label, split column and features (of texts: name, text and split column); not computed yet.
     Raises:
-        ConfigError: the query is wrong, or names a role for a column that it does not yield.
+        ConfigError: the query cannot run, or lacks a column that the config names.
         SourceError: a column has a type that its role cannot have.
     """
     _check_names(config)
@@ -71,31 +71,33 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
                               "one out of the query, or give them other names in it (AS).")
         if not isinstance(types[name], kinds):
             raise SourceError(f"column {name} of the query is {types[name].simpleString()}, but {role} must be {expected}; "
-                              f"cast it in the query, e.g. CAST({name} AS {expected.partition(' ')[0].upper()}).")
+                              f"{cast_advice(role, name, types[name], expected)}.")
     check_moments(config.features.moments, types)
     return result.select([named(name) for name in dict.fromkeys(role.column for role in roles)])
 
 
 def with_label(result: DataFrame, config: PrepareConfig) -> DataFrame:
-    """The rows of the query that have a label; what else a row without one holds is nobody's concern."""
+    """The rows of the query that have a label. Rows without one are not checked any further."""
     return result.where(named(config.label).isNotNull())
 
 
 def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Callable[[], int], whole: bool = True) -> dict[str, int]:
-    """Compute the examples and look at the id, label and split key of each.
+    """Compute the examples and check the id, label and split key of each.
 
     Args:
-        examples: Those rows of the query that have a label.
+        examples: The rows of the query that have a label.
         config: The names of the columns, and how rows are split.
-        unlabelled: Counts the others; called only if there is no example.
-        whole: Whether each split must have rows; a part that is added to a dataset need not.
+        unlabelled: Counts the rows without a label; called only if there is no example.
+        whole: Whether each split must have rows; appended rows need not fill every split.
     Returns:
         Examples of each split.
     Raises:
         SourceError: the query fails on a row, null ids or keys, a label other than 0 and 1, or a split without rows.
     """
     label, key = named(config.label), named(split_key(config).column)
-    strange = ~label.cast("double").isin(0.0, 1.0) if config.task == "binary" else sf.lit(False)  # noqa: FBT003 - a column
+    binary = config.task == "binary"
+    strange = ~label.cast("double").isin(0.0, 1.0) if binary else sf.lit(False)  # noqa: FBT003 - a column
+    positive = label.cast("double") == 1.0 if binary else sf.lit(False)  # noqa: FBT003 - a column
     split = split_name(config)
     figures = examples.agg(
         sf.count(sf.lit(1)).alias("rows"), sf.count_if(named(config.row_id).isNull()).alias("no_id"),
@@ -103,6 +105,7 @@ def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Ca
         sf.min(sf.when(strange, label).cast("string")).alias("strange_example"),
         sf.count_if(key.isNotNull() & split.isNull()).alias("nowhere"),
         sf.min(sf.when(split.isNull(), key).cast("string")).alias("nowhere_example"), *key_figures(config, label.isNotNull()),
+        sf.count_if((split == SPLITS[0]) & positive).alias("positives"),
         *(sf.count_if(split == name).alias(name) for name in SPLITS))
     try:
         found = figures.collect()[0]
@@ -116,7 +119,7 @@ def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Ca
 
 
 def _check_names(config: PrepareConfig) -> None:
-    """Names become attributes of Petastorm's rows; and the answer may not be among the questions."""
+    """Check names: they become attributes of Petastorm's rows, and the label must not be a feature."""
     for role, name, _, _ in roles_of_query(config):
         if not name.isidentifier() or name.startswith("_") or iskeyword(name):
             raise ConfigError(f"{role}: {name!r} cannot name a dataset's column; give it a name of letters, digits and _ in the query "
@@ -141,15 +144,15 @@ def _check_names(config: PrepareConfig) -> None:
 
 
 def _require_apart(config: PrepareConfig) -> None:
-    """See that Spark, which takes no heed of capitals, can tell the dataset's columns apart."""
+    """Check that no two columns differ only in capitals, which Spark ignores."""
     features = config.features
     names = (config.row_id, config.label or TOKENS, *features.numbers, *features.categorical, *features.derived,
              *([features.image.column] if features.image else []), *(raw.column for raw in features.raw))
     seen: dict[str, str] = {}
     for name in names:
         if name.lower() in seen:
-            raise ConfigError(f"prepare makes two columns {seen[name.lower()]} and {name}, which Spark does not tell apart, as it takes no "
-                              "heed of capitals; give one of them another name.")
+            raise ConfigError(f"prepare makes two columns {seen[name.lower()]} and {name}, which Spark does not tell apart, since it "
+                              "ignores capitals; give one of them another name.")
         seen[name.lower()] = name
 
 
@@ -157,7 +160,8 @@ def _check_figures(found: Row, config: PrepareConfig, *, whole: bool) -> None:
     rows = found["rows"]
     if found["strange"]:
         raise SourceError(f"label {config.label} is neither 0 nor 1 in {found['strange']} of {rows} rows, e.g. {found['strange_example']}; "
-                          "make it 0 or 1 in the query, e.g. CAST(x > 15 AS INT), or null for rows to leave out.")
+                          "make it 0 or 1 in the query, e.g. CAST(x > 15 AS INT), or null for rows to leave out. Classes that whole "
+                          "numbers name need prepare.task: multiclass; a label of measured numbers (regression) is not supported yet.")
     for name, missing in ((config.row_id, found["no_id"]), (split_key(config).column, found["no_key"])):
         if missing:
             raise SourceError(f"column {name} is null in {missing} of {rows} rows; each needs one: filter or fill it in the query.")
@@ -167,6 +171,10 @@ def _check_figures(found: Row, config: PrepareConfig, *, whole: bool) -> None:
     for name in SPLITS:
         if whole and not found[name]:
             raise SourceError(why_empty(config, name, found))
+    train_rows = found[SPLITS[0]]
+    if whole and config.task == "binary" and found["positives"] in (0, train_rows):
+        raise SourceError(f"label {config.label} is {min(found['positives'], 1)} in all {train_rows} train rows, so there is nothing to "
+                          "tell apart; change the query or prepare.split.")
 
 
 def _is_temporary(spark: SparkSession, name: str) -> bool:

@@ -1,7 +1,7 @@
-"""What the config expects of the rows, checked by Great Expectations before any of them is written.
+"""Check the rows against ``prepare.expectations`` with Great Expectations, before any row is written.
 
-Null shares, ranges, uniqueness, allowed values and row counts are its own expectations, computed by Spark in a few
-aggregations over all columns. How the rows drifted from the parent version is in ``drift.py``.
+Spark computes null shares, ranges, uniqueness, allowed values and row counts in a few aggregations over all columns.
+``drift.py`` compares the rows with the parent version.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class _Check:
     expected: str
     expectation: Expectation
     found: Callable[[dict[str, Any]], str]
-    """Words for what Great Expectations measured."""
+    """Puts Great Expectations' measurement into words."""
 
 
 def check_expectations(examples: DataFrame, config: PrepareConfig, *, split: Column, dataset: Dataset) -> None:
-    """Hold all rows that are to be written against what the config expects of them.
+    """Check all rows that are to be written against the config's expectations.
 
     Args:
         examples: The rows, raw.
         config: What is expected.
         split: The split of a row.
-        dataset: Its latest version is what train rows may drift from.
+        dataset: Train rows are compared with its latest version.
     Raises:
-        ExpectationsNotMet: something was not as expected; it says what was found.
+        ExpectationsNotMet: an expectation is not met; the error lists all results.
         ConfigError, EnvironmentProblem: as ``check_rows`` and ``check_drift`` raise them.
     """
     parent = ParentVersion(dataset.store, dataset.manifest()) if dataset.versions() else None
@@ -54,15 +54,15 @@ def check_expectations(examples: DataFrame, config: PrepareConfig, *, split: Col
 
 
 def check_rows(rows: DataFrame, config: ExpectationsConfig) -> list[ExpectationResult]:
-    """See whether ``rows`` are as expected.
+    """Check ``rows`` against every expectation but drift.
 
     Args:
         rows: All rows that are to be written, raw.
-        config: What is expected of them.
+        config: The expectations.
     Returns:
         A result for each expectation but those of drift, met or not.
     Raises:
-        ConfigError: an expectation of a column that is not there, or that its type does not allow.
+        ConfigError: an expectation names a missing column, or does not fit the column's type.
         EnvironmentProblem: Great Expectations is not installed.
     """
     for column in config.columns:
@@ -76,7 +76,7 @@ def check_rows(rows: DataFrame, config: ExpectationsConfig) -> list[ExpectationR
 
 
 def expects_rows(config: ExpectationsConfig) -> bool:
-    """Whether anything is expected that is not drift."""
+    """Whether anything but drift is expected."""
     drift = {"max_mean_shift", "max_psi"}
     columns = (column.model_dump(exclude=drift, exclude_defaults=True) for column in config.columns.values())
     return any(columns) or bool(config.model_dump(exclude={"columns"}, exclude_defaults=True))
@@ -151,7 +151,7 @@ def _range(least: float | None, most: float | None) -> str:
 
 
 def _library() -> Any:
-    """Great Expectations' expectations; the import takes seconds, so only who needs it pays."""
+    """Great Expectations' expectations, imported on first use: the import takes seconds."""
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
     try:
         import great_expectations.expectations

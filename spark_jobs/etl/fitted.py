@@ -1,4 +1,4 @@
-"""From the query to fitted examples, whatever their kind: rows of a table, images, or texts cut into rows of tokens.
+"""From the query to fitted examples: rows of a table, images, or texts cut into rows of tokens.
 
     table    query -> check ------------------------------> means, deviations, vocabularies, classes
     images   query -> decode, check, resize, encode ------> the same, and mean and deviation of each channel
@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 from sparkring.conf.schema import PrepareConfig
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.spark_jobs.etl.columns.expressions import named
-from sparkring.spark_jobs.etl.columns.labels import fit_classes, number_classes, require_known_classes
+from sparkring.spark_jobs.etl.columns.labels import class_type, fit_classes, number_classes, require_known_classes
 from sparkring.spark_jobs.etl.columns.splits import SPLITS, split_name
 from sparkring.spark_jobs.etl.encoding.arrays import store_raw
 from sparkring.spark_jobs.etl.encoding.images import fit_images, normalise_images
@@ -29,7 +29,7 @@ from sparkring.spark_jobs.etl.writing.document_list import TOKENIZER
 
 @dataclass(frozen=True)
 class Fitted:
-    """Checked rows and what was fitted on those of the train split."""
+    """Checked rows, and the preprocessing that was fitted on the train split."""
 
     examples: DataFrame
     """Rows of all splits, features still as the query gave them (numbers and texts) or as they are stored (images, tokens)."""
@@ -37,19 +37,19 @@ class Fitted:
     """The split of a row."""
     preprocessing: Preprocessing
     files: dict[str, bytes] = field(default_factory=dict)
-    """What else the dataset keeps, by its name: a tokenizer."""
+    """Further files of the dataset by name, e.g. a tokenizer."""
     documents: DataFrame | None = None
-    """Where rows were cut from texts: the texts."""
+    """The texts that rows were cut from, if they were."""
 
 
 @contextmanager
 def fitted_examples(spark: SparkSession, config: PrepareConfig, begin: Callable[[str], None]) -> Iterator[Fitted]:
-    """Run the query, check its rows and fit; what Spark keeps of them is let go at the block's end.
+    """Run the query, check its rows and fit; the block's end releases what Spark caches of them.
 
     Args:
         spark: A session in which the sources are visible as tables.
         config: What to read and how.
-        begin: Told what is being done.
+        begin: Called with the name of each phase.
     Raises:
         ConfigError, SourceError: as ``run_query``, ``check_examples`` and the fits raise them.
     """
@@ -65,16 +65,16 @@ def fitted_examples(spark: SparkSession, config: PrepareConfig, begin: Callable[
 @contextmanager
 def new_examples(spark: SparkSession, config: PrepareConfig, parent: Preprocessing, known: DataFrame,
                  begin: Callable[[str], None]) -> Iterator[Fitted]:
-    """Those rows of the query that a dataset does not hold yet, to be encoded with what was fitted for it.
+    """The rows of the query that a dataset lacks, to be encoded with its preprocessing.
 
     Args:
         spark: A session in which the sources are visible as tables.
-        config: What to read and how; no texts, for which there is ``new_texts``.
-        parent: What was fitted.
-        known: One column, the row ids that are there.
-        begin: Told what is being done.
+        config: What to read and how; for texts use ``new_texts``.
+        parent: The dataset's preprocessing.
+        known: One column: the row ids that the dataset holds.
+        begin: Called with the name of each phase.
     Raises:
-        ConfigError, SourceError: as ``run_query`` and ``check_examples`` raise them; a label that is none of the fitted classes.
+        ConfigError, SourceError: as ``run_query`` and ``check_examples`` raise them, or a label is none of the fitted classes.
     """
     with ExitStack() as kept:
         begin("joining")
@@ -92,15 +92,15 @@ def new_examples(spark: SparkSession, config: PrepareConfig, parent: Preprocessi
 @contextmanager
 def new_texts(spark: SparkSession, config: PrepareConfig, parent: Preprocessing, encoding: TokenEncoding,
               choose: Callable[[DataFrame], DataFrame], begin: Callable[[str], None]) -> Iterator[Fitted]:
-    """Rows cut from those documents of the query that a dataset does not hold yet.
+    """Rows cut from the documents of the query that a dataset lacks.
 
     Args:
         spark: A session in which the sources are visible as tables.
         config: What to read and how.
-        parent: What was counted for it.
-        encoding: As its texts became tokens.
-        choose: Leaves the new documents of all.
-        begin: Told what is being done.
+        parent: The dataset's preprocessing.
+        encoding: How its texts became tokens.
+        choose: Keeps the new documents only.
+        begin: Called with the name of each phase.
     Raises:
         ConfigError, SourceError: as ``run_query`` and ``measure_documents`` raise them.
     """
@@ -126,13 +126,13 @@ def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFram
         preprocessing = preprocessing.model_copy(update={"image": image})
     if config.task == "multiclass":
         classes = fit_classes(examples, config.label, split=split)
-        preprocessing = preprocessing.model_copy(update={"classes": classes})
+        preprocessing = preprocessing.model_copy(update={"classes": classes, "class_type": class_type(examples, config.label)})
         examples = number_classes(examples, config.label, classes)
     return Fitted(examples, split, preprocessing)
 
 
 def _stored(result: DataFrame, config: PrepareConfig) -> DataFrame:
-    """The rows that have a label, arrays and images as the dataset holds them."""
+    """The rows that have a label, with arrays and images as the dataset stores them."""
     examples, features = with_label(result, config), config.features
     examples = store_raw(examples, features) if features.raw else examples
     return normalise_images(examples, features.image) if features.image else examples
@@ -140,7 +140,7 @@ def _stored(result: DataFrame, config: PrepareConfig) -> DataFrame:
 
 def _cut_texts(documents: DataFrame, config: PrepareConfig, encoding: TokenEncoding, keep: Callable[[DataFrame], DataFrame],
                begin: Callable[[str], None], *, parent: Preprocessing | None = None) -> Fitted:
-    """Rows of all documents, or of those that come to a parent's; what is counted is then of both."""
+    """Rows of all documents, or of those appended to a parent; the counts then cover both."""
     assert config.features.tokens is not None
     begin("joining")
     sizes = measure_documents(keep(documents), config, whole=parent is None)

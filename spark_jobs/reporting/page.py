@@ -1,7 +1,7 @@
-"""All facts and pictures into one HTML page that needs nothing from outside: no script, no font, no image file. Pure.
+"""Render facts and pictures as one self-contained HTML page: no script, no font, no image file. Pure.
 
-Every text that came from data passes through Jinja's autoescape, and a content security policy in the page itself
-forbids scripts and outside resources even where that should fail.
+Jinja's autoescape covers every text from data, and a content security policy in the page forbids scripts and outside
+resources even if escaping should fail.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparkring.spark_jobs.reporting.facts.provenance import provenance
 from sparkring.spark_jobs.reporting.facts.quality import METRICS
 
 LONG_TABLE = 60
-"""Most rows of a table that is open from the start."""
+"""A longer table is collapsed at first."""
 
 
 def render_page(workspace: Workspace, config: Config) -> str:

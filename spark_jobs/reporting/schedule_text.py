@@ -1,7 +1,7 @@
 """A schedule drawn with letters, for a terminal: one line a worker, one column a tick. Pure.
 
     0: F0 F1 .. .. B0 == F2 B1 == .. B2 ==        two stages, three micro-batches, 1F1B
-    1: .. F0 B0 == F1 B1 == F2 B2 == .. ..        .. is idle, == goes on with the action before
+    1: .. F0 B0 == F1 B1 == F2 B2 == .. ..        .. is idle, == continues the action before
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ _ALMOST = 1e-6
 def draw_schedule(schedule: Schedule, *, backward_ticks: int = 1, width: int | None = None) -> str:
     """The plan alone: F, I and W take a tick each, B takes ``backward_ticks``, a hop takes none.
 
-    Where stages have unequal replicas, one of r replicas takes r times as many ticks as one of 1: then all keep the same pace.
+    With unequal numbers of replicas, a pass of a stage with r replicas takes r times the ticks of a stage with one, so all stages
+    keep the same pace.
 
     Args:
         schedule: With or without transfers; only computation is drawn.
         backward_ticks: Ticks of B, at least 1.
-        width: Most letters of a line; longer pictures go on below. None: no limit.
+        width: Most letters of a line; longer pictures continue below. None: no limit.
     """
     smallest = math.gcd(*schedule.replicas)
     ticks = [float(schedule.replicas[chunk % schedule.num_stages] // smallest) for chunk in range(schedule.num_chunks)]
@@ -37,11 +38,11 @@ def draw_schedule(schedule: Schedule, *, backward_ticks: int = 1, width: int | N
 
 
 def draw_entries(schedule: Schedule, entries: WorkerTimings, *, tick_s: float, width: int | None = None) -> str:
-    """What was planned or measured; a tick shows the computation that fills most of it.
+    """Draw planned or measured entries; a tick shows the computation that fills most of it.
 
     Args:
-        schedule: Whose entries these are.
-        entries: Of each worker, in order; one that has none stays idle.
+        schedule: The schedule of these entries.
+        entries: Entries of each worker, in order; a worker without any is idle.
         tick_s: Seconds of a column.
         width: As for ``draw_schedule``.
     """
@@ -65,14 +66,14 @@ def _label(schedule: Schedule, worker: Worker) -> str:
 
 
 def _padded(cell: str | None, broad: int) -> str:
-    """An idle tick, one that goes on, or the action's text."""
+    """An idle tick, a continued action, or an action's text."""
     if cell is None:
         return "." * broad
     return cell.ljust(broad) if cell else "=" * broad
 
 
 def _cells(schedule: Schedule, entries: Sequence[TimedAction], ticks: int, tick_s: float) -> list[str | None]:
-    """(ticks,) text of the computation that fills most of each; empty where it goes on, None where idleness does."""
+    """(ticks,) text of the computation that fills most of each tick; empty if it continues, None if the tick is mostly idle."""
     cells: list[str | None] = []
     shown: TimedAction | None = None
     first = 0

@@ -1,4 +1,4 @@
-"""Predictions on Spark, exact metrics of them, and what a network must beat.
+"""Predictions on Spark, their exact metrics, and the baselines.
 
 May import: models, pipelines/data, pipelines/training, spark_jobs/etl.
 Not here: training; metrics on ranks (training/evaluation).

@@ -1,7 +1,4 @@
-"""What the network must beat on the same rows: predictions that need no network.
-
-The settings are fixed before any result is seen; nothing here is tuned on held-out rows.
-"""
+"""Baselines: predictions without a network, on the same rows. Their settings are fixed and never tuned on held-out rows."""
 
 from __future__ import annotations
 
@@ -18,18 +15,18 @@ from sparkring.spark_jobs.etl.columns.expressions import named
 REGULARISATION = 1e-4
 """L2 penalty of the mean loss: enough to make the optimum unique, since one-hot columns add up to 1."""
 MAX_ITERATIONS, TOLERANCE = 100, 1e-5
-"""Of L-BFGS: past these the loss moves in its sixth digit."""
+"""Limits of L-BFGS; beyond them the loss changes in its sixth digit."""
 
 
 def logistic_regression(train: DataFrame, test: DataFrame, preprocessing: Preprocessing, *, label: str) -> DataFrame:
     """Fit ``pyspark.ml``'s logistic regression on encoded train rows and predict encoded test rows.
 
-    Numeric features are taken as they are (standardised), categorical ones one column an id.
+    Numeric features enter as they are (standardised), each id of a categorical feature as a column.
 
     Args:
         train: Encoded rows with the label.
         test: The same columns.
-        preprocessing: Which columns are what.
+        preprocessing: Names the numeric and categorical columns.
         label: The label's column.
     Returns:
         ``probability`` (double, of label 1) and ``label`` (double) of each test row.

@@ -43,7 +43,7 @@ def evaluate_classes(predicted: DataFrame, *, label: str, classes: Sequence[str]
     place = {name: position for position, name in enumerate(classes)}
     confusion: Counts = np.zeros((len(classes), len(classes)), np.int64)
     for cell in cells:
-        confusion[cell["label"], place[cell[PREDICTION]]] = cell["rows"]
+        confusion[cell["label"], place[str(cell[PREDICTION])]] = cell["rows"]
     return class_metrics(nats=math.fsum(cell["nats"] for cell in cells), confusion=confusion.tolist())
 
 

@@ -1,10 +1,10 @@
-"""Where the latest scores are: the one document that a reader of scores follows. Needs no Spark.
+"""The document that names the latest scores. Needs no Spark.
 
-    <workspace>/scores/_scores.json          names the folder of the latest finished scoring, put there by one atomic act
+    <workspace>/scores/_scores.json          names the folder of the latest finished scoring; replaced atomically
     <workspace>/scores/<folder>/*.parquet    written before
 
-A scoring goes to a fresh folder and is named only when it is whole, so a reader finds the old scores or the new ones. The
-document's name begins with ``_``, so that tools which read every Parquet file below a folder pass it over.
+Each scoring writes a new folder and is named once it is complete, so a reader finds the old scores or the new ones. The
+document's name begins with ``_`` because tools that read all files below a folder skip such names.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ def latest_scores(store: Store) -> Scores | None:
     """The latest finished scoring in the scores' folder, or None.
 
     Raises:
-        DocumentDamaged: what names it cannot be read.
+        DocumentDamaged: the document cannot be read.
     """
     try:
-        return read_model(store, DOCUMENT, Scores, expected="what names a finished scoring",
+        return read_model(store, DOCUMENT, Scores, expected="the name of a finished scoring",
                           remedy="delete it and run `sparkring score` again; the folders beside it hold what was scored before")
     except FileNotFoundError:
         return None
 
 
 def commit_scores(store: Store, scores: Scores) -> None:
-    """Make ``scores`` the latest. They replace those of the same split; of rows that a caller brought, all stay."""
+    """Make ``scores`` the latest and delete the previous ones if they are of the same split. Scores of a caller's rows all stay."""
     before = latest_scores(store)
     store.put(DOCUMENT, scores.model_dump_json(indent=1).encode())
     if before is not None and before.split is not None and before.split == scores.split and before.folder != scores.folder:

@@ -1,15 +1,15 @@
-"""A trained network over the rows of a Spark frame: what it predicts of each, by the kind of its task.
+"""Run a trained network over the rows of a Spark frame. Each task adds its own columns:
 
     binary       probability        double: of label 1
-    multiclass   prediction         string: the likeliest class
+    multiclass   prediction         the likeliest class, of the type that the label has in the source
                  probability        double: of that class
                  probabilities      array<double>: of each class, in the order of the model's classes
     next_token   nats               double: cross entropy, summed over the row's predicted tokens
                  tokens_predicted   int: how many those are
                  tokens_right       int: for how many the likeliest token was the right one
 
-The network travels to the executors inside the function that they run (its card as JSON, its weights as safetensors), so
-they need neither the run folder nor anything unpickled from it.
+The function that executors run carries the network (its card as JSON, its weights as safetensors): they neither read the run
+folder nor unpickle anything from it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,22 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
-from pyspark.sql.types import ArrayType, DoubleType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from sparkring.models.networks import REGISTRY
 from sparkring.pipelines.data.dataset.manifest import Task
+from sparkring.pipelines.data.dataset.preprocessing import ClassType
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card, load_weights, model_from_bytes
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.encoding.describe import TOKENS, describe_image, describe_tokens
@@ -34,33 +46,40 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PROBABILITY, MODEL, VERSION = "probability", "model", "dataset_version"
-"""Columns that scoring adds: of label 1 (or of the predicted class); the first 16 digits of the weights' SHA-256; the dataset
-version that the model was trained on."""
+"""Columns that scoring adds: the probability of label 1 (or of the predicted class), the first 16 digits of the weights' SHA-256,
+and the dataset version that the model was trained on."""
 PREDICTION, PROBABILITIES = "prediction", "probabilities"
 NATS, PREDICTED, RIGHT = "nats", "tokens_predicted", "tokens_right"
 
 _COLUMNS: dict[Task, tuple[StructField, ...]] = {
     "binary": (StructField(PROBABILITY, DoubleType(), nullable=False),),
-    "multiclass": (StructField(PREDICTION, StringType(), nullable=False), StructField(PROBABILITY, DoubleType(), nullable=False),
+    "multiclass": (StructField(PROBABILITY, DoubleType(), nullable=False),
                    StructField(PROBABILITIES, ArrayType(DoubleType(), containsNull=False), nullable=False)),
     "next_token": (StructField(NATS, DoubleType(), nullable=False), StructField(PREDICTED, IntegerType(), nullable=False),
                    StructField(RIGHT, IntegerType(), nullable=False))}
 
 
+_CLASSES: dict[ClassType, tuple[DataType, pa.DataType]] = {
+    "string": (StringType(), pa.string()), "tinyint": (ByteType(), pa.int8()), "smallint": (ShortType(), pa.int16()),
+    "int": (IntegerType(), pa.int32()), "bigint": (LongType(), pa.int64())}
+"""Spark's and Arrow's type of a predicted class."""
+
+
 def predict(encoded: DataFrame, run_url: str, *, keep: list[str], batch_rows: int) -> DataFrame:
-    """Add what the trained network predicts to encoded rows.
+    """Add the trained network's predictions to encoded rows.
 
     Args:
         encoded: The features as ``encode`` or a dataset version gives them, and the columns to keep.
         run_url: The run whose model predicts.
         keep: Columns to pass through.
-        batch_rows: Rows of a forward pass at most.
+        batch_rows: Most rows of a forward pass.
     Returns:
         ``keep``, then the task's columns, ``model`` and ``dataset_version``; nothing was computed yet.
     """
     card = load_card(run_url)
     kept = encoded.select([named(name) for name in keep]).schema.fields
-    schema = StructType([*kept, *_COLUMNS[card.task], StructField(MODEL, StringType(), nullable=False),
+    likeliest = [StructField(PREDICTION, _CLASSES[card.preprocessing.class_type][0], nullable=False)] if card.task == "multiclass" else []
+    schema = StructType([*kept, *likeliest, *_COLUMNS[card.task], StructField(MODEL, StringType(), nullable=False),
                          StructField(VERSION, LongType(), nullable=False)])
     run = REGISTRY.carrying(partial(_predict_batches, card_json=card.model_dump_json(), weights=load_weights(run_url, card), keep=keep,
                            batch_rows=batch_rows))
@@ -69,7 +88,7 @@ def predict(encoded: DataFrame, run_url: str, *, keep: list[str], batch_rows: in
 
 
 def feature_columns(card: ModelCard) -> list[str]:
-    """The columns of a dataset that a model looks at."""
+    """The dataset columns that a model takes."""
     features = card.preprocessing
     if card.model.kind == "text":
         return [TOKENS]
@@ -79,7 +98,7 @@ def feature_columns(card: ModelCard) -> list[str]:
 
 
 def source_columns(card: ModelCard) -> list[str]:
-    """The columns of raw rows that those are made of."""
+    """The columns of raw rows that a model's features are made of."""
     if card.model.kind != "tabular":
         return feature_columns(card)
     features = card.preprocessing
@@ -88,7 +107,7 @@ def source_columns(card: ModelCard) -> list[str]:
 
 def _predict_batches(batches: Iterator[pa.RecordBatch], *, card_json: str, weights: bytes, keep: list[str],
                      batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """What a task runs: build the network once, then predict batch after batch on one thread (the task has one core)."""
+    """In a task: build the network once, then predict each batch on one thread (the task has one core)."""
     import torch
 
     torch.set_num_threads(1)
@@ -141,7 +160,8 @@ def _predictions(logits: Tensor, inputs: dict[str, Tensor], card: ModelCard) -> 
         probabilities = torch.softmax(logits.double(), dim=1)
         best, number = probabilities.max(dim=1)
         offsets = np.arange(0, probabilities.numel() + 1, probabilities.shape[1], dtype=np.int32)
-        return {PREDICTION: pa.array(card.preprocessing.classes, pa.string()).take(pa.array(number.numpy())),
+        classes = pa.array(card.preprocessing.classes, pa.string()).cast(_CLASSES[card.preprocessing.class_type][1])
+        return {PREDICTION: classes.take(pa.array(number.numpy())),
                 PROBABILITY: pa.array(best.numpy()), PROBABILITIES: pa.ListArray.from_arrays(offsets, probabilities.flatten().numpy())}
     from sparkring.models.losses import next_token_hits, next_token_nats
 

@@ -1,4 +1,4 @@
-"""Raw rows that a trained model is to score: seen to be what its features are made of, then encoded as its train rows were."""
+"""Raw rows for a trained model to score: check their columns, then encode them as its train rows were."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def encode_raw(frame: DataFrame, card: ModelCard, *, row_id: str, keep: Iterable
     Args:
         frame: The rows.
         card: The model's.
-        row_id: The column that tells them apart.
-        keep: Other columns to pass through, where they are there; all that are named nowhere are left out.
+        row_id: The column of row ids.
+        keep: Other columns to pass through if the rows have them. Columns that nothing names are dropped.
     Raises:
-        SourceError: a feature or the row id is missing, is there twice or of a type that prepare refuses for it (the same row would
-            be encoded otherwise than for training), or the rows are texts.
+        SourceError: a feature or the row id is missing, comes twice or has a type that prepare refuses for it (the row would be
+            encoded differently than in training), or the rows are texts.
     """
     if card.task == "next_token":
         raise SourceError(f"the model {card.name} predicts tokens, and given texts are not cut into rows here; "
@@ -56,7 +56,7 @@ def encode_raw(frame: DataFrame, card: ModelCard, *, row_id: str, keep: Iterable
 
 
 def _seen_by(card: ModelCard) -> Preprocessing:
-    """What was fitted for a model's own features: an image network takes no column of a table that is prepared beside the image."""
+    """The fitted features that a model takes: an image network takes no table column that was prepared beside the image."""
     fitted = card.preprocessing
     return fitted if card.model.kind == "tabular" else Preprocessing(numeric=(), categorical=(), train_rows=fitted.train_rows)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
+from pyspark.logger import PySparkLogger
 
 _RAISED = re.compile(r"[A-Za-z_][\w.]*: ")
 """The last line of a traceback: the exception's class and message."""
@@ -14,9 +17,26 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]*: ")
 SPARK_ERRORS = (PySparkException, Py4JError)
 """Raised by calls into Spark, over Connect and over Py4J."""
 
+_QUERY_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Loggers to which PySpark writes a failed query, with Java's whole stack, before it raises the same."""
+
 CLIENTS = {"s3": "org.apache.hadoop:hadoop-aws", "s3a": "org.apache.hadoop:hadoop-aws", "abfs": "org.apache.hadoop:hadoop-azure",
            "abfss": "org.apache.hadoop:hadoop-azure", "gs": "com.google.cloud.bigdataoss:gcs-connector"}
 """URL scheme -> the package by which Spark reads it; Spark ships none of these."""
+
+
+@contextmanager
+def failed_queries_unlogged() -> Iterator[None]:
+    """Keep PySpark from logging, in thousands of characters a line, what the block's own errors say in a sentence."""
+    loggers = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
 
 
 def lacks_client(error: Exception) -> bool:

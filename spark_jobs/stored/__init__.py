@@ -1,4 +1,4 @@
-"""Commands that look after what is stored: datasets, checkpoints, receipts. They start no Spark.
+"""Commands on stored data: datasets, checkpoints, receipts. They start no Spark.
 
 May import: pipelines, spark_jobs/spark.
 Not here: writing datasets and checkpoints.

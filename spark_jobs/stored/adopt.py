@@ -1,15 +1,16 @@
 """``sparkring adopt URL``: make an existing Petastorm or plain Parquet dataset a dataset version, where it lies.
 
-Writes one manifest, ``_versions/1.json``, and moves, rewrites and deletes nothing; whatever else reads the files still does.
-A Petastorm schema is taken from the pickle in ``_common_metadata`` without unpickling anything that it names
+Writes one manifest, ``_versions/1.json``; it moves, rewrites and deletes nothing, so other readers of the files still work.
+A Petastorm schema is read from the pickle in ``_common_metadata`` without unpickling anything that it names
 (``pipelines/data/dataset/unischema_pickle.py``). Every file is hashed and the row ids are read once; needs neither Spark nor Petastorm.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -29,7 +30,7 @@ from sparkring.pipelines.data.dataset.foreign_schema import (
 )
 from sparkring.pipelines.data.dataset.integrity import CHUNK_BYTES, UNREADABLE, row_group_bytes, schema_drift
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, content_id
-from sparkring.pipelines.data.dataset.row_schema import DataField
+from sparkring.pipelines.data.dataset.row_schema import LABEL, DataField, TensorSpec
 from sparkring.pipelines.data.dataset.unischema_pickle import read_unischema
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.page_checksums import read_verified
@@ -41,6 +42,7 @@ from sparkring.version import __version__
 COMMON_METADATA = "_common_metadata"
 UNISCHEMA = b"dataset-toolkit.unischema.v1"
 """Petastorm's key of its schema (petastorm 0.13.1, etl/dataset_metadata.py)."""
+_WIDER_THAN_FLOAT32 = ("float64", "int32", "int64", "uint32")
 Array = np.ndarray[Any, np.dtype[np.generic]]
 
 
@@ -57,20 +59,22 @@ class AdoptResult:
     task: str
     tensors: tuple[str, ...]
     left_out: tuple[str, ...]
-    """Columns that no tensor is made of: arrays and images whose size differs from row to row."""
+    """Columns that no tensor is made of: arrays whose size differs from row to row, and images whose size the schema leaves open."""
+    rounded: tuple[str, ...]
+    """Columns whose numbers a batch holds as float32 and that float32 cannot hold exactly; the files keep them."""
 
 
 def adopt(url: str, *, row_id: str, label: str, splits: Mapping[str, str] | None = None, progress: Progress = SILENT) -> AdoptResult:
-    """Commit version 1 of a dataset that is there already.
+    """Commit version 1 of an existing dataset.
 
     Args:
         url: The folder that holds the Parquet files or the splits' folders.
         row_id: The column of integers that tells each row from all others.
         label: The column that is predicted.
-        splits: Split -> its folder inside ``url``; default one split, ``train``, of the files directly in ``url``.
+        splits: Folder inside ``url`` of each split; default one split, ``train``, of the files directly in ``url``.
         progress: Where to report.
     Raises:
-        HostileDataset: the metadata asks for something that no dataset needs; nothing of it was run.
+        HostileDataset: the metadata would run code when unpickled; none was run.
         DatasetError: the files cannot be adopted; nothing was written.
         CommitConflict: another process committed the version meanwhile.
     """
@@ -90,7 +94,8 @@ def _adopt(dataset: Dataset, folders: Mapping[str, str], names: Mapping[str, lis
     store = dataset.store
     columns = _footer(store, names["train"][0]).schema.to_arrow_schema()
     fields, petastorm = _fields(store, folders["train"], columns, origin=dataset.url)
-    tensors_of(fields, row_id=row_id, label=label, task="binary")  # what is amiss with them is told before every file is read
+    fields = _with_sizes(fields, store, [name for files in names.values() for name in files])
+    tensors_of(fields, row_id=row_id, label=label, task="binary")  # refuses columns that do not serve, before every file is read
     made: dict[str, Split] = {}
     ids: list[Array] = []
     labels: dict[str, Array] = {}
@@ -120,7 +125,8 @@ def _adopt(dataset: Dataset, folders: Mapping[str, str], names: Mapping[str, lis
     dataset.commit(manifest, adopted=True)
     used = {name for spec in tensors for name in spec.fields}
     return AdoptResult(url=dataset.url, version=1, petastorm=petastorm, rows={split: each.rows for split, each in made.items()}, task=task,
-                       tensors=tuple(spec.name for spec in tensors), left_out=tuple(each.name for each in fields if each.name not in used))
+                       tensors=tuple(spec.name for spec in tensors), left_out=tuple(each.name for each in fields if each.name not in used),
+                       rounded=tuple(_rounded(fields, tensors)))
 
 
 def _parquet_files(store: Store, folder: str) -> list[str]:
@@ -143,6 +149,40 @@ def _fields(store: Store, folder: str, columns: pa.Schema, *, origin: str) -> tu
     if pickled is None:
         return fields_of_columns(columns, origin=origin), False
     return fields_of_unischema(read_unischema(pickled, origin=store.path(inside)), columns, origin=origin), True
+
+
+def _with_sizes(fields: tuple[DataField, ...], store: Store, files: Sequence[str]) -> tuple[DataField, ...]:
+    """The fields, with the shape of each array whose schema leaves its size open although all rows are alike."""
+    return tuple(field.model_copy(update={"shape": shape}) if (shape := _common_shape(field, store, files)) else field for field in fields)
+
+
+def _common_shape(field: DataField, store: Store, files: Sequence[str]) -> tuple[int, ...] | None:
+    """The shape of all rows of an array of open size; None where they differ, or the field is none."""
+    if None not in field.shape or field.codec not in ("ndarray", "compressed_ndarray"):
+        return None
+    found: set[tuple[int, ...]] = set()
+    for file in files:
+        with store.open_input(file) as opened:
+            for batch in pq.ParquetFile(opened).iter_batches(columns=[field.name]):
+                found.update(_shape(cell.as_py(), field) for cell in batch.column(0) if cell.is_valid)
+                if len(found) > 1:
+                    return None
+    return found.pop() if found else None
+
+
+def _shape(cell: bytes, field: DataField) -> tuple[int, ...]:
+    """Of an array as Petastorm's codecs store it."""
+    loaded = np.load(io.BytesIO(cell), allow_pickle=False)
+    shape: tuple[int, ...] = (loaded if field.codec == "ndarray" else loaded["arr"]).shape
+    return shape
+
+
+def _rounded(fields: Sequence[DataField], tensors: Sequence[TensorSpec]) -> Iterator[str]:
+    """Columns of doubles, or of integers of 32 bits and more, in a tensor of float32."""
+    dtypes = {field.name: field.dtype for field in fields}
+    for spec in tensors:
+        if spec.dtype == "float32" and spec.name != LABEL:
+            yield from (name for name in spec.fields if dtypes[name] in _WIDER_THAN_FLOAT32)
 
 
 def _footer(store: Store, name: str) -> pq.FileMetaData:
@@ -170,7 +210,7 @@ def _describe(store: Store, name: str, fields: tuple[DataField, ...]) -> DataFil
 
 
 def _require_no_nulls(footer: pq.FileMetaData, name: str) -> None:
-    """As far as the footer tells."""
+    """Refuse nulls, as far as the footer counts them."""
     for group in (footer.row_group(number) for number in range(footer.num_row_groups)):
         for column in (group.column(number) for number in range(group.num_columns)):
             if column.statistics is not None and column.statistics.has_null_count and column.statistics.null_count:

@@ -1,4 +1,4 @@
-"""Looking at a run's checkpoints: ``sparkring checkpoints list | show | verify``. Starts neither Spark nor ranks."""
+"""Inspect a run's checkpoints: ``sparkring checkpoints list | show | verify``. Starts neither Spark nor ranks."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ class CheckpointFacts:
     """One line of the list."""
 
     steps: int
-    """Optimizer steps that were done; its name."""
+    """Optimizer steps done; the checkpoint's name."""
     epoch: int
     step: int
     """The next step of that epoch."""
     validation: dict[str, float]
-    """Held-out metrics, where it ends an epoch."""
+    """Held-out metrics, if the checkpoint ends an epoch."""
     bytes: int
     parts: int
     layout: str
     kept_as: str = ""
-    """``latest``, from which the run goes on; ``best``, of those evaluated the one with the lowest held-out loss; or both."""
+    """``latest``, from which the run resumes; ``best``, which has the lowest held-out loss; or both."""
     damaged: str = ""
-    """Why it cannot be read."""
+    """Why it cannot be read; empty if it can."""
 
 
 @dataclass(frozen=True)
 class Verified:
-    """A checkpoint whose every byte was read, or what is wrong with it."""
+    """A checkpoint whose every byte was checked, and its problem if it has one."""
 
     steps: int
     tensors: int
@@ -48,7 +48,7 @@ class Verified:
 
 
 def list_checkpoints(run_url: str) -> list[CheckpointFacts]:
-    """All committed checkpoints of a run, oldest first; looks at documents only."""
+    """All committed checkpoints of a run, oldest first; reads documents only."""
     checkpoints = Checkpoints(run_url)
     facts = [_facts(checkpoints, number) for number in _numbers(checkpoints, run_url)]
     whole = [each for each in facts if not each.damaged]
@@ -60,7 +60,7 @@ def list_checkpoints(run_url: str) -> list[CheckpointFacts]:
 
 
 def show_checkpoint(run_url: str, steps: int | None = None) -> dict[str, Any]:
-    """What a checkpoint says of itself; default the latest.
+    """A checkpoint's document; default the latest.
 
     Raises:
         ConfigError: there is no such checkpoint.

@@ -1,7 +1,7 @@
-"""``sparkring datasets gc``: find, and when told to delete, data folders that no committed version names.
+"""``sparkring datasets gc``: find data folders that no committed version names, and delete them on request.
 
-Such folders are what a prepare left that was killed. One that still runs writes into a folder that no manifest names yet,
-so a folder counts as garbage only when nothing in it has changed for a grace period, by the clock of the store.
+A killed prepare leaves such folders. A running one writes into a folder that no manifest names yet, so a folder counts as
+garbage only when nothing in it has changed for a grace period, by the store's clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparkring.pipelines.data.stores.base import Entry, Store
 
 GRACE_HOURS = 24.0
 _DATA_ID = re.compile(r"data/[0-9a-f]{16}")
-"""What prepare calls its folders. Others below ``data/`` are somebody else's and never looked at."""
+"""Names of prepare's folders. Other folders below ``data/`` are never touched."""
 
 
 @dataclass(frozen=True)
@@ -25,27 +25,27 @@ class GarbageResult:
 
     url: str
     garbage: dict[str, int]
-    """Folder -> bytes."""
+    """Bytes of each folder."""
     young: tuple[str, ...]
-    """Folders left alone, since something in them is younger than the grace period."""
+    """Folders that are kept, because something in them is younger than the grace period."""
     deleted: bool
-    """Whether the garbage is gone now."""
+    """Whether the garbage was deleted."""
 
 
 def collect_garbage(url: str, *, delete: bool = False, grace_hours: float = GRACE_HOURS) -> GarbageResult:
-    """Find data folders that no version names, and delete them if told to.
+    """Find data folders that no version names, and delete them if ``delete``.
 
     Args:
         url: The dataset, on any kind of store.
-        delete: False: only look, and write a file of no bytes for a moment, whose time is the store's.
-        grace_hours: Leave a folder alone if anything in it is younger. Longer than a prepare takes.
+        delete: Delete them. Otherwise only list them; a temporary empty file tells the store's time.
+        grace_hours: Keep a folder if anything in it is younger. Set it longer than a prepare takes.
     Raises:
-        DatasetError: a manifest cannot be read, so what it names is not known; nothing was deleted.
-        StorageError: the store cannot be written to, so its time is not known.
+        DatasetError: a manifest cannot be read, so its folders are unknown; nothing was deleted.
+        StorageError: the store cannot be written to, so its time is unknown.
     """
     dataset = Dataset(url)
     folders = _data_folders(dataset.store)
-    named = _named_folders(dataset)  # after the listing: what was committed meanwhile is named
+    named = _named_folders(dataset)  # after the listing, so that a version committed meanwhile counts
     unnamed = {name: entries for name, entries in folders.items() if name not in named}
     before = _now(dataset.store) - grace_hours * 3600 if unnamed else 0.0
     young = tuple(name for name, entries in unnamed.items() if max(entry.changed for entry in entries) > before)
@@ -73,7 +73,7 @@ def _now(store: Store) -> float:
 
 
 def _data_folders(store: Store) -> dict[str, list[Entry]]:
-    """What prepare may have made, by name: each folder with itself (where the store has folders) and all that it holds."""
+    """Prepare's folders by name, each with its entries and, where the store has folders, its own."""
     folders: dict[str, list[Entry]] = {}
     for entry in store.tree("data"):
         name = "/".join(entry.name.split("/")[:2])

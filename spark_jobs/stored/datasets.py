@@ -1,6 +1,6 @@
-"""``sparkring datasets list | show | diff | verify``: what versions a dataset has, and whether its files are theirs.
+"""``sparkring datasets list | show | diff | verify``: the versions of a dataset, and whether its files are unchanged.
 
-Plain functions that need neither Spark nor a ring and change nothing. What goes away is ``dataset_gc.py``'s business.
+Plain functions that need neither Spark nor a ring, and change nothing; ``dataset_gc.py`` deletes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparkring.spark_jobs.spark.progress import SILENT, Progress
 
 RING_WIDTHS = (2, 4, 8)
 EPOCHS, MANY_GROUPS = 9, 10_000
-"""Owner changes are averaged over so many epochs, since few row groups leave much to chance; over two where there are many."""
+"""Epochs over which owner changes are averaged, because few row groups leave much to chance; two epochs suffice for many groups."""
 SAMPLE_ROWS = 200_000
 """Rows whose labels are read to report_file how they follow each other."""
 
@@ -53,14 +53,14 @@ class ShuffleQuality:
     lag1_in_order: float | None
     """Correlation of the label with the next row's in the stream; None where labels are not numbers."""
     lag1_in_files: float | None
-    """The same as the files lie, i.e. what reading without a shuffle would give."""
+    """The same in the order of the files, which is what reading without a shuffle would give."""
     rows: int
     """Rows that the correlations are taken from."""
 
 
 @dataclass(frozen=True)
 class VersionDetails:
-    """One version, looked at closely."""
+    """One version in detail."""
 
     url: str
     manifest: Manifest
@@ -92,10 +92,10 @@ def diff_versions(url: str, before: int, after: int) -> list[Difference]:
 
 
 def verify_version(url: str, version: int | None = None, *, progress: Progress = SILENT) -> VersionSummary:
-    """Check the SHA-256 of every file of a version, and that its manifest is the one that was committed.
+    """Check the SHA-256 of every file of a version, and that nobody edited its manifest.
 
     Raises:
-        DatasetChanged: some file is missing, other than it was or extra, or a manifest was edited; each is named.
+        DatasetChanged: a file is missing, changed or extra, or a manifest was edited; each is named.
     """
     dataset = Dataset(url)
     manifest = dataset.manifest(version)

@@ -114,8 +114,7 @@ def audit(run: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a tr
     show(result, as_json=as_json, text=_audit_text(result))
 
 
-@commands.command(epilog=examples("sparkring adopt /data/rides --row-id id --label late",
-                                  "sparkring adopt /data/rides --row-id id --label late --split train=train --split validation=val"))
+@commands.command(epilog=examples("sparkring adopt /data/rides --row-id id --label late --split train=train --split validation=val"))
 def adopt(url: Annotated[str, typer.Argument(metavar="URL", help="Folder of the Parquet files, or of the splits' folders.")],
           row_id: Annotated[str, typer.Option(help="Column of integers that tells each row from all others.")],
           label: Annotated[str, typer.Option(help="Column that is predicted: 0 and 1, or class numbers from 0 on.")],
@@ -129,10 +128,14 @@ def adopt(url: Annotated[str, typer.Argument(metavar="URL", help="Folder of the 
 
     result = run_adopt(url, row_id=row_id, label=label, splits=dict(map(_split_folder, split)) if split else None,
                        progress=console_progress())
-    left_out = f"\nno tensor is made of {', '.join(result.left_out)}, whose rows differ in size" if result.left_out else ""
+    left_out = (f"\nleft out: {', '.join(result.left_out)} (arrays whose rows differ in size, images whose schema names none)"
+                if result.left_out else "")
+    rounded = f"\nrounded to float32 in a batch: {', '.join(result.rounded)}" if result.rounded else ""
+    missing = "" if "validation" in result.rows else ("\nnot ready to train: there is no validation split; to add one, delete "
+                                                      f"{result.url}/_versions and adopt again with --split NAME=FOLDER")
     show(result, as_json=as_json, text=f"dataset version {result.version} ({'Petastorm' if result.petastorm else 'plain Parquet'}, "
                                        f"{result.task}) at {result.url}\nrows: {_counts(result.rows)}\n"
-                                       f"tensors: {', '.join(result.tensors)}{left_out}")
+                                       f"tensors: {', '.join(result.tensors)}{left_out}{rounded}{missing}")
 
 
 def _split_folder(text: str) -> tuple[str, str]:

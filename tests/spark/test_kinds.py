@@ -110,7 +110,8 @@ def test_images_are_told_apart_and_the_figures_are_those_of_the_model_itself(spa
 
 def test_scored_images_have_a_class_by_its_name_and_a_probability_for_each(spark: SparkSession, images: Config) -> None:
     scored = _scores(images, spark)
-    assert scored.column_names == ["row_id", "label", "prediction", "probability", "probabilities", "model", "dataset_version"]
+    assert scored.column_names == ["row_id", "label", "prediction", "probability", "probabilities", "model", "dataset_version", "split"]
+    assert set(scored["split"].to_pylist()) == {"test"}
     probabilities = np.array(scored["probabilities"].to_pylist())
     np.testing.assert_allclose(probabilities.sum(axis=1), 1)
     classes = np.array(["columns", "corner", "rows"])

@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import Config
@@ -122,6 +125,12 @@ BAD = {
     "a label that is neither 0 nor 1": Bad(
         SourceError, r"label late is neither 0 nor 1 in 433 of 891 rows, e\.g\. 2; make it 0 or 1",
         settings={"query": QUERY.replace("late,", "late * 2 AS late,")}),
+    "a label that is the same in all train rows": Bad(
+        SourceError, r"label late is 0 in all \d+ train rows, so there is nothing to tell apart",
+        settings={"query": QUERY.replace("late,", f"IF(day < '{VALIDATION_FROM}', 0 * late, late) AS late,")}),
+    "a row id that is a text": Bad(
+        SourceError, r"column row_id of the query is string, .* else a hash of them, xxhash64\(row_id\) AS row_id",
+        settings={"query": QUERY.replace("id * 10", "CONCAT('trip-', id)")}),
     "labels that are all null": Bad(
         SourceError, r"the query yields no row whose late is not null \(and 900 where it is\)",
         settings={"query": QUERY.replace("late,", "CAST(NULL AS INT) AS late,")}),
@@ -196,6 +205,21 @@ def test_a_source_without_rows_is_refused(spark: SparkSession, tmp_path: Path, t
     (tmp_path / "trips.csv").write_text(text)
     _refused(spark, config, SourceError, message)
     assert not (tmp_path / "workspace").exists()
+
+
+def test_a_query_that_fails_on_a_row_says_so_in_one_line_and_is_not_logged(spark: SparkSession, tmp_path: Path) -> None:
+    handler = BufferingHandler(capacity=10)
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+    logger.addHandler(handler)
+    try:
+        fails: dict[str, Any] = {"query": QUERY.replace("late,", "CAST(CONCAT('is ', late) AS INT) AS late,")}
+        _refused(spark, etl_config(tmp_path, **fails), SourceError, r"prepare\.query fails on its rows: .*CAST_INVALID_INPUT")
+        assert handler.buffer == []
+        with pytest.raises(PySparkException):  # the control: PySpark logs what it raises
+            spark.sql("SELECT CAST(CONCAT('is ', id) AS INT) FROM range(1)").collect()
+        assert len(handler.buffer) == 1
+    finally:
+        logger.removeHandler(handler)
 
 
 def test_a_bad_change_leaves_the_committed_versions_as_they_were(spark: SparkSession, tmp_path: Path) -> None:

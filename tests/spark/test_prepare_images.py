@@ -179,12 +179,16 @@ def test_an_image_network_takes_nothing_of_a_table_that_lies_beside_the_images(s
     prepare(config, spark=spark)
     save_untrained(config)
 
-    def predictions(result: ScoreResult) -> dict[int, str]:
+    def predictions(result: ScoreResult) -> dict[int, int]:
         rows = pq.read_table(Path(result.url.removeprefix("file://")), columns=["row_id", "prediction"]).to_pylist()
         return {row["row_id"]: row["prediction"] for row in rows}
 
     given = spark.createDataFrame([(number, encoded(IMAGES[number])) for number in range(20)], "row_id int, image binary")
-    split = predictions(score(config, spark=spark))
+    result = score(config, spark=spark)
+    split = predictions(result)
+    labels = pq.read_table(Path(result.url.removeprefix("file://")), columns=["row_id", "label"]).to_pylist()
     assert predictions(score(config, spark=spark, frame=given)) == split
     assert len(split) == 20
+    assert set(split.values()) <= {0, 1, 2}, "numbers, as the label is"
+    assert {row["row_id"]: row["label"] for row in labels} == dict(enumerate(LABELS[:20]))
     assert predictions(score(config, spark=spark, frame=given.selectExpr("*", "'heavy' AS weight"))) == split  # whatever lies beside

@@ -91,6 +91,7 @@ def test_each_row_gets_what_the_network_says(spark: SparkSession, config: Config
     _, card = load_model(config.run)
     assert set(found["model"].to_pylist()) == {card.weights_sha256[:16]}
     assert set(found["dataset_version"].to_pylist()) == {1}
+    assert set(found["split"].to_pylist()) == {"test"}
 
 
 def test_raw_rows_are_encoded_as_the_train_rows_were(spark: SparkSession, config: Config) -> None:
@@ -100,7 +101,8 @@ def test_raw_rows_are_encoded_as_the_train_rows_were(spark: SparkSession, config
         for row in _expected(config, split).to_pylist():
             assert found[row["row_id"]]["probability"] == pytest.approx(row["probability"], rel=1e-6)
     unlabelled = _read(score(config, spark=spark, frame=_raw(spark, config).drop("late", "day")))
-    assert unlabelled.column_names == ["row_id", "probability", "model", "dataset_version"]
+    assert unlabelled.column_names == ["row_id", "probability", "model", "dataset_version", "split"]
+    assert unlabelled["split"].null_count == 900
     assert unlabelled.num_rows == 900
 
 

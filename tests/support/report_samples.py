@@ -179,7 +179,8 @@ def _rank_events(rank: int, *, ranks: int, epochs: int, steps: int, first: int, 
     """One rank's records, each with the seconds that it took."""
     losses = np.random.default_rng(seed).normal(0, 0.02, epochs * steps)  # the same on all ranks
     noise = np.random.default_rng((seed, rank))
-    yield {"event": "start", "size": ranks, "host": f"worker-{rank // 2}", "device": "cpu", "lanes": 24, "dataset_version": 1,
+    yield {"event": "start", "size": ranks, "host": f"worker-{rank // 2}", "device": "cpu", "lanes": 24,
+           "batch_rows": 1024, "dataset_version": 1,
            "reduction": "shared memory, then ring", "steps_per_epoch": steps, "epochs": epochs, "spent": 0.5,
            "epoch": first // steps, "step": first % steps}
     for number in range(first, last):

@@ -95,7 +95,8 @@ def task_of(label: str, values: NDArray[np.generic]) -> tuple[Task, int]:
     found = np.unique(values)
     if len(found) == 0 or not np.array_equal(found, np.round(found)) or found[0] < 0 or found[-1] >= MOST_CLASSES:
         shown = ", ".join(str(value) for value in found[:3].tolist())
-        raise DatasetError(f"the label {label} holds {shown or 'nothing'}...; it must hold 0 and 1, or the numbers of classes from 0 on.")
+        raise DatasetError(f"the label {label} holds {shown or 'nothing'} ...; it must hold 0 and 1, or the numbers of classes from 0 on "
+                           "(regression is not supported yet). Name another column, or prepare a dataset whose query makes classes of it.")
     classes = int(found[-1]) + 1
     return ("binary", 2) if classes <= 2 else ("multiclass", classes)
 
@@ -128,7 +129,8 @@ def preprocessing_of(fields: Sequence[DataField], tensors: Sequence[TensorSpec],
         image = ImageFeature(column=field.name, height=height, width=width, channels=channels,
                              codec="png" if field.codec == "png" else "jpeg", mean=spec.mean, std=spec.std)
     return Preprocessing(numeric=tuple(NumericFeature(column=name, mean=0.0, std=1.0, nulls=0) for name in numbers), categorical=(),
-                         train_rows=rows, image=image, classes=tuple(map(str, range(classes))) if task == "multiclass" else ())
+                         train_rows=rows, image=image, classes=tuple(map(str, range(classes))) if task == "multiclass" else (),
+                         class_type="bigint")
 
 
 def _is_scalar(field: DataField) -> bool:

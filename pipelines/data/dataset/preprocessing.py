@@ -17,6 +17,9 @@ from sparkring.pipelines.data.stores.documents import StrictModel
 LARGEST = (2 - 2**-23) * 2.0**127
 """Of the numbers that a float32 holds."""
 
+ClassType = Literal["string", "tinyint", "smallint", "int", "bigint"]
+"""Types that a label of several classes may have."""
+
 
 class MomentPart(StrictModel):
     """What is taken of a date or timestamp."""
@@ -184,6 +187,8 @@ class Preprocessing(StrictModel):
     tokens: TokensFeature | None = None
     classes: tuple[str, ...] = ()
     """The label's values in the order of their numbers, for a label of several classes."""
+    class_type: ClassType = "string"
+    """The label's type in the source, as Spark SQL names it: predicted classes have it too."""
 
     @property
     def numeric_columns(self) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ class RankProfile(TypedDict):
 
 def profile_rows(config: Config) -> tuple[int, int]:
     """Rows of the two micro-batches that are measured."""
-    most = max(2, config.train.batch_rows // config.train.num_ranks)
+    most = max(2, config.train.step_rows // config.train.num_ranks)
     return max(1, most // MICRO_BATCHES), most
 
 

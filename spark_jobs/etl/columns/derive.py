@@ -1,6 +1,6 @@
-"""The value of a feature before it is scaled or looked up: the column itself, or what is computed from it. Pure.
+"""The value of a feature before it is scaled or looked up: a column, or a value derived from it. Pure.
 
-    a part of a moment    year, hour ... by the clocks of a time zone; or sine and cosine of its place in the cycle
+    a part of a moment    year, hour and others in a time zone, or sine and cosine of its place in the cycle
     a bucket              which range a number falls into
     a hash                an id from a text's XXH64
 
@@ -53,12 +53,12 @@ def hash_of(feature: HashFeature) -> Column:
 
 
 def check_moments(moments: Sequence[MomentConfig], types: Mapping[str, DataType], *, rows: str = "the query", remedy: str = "") -> None:
-    """See that the columns have what is asked of them: a date has no hour, and only an instant looks different in other time zones.
+    """Check that columns have the parts that are taken of them: a date has no hour, and only an instant depends on the time zone.
 
     Args:
-        moments: What is asked.
-        types: Of the rows' columns, by name.
-        rows: What has these columns, for errors.
+        moments: The parts to take.
+        types: Type of each column of the rows, by name.
+        rows: What these rows are, for errors.
         remedy: What to do; default: change the config or the query.
     Raises:
         SourceError: a part or a time zone that a column's type rules out.
@@ -76,7 +76,7 @@ def check_moments(moments: Sequence[MomentConfig], types: Mapping[str, DataType]
 
 
 def _part(moment: MomentPart) -> Column:
-    """From an instant to a number, by way of what a clock of the time zone shows (the session's own is UTC)."""
+    """The number that a clock of the time zone shows at an instant (the session's time zone is UTC)."""
     shown = sf.from_utc_timestamp(named(moment.of).cast("timestamp"), moment.time_zone)
     value = _PARTS[moment.part](shown)
     if moment.wave is None:
@@ -87,7 +87,7 @@ def _part(moment: MomentPart) -> Column:
 
 
 def _search(value: Column, edges: Sequence[float], *, first: int) -> Column:
-    """``first`` + how many edges the value has reached, in as many comparisons as halving takes."""
+    """``first`` plus the number of edges at or below the value, by binary search."""
     if not edges:
         return sf.lit(first)
     middle = len(edges) // 2

@@ -1,6 +1,8 @@
-"""A label of several classes: which values it has, and their numbers. The classes are the values of the train split."""
+"""The classes of a label, which are its values in the train split, and their numbers."""
 
 from __future__ import annotations
+
+from typing import get_args
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -8,13 +10,20 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import IntegralType
 
 from sparkring.errors import SourceError
+from sparkring.pipelines.data.dataset.preprocessing import ClassType
 from sparkring.spark_jobs.etl.columns.expressions import named
 
 _VALUE, _NUMBER = "__label_value", "__label_number"
 
 
+def class_type(examples: DataFrame, label: str) -> ClassType:
+    """The type that the label's values have in the source."""
+    found = examples.schema[label].dataType
+    return next((name for name in get_args(ClassType) if found.simpleString() == name), "string")
+
+
 def fit_classes(examples: DataFrame, label: str, *, split: Column) -> tuple[str, ...]:
-    """The label's values as texts: whole numbers by their size, texts by the alphabet.
+    """Return the label's values as texts: numbers in ascending order, texts in alphabetical order.
 
     Args:
         examples: Rows of all splits; none has a null label.
@@ -43,7 +52,7 @@ def fit_classes(examples: DataFrame, label: str, *, split: Column) -> tuple[str,
 
 
 def require_known_classes(examples: DataFrame, label: str, classes: tuple[str, ...]) -> None:
-    """See that no label is new.
+    """Check that every label is a known class.
 
     Raises:
         SourceError: a row's label is none of ``classes``.
@@ -56,7 +65,7 @@ def require_known_classes(examples: DataFrame, label: str, classes: tuple[str, .
 
 
 def number_classes(frame: DataFrame, label: str, classes: tuple[str, ...]) -> DataFrame:
-    """Replace the label by the number of its class, from 0; the other columns are as they were."""
+    """Replace the label by the number of its class, from 0; other columns pass through."""
     entries = frame.sparkSession.createDataFrame(pa.table({
         _VALUE: pa.array(classes, pa.string()), _NUMBER: pa.array(range(len(classes)), pa.int32())}))
     joined = frame.join(sf.broadcast(entries), named(label).cast("string") == sf.col(_VALUE), "left")

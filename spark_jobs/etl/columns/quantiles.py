@@ -1,9 +1,8 @@
-"""Quantiles of train rows: what borders of buckets, medians and quartiles are taken from.
+"""Quantiles of train rows, for borders of buckets, medians and quartiles.
 
-Exact up to a million rows. Beyond, they are the exact ones of about a million that are chosen by the hash of their ids, so that
-the same input gives the same dataset however its rows lie: the share of all rows below such a quantile q has a standard
-deviation of ``sqrt(q (1 - q) / 1e6)``, 0.05 % at the median. Spark's ``approxQuantile`` has a bound instead, but its answer
-depends on the partitions.
+They are exact up to a million rows. Beyond, they are the quantiles of about a million rows that the hash of their ids chooses, so
+the same rows give the same dataset in any order. The share of all rows below such a quantile q has a standard deviation of
+``sqrt(q (1 - q) / 1e6)``, 0.05 % at the median. Spark's ``approxQuantile`` has a bound, but its answer depends on partitions.
 
 Source: Cochran, "Sampling Techniques", Wiley 1977, section 3.2, of a share in a random sample.
 """
@@ -19,12 +18,12 @@ from sparkring.spark_jobs.etl.columns.expressions import finite, named, seeded_h
 
 SAMPLE_ROWS = 1_000_000
 _AT_ONCE = 8
-"""Columns of a pass: Spark's exact quantiles keep each different value of each in memory, some 50 bytes a value."""
+"""Columns of one pass: Spark's exact quantiles keep each column's distinct values in memory, about 50 bytes each."""
 _SEED = 1
 
 
 def quantiles(train: DataFrame, wanted: Sequence[tuple[str, Sequence[float]]], *, rows: int, row_id: str) -> list[list[float]]:
-    """Take quantiles of several columns.
+    """Compute quantiles of several columns.
 
     Args:
         train: The rows.

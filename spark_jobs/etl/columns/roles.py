@@ -1,4 +1,4 @@
-"""What type a column must have for what is made of it: of the query's columns, and of raw rows that a model is to score. Pure."""
+"""The types that columns may have by their role, for the query and for raw rows to score. Pure."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _TEXTS: tuple[type[DataType], ...] = (*EXACT_TEXT_TYPES, FractionalType)
 
 
 class Role(NamedTuple):
-    """A column and what it is taken for."""
+    """A column and what it is used for."""
 
     key: str
-    """Of the config."""
+    """The config key that names it."""
     column: str
     kinds: tuple[type[DataType], ...]
     """Types that it may have."""
     expected: str
-    """How to call them."""
+    """The types in words."""
 
 
 def roles_of_query(config: PrepareConfig) -> list[Role]:
-    """Every column that the config names, its label and features after what tells rows apart."""
+    """Every column that the config names: the row id first, then label, split column and features."""
     key, tokens = split_key(config), config.features.tokens
     split = Role("prepare.split.column", key.column, key.types, key.expected)
     if tokens:
@@ -41,13 +41,39 @@ def roles_of_query(config: PrepareConfig) -> list[Role]:
                  "int (0 or 1)" if binary else "string or bigint"), split, *_roles_of_features(config.features)]
 
 
+def cast_advice(key: str, column: str, found: DataType, expected: str) -> str:
+    """What to do in the query about a column of another type than its role needs.
+
+    Args:
+        key: The config key that names the column.
+        column: The column.
+        found: Its type.
+        expected: What the role asks for, in words.
+    """
+    text = isinstance(found, StringType)
+    if key == "prepare.row_id" and text:
+        return (f"where its texts are whole numbers, take CAST({column} AS BIGINT) in the query; else a hash of them, "
+                f"xxhash64({column}) AS {column}")
+    if key == "prepare.label":
+        if isinstance(found, FractionalType):
+            return (f"where its numbers are classes, take CAST({column} AS BIGINT) in the query; a label of measured numbers "
+                    "(regression) is not supported yet")
+        return f"compare it in the query, e.g. CAST({column} = 'yes' AS INT) AS {column}, or set prepare.task: multiclass"
+    if key == "prepare.features.numeric" and text:
+        return (f"name it in prepare.features.categorical instead, or, where its texts are numbers, take TRY_CAST({column} AS DOUBLE) AS "
+                f"{column} in the query, which makes null of other texts")
+    if expected == "timestamp":
+        return f"read it in the query, e.g. to_timestamp({column}, 'yyyy-MM-dd HH:mm:ss') AS {column}"
+    return f"cast it in the query, e.g. CAST({column} AS {expected.partition(' ')[0].upper()})"
+
+
 def role_of_row_id(column: str) -> Role:
-    """What tells rows apart."""
+    """The role of the row id."""
     return Role("prepare.row_id", column, (IntegralType,), "bigint")
 
 
 def roles_of_model(fitted: Preprocessing) -> list[Role]:
-    """Every column that a model's features are made of."""
+    """Every source column of a model's features."""
     parts = [feature for feature in (*fitted.numeric, *fitted.categorical) if feature.moment]
     return [*([_image(fitted.image.column)] if fitted.image else []),
             *(_number(feature.column) for feature in fitted.numeric if not feature.moment),
@@ -57,7 +83,7 @@ def roles_of_model(fitted: Preprocessing) -> list[Role]:
 
 
 def moments_of_model(fitted: Preprocessing) -> list[MomentConfig]:
-    """The dates and timestamps that a model's features are made of, each with all parts that are taken of it."""
+    """The dates and timestamps behind a model's features, each with the parts that are taken of it."""
     found: dict[tuple[str, str], list[MomentPart]] = {}
     for feature in (*fitted.numeric, *fitted.categorical):
         if feature.moment:

@@ -1,14 +1,14 @@
-"""Which split a row belongs to, decided by the row alone: no file, partition or neighbour has a say. Column expressions only.
+"""The split of a row, a function of the row alone and never of its file, partition or neighbours. Column expressions only.
 
-    time     older rows train, newer rows judge
+    time     older rows train, newer rows validate and test
     hash     rows with an equal key stay together; a share of the keys goes to each split
     random   the same with the row id (of a text, its name) as the key: every row for itself
     fold     the keys are dealt to k folds; fold i tests, the next one validates, the others train
-    column   a column says it
+    column   a column names it
 
 For hash, random and fold the key, cast to a string, is hashed with the seed: XXH64 of the key's UTF-8 bytes, seeded with
 XXH64 of the eight little-endian bytes of ``seed``, that one seeded with 42. Spark's ``xxhash64(seed, key)`` is that, and any
-XXH64 library computes it, so the split of a key can be told without Spark.
+XXH64 library computes it, so the split of a key can be found without Spark.
 
     share   the hash's upper 53 bits / 2^53:   0.0 [ test )[ validation )[ train            ) 1.0
     fold    the hash modulo k, as a number from 0 to k - 1
@@ -33,13 +33,13 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class SplitKey:
-    """The column that decides."""
+    """The column that decides the split."""
 
     column: str
     types: tuple[type[DataType], ...]
-    """What it may be."""
+    """Types that it may have."""
     expected: str
-    """The same in words; the first one is a type to cast to."""
+    """The same in words; the first word is a type to cast to."""
 
 
 def split_key(config: PrepareConfig) -> SplitKey:
@@ -85,7 +85,7 @@ def key_figures(config: PrepareConfig, counted: Column) -> list[Column]:
 
 
 def why_empty(config: PrepareConfig, name: str, found: Row) -> str:
-    """Say in one line why the split ``name`` has no row, given the ``key_figures`` of the rows, and what to change."""
+    """Explain in one line why the split ``name`` is empty, given the rows' ``key_figures``, and what to change."""
     column = split_key(config).column
     match config.split:
         case TimeSplit() as split:

@@ -1,14 +1,14 @@
-"""Columns that the dataset keeps as they are: numbers of any width, and arrays of them as Petastorm's array codecs store them.
+"""Raw columns: numbers of any width, and arrays of them as Petastorm's array codecs store them.
 
-    column of the query      kept as                     a value of the dataset's column
+    column of the query      stored as                   a value of the dataset's column
     number, boolean          scalar                      the number, in the wanted type
     array of numbers         ndarray                     what numpy.save writes; equal shapes share one header, so a whole column
                                                          is made at once (of ragged rows, those of one length together)
                              compressed_ndarray          what numpy.savez_compressed writes, row by row
 
-Where other features are made of such a column too (its bucket, its hash), they are made of the query's own values: what is kept
-then stands beside it until ``encode.py`` gives it the name. A value that is null, that the type cannot hold, or an array of
-another length than the config says stops the job.
+Other features of such a column (its bucket, its hash) are computed from the query's values: the stored column then stands
+beside the query's under a prefixed name, until ``encode.py`` renames it. A null, a number that the type cannot hold, or an
+array whose length contradicts the config ends the job.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STORED = {"bool": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": 
            "uint16": pa.int32(), "uint32": pa.int64(), "float32": pa.float32(), "float64": pa.float64()}
 """Arrow's counterpart of ``petastorm_schema.stored_type``."""
 KEPT_PREFIX = "__raw_"
-"""Begins the name of what is kept of a column that others are made of. No column of a query that the config names begins so."""
+"""Prefix of a stored column whose source column other features need too. No column that a config names begins so."""
 
 
 def describe_raw(config: RawConfig) -> DataField:
@@ -44,7 +44,7 @@ def describe_raw(config: RawConfig) -> DataField:
 
 
 def store_raw(frame: DataFrame, features: FeaturesConfig) -> DataFrame:
-    """Replace raw columns by what the dataset keeps of them, or put that beside those which others are made of; the rest is as it was."""
+    """Replace raw columns by their stored form, or add it under ``KEPT_PREFIX`` where other features need the raw column too."""
     fields = {raw.column: describe_raw(raw) for raw in features.raw}
     shared = [name for name in frame.columns if name in fields and name in _sources(features)]
     stored = {name: StructField(name, stored_type(field), nullable=False) for name, field in fields.items()}
@@ -54,13 +54,13 @@ def store_raw(frame: DataFrame, features: FeaturesConfig) -> DataFrame:
 
 
 def _sources(features: FeaturesConfig) -> set[str]:
-    """Columns that others are computed from."""
+    """Columns that derived features are computed from."""
     return {*(each.column for each in features.moments), *(each.column for each in features.buckets),
             *(each.column for each in features.hashed)}
 
 
 def stored_column(column: pa.Array, field: DataField) -> pa.Array:
-    """One column of a batch as the dataset keeps it.
+    """Encode one column of a batch as the dataset stores it.
 
     Raises:
         ValueError: a null, a number that the type cannot hold, or an array of another shape.
@@ -87,7 +87,7 @@ def _checked(values: pa.Array, field: DataField) -> pa.Array:
     if values.null_count:
         raise ValueError(f"column {field.name} holds arrays with nulls; fill them in the query")
     wanted = pa.from_numpy_dtype(np.dtype(field.dtype))
-    if field.dtype.startswith("float"):  # fewer digits are no error, and neither are an infinity and NaN that were there before
+    if field.dtype.startswith("float"):  # losing digits is no error, nor is an infinity or NaN of the source
         doubles = values.cast(pa.float64())
         narrow = doubles.cast(wanted)
         _refuse(doubles, pc.and_(pc.is_finite(doubles), pc.invert(pc.is_finite(narrow))), field)
@@ -107,10 +107,10 @@ def _refuse(values: pa.Array, wrong: pa.Array, field: DataField) -> None:
 
 
 def require_pad(config: RawConfig) -> None:
-    """See that a ragged column is filled up with a number of its own type.
+    """Check that a ragged column's type can hold its ``pad``.
 
     Raises:
-        ConfigError: its type has no such number: NumPy would cut it to another.
+        ConfigError: it cannot; NumPy would store another number.
     """
     if config.pad is None or config.dtype.startswith("float"):
         return
@@ -136,7 +136,7 @@ def _packed(values: NDArray[np.generic], lengths: NDArray[np.int32], field: Data
 
 
 def _shape(field: DataField, length: int) -> tuple[int, ...]:
-    """Of one row with that many numbers."""
+    """The shape of one row with that many numbers."""
     known = math.prod(size for size in field.shape if size is not None)
     return tuple(length // known if size is None else size for size in field.shape)
 

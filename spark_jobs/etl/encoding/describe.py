@@ -15,11 +15,11 @@ from sparkring.spark_jobs.etl.encoding.arrays import describe_raw
 TOKENS, IMAGE = "tokens", "image"
 """Names of tensors; ``tokens`` is the column's name too."""
 NUMERIC, CATEGORICAL = "numeric", "categorical"
-"""Names of the tensors that are made of a table's columns."""
+"""Names of the tensors of a table's columns."""
 
 
 def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple[DataField, ...], tuple[TensorSpec, ...]]:
-    """The columns of the files (the row id first, the label second), and the tensors of a batch that are made of them."""
+    """The columns of the files (the row id first, the label second), and the tensors of a batch."""
     row_id = DataField(name=config.row_id, dtype="int64")
     row_id_tensor = TensorSpec(name=ROW_ID, dtype="int64", fields=(config.row_id,), stacked=False)
     if preprocessing.tokens is not None:
@@ -46,7 +46,7 @@ def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple
 
 
 def made_tensors(features: FeaturesConfig) -> set[str]:
-    """Names of a batch's tensors but for the columns that are kept as they are, each of which is a tensor of its own name."""
+    """Names of a batch's tensors, without those of raw columns, which are named as their columns."""
     of_table = features.numbers or features.categorical or features.derived
     return {LABEL, ROW_ID, *((NUMERIC, CATEGORICAL) if of_table else ()), *((IMAGE,) if features.image else ())}
 
@@ -58,7 +58,7 @@ def _raw_tensor(raw: RawConfig) -> TensorSpec:
 
 
 def row_bytes(tensors: Sequence[TensorSpec]) -> int:
-    """Bytes of a row in memory; of an image, those of its pixels."""
+    """Bytes of a decoded row in memory; an image counts a byte for each channel of a pixel."""
     return sum((1 if tensor.image else np.dtype(tensor.dtype).itemsize) * math.prod(tensor.row_shape) for tensor in tensors)
 
 

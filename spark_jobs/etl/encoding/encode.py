@@ -1,8 +1,8 @@
-"""Encode raw features as the numbers that the network sees: Spark columns in, Spark columns out, nothing computed here.
+"""Encode raw features as the numbers that the network takes: Spark columns in, Spark columns out, computed later by Spark.
 
-The one implementation of ``Preprocessing``: prepare, scoring of raw rows and the baselines all use it. Values are looked
-up by a broadcast hash join a column, whose cost does not grow with the vocabulary (a map literal is searched from its
-beginning for every row).
+Prepare and the scoring of raw rows share this one implementation of ``Preprocessing``. A broadcast hash join per column
+looks values up, at a cost that does not grow with the vocabulary; a map literal would be searched from its beginning for
+every row.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ def encode(frame: DataFrame, preprocessing: Preprocessing) -> DataFrame:
     """Replace each raw feature by its encoded value.
 
     Args:
-        frame: The columns that features are made of, by their names; other columns pass through, what
-            ``arrays.store_raw`` put beside one takes its name.
+        frame: The source columns of the features. Other columns pass through; one under ``arrays.KEPT_PREFIX`` loses the prefix.
         preprocessing: The fitted figures.
     Returns:
-        The other columns, then numbers as float (and what says that they were null), then features with ids as int, none of them null.
+        The other columns, then numbers as float with their null indicators, then ids as int; none of these is null.
     """
     features = (*preprocessing.numeric, *preprocessing.with_ids)
     taken = {name for feature in features for name in (feature.source, feature.column)} | {*preprocessing.numeric_columns}
@@ -42,14 +41,14 @@ def encode(frame: DataFrame, preprocessing: Preprocessing) -> DataFrame:
 
 
 def _scaled(feature: NumericFeature) -> Column:
-    """(x - centre) / spread as a float, of what is filled in where there is no number."""
+    """(x - centre) / spread as a float; a missing x is filled in first."""
     filled = sf.coalesce(_number(feature), sf.lit(feature.filled_with))
     x = sf.log1p(filled) if feature.scale == "log1p" else filled
     return ((x - sf.lit(feature.centre)) / sf.lit(feature.spread)).cast("float").alias(feature.column)
 
 
 def _number(feature: NumericFeature) -> Column:
-    """The value before it is filled: null where it is no finite number or its encoding is none, or has no logarithm where one is taken."""
+    """The value before it is filled: null where it, its encoding, or the logarithm that the scale takes is not finite."""
     least, most = feature.least_and_most
     number = value_of(feature.column, feature.moment).cast("double")
     value = sf.when((number >= least) & (number <= most), number)  # Spark orders NaN above all numbers

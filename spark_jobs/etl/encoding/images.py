@@ -1,8 +1,7 @@
-"""Images of any kind that OpenCV reads become the files that a dataset holds: one size, one number of channels, one codec.
+"""Convert images that OpenCV reads to one size, one number of channels and one codec.
 
-What fits already keeps its bytes (a JPEG is not compressed twice). Each image is decoded once, on the executors, where
-it is also checked and its pixels are added up for the fit. Which pixels a file stands for is what Petastorm's
-CompressedImageCodec makes of it: OpenCV's IMREAD_UNCHANGED, with red first.
+A file that fits already keeps its bytes (a JPEG is not compressed twice). Executors decode each image once, check it and sum
+its pixels for the fit. Files are decoded as Petastorm's CompressedImageCodec does: OpenCV's IMREAD_UNCHANGED, with red first.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from sparkring.spark_jobs.etl.columns.expressions import named
 
 Pixels = NDArray[Any]
 FACTS = ("__height", "__width", "__sums", "__squares", "__problem")
-"""Columns that stand beside a normalised image."""
+"""Columns that ``normalise_images`` adds."""
 _FACT_TYPES = (IntegerType(), IntegerType(), ArrayType(LongType()), ArrayType(LongType()), StringType())
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 _EXIF = b"Exif\x00\x00"
@@ -33,20 +32,20 @@ _HEAD = 1 << 16
 
 
 def config_of(feature: ImageFeature) -> ImageConfig:
-    """The config that makes further images like those that a model was trained on."""
+    """The config that converts new images as those that a model was trained on."""
     return ImageConfig(column=feature.column, channels=feature.channels, size=(feature.height, feature.width), codec=feature.codec)
 
 
 class Normalised(NamedTuple):
-    """One image as the dataset holds it, and what it adds to the fit."""
+    """One image as the dataset stores it, and its sums for the fit."""
 
     data: bytes
     height: int
     width: int
     sums: list[int]
-    """Of the pixels' values, a channel each."""
+    """Sum of the pixels' values, for each channel."""
     squares: list[int]
-    """Of their squares."""
+    """Sum of their squares, for each channel."""
 
 
 def normalise_images(frame: DataFrame, config: ImageConfig) -> DataFrame:
@@ -54,9 +53,9 @@ def normalise_images(frame: DataFrame, config: ImageConfig) -> DataFrame:
 
     Args:
         frame: Holds the binary column ``config.column``.
-        config: What the files shall be.
+        config: Size, channels and codec.
     Returns:
-        The same columns, then ``FACTS``; an image that cannot be decoded is null there and its problem is told.
+        The same columns, then ``FACTS``; an image that cannot be decoded is null, with the reason in ``__problem``.
     """
     kept = [StructField(field.name, BinaryType() if field.name == config.column else field.dataType) for field in frame.schema]
     facts = [StructField(name, kind) for name, kind in zip(FACTS, _FACT_TYPES, strict=True)]
@@ -64,7 +63,7 @@ def normalise_images(frame: DataFrame, config: ImageConfig) -> DataFrame:
 
 
 def fit_images(normalised: DataFrame, config: ImageConfig, *, train: Column, row_id: str) -> ImageFeature:
-    """See that all images are whole and of one size, and take mean and deviation of each channel over the train rows.
+    """Check that all images can be decoded and have one size, and fit each channel's mean and deviation on the train rows.
 
     Args:
         normalised: What ``normalise_images`` returned, rows of all splits.
@@ -72,7 +71,7 @@ def fit_images(normalised: DataFrame, config: ImageConfig, *, train: Column, row
         train: Whether a row is a train row.
         row_id: The column that names a row in errors.
     Returns:
-        The feature; its figures are exact, since sums of pixel values are integers.
+        The feature. Its figures are exact, because sums of pixel values are integers.
     Raises:
         SourceError: images that cannot be decoded, or of several sizes where the config names none.
     """
@@ -87,7 +86,7 @@ def fit_images(normalised: DataFrame, config: ImageConfig, *, train: Column, row
         sf.array(*channel_sums).alias("sums")).collect()[0]
     if found["bad"]:
         raise SourceError(f"{found['bad']} of {found['rows']} images in column {config.column} cannot be used, e.g. that of row "
-                          f"{found['bad_row']}: {found['problem']}; mend them, or leave their rows out in the query.")
+                          f"{found['bad_row']}: {found['problem']}; repair them, or leave their rows out in the query.")
     small, large = found["smallest"], found["largest"]
     if (small["height"], small["width"]) != (large["height"], large["width"]):
         raise SourceError(
@@ -101,7 +100,7 @@ def fit_images(normalised: DataFrame, config: ImageConfig, *, train: Column, row
 
 
 def normalise_image(data: bytes, config: ImageConfig) -> Normalised:
-    """Decode, resize and encode one image where it is not yet what the config asks for.
+    """Decode one image, and resize and encode it where it does not fit the config.
 
     Raises:
         ValueError: it cannot be decoded; the message says what was found.
@@ -112,18 +111,18 @@ def normalise_image(data: bytes, config: ImageConfig) -> Normalised:
     if pixels is None:
         raise ValueError(f"{len(data)} bytes beginning with {data[:4].hex() or 'nothing'} are no image that OpenCV reads")
     if not _fits(data, pixels, config):
-        # Turned upright as its camera says, without its alpha channel, 8 bits a value.
+        # OpenCV turns it upright by its EXIF tag, drops the alpha channel and keeps 8 bits a value.
         wanted = cv2.IMREAD_GRAYSCALE if config.channels == 1 else cv2.IMREAD_COLOR
         pixels = _resized(cv2.imdecode(np.frombuffer(data, np.uint8), wanted), config.size)
         data = _encoded(pixels, config)
-        if config.codec == "jpeg":  # what is fitted is what will be read
+        if config.codec == "jpeg":  # fit the pixels that will be read
             pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     planes = pixels.reshape(-1, config.channels)[:, ::-1].astype(np.int64)  # OpenCV has blue first
     return Normalised(data, pixels.shape[0], pixels.shape[1], planes.sum(axis=0).tolist(), (planes * planes).sum(axis=0).tolist())
 
 
 def _fits(data: bytes, pixels: Pixels, config: ImageConfig) -> bool:
-    """Whether the file is what the dataset shall hold, so that any decoder gets the same pixels from it."""
+    """Whether the file can be stored as it is: any decoder gets the same pixels from it."""
     if config.codec == "png":
         # The header chunk: 8 bits a value, and grey (0) or red, green and blue (2) rather than a palette or alpha.
         plain = data.startswith(_PNG) and data[24:26] == bytes([8, 0 if config.channels == 1 else 2]) and b"tRNS" not in data[:_HEAD]
@@ -135,7 +134,7 @@ def _fits(data: bytes, pixels: Pixels, config: ImageConfig) -> bool:
 
 
 def _resized(pixels: Pixels, size: tuple[int, int] | None) -> Pixels:
-    """Cut the middle to the wanted proportions, then scale; averages where it shrinks."""
+    """Crop the centre to the wanted proportions, then scale; shrinking averages."""
     import cv2
 
     if size is None or pixels.shape[:2] == size:
@@ -159,7 +158,7 @@ def _encoded(pixels: Pixels, config: ImageConfig) -> bytes:
 
 
 def _normalise_batches(batches: Iterator[pa.RecordBatch], *, config: ImageConfig) -> Iterator[pa.RecordBatch]:
-    """What a task runs; it has one core."""
+    """In a task, which has one core."""
     import cv2
 
     cv2.setNumThreads(0)
@@ -176,7 +175,7 @@ def _normalise_batches(batches: Iterator[pa.RecordBatch], *, config: ImageConfig
 
 
 def _tried(data: bytes | None, config: ImageConfig) -> tuple[Normalised | None, str | None]:
-    """The image, or what is wrong with it."""
+    """The image, or why it cannot be used."""
     if data is None:
         return None, "it is null"
     try:

@@ -1,9 +1,8 @@
-"""What Petastorm keeps beside the Parquet files of a split, so that ``make_reader`` and ``make_batch_reader`` open it.
+"""Petastorm's metadata for the Parquet files of a split, so that ``make_reader`` and ``make_batch_reader`` open it.
 
-Petastorm's ``materialize_dataset`` does the same from inside Spark, but it needs a SparkContext (none over Spark
-Connect) and changes its Hadoop settings on the way. Here the same two entries, the schema and the row-group counts, are put
-into ``_common_metadata`` afterwards; the schema is a pickle, since that is Petastorm's format. Our own reader takes the schema
-from the manifest and never opens that file.
+Petastorm's ``materialize_dataset`` needs a SparkContext, which Spark Connect does not have, and changes its Hadoop settings. Here
+the same two entries, the schema and the row-group counts, go into ``_common_metadata`` after the write. The schema is a pickle,
+as Petastorm's format asks. Our own reader takes the schema from the manifest and never opens that file.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def _codec(field: DataField) -> DataframeColumnCodec:
 
 
 def dataset_metadata(files: pa.Schema, schema: Unischema, row_groups: Mapping[str, int]) -> bytes:
-    """What makes a folder a Petastorm dataset: the content of its ``_common_metadata``.
+    """The content of ``_common_metadata``, which makes a folder a Petastorm dataset.
 
     Args:
         files: The Arrow schema of the folder's Parquet files.

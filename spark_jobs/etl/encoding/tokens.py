@@ -1,11 +1,11 @@
-"""Documents become rows of equally many tokens: encoded, joined with an end id between them, and cut.
+"""Cut documents into rows of equally many tokens: encode them, join them with an end id between, and cut.
 
     documents of one pack   | a a a a a E b b E c c c c c c c E |      E ends a document
     rows of 4 tokens        [a a a a][a E b b][E c c c][c c c c][E P P P]     P fills the last one up
 
-A pack is some megabytes of one split's documents, chosen and ordered by a hash of their names; so what a document
-becomes does not depend on how Spark deals the work out, and a changed document changes the rows of its own pack only.
-Byte level: ids 0 to 255 are UTF-8 bytes, 256 ends a document, 257 fills up. With a tokenizer these two follow its ids.
+A pack is some megabytes of one split's documents, chosen and ordered by a hash of their names. So the rows do not depend on how
+Spark schedules the work, and a changed document changes the rows of its own pack only. Without a tokenizer, ids 0 to 255 are
+UTF-8 bytes, 256 ends a document and 257 is padding; with one, these two follow its ids.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from sparkring.spark_jobs.spark.errors import reason
 
 NUM_BYTES = 256
 SPLIT, COUNT = "__split", "__count"
-"""Columns of packed rows beside row id and tokens; the last one is how many tokens of the row are real."""
+"""Columns of packed rows beside row id and tokens: the split, and the number of tokens that are not padding."""
 _ROWS_BITS = 32
 _DOCUMENT, _TEXT, _PACK, _ORDER = "__document", "__text", "__pack", "__order"
 
 
 @dataclass(frozen=True)
 class TokenEncoding:
-    """How text becomes ids: bytes, or a tokenizer's own file."""
+    """How text becomes ids: by its bytes, or by a tokenizer."""
 
     tokenizer: str | None = None
     """Content of a ``tokenizer.json``; None for bytes."""
     size: int = NUM_BYTES
-    """Ids that text can become."""
+    """Number of ids that text can become."""
 
     @classmethod
     def load(cls, config: TokensConfig) -> TokenEncoding:
@@ -67,19 +67,19 @@ class TokenEncoding:
 
     @classmethod
     def of(cls, tokenizer: str) -> TokenEncoding:
-        """By the content of a ``tokenizer.json``."""
+        """The encoding of a ``tokenizer.json``, given its content."""
         from tokenizers import Tokenizer
 
         return cls(tokenizer, Tokenizer.from_str(tokenizer).get_vocab_size(with_added_tokens=True))
 
     @property
     def end_id(self) -> int:
-        """Stands after each document."""
+        """The id after each document."""
         return self.size
 
     @property
     def pad_id(self) -> int:
-        """Fills rows up."""
+        """The id that fills rows up."""
         return self.size + 1
 
     @property
@@ -89,7 +89,7 @@ class TokenEncoding:
 
     @property
     def sha256(self) -> str | None:
-        """Of the tokenizer's file."""
+        """SHA-256 of the tokenizer's file; None for bytes."""
         return None if self.tokenizer is None else hashlib.sha256(self.tokenizer.encode()).hexdigest()
 
     def encode(self, texts: Sequence[bytes]) -> list[NDArray[np.generic]]:
@@ -109,7 +109,7 @@ def measure_documents(documents: DataFrame, config: PrepareConfig, *, whole: boo
     Args:
         documents: A document a row.
         config: The names of the columns, and how documents are split.
-        whole: Whether each split must have text; a part that is added to a dataset need not.
+        whole: Whether each split must have text; appended documents need not fill every split.
     Raises:
         SourceError: the query fails on a row, a document without name, text or split, or a split without documents.
     """
@@ -149,7 +149,7 @@ def pack_documents(documents: DataFrame, config: PrepareConfig, encoding: TokenE
         sizes: What ``measure_documents`` found.
         first_pack: Number of the first pack; row ids follow from it.
     Returns:
-        The row id, ``SPLIT``, ``tokens`` (as NdarrayCodec stores them) and ``COUNT``; nothing was computed yet.
+        The row id, ``SPLIT``, ``tokens`` (as NdarrayCodec stores them) and ``COUNT``; not computed yet.
     """
     assert config.features.tokens is not None
     tokens, split = config.features.tokens, split_name(config)
@@ -179,7 +179,7 @@ def fit_tokens(packed: DataFrame, config: TokensConfig, encoding: TokenEncoding,
 
 
 def with_appended(parent: TokensFeature, new: TokensFeature) -> TokensFeature:
-    """The feature of a dataset to which rows were appended."""
+    """The feature of a dataset after rows were appended."""
     def sums(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
         return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
 
@@ -195,7 +195,7 @@ def cut_rows(texts: Sequence[bytes], encoding: TokenEncoding, *, length: int) ->
         encoding: From text to ids.
         length: Tokens of a row.
     Returns:
-        (rows, length) ids of the encoding's type, and (rows,) how many of each row's are no padding.
+        (rows, length) ids of the encoding's type, and (rows,) the number in each row that are not padding.
     """
     documents = encoding.encode(texts)
     total = sum(map(len, documents)) + len(documents)
@@ -212,7 +212,7 @@ def cut_rows(texts: Sequence[bytes], encoding: TokenEncoding, *, length: int) ->
 
 
 def _pack(key: tuple[Any, ...], table: pa.Table, *, row_id: str, encoding: TokenEncoding, length: int, first_pack: int) -> pa.Table:
-    """What a task does with one pack."""
+    """Cut one pack, in a task."""
     split, pack = (scalar.as_py() for scalar in key)
     ordered = table.sort_by([(_ORDER, "ascending"), (_DOCUMENT, "ascending"), (_TEXT, "ascending")])
     tokens, counts = cut_rows(ordered[_TEXT].to_pylist(), encoding, length=length)

@@ -1,7 +1,7 @@
-"""Files that a manifest names, as Spark reads them: where Spark cannot, it is told in one line and not by a stack of Java's.
+"""Read the files that a manifest names with Spark, for scoring, evaluating and appending; errors are one line.
 
-Training reads them by itself (``pipelines/data/loading/reader.py``); Spark reads them to score, to evaluate and to append. On S3 it does
-so by Hadoop's ``s3a``, which does not come with pyspark: docs/reference/stores.md says how to get it.
+Training reads them without Spark (``pipelines/data/loading/reader.py``). On S3, Spark needs Hadoop's ``s3a``, which does not come
+with pyspark; docs/reference/stores.md says how to get it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ READER_OPTIONS = {"parquet.page.verify-checksum.enabled": "true"}
 
 
 def read_committed(spark: SparkSession, store: Store, files: Iterable[DataFile]) -> DataFrame:
-    """Exactly these files; their rows are not read yet.
+    """Return a frame of exactly these files; no row is read yet.
 
     Args:
         spark: The session to read with.
@@ -35,7 +35,7 @@ def read_committed(spark: SparkSession, store: Store, files: Iterable[DataFile])
     Raises:
         EnvironmentProblem: Spark has no client for such a store.
         StorageError: Spark cannot open a file.
-        ConfigError: no reader of Spark takes the name of its folder.
+        ConfigError: Spark's readers cannot take the name of its folder.
     """
     try:
         frame = spark.read.options(**READER_OPTIONS).parquet(*(literal(spark_path(store.path(file.path))) for file in files))

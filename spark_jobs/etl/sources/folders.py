@@ -1,11 +1,11 @@
-"""Sources that are folders of files rather than tables: images, IDX files, texts. Each has columns of its own.
+"""Sources that are folders of files: images, IDX files, texts. Each format has its own columns.
 
     images   path (below the folder), label (name of the folder that the file lies in; null at the top), image (the file's bytes)
     idx      id, part, label, image (PNG): idx.py
     text     path (below the folder), content (the file's bytes)
 
-In a folder of this machine, or mounted on all of them, the driver lists the files and the executors read them; elsewhere
-Spark's own ``binaryFile`` does both (and passes over names that begin with ``_`` or ``.``).
+In a local or mounted folder the driver lists the files and the executors read them. Elsewhere Spark's ``binaryFile`` does both,
+and skips names that begin with ``_`` or ``.``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 FORMATS = ("images", "idx", "text")
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 _NOT_OURS = ("__pycache__", "site-packages", "dist-packages")
-"""Folders that lie inside Python's library and are no part of it."""
+"""Folders inside Python's library that are not part of it."""
 _BATCH_BYTES = 32 << 20
 _FILES_A_TASK = 256
 
@@ -67,9 +67,9 @@ def read_folder(spark: SparkSession, name: str, config: SourceConfig, local: Pat
 
 
 def folder_files(folder: Path, config: SourceConfig) -> Iterator[Path]:
-    """The files of a local folder that a source reads, in the order of their names.
+    """The files of a local folder that a source reads, ordered by name.
 
-    Hidden files and folders are passed over, and in Python's library what others have installed into it.
+    Hidden files and folders are skipped, and so are packages installed into Python's library.
     """
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(inner for inner in folders if not inner.startswith(".") and inner not in _NOT_OURS)
@@ -90,7 +90,7 @@ def _read_local(spark: SparkSession, folder: Path, files: list[Path]) -> DataFra
 
 
 def _read_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What a task runs: read its files, some megabytes at a time."""
+    """In a task: read its files, some megabytes at a time."""
     for batch in batches:
         paths: list[str] = []
         contents: list[bytes] = []

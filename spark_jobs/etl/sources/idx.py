@@ -2,10 +2,10 @@
 
     train-images-idx3-ubyte.gz   ids 0 ..., part train     0x00 0x00 type rank, then rank sizes (big-endian int32), then values
     train-labels-idx1-ubyte.gz
-    t10k-images-idx3-ubyte.gz    ids go on, part t10k
+    t10k-images-idx3-ubyte.gz    ids continue, part t10k
 
-Files come in pairs, images beside labels of the same part, packed by gzip or not. The executors read their slices of the
-unpacked files themselves, so the folder and the cache must be visible to them. Images become PNG files, without loss.
+Files come in pairs of images and labels, gzipped or not. Executors read slices of the unpacked files, so they must see the
+folder and the cache. Images become PNG files, without loss.
 Source: the format is described by LeCun, Cortes, Burges, "The MNIST database of handwritten digits".
 """
 
@@ -93,7 +93,7 @@ def read_idx(spark: SparkSession, name: str, folder: Path, *, cache: Path) -> Da
 
 
 def find_parts(name: str, folder: Path, *, cache: Path) -> list[IdxPart]:
-    """The pairs of files in ``folder``, unpacked where need be, by the names of their parts."""
+    """The pairs of files in ``folder``, unpacked where necessary, ordered by part."""
     found: dict[str, dict[str, Path]] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         match = _FILE_NAME.fullmatch(path.name)
@@ -116,7 +116,7 @@ def find_parts(name: str, folder: Path, *, cache: Path) -> list[IdxPart]:
 
 
 def open_idx(name: str, path: Path, *, rank: int) -> IdxFile:
-    """Read the header of an unpacked file, and see that as many values follow as it says.
+    """Read the header of an unpacked file and check that the file is as long as it says.
 
     Raises:
         SourceError: it is no IDX file of unsigned bytes of this rank, or it has another length.

@@ -55,7 +55,7 @@ class Source:
 
     @property
     def address(self) -> str:
-        """How errors call it."""
+        """Its name in errors."""
         return self.config.path if isinstance(self.config, SourceConfig) else address(self.config)
 
 
@@ -87,7 +87,7 @@ def locate(name: str, config: SourceConfig | StoredTable) -> Source:
 
 
 def identify(source: Source, session: Callable[[], SparkSession]) -> dict[str, Any]:
-    """What a manifest says about a source: equal facts mean equal bytes.
+    """Facts about a source for the manifest: equal facts mean equal bytes.
 
     Args:
         source: A located table.
@@ -199,12 +199,12 @@ def _is_csv(source: Source) -> bool:
 
 
 def _hint(source: Source) -> str:
-    """What is often wrong with a file that cannot be read to its end."""
+    """The usual fault of a file that cannot be read to its end."""
     return "the line (too few or too many fields; a line break inside quotes needs multi_line: true), or " if _is_csv(source) else ""
 
 
 def _check(source: Source, figures: Row) -> int:
-    """Judge rows, and for each column its filled values, those that do not fit, and one of them."""
+    """Check the number of rows, and each column's counts of filled and of wrong values, with an example; returns the rows."""
     rows: int = figures[0]
     if not rows:
         raise SourceError(f"source {source.name}: {source.address} has no rows; see that it is the right file.")

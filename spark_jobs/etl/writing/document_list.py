@@ -1,4 +1,4 @@
-"""Which documents a text dataset was cut from: a list of their names beside the rows, so that new ones are known when more is appended.
+"""The names of the documents behind a text dataset, listed beside its rows so that an append can tell which ones are new.
 
     <url>/data/<data_id>/documents/part-*.parquet     one column, named by the manifest like the files of rows
 """
@@ -21,11 +21,11 @@ from sparkring.spark_jobs.spark.session import spark_path
 
 FOLDER, COLUMN = "documents", "document"
 TOKENIZER = "tokenizer.json"
-"""Beside the list: what a dataset's texts became tokens by, if not by their bytes."""
+"""Beside the list: the tokenizer, if the texts were not encoded by their bytes."""
 
 
 def write_documents(documents: DataFrame, store: Store, folder: str, *, column: str) -> tuple[DataFile, ...]:
-    """Write the names of documents, each once and in order.
+    """Write the names of documents, sorted and without repeats.
 
     Args:
         documents: A document a row.
@@ -33,7 +33,7 @@ def write_documents(documents: DataFrame, store: Store, folder: str, *, column: 
         folder: The version's folder in it.
         column: The column of ``documents`` that names them.
     Returns:
-        What the manifest says of the files.
+        The files as the manifest describes them.
     """
     names = documents.select(named(column).alias(COLUMN)).distinct().repartition(1).sortWithinPartitions(COLUMN)
     target = f"{folder}/{FOLDER}"
@@ -45,7 +45,7 @@ def write_documents(documents: DataFrame, store: Store, folder: str, *, column: 
 
 
 def without_known(documents: DataFrame, dataset: Dataset, parent: Manifest, *, column: str) -> DataFrame:
-    """The documents that ``parent`` was not cut from, by their names.
+    """The documents whose names ``parent`` does not list.
 
     Raises:
         EnvironmentProblem, StorageError: Spark cannot read its list.
@@ -55,10 +55,10 @@ def without_known(documents: DataFrame, dataset: Dataset, parent: Manifest, *, c
 
 
 def kept_encoding(dataset: Dataset, parent: Manifest) -> TokenEncoding:
-    """How the texts of ``parent`` became tokens, by what is kept of it there.
+    """The encoding of ``parent``'s texts, from the tokenizer that the dataset keeps.
 
     Raises:
-        DatasetError: its tokenizer is gone, or another one.
+        DatasetError: its tokenizer is missing or has changed.
     """
     tokens = parent.preprocessing.tokens
     assert tokens is not None

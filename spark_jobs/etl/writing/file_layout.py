@@ -1,4 +1,4 @@
-"""How the rows of a split are dealt to files and row groups. Pure arithmetic; imports neither pyspark nor pyarrow.
+"""Divide the rows of a split among files and row groups. Pure arithmetic; imports neither pyspark nor pyarrow.
 
 Each row has a key, a hash of its id and the seed; the top bits of the key are its bucket. A file takes a run of buckets:
 
@@ -6,8 +6,8 @@ Each row has a key, a hash of its id and the seed; the top bits of the key are i
     rows       2 1 3 2 1 2 2 1 2 2
     3 files    [-----)[------)[----)      borders at 3 and 7: 6, 7, 5 rows
 
-and orders its rows by key. So the order is a function of (ids, seed) alone, whatever Spark does, and is as good as
-random; files are equal up to a bucket, and row groups of equal size leave only the last one of a file a little short.
+and orders its rows by key. So the order depends on ids and seed alone, not on Spark, and is as good as random. Files are equal
+up to a bucket; row groups are equal but for the last one of a file.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ LEAST_GROUP_ROWS = 256
 
 @dataclass(frozen=True)
 class FileLayout:
-    """Where the rows of one split go."""
+    """Files and row groups of one split."""
 
     borders: tuple[int, ...]
     """First bucket of each file but the first, ascending: file i takes the buckets from borders[i - 1] to before borders[i]."""
     group_rows: int
     """Rows of a row group."""
     rows: int
-    """Of the whole split."""
+    """Rows of the split."""
 
     @property
     def num_files(self) -> int:

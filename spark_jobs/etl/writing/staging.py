@@ -1,8 +1,8 @@
-"""Where Spark writes files that are to lie in a store.
+"""Where Spark writes files for a store.
 
-Into the store itself, wherever Spark has its file system: local folders, HDFS, and on clusters S3 and others (which mostly carry
-Hadoop's clients of them). Spark on one machine has none of these and does not need them: there it writes to a temporary folder, and
-the files are uploaded. docs/reference/stores.md has the reasons.
+Spark writes into the store itself if it has a client for it: local folders, HDFS, and on clusters S3 and others. Spark on one
+machine usually has no client for object stores: there it writes to a temporary folder, and the files are uploaded.
+docs/reference/stores.md has the reasons.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparkring.spark_jobs.spark.errors import CLIENTS, SPARK_ERRORS, lacks_clien
 
 @contextmanager
 def writing_area(store: Store, spark: SparkSession) -> Iterator[Store]:
-    """The store that Spark can write to, ``store`` itself or a temporary one; files of a temporary one go with the block.
+    """Yield a store that Spark can write to: ``store``, or a temporary one that the block's end removes.
 
     Raises:
         EnvironmentProblem: Spark on a cluster has no client for such addresses.

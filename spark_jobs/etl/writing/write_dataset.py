@@ -1,7 +1,7 @@
 """Write a split: global shuffle, equal files, equal row groups, Petastorm metadata; then read back what was written.
 
-Spark's own Parquet writer writes native columns; no row passes through Python. What the manifest says about the files
-(rows, bytes, hashes, digest) is taken from the files themselves.
+Spark's Parquet writer writes native columns; no row passes through Python. The manifest's facts about the files (rows, bytes,
+hashes, digest) are read from the files themselves.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sparkring.spark_jobs.spark.session import spark_path
 
 _CHUNK = 8 << 20
 _READERS = 4
-"""Files that are read back at a time."""
+"""Files that are read back at once."""
 WRITER_OPTIONS = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false", "compression": "snappy",
                   "parquet.page.write-checksum.enabled": "true"}
 """Each page gets a checksum, whatever the session says. Each column gets one encoding: where there are several, the footer lists them in
@@ -43,10 +43,10 @@ small ids take few bits all the same."""
 
 
 def split_layouts(examples: DataFrame, config: PrepareConfig, tensors: Sequence[TensorSpec], *, split: Column) -> dict[str, FileLayout]:
-    """Count the rows of each split and bucket, on the way see that ids are unique, and cut the splits.
+    """Count the rows of each split and bucket, check that ids are unique, and lay out each split's files.
 
     Args:
-        examples: Row id, and what ``split`` is made of, of every example.
+        examples: The row id and the columns that ``split`` needs.
         config: Seed, files, row groups.
         tensors: What a row is decoded to.
         split: The split of an example.
@@ -81,7 +81,7 @@ def write_split(encoded: DataFrame, store: Store, folder: str, *, fields: Sequen
         folder: The split's folder in it; not there yet.
         fields: The columns to write.
         layout: Files and row groups.
-        seed: Of the shuffle; None leaves rows where they lie, a file a partition.
+        seed: Seed of the shuffle; None keeps the rows' order, one file a partition.
     """
     rows = encoded.select(*(_never_null(named(field.name), field).alias(field.name) for field in fields))
     if seed is not None:
@@ -116,20 +116,20 @@ def _one_a_task(spark: SparkSession, count: int) -> list[int]:
 
 
 def spread_of(folder: str) -> str:
-    """Where Spark writes what becomes ``folder``: beside it, under a name that no reader looks into."""
+    """Where Spark writes before the files move to ``folder``: beside it, under a name that readers skip."""
     parent, name = posixpath.split(folder)
     return f"{parent}/.{name}.writing"
 
 
 def collect_files(area: Store, spread: str, store: Store, folder: str, *, num_files: int | None) -> None:
-    """Make ``part-00003-<job>.parquet`` ``part-00003.parquet``: names that say nothing of the job.
+    """Rename ``part-00003-<job>.parquet`` to ``part-00003.parquet``, so that names do not depend on the job.
 
     Args:
         area: Where Spark wrote; the dataset's own store, or a local one that is uploaded from.
         spread: The folder that it wrote.
         store: The dataset's.
         folder: The split's folder in it.
-        num_files: Files that there must be; None for any number.
+        num_files: The expected number of files; None for any.
     """
     written = [name for name in area.names(spread) if name.endswith(".parquet")]
     assert num_files in (None, len(written)), f"Spark wrote {len(written)} files, expected {num_files}: {written}"
@@ -191,7 +191,7 @@ def _sha256(source: pa.NativeFile) -> str:
 
 
 def _key(row_id: Column, seed: int) -> Column:
-    """A 64-bit hash of the id; different ids have different keys, since each step of XXH64 can be undone."""
+    """A 64-bit hash of the id. Different ids have different keys, because XXH64 of eight bytes is invertible."""
     return sf.xxhash64(row_id, sf.lit(seed).cast("bigint"))
 
 
@@ -204,7 +204,7 @@ def _group_options(rows: int) -> dict[str, str]:
     """
     return {"parquet.block.size": "1", "parquet.page.size.row.check.min": str(rows), "parquet.page.size.row.check.max": str(rows),
             "parquet.page.row.count.limit": str(rows),
-            "maxRecordsPerFile": "0"}  # whatever the session says: how many files there are is decided here
+            "maxRecordsPerFile": "0"}  # overrides the session: the layout decides the number of files
 
 
 def _never_null(column: Column, field: DataField) -> Column:

@@ -1,4 +1,4 @@
-"""One look for all pictures: how a chart is set up, turned into SVG, and described beside it.
+"""The house style of all charts: set a figure up, turn it into SVG, and describe it.
 
 A chart is 440 units wide, so that its text stays legible both in a column of a desktop page and across a phone. Its
 title, legend and caption are HTML, which wraps. Nothing here touches pyplot or leaves matplotlib's settings changed.
@@ -22,7 +22,7 @@ from sparkring.spark_jobs.reporting.facts.words import compact
 
 WIDTH, HEIGHT = 440, 290
 WIDE = 880
-"""For pictures that run over the whole page; on a phone they scroll instead of shrinking."""
+"""Width of pictures that span the page; on a phone they scroll instead of shrinking."""
 UNITS_PER_INCH = 72
 
 _STYLE: dict[Any, Any] = {
@@ -53,7 +53,7 @@ class Picture:
     """A chart with the words around it."""
 
     name: str
-    """Distinct a page."""
+    """Unique within a page."""
     title: str
     svg: Markup
     caption: str
@@ -65,9 +65,9 @@ def draw(paint: Callable[[Figure], None], *, name: str, label: str, height: int 
 
     Args:
         paint: Adds axes and artists.
-        name: Of the picture; distinct a page.
-        label: What it shows, for those who cannot see it.
-        height: In units.
+        name: The picture's name; unique within a page.
+        label: A description for readers who cannot see it.
+        height: Height in units.
         width: ``WIDTH`` or ``WIDE``.
     """
     with rc_context(_STYLE):
@@ -77,13 +77,13 @@ def draw(paint: Callable[[Figure], None], *, name: str, label: str, height: int 
 
 
 def name_axes(axes: Axes, *, x: str, y: str) -> None:
-    """Label both axes; the y label lies on top, where it can be read without turning the head."""
+    """Label both axes; the y label lies on top, where it reads horizontally."""
     axes.set_xlabel(x)
     axes.set_title(y, loc="left", fontsize=11.5, color=MUTED.light, x=0.0)
 
 
 def count_axis(axes: Axes, *, highest: float) -> None:
-    """Make x a count from 0 or 1 on: whole numbers, thousands as ``20k``."""
+    """Make x a count: whole numbers, thousands as ``20k``."""
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
     axes.set_xlim(min(1.0, highest), max(highest, 1.0) + (0.5 if highest <= 1 else 0.0))

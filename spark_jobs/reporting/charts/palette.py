@@ -1,4 +1,4 @@
-"""The report's colours: each meaning has one, in a light and a dark shade, told apart by colour-blind eyes too.
+"""The report's colours: one for each meaning, in a light and a dark shade, distinct to colour-blind readers too.
 
 Charts are drawn in the light shades; ``svg.py`` turns each into a CSS variable, so one picture serves both themes.
 Source of the hues: Okabe and Ito, "Color Universal Design", 2008.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shade:
-    """One meaning's colour. The light shades must differ from each other: they are how ``svg.py`` knows a meaning."""
+    """One meaning's colour. The light shades must differ from each other: ``svg.py`` finds the meaning by them."""
 
     variable: str
     """CSS variable, without the dashes."""

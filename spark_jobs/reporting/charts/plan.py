@@ -1,4 +1,4 @@
-"""The scaling curve of a plan: how much faster more ranks are, by the best layout and by plain data parallelism. Pure."""
+"""The scaling curve of a plan: the speed of more ranks, with the best layout and with plain data parallelism. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkring.spark_jobs.reporting.facts.words import compact, several
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """Seconds of a step on so many ranks; infinite where nothing can be used."""
+    """Seconds of a step on this many ranks; infinite if no layout can be used."""
 
     num_ranks: int
     best_s: float
@@ -26,7 +26,7 @@ class Scaling:
 
 
 def scaling_file(points: Sequence[Scaling], *, title: str) -> str:
-    """A picture of its own, as SVG.
+    """Draw the curve as an SVG file.
 
     Args:
         points: By ascending numbers of ranks; speed is relative to the first that can be used at all.

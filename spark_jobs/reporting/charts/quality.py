@@ -1,4 +1,4 @@
-"""Pictures of how good the model is: ROC and calibration, each beside the baselines."""
+"""Charts of the model's quality: ROC and calibration, each beside the baselines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STYLES: dict[str, KeyStyle] = {"network": "line", "logistic_regression": "dashe
 
 
 FEWEST_ROWS = 20
-"""Rows that a bin needs to be drawn: the observed share of fewer says nothing."""
+"""Fewest rows of a bin that is drawn: the observed share of fewer rows is noise."""
 
 
 def quality_pictures(facts: QualityFacts) -> tuple[Picture, ...]:

@@ -1,4 +1,4 @@
-"""Pictures of a run: how the loss fell, where the seconds went, how fast rows flowed."""
+"""Charts of a run: losses, where the time went, rows a second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkring.spark_jobs.reporting.facts.thinning import Curve
 from sparkring.spark_jobs.reporting.facts.words import compact, count, duration, metric, share
 
 MOST_MARKS = 12
-"""Epochs that are marked in the curve over steps."""
+"""Most epochs that the curve over steps marks."""
 
 _SPENT = (LegendEntry("data", DATA, "box"), LegendEntry("compute", COMPUTE, "box"), LegendEntry("communication", COMM, "box"))
 
@@ -133,7 +133,7 @@ def _time_by_step(times: StepTimes) -> Picture:
     return Picture(
         name="time-steps", title="Time of a step, over the run",
         svg=draw(paint, name="time-steps", label="Stacked areas: milliseconds of a step in data, compute and communication, over the run."),
-        legend=_SPENT, caption="Mean over the ranks, smoothed. Much slower ones, such as the first, are cut off at the top.")
+        legend=_SPENT, caption="Mean over the ranks, smoothed. Much slower steps, such as the first, are cut off at the top.")
 
 
 def _throughput(throughput: Curve, mean: float) -> Picture:

@@ -1,6 +1,6 @@
-"""A picture of a schedule: the plan above, what was measured below, on one time axis. Pure: entries in, markup out.
+"""Draw a schedule: the plan above, the measurement below, on one time axis. Pure: entries in, markup out.
 
-A row is a worker, a cell an action with its micro-batch inside; what stays pale is idle. Later chunks of an interleaved
+A row is a worker, a cell is an action with the number of its micro-batch; pale parts are idle. Later chunks of an interleaved
 schedule are lighter. Transfers that take time are thin bars at the foot of a row.
 """
 
@@ -41,7 +41,7 @@ _LOOKS: Mapping[Kind, tuple[str, Shade]] = {
 _ROW, _PANEL, _FOOT = 23, 30, 34
 """Units of height: a worker's row, a panel's head, the axis."""
 _MARGIN = 64
-"""Units left of the rows, about."""
+"""Approximate units left of the rows."""
 _CELL, _HEIGHT_OF_CELL, _FONT = 0.9, 0.8, 9.0
 """Units between cells; share of a row that a cell fills; units of a label's height, at most."""
 _LETTER = 0.66
@@ -60,10 +60,10 @@ def schedule_picture(schedule: Schedule, *, plan: WorkerTimings, measured: Worke
     """Draw one step.
 
     Args:
-        schedule: Whose lists they are.
+        schedule: The schedule of the entries.
         plan: Simulated times, ``simulate(...).entries``.
-        measured: What an executor recorded, from the start of the step; a worker without records stays pale. None draws the plan alone.
-        name: Of the picture; distinct a page.
+        measured: An executor's records from the start of the step; a worker without records stays pale. None draws the plan alone.
+        name: The picture's name; unique within a page.
     """
     panels = [_Panel("plan", plan, _end_s(plan))] + ([_Panel("measured", measured, _end_s(measured))] if measured is not None else [])
     longest_s = max(panel.end_s for panel in panels) or 1.0
@@ -83,8 +83,8 @@ def schedule_picture(schedule: Schedule, *, plan: WorkerTimings, measured: Worke
              f"{schedule.micro_batches} micro-batches. {words}.")
     svg: Markup = draw(paint, name=name, label=label, height=len(panels) * (_ROW * rows + _PANEL) + _FOOT, width=WIDE)
     return Picture(name=name, title="One step, worker by worker", svg=svg,
-                   caption=f"{words[0].upper()}{words[1:]}. Numbers are micro-batches; what stays pale is idle, with a line below "
-                           "where a transfer is awaited.")
+                   caption=f"{words[0].upper()}{words[1:]}. Numbers are micro-batches; pale parts are idle, with a line below "
+                           "while a worker waits for a transfer.")
 
 
 def _end_s(entries: WorkerTimings) -> float:

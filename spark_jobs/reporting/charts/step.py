@@ -1,4 +1,4 @@
-"""The picture of a step of a run in stages: what the schedule asks for, above what happened. Pure: facts in, markup out."""
+"""Draw one pipelined step of a run: the plan above the measurement. Pure: facts in, markup out."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from sparkring.spark_jobs.reporting.facts.step import StepFacts
 from sparkring.spark_jobs.reporting.facts.words import count
 
 MOST_ACTIONS = 4000
-"""Of all workers, that are drawn: more would be too small to see, and make a page of megabytes."""
+"""Most actions that are drawn: more would be too small to see, and would make a page of megabytes."""
 
 
 def step_picture(step: StepFacts) -> Picture | None:
-    """Draw plan and measurement on one axis of time; None if there is too much to see."""
+    """Draw plan and measurement on one time axis; None if there are too many actions."""
     if sum(map(len, step.measured.values())) > MOST_ACTIONS:
         return None
     picture = schedule_picture(step.schedule, plan=step.plan, measured=step.measured, name="step")
     return replace(picture, title=f"Step {count(step.number)} of epoch {count(step.epoch)}, worker by worker", caption=(
-        f"{picture.caption} The plan is schedule {step.schedule.name} with the median time that each kind of pass took in this step, and "
-        "messages that take none; what the measured step is longer by are messages, waiting for them, and uneven passes."))
+        f"{picture.caption} The plan is schedule {step.schedule.name} simulated with the median time of each kind of pass in this step, "
+        "and messages that take no time. The measured step is longer by messages, waiting for them, and uneven passes."))

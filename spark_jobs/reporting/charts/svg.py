@@ -1,8 +1,7 @@
-"""From a matplotlib figure to SVG that can stand inside an HTML page: no outside reference, two themes, same bytes each time.
+"""Turn a matplotlib figure into SVG for an HTML page: no outside reference, two themes, the same bytes each time.
 
-Matplotlib writes a document of its own: DOCTYPE and namespaces that name a host, a style sheet that would apply to the
-whole page, ids that repeat from picture to picture, fonts by name, fixed colours. All of that is put right here on the
-parsed tree, never on the text.
+Matplotlib writes a whole document: a DOCTYPE and namespaces that name a host, a style sheet that would apply to the whole page,
+ids that repeat between pictures, named fonts, fixed colours. This module corrects them on the parsed tree, never on the text.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ def inline_svg(figure: Figure, *, name: str, label: str, wide: bool = False) -> 
 
     Args:
         figure: Drawn under ``svg.fonttype: none`` and a fixed ``svg.hashsalt``.
-        name: Prefix of the ids inside; distinct a page.
-        label: What the picture shows, in words, for those who cannot see it.
-        wide: Whether it is drawn for the whole width of a page.
+        name: Prefix of the ids inside; unique within a page.
+        label: A description for readers who cannot see the picture.
+        wide: Whether the picture spans the page.
     """
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata=_NO_METADATA)
@@ -48,7 +47,7 @@ def inline_svg(figure: Figure, *, name: str, label: str, wide: bool = False) -> 
 
 
 def as_file(svg: Markup) -> str:
-    """An inline picture as a document of its own, for a README: both themes inside, as the reader's system asks for."""
+    """An inline picture as a file, for a README, with both themes; the reader's system chooses."""
     def theme(name: str) -> str:
         return "".join(f"--{shade.variable}:{getattr(shade, name)};" for shade in SHADES if f"--{shade.variable})" in svg)
 
@@ -59,7 +58,7 @@ def as_file(svg: Markup) -> str:
 
 
 def _bare(name: str) -> str:
-    """A tag or attribute without its namespace: inside HTML the parser knows them all."""
+    """A tag or attribute without its namespace, which HTML does not need."""
     return name.rpartition("}")[2]
 
 

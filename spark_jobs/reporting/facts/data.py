@@ -1,4 +1,4 @@
-"""What a manifest says of the data: rows and label shares a split, how each column is stored and encoded. Pure."""
+"""Facts about the data from a manifest: rows and label shares of each split, storage and encoding of each column. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, Catego
 from sparkring.pipelines.data.dataset.row_schema import DataField
 
 Feature = NumericFeature | CategoricalFeature | BucketFeature | HashFeature
-"""What becomes a number or an id."""
+"""A feature that becomes a number or an id."""
 SHOWN_VALUES = 3
-"""Values of a vocabulary, and borders, that are named."""
+"""Values of a vocabulary, or borders of buckets, that are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class SplitFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnFacts:
-    """One column: how it is stored and what the network gets of it."""
+    """One column: its storage and the network's encoding of it."""
 
     name: str
     dtype: str
@@ -91,7 +91,7 @@ def data_facts(manifest: Manifest) -> DataFacts:
 
 
 def feature_words(feature: Feature, *, train_rows: int) -> str:
-    """What was fitted for a feature, e.g. ``mean 4.2, standard deviation 1.5; null in 3.0% of rows, filled with the median 4``.
+    """The fitted figures of a feature in words, e.g. ``mean 4.2, standard deviation 1.5; null in 3.0% of rows, filled with the median 4``.
 
     Args:
         feature: The feature.
@@ -124,7 +124,7 @@ def _scaling(feature: NumericFeature) -> str:
 
 
 def _filling(feature: NumericFeature, train_rows: int) -> list[str]:
-    """Nothing where there was nothing to fill and nothing was said about it."""
+    """Words about filled nulls; none if there were no nulls and the config says nothing about them."""
     by_default = feature.fill == "mean" and feature.scale == "standard"
     if not feature.nulls and by_default and not feature.indicator:
         return []

@@ -1,6 +1,6 @@
-"""What a workspace holds so far: each part read and turned into facts, or the reason why it is not there.
+"""Read each part of a workspace and turn it into facts, or say why it is missing.
 
-The only module of the report that touches files. A part that is missing or damaged never hides the others.
+The only module of the report that touches files. A missing or damaged part never hides the others.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sparkring.conf.schema import Config
-from sparkring.errors import DatasetError, SparkringError
+from sparkring.errors import SparkringError
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.model_files import CARD, ModelCard, load_card
 from sparkring.spark_jobs.reporting.facts.data import DataFacts, data_facts
-from sparkring.spark_jobs.reporting.facts.quality import QualityFacts, quality_facts
+from sparkring.spark_jobs.reporting.facts.quality import MeanQuality, QualityFacts, mean_quality, quality_facts
 from sparkring.spark_jobs.reporting.facts.run import RunFacts
 from sparkring.spark_jobs.reporting.facts.run_reader import read_run
 from sparkring.spark_jobs.scoring.latest import Scores, latest_scores
@@ -26,34 +26,37 @@ DATASET, TRAINING, MODEL, EVALUATION, SCORES = "dataset", "training run", "train
 
 MADE_BY = {DATASET: "sparkring prepare", TRAINING: "sparkring train", MODEL: "sparkring train", EVALUATION: "sparkring evaluate",
            SCORES: "sparkring score"}
-"""The command that makes each part, in the order in which they are made."""
+"""The command that makes each part, in the order of making."""
 
 Facts = TypeVar("Facts")
 
 
 @dataclass(frozen=True)
 class Absent:
-    """A part that cannot be shown."""
+    """A part that is missing or cannot be read."""
 
     what: str
     """E.g. ``evaluation``."""
     why: str
-    """In one sentence."""
+    """The reason in one sentence."""
     command: str
-    """What makes it, e.g. ``sparkring train``."""
+    """The command that makes it, e.g. ``sparkring train``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
-    """The parts of a report; None where ``absent`` says why."""
+    """The parts of a report; ``absent`` explains each None."""
 
     data: DataFacts | None
     run: RunFacts | None
     card: ModelCard | None
     quality: QualityFacts | None
+    """Of a binary model."""
+    mean_quality: MeanQuality | None
+    """Of a model of classes or tokens."""
     scores: Scores | None
     absent: tuple[Absent, ...]
-    """In the order in which jobs make the parts."""
+    """In the order of making."""
 
 
 class _NotThere(Exception):
@@ -63,11 +66,13 @@ class _NotThere(Exception):
 def gather(config: Config) -> Workspace:
     """Read every part of the workspace that ``config`` names."""
     absent: list[Absent] = []
+    evaluation = _part(EVALUATION, absent, lambda: _quality(config))
     run = _part(TRAINING, absent, lambda: _run(config))
     version = run.dataset_version if run else config.dataset_version
     return Workspace(
         data=_part(DATASET, absent, lambda: _data(config, version)), run=run, card=_part(MODEL, absent, lambda: _card(config)),
-        quality=_part(EVALUATION, absent, lambda: _quality(config)), scores=_part(SCORES, absent, lambda: _scores(config)),
+        quality=evaluation if isinstance(evaluation, QualityFacts) else None,
+        mean_quality=evaluation if isinstance(evaluation, MeanQuality) else None, scores=_part(SCORES, absent, lambda: _scores(config)),
         absent=tuple(sorted(absent, key=lambda part: list(MADE_BY).index(part.what))))
 
 
@@ -75,7 +80,7 @@ def _part(what: str, absent: list[Absent], read: Callable[[], Facts]) -> Facts |
     try:
         return read()
     except _NotThere:
-        why = "not there yet"
+        why = "not made yet"
     except SparkringError as error:
         why = str(error)
     except (ValueError, KeyError, TypeError, OSError) as error:
@@ -105,15 +110,13 @@ def _card(config: Config) -> ModelCard:
     return load_card(config.run)
 
 
-def _quality(config: Config) -> QualityFacts:
+def _quality(config: Config) -> QualityFacts | MeanQuality:
     try:
         document = json.loads(open_store(config.run).read("evaluation.json"))
     except FileNotFoundError:
         raise _NotThere from None
     if isinstance(document, dict) and document.get("task", "binary") != "binary":
-        network, base = document["network"], document["base_rate"]
-        raise DatasetError(f"the network has a loss of {network['loss']:.4f} and an accuracy of {network['accuracy']:.4f}, the base rate "
-                           f"{base['loss']:.4f} and {base['accuracy']:.4f}; pictures are drawn for labels of 0 and 1 only")
+        return mean_quality(document)
     return quality_facts(document)
 
 

@@ -1,4 +1,4 @@
-"""The top of the report: what was trained, on what and how good, in one paragraph and a row of figures. Pure."""
+"""The top of the report: one paragraph and a row of figures about the training and its result. Pure."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Tile:
     value: str
     note: str
     good: bool | None = None
-    """True or False where the figure is a verdict."""
+    """Whether the figure is good; None if it is no verdict."""
 
 
 def headline(workspace: Workspace) -> str:
-    """One to three sentences, of what is known."""
+    """One to three sentences about what is known."""
     return " ".join(_sentences(workspace)) or "Nothing has been prepared or trained here yet."
 
 
 def tiles(workspace: Workspace) -> tuple[Tile, ...]:
-    """The figures that a reader looks for first."""
+    """The most important figures."""
     return (*(_quality_tiles(workspace.quality) if workspace.quality else ()), *(_run_tiles(workspace.run) if workspace.run else ()))
 
 
@@ -47,7 +47,7 @@ def _sentences(workspace: Workspace) -> Iterator[str]:
 
 
 def _training(run: RunFacts, workspace: Workspace) -> str:
-    """What was trained, on what, for how long."""
+    """The sentence about the training."""
     splits = workspace.data.splits if workspace.data else ()
     rows = "".join(f" over {count(split.rows)} rows" for split in splits if split.name == "train")
     network = f"A network ({layers(workspace.card.model)})" if workspace.card else "A network"
@@ -58,7 +58,7 @@ def _training(run: RunFacts, workspace: Workspace) -> str:
 
 
 def _quality_tiles(quality: QualityFacts) -> Iterator[Tile]:
-    """AUC and loss, each beside the baseline that comes nearest."""
+    """AUC and loss, each beside the best baseline's."""
     mine = quality.network
     rival = max(quality.baselines, key=lambda other: other.metrics.auc)
     yield Tile("ROC AUC", metric(mine.auc), f"{rival.title.lower()} {metric(rival.metrics.auc)}", mine.auc > rival.metrics.auc)

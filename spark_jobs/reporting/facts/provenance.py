@@ -1,4 +1,4 @@
-"""Where the model comes from: versions, hashes, seeds and the shape of the ring, as labelled texts. Pure."""
+"""The model's provenance: versions, hashes, seeds and the shape of the ring, as labelled texts. Pure."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def _of_run(run: RunFacts, config: Config) -> Iterator[LabelledText]:
     yield "seed of weights and row order", str(config.train.seed)
     yield "ring", f"{several(run.size, 'rank')} on {run.device}, gradients by {run.reduction}"
     yield "lanes", str(run.lanes)
-    yield "global batch", several(config.train.batch_rows, "row")
+    yield "global batch", several(run.batch_rows, "row")
     optimizer = config.train.optimizer
     yield "optimizer", (f"{optimizer.name}, learning rate up to {optimizer.lr:g}, {optimizer.schedule} schedule, "
                         f"{several(optimizer.warmup_steps, 'warm-up step')}")
-    yield "restarts", several(len(run.generations) - 1, "restart") + f", {several(run.repeated_steps, 'step')} done again"
+    yield "restarts", several(len(run.generations) - 1, "restart") + f", {several(run.repeated_steps, 'step')} repeated"
 
 
 def _of_model(card: ModelCard) -> Iterator[LabelledText]:

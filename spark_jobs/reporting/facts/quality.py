@@ -1,4 +1,4 @@
-"""What ``evaluation.json`` says: the network beside its baselines on the same held-out rows. Pure."""
+"""The facts of ``evaluation.json``: the network beside its baselines on the same held-out rows. Pure."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ class ModelQuality:
 
 @dataclass(frozen=True, kw_only=True)
 class QualityFacts:
-    """Everything that the report says about how good the model is."""
+    """Everything that the report says about a binary model's quality."""
 
     split: str
     dataset_version: int
     weights_sha256: str
-    """Of the network that was judged."""
+    """Of the network that was evaluated."""
     models: tuple[ModelQuality, ...]
     """The network first, then the baselines."""
 
     @property
     def network(self) -> BinaryMetrics:
-        """The trained network's."""
+        """The trained network's metrics."""
         return self.models[0].metrics
 
     @property
     def baselines(self) -> tuple[ModelQuality, ...]:
-        """What it must beat."""
+        """Predictions without a network, for comparison."""
         return self.models[1:]
 
     @property
@@ -70,6 +70,40 @@ class QualityFacts:
         return tuple(key for key, value in finite.items() if value == pick(finite.values()))
 
 
+@dataclass(frozen=True, kw_only=True)
+class MeanQuality:
+    """How good a network is that predicts classes or tokens; there are no pictures of it."""
+
+    split: str
+    dataset_version: int
+    weights_sha256: str
+    """Of the network that was evaluated."""
+    counted: str
+    """What was predicted: ``rows`` or ``tokens``."""
+    metrics: tuple[str, ...]
+    """Columns of the table, e.g. ``loss``."""
+    models: Mapping[str, Mapping[str, float]]
+    """By title, the network first: the metrics, and ``rows``."""
+
+    @property
+    def rows(self) -> int:
+        """Predictions that were evaluated."""
+        return int(self.models[_TITLES["network"]]["rows"])
+
+
+def mean_quality(document: Mapping[str, Any]) -> MeanQuality:
+    """Read the parsed ``evaluation.json`` of a multiclass or next-token model.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is not one, or lacks the network or the base rate.
+    """
+    tokens = document["task"] == "next_token"
+    metrics = ("loss", "accuracy", "bits_per_byte") if tokens else ("loss", "accuracy")
+    models = {_TITLES[key]: {name: float(document[key][name]) for name in ("rows", *metrics)} for key in ("network", "base_rate")}
+    return MeanQuality(split=document["split"], dataset_version=document["dataset_version"], weights_sha256=document["weights_sha256"],
+                       counted="tokens" if tokens else "rows", metrics=metrics, models=models)
+
+
 def quality_facts(document: Mapping[str, Any]) -> QualityFacts:
     """Read the parsed ``evaluation.json``.
 
@@ -82,5 +116,5 @@ def quality_facts(document: Mapping[str, Any]) -> QualityFacts:
 
 
 def _metrics(document: Mapping[str, Any]) -> BinaryMetrics:
-    """JSON has no NaN: a metric that does not exist (labels of one class only) is null there."""
+    """Read metrics from JSON, where null stands for NaN: a metric that labels of one class do not have."""
     return BinaryMetrics.model_validate({key: math.nan if value is None else value for key, value in document.items()})

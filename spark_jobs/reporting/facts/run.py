@@ -1,4 +1,4 @@
-"""What the report says about a training run, as plain data; ``run_reader.py`` computes it from events."""
+"""Facts about a training run, as plain data; ``run_reader.py`` computes them from events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkring.spark_jobs.reporting.facts.thinning import Band, Curve
 
 @dataclass(frozen=True, kw_only=True)
 class TimeSpent:
-    """TimeSpent by what they were spent on."""
+    """Seconds by use."""
 
     data: float
     """Waiting for rows."""
@@ -20,16 +20,16 @@ class TimeSpent:
     comm: float
     """Waiting for other ranks and for the sum of gradients."""
     other: float = 0.0
-    """All else between a rank's first and last event: validation, checkpoints."""
+    """The rest between a rank's first and last event: validation, checkpoints."""
 
     @property
     def steps(self) -> float:
-        """TimeSpent inside training steps."""
+        """Seconds inside training steps."""
         return self.data + self.compute + self.comm
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """All seconds."""
         return self.steps + self.other
 
 
@@ -39,7 +39,7 @@ class RankTime:
 
     label: str
     hosts: tuple[str, ...]
-    """Where it ran, or they."""
+    """Their hosts."""
     seconds: TimeSpent
 
 
@@ -53,7 +53,7 @@ class Epoch:
     train_loss: float
     rows: int
     exact: bool
-    """Whether the rows seen add up to the split's digest: each row exactly once."""
+    """Whether the ids of the rows seen add up to the split's digest: each row exactly once."""
     validation: Mapping[str, float]
 
 
@@ -66,7 +66,7 @@ class Generation:
     hosts: tuple[str, ...]
     """Distinct hosts, in order of rank."""
     from_epoch: int
-    """Epoch it went on from, counted from 1."""
+    """Epoch that it resumed from, counted from 1."""
     from_step: int
     finished: bool
     """Whether rank 0 reached the end."""
@@ -77,11 +77,11 @@ class LossCurve:
     """Train loss per step."""
 
     raw: Band
-    """Single steps, but for small ones."""
+    """Single steps, without small ones."""
     smooth: Curve
     """Mean over the rows of neighbouring steps, small ones included."""
     epoch_ends: tuple[float, ...]
-    """Step numbers after which an epoch ended, the last one left out."""
+    """Step numbers after which an epoch ended, without the last."""
     small: int
     """Steps of so few rows that their own loss says little, such as the last of an epoch."""
     not_finite: int
@@ -90,7 +90,7 @@ class LossCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Mean seconds of a rank per step, over the steps; all four of equal length."""
+    """Mean seconds of a rank per step, along the run; all four of equal length."""
 
     x: tuple[float, ...]
     data: tuple[float, ...]
@@ -100,13 +100,13 @@ class StepTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What the planner said of the layout that it chose, beside the clock; of the last generation that says so."""
+    """The step time that the planner predicted for its layout, and the measured one, in the last generation that recorded both."""
 
     predicted_s: float
     measured_s: float
-    """Of a step, median of some."""
+    """Median over several steps."""
     warning: str
-    """In words, where they are far apart."""
+    """A sentence if the two differ much; else empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,15 +117,17 @@ class RunFacts:
     size: int
     device: str
     lanes: int
+    batch_rows: int
+    """Rows of a step over all ranks."""
     reduction: str
     steps: int
     """Distinct optimizer steps."""
     repeated_steps: int
-    """Steps done again after a restart."""
+    """Steps repeated after a restart."""
     started: float
-    """TimeSpent since 1970."""
+    """Seconds since 1970."""
     wall_s: float
-    """TimeSpent between the first and the last event of each generation, added up."""
+    """Seconds between the first and the last event of each generation, added up."""
     rows_per_s: float
     """Rows of all ranks together per second inside training steps."""
     checkpoints: int
@@ -139,11 +141,11 @@ class RunFacts:
     epochs: tuple[Epoch, ...]
     generations: tuple[Generation, ...]
     step: StepFacts | None
-    """One step of a model in stages; None where there are no stages, or no step has ended."""
+    """One pipelined step; None without stages, or before a step has ended."""
     warnings: tuple[str, ...]
-    """What ranks found wrong and went on without, e.g. a damaged checkpoint."""
+    """Problems that ranks survived, e.g. a damaged checkpoint."""
     planned: Planned | None = None
-    """None where nobody planned the layout."""
+    """None if the planner did not choose the layout."""
 
     @property
     def finished(self) -> bool:

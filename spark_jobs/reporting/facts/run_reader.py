@@ -1,8 +1,8 @@
-"""From a run's events to its facts: how the loss fell, what each epoch saw, and where the seconds went.
+"""Compute a run's facts from its events: losses, epochs, and where the time went.
 
-Events arrive rank by rank, so steps are matched across ranks by (epoch, step). A step that was done again after a
-restart counts once in the curves (its last time) and every time in the seconds spent. Only sums are kept a step, so a
-run of 10^5 steps takes tens of MB on any number of ranks. Pure: records in, facts out.
+Events arrive rank by rank, so steps are matched across ranks by (epoch, step). A step that was repeated after a restart counts
+once in the curves (the last time) and every time in the seconds spent. Each step keeps only sums, so a run of 10^5 steps
+takes tens of MB on any number of ranks. Pure: records in, facts out.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from sparkring.spark_jobs.reporting.facts.step import Timelines
 from sparkring.spark_jobs.reporting.facts.thinning import Curve, Series, bin_means, envelope, moving_mean, thin
 
 MOST_BARS = 24
-"""Ranks shown one by one; more are shown as means of neighbours."""
+"""Most bars; more ranks are shown as means of neighbours."""
 TIME_BINS = 120
-"""Bins of the seconds over steps: wide ones, since single steps are noise."""
+"""Bins of the seconds along the run: wide, because single steps are noise."""
 SMALL_STEP = 0.1
 """Share of the usual rows under which a step's own loss is noise."""
 
@@ -75,7 +75,7 @@ class _RankLife:
 
 @dataclass
 class _Events:
-    """Takes records one at a time and keeps a step and a process only what the facts need."""
+    """Takes records one at a time and keeps what the facts need of each step and process."""
 
     lives: dict[tuple[int, int], _RankLife] = field(default_factory=dict)
     """By (generation, rank), ascending."""
@@ -135,6 +135,7 @@ def _facts(events: _Events) -> RunFacts:
     by_rank = _by_rank(events.lives)
     return RunFacts(
         dataset_version=start["dataset_version"], size=start["size"], device=start["device"], lanes=start["lanes"],
+        batch_rows=start["batch_rows"],
         reduction=start["reduction"], steps=len(ordered), repeated_steps=events.repeated,
         started=min(life.began for life in events.lives.values()),
         wall_s=_wall_s(events.lives), rows_per_s=float(rows.sum() / seconds.sum()) if seconds.sum() > 0 else math.nan,
@@ -152,20 +153,20 @@ def _not_written(events: _Events) -> list[str]:
 
 
 def _slow(events: _Events) -> list[str]:
-    """Who held the others up, from when to when."""
+    """A line for each time when a rank or the network held the others up."""
     lines = []
     for record in events.slow:
         life = events.lives.get((record["generation"], record["slow_rank"]))
         slow = Slow.of(record)
         where = f"up to epoch {record['epoch'] + 1}, step {record['step']}"
         who = "the network" if slow.cause == "network" else f"rank {slow.slow_rank}"
-        lines.append(f"{where}: {who} held the others up, and does not any more" if slow.over else
+        lines.append(f"{where}: {who} held the others up, and no longer does" if slow.over else
                      f"{where}: {slow.text(life.start['host'] if life and life.start else '')}")
     return lines
 
 
 def _epoch_ends(positions: Sequence[tuple[int, int]]) -> tuple[float, ...]:
-    """Between which steps, counted from 1, an epoch ended."""
+    """Positions between steps, counted from 1, at which an epoch ended."""
     return tuple(place + 0.5 for place in range(1, len(positions)) if positions[place][0] != positions[place - 1][0])
 
 
@@ -190,7 +191,7 @@ def _step_times(seconds: Series) -> StepTimes:
 
 
 def _throughput(rows: Series, spent: Series) -> Curve:
-    """Rows over seconds bin by bin, which a mean of the steps' rates would not be."""
+    """Rows divided by seconds in each bin, which differs from a mean of the steps' rates."""
     x, binned_rows, binned_s = (bin_means(series, most=TIME_BINS) for series in (np.arange(1.0, len(rows) + 1), rows, spent))
     known = binned_s > 0
     return Curve(tuple(x[known].tolist()), tuple((binned_rows[known] / binned_s[known]).tolist()))
@@ -205,7 +206,7 @@ def _by_rank(lives: Mapping[tuple[int, int], _RankLife]) -> list[RankTime]:
 
 
 def _group(by_rank: Sequence[RankTime]) -> tuple[RankTime, ...]:
-    """At most ``MOST_BARS`` of them: as they are, or so many neighbours together each time."""
+    """At most ``MOST_BARS`` bars: one a rank, or one for several neighbours."""
     width = -(-len(by_rank) // MOST_BARS)
     if width == 1:
         return tuple(by_rank)

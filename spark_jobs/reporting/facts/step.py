@@ -1,4 +1,4 @@
-"""From a run's ``timeline`` events to one step, worker by worker: planned and measured. Pure: records in, facts out."""
+"""One pipelined step from a run's ``timeline`` events, worker by worker, planned and measured. Pure: records in, facts out."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sparkring.pipelines.parallel.schedules.schedule import Schedule
 from sparkring.pipelines.parallel.schedules.simulator import WorkerTimings, simulate
 
 KEPT = 2
-"""Timelines of a rank: when a ring ends early, some ranks have written one more than others."""
+"""Timelines kept of each rank: when a ring ends early, some ranks have written one more than others."""
 
 Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepFacts:
-    """One step of a model in stages."""
+    """One pipelined step."""
 
     epoch: int
     """From 1."""
@@ -27,7 +27,7 @@ class StepFacts:
     """In its epoch, from 1."""
     schedule: Schedule
     plan: WorkerTimings
-    """The same lists, played with the median time that each kind of pass took, and messages that take none."""
+    """The schedule simulated with the median time of each kind of pass, and messages that take no time."""
     measured: WorkerTimings
 
 
@@ -36,14 +36,14 @@ class Timelines:
 
     def __init__(self) -> None:
         self._latest: dict[int, deque[Record]] = {}
-        """By rank."""
+        """The latest records of each rank."""
 
     def add(self, record: Record) -> None:
         """Take a ``timeline`` record; those of a rank come in order."""
         self._latest.setdefault(record["rank"], deque(maxlen=KEPT)).append(record)
 
     def last_step(self) -> StepFacts | None:
-        """The last step of which all workers have left a record; None where there is none."""
+        """The last step that all workers have recorded; None if there is none."""
         steps: dict[tuple[int, int, int], list[Record]] = {}
         for records in self._latest.values():
             for record in records:

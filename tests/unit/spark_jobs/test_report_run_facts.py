@@ -21,7 +21,8 @@ SCHEDULE = build_schedule("1f1b", (1, 1), 4)
 
 def start(rank: int, *, generation: int = 0, size: int = 2, time: float = 100.0, epoch: int = 0, step: int = 0) -> Record:
     return {"event": "start", "time": time, "generation": generation, "rank": rank, "size": size, "host": f"host{rank}", "device": "cpu",
-            "lanes": 24, "dataset_version": 3, "reduction": "ring", "steps_per_epoch": 2, "epochs": 2, "epoch": epoch, "step": step}
+            "lanes": 24, "batch_rows": 1024,
+            "dataset_version": 3, "reduction": "ring", "steps_per_epoch": 2, "epochs": 2, "epoch": epoch, "step": step}
 
 
 def step(rank: int, epoch: int, number: int, *, generation: int = 0, time: float = 101.0, **values: Any) -> Record:
