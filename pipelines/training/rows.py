@@ -37,17 +37,10 @@ class RankRows:
         self._layout, self._context = layout, context
 
     def loader(self, split: str) -> Loader:
-<<<<<<< HEAD
         """This rank's batches of a split: one a step for the train split, larger ones for the others."""
         train, manifest = self._train, self._manifest
-        batch_rows = train.batch_rows * (1 if split == "train" else EVALUATION_STEPS)
+        batch_rows = train.step_rows * (1 if split == "train" else EVALUATION_STEPS)
         config = LoaderConfig(batch_rows=batch_rows, seed=train.seed, lanes=self._lanes, reader_threads=train.reader_threads,
-=======
-        """This rank's batches of a split: those of the train split are steps, others are larger."""
-        train = self._config.train
-        batch_rows = train.step_rows * (1 if split == "train" else EVALUATED_AT_ONCE)
-        config = LoaderConfig(batch_rows=batch_rows, seed=train.seed, lanes=self._job.lanes, reader_threads=train.reader_threads,
->>>>>>> etl
                               memory_mb=train.memory_mb, deadline_s=train.ring.deadline_s,
                               micro_batches=train.num_micro_batches if self._layout else None)
         wanted = self._wanted_tensors()

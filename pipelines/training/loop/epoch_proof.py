@@ -67,5 +67,5 @@ class EpochProof:
     def _make_receipts(self) -> ReceiptMaker | None:
         """None where another rank writes the receipts of this rank's rows."""
         setup, place = self._setup, self._setup.receipt_rank
-        return ReceiptMaker(setup.train_loader.order, batch_rows=setup.config.train.batch_rows, rank=place.number,
+        return ReceiptMaker(setup.train_loader.order, batch_rows=setup.config.train.step_rows, rank=place.number,
                             num_ranks=place.num_ranks) if place.writes else None

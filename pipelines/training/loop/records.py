@@ -29,7 +29,7 @@ class LoopRecords:
         setup, job, train, context = self._setup, self._setup.job, self._setup.config.train, self._setup.communicator.context
         self._events.write(
             "start", size=context.size, host=socket.gethostname(), pid=os.getpid(), device=context.device, lanes=job.lanes,
-            seed=train.seed, batch_rows=train.batch_rows, dataset_url=job.dataset_url, dataset_version=job.dataset_version,
+            seed=train.seed, batch_rows=train.step_rows, dataset_url=job.dataset_url, dataset_version=job.dataset_version,
             content_id=setup.manifest.content_id, manifest_sha256=setup.version.manifest_sha256,
             reduction=setup.strategy.description, readers=setup.receipt_rank.num_ranks,
             shards=setup.layout.mesh.shards if setup.layout else 1, steps_per_epoch=setup.steps_per_epoch, epochs=train.epochs,

@@ -177,7 +177,7 @@ class TrainingLoop:
         setup, train = self._setup, self._setup.config.train
         self._saver.save(CheckpointDocument(
             position=position, validation=validation, content_id=setup.manifest.content_id,
-            dataset_version=setup.manifest.version, seed=train.seed, lanes=setup.job.lanes, batch_rows=train.batch_rows,
+            dataset_version=setup.manifest.version, seed=train.seed, lanes=setup.job.lanes, batch_rows=train.step_rows,
             code_version=__version__, torch_version=torch.__version__,
             config=setup.config.model_dump(mode="json", include={"model", "train"}), lr=setup.learning_rate(position.steps_done),
             layout=str(setup.layout or f"{setup.communicator.context.size} ranks, each with the whole model")))
