@@ -49,6 +49,8 @@ ROWS, WIDTH = 8, 256
 """Of what crosses a border."""
 CYCLE_MS = 20
 """Horovod's, which carries the barrier between steps and nothing else."""
+DEADLINE_S = 300.0
+"""Of a schedule's cases; interleaved over four stages sleeps for 88 s."""
 
 Record = tuple[Action, float, float]
 """What was done, from when to when."""
@@ -227,7 +229,7 @@ def main() -> None:
     for stages in STAGES:
         for name in SCHEDULE_NAMES:
             cases = [Case(name, stages, micro_batches) for micro_batches in MICRO_BATCHES]
-            everyone = run_on_ranks(stages, play, cases, cycle_ms=CYCLE_MS)
+            everyone = run_on_ranks(stages, play, cases, cycle_ms=CYCLE_MS, deadline_s=DEADLINE_S)
             for case, *ranks in zip(cases, *everyone, strict=True):
                 figures = Figures.of(case, list(zip(*ranks, strict=True)))
                 worst[name], worst_awake = max(worst[name], figures.ratio), max(worst_awake, figures.awake / figures.theory)
