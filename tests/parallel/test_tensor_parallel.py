@@ -147,7 +147,7 @@ def _compare(context: RankContext) -> list[Compared]:
         communicator.barrier("compared")
         with pytest.raises(LayoutRefused, match="1 heads cannot be dealt to"):
             shard_blocks(text_blocks(VOCABULARY, LENGTH, width=WIDTH, layers=1, heads=1, tied=True), by_horovod)
-        with pytest.raises(LayoutRefused, match="no part of this model can be cut into shards: it is made of Conv2d"):
+        with pytest.raises(LayoutRefused, match="no part of this model can be cut into shards: it consists of Conv2d"):
             shard_blocks(image_blocks(1, 2, widths=(8,)), by_horovod)
         return compared
 
