@@ -152,6 +152,7 @@ def test_a_test_split_of_one_label_is_refused(spark: SparkSession, tmp_path: Pat
     config = etl_config(tmp_path, query="SELECT id AS row_id, day, IF(id >= 750, 1, late) AS late, km, km AS km2, city FROM trips")
     prepare(config, spark=spark)
     save_untrained(config)
-    with pytest.raises(DatasetError, match=r"all 150 rows of the test split of version 1 of .* have label 1, so every model would score the same"):
+    with pytest.raises(DatasetError,
+                       match=r"all 150 rows of the test split of version 1 of .* have label 1, so every model would score the same"):
         evaluate(config, spark=spark)
     assert not Path(config.run, "evaluation.json").exists()
