@@ -75,7 +75,7 @@ def _trained(folder: Path, *arguments: str, **sections: Any) -> Config:
         write_dataset(Path(config.dataset), ([200], [101]), test_rows=90)
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
-    assert "2 epochs (trained in " in said(*arguments, "train", str(path))
+    assert "2 epochs (trained)" in said(*arguments, "train", str(path))
     return config
 
 

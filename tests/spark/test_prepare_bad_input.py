@@ -79,7 +79,7 @@ BAD = {
         ConfigError, r"prepare\.features\.numeric names column km22, which the query does not yield; did you mean 'km2'\?; it yields",
         settings=_features("km22")),
     "a numeric feature that is text": Bad(
-        SourceError, r"column city of the query is string, but prepare\.features\.numeric must be double; cast it in the query",
+        SourceError, r"column city of the query is string, but prepare\.features\.numeric must be double; name it in prepare",
         settings=_features("city")),
     "a row id that is no whole number": Bad(
         SourceError, r"column row_id of the query is double, but prepare\.row_id must be bigint",

@@ -310,7 +310,7 @@ def test_training_and_evaluation_take_the_same_columns(made: Config, spark: Spar
     pytest.param(SourceError, {"moments": [{"column": "born", "numbers": ["day"], "time_zone": "Asia/Tokyo"}]},
                  "reads born by the clocks of Asia/Tokyo, but it is date in the query and so no instant", id="the time zone of a date"),
     pytest.param(SourceError, {"moments": [{"column": "agent", "numbers": ["day"]}]},
-                 r"column agent of the query is string, but prepare\.features\.moments must be timestamp; cast it", id="the day of a text"),
+                 r"column agent of the query is string, but prepare\.features\.moments must be timestamp; read", id="the day of a text"),
     pytest.param(SourceError, {"hashed": [{"column": "km", "ids": 9}]},
                  r"column km of the query is double, but prepare\.features\.hashed must be string, whole", id="the text of a double"),
     pytest.param(SourceError, {"buckets": [{"column": "agent", "quantiles": 9}]},

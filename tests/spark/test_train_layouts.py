@@ -42,7 +42,7 @@ def test_two_stages_of_two_and_what_the_planner_chooses_train_as_one_rank_does(s
         settings = {"workspace": workspace, "dataset_url": tmp_path / name / "dataset",
                     **{f"train.{key}": json.dumps(value) for key, value in section.items()}}
         trained = said("train", config, *(part for key, value in settings.items() for part in ("--set", f"{key}={value}")))
-        assert " steps, 1 epochs (trained in " in trained
+        assert " steps, 1 epochs (trained)" in trained
         runs[layout] = workspace / "run"
         assert audit(str(runs[layout])).finished
     for layout in ("two of two", "auto"):

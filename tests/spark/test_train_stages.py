@@ -48,7 +48,7 @@ def test_a_decoder_of_two_stages_of_two_learns_python_s_own_sources_as_one_rank_
     said("prepare", staged)
     trained = said("train", staged)
     steps = len([record for record in _events(config, "step") if record["rank"] == 0])
-    assert trained.startswith(f"{steps} steps, 1 epochs (trained in ")
+    assert trained.startswith(f"{steps} steps, 1 epochs (trained)")
     said("train", alone, "--set", f"dataset_url={config.dataset}")
     weights = [weights_of_run(tmp_path / folder / "text") for folder in ("staged", "alone")]
     assert largest_difference(*weights) < 1e-10
