@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,14 @@ cli.Interrupt = lambda: interrupt.Interrupt(cancel=returned.set)
 sys.argv = ["sparkring", "prepare", "local/flights"]
 cli.main()
 """
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c_is_heard() -> Iterator[None]:
+    """As in a terminal: a shell that starts the tests in the background has them ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("error", ["SourceError('Job 5 cancelled')", "RuntimeError('Job 5 cancelled')"])
