@@ -16,12 +16,15 @@ from typing import Any
 import psutil
 import pytest
 
-from sparkring.spark_jobs.launch.rank.forked import KEPT
+from sparkring.spark_jobs.launch.rank.forked import KeptServer
 from sparkring.spark_jobs.launch.rank.process import RankProcess
 from tests.support import ring_probes
 from tests.support.ring_driver import DEADLINE_S, ROOT, assert_no_process_left, ring_processes, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux only")
+
+
+KEPT = KeptServer()
 
 
 class Launched:
@@ -32,7 +35,8 @@ class Launched:
         self._reports: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
         self._exits: queue.SimpleQueue[int] = queue.SimpleQueue()
         env = plain(**environment) | {"SPARKRING_TOKEN": self.token, "CUDA_VISIBLE_DEVICES": ""}
-        self.process = RankProcess("cpu", env=env, on_report=self._reports.put, on_exit=self._exits.put, fork=fork)
+        self.process = RankProcess("cpu", env=env, on_report=self._reports.put, on_exit=self._exits.put,
+                                   kept=KEPT if fork else None)
         context = {"rank": 0, "hosts": [0], "device": "cpu", "token": self.token, "deadline_s": 10.0, "shared_memory": True}
         self.process.send(json.dumps({"context": context, "env": {}, "note": ""}).encode(), pickle.dumps((fn, args)))
 

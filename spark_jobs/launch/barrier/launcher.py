@@ -1,6 +1,6 @@
-"""The default launcher, driver side: one stage by ``mapInArrow``, which classic sessions and Spark Connect both know.
+"""The default launcher, driver side: one stage by ``mapInArrow``, which classic sessions and Spark Connect both support.
 
-The stage is a barrier stage. Under dynamic allocation Spark has none, so it is a plain stage whose tasks meet at the driver.
+The stage is a barrier stage. Spark has none under dynamic allocation; there it is a plain stage whose tasks meet at the driver.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     number of slots is unknown (Spark Connect), no host is left out.
 
     Raises:
-        HostsLeftOut: there are other hosts, with too few slots.
+        HostsLeftOut: the other hosts have too few slots.
     """
     from pyspark import cloudpickle
 
@@ -83,7 +83,7 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
 
 
 def _why_broken(meeting: DriverMeeting | None, num_ranks: int, master: str, num_ended: int) -> SparkringError | None:
-    """Why tasks that meet at the driver cannot make a ring, ``num_ended`` of which have ended; None where they may."""
+    """The error that keeps tasks that meet at the driver from making a ring, or None. ``num_ended`` of them have ended."""
     if meeting is None or (meeting.complete and meeting.lost is None):
         return None
     if meeting.lost is not None:

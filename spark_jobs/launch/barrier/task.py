@@ -46,6 +46,7 @@ from sparkring.spark_jobs.launch.meeting.status_board import ANSWER_TIMEOUT_S, S
 from sparkring.spark_jobs.launch.meeting.watch import CAUSE_GRACE_S, Event, Watch
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 from sparkring.spark_jobs.launch.rank.end import RankEnd
+from sparkring.spark_jobs.launch.rank.forked import KeptServer
 from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, common_device, shared_gpu
 from sparkring.spark_jobs.launch.rank.graceful_stop import graceful_stop
 from sparkring.spark_jobs.launch.rank.process import RankProcess
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
 
 SCHEMA = "end string"
 """Schema of the rows that tasks return: ``RankEnd`` as JSON."""
+
+KEPT_SERVER = KeptServer()
+"""The rank server of this Spark worker. Only a module keeps state from one task of a worker to the next; ``run_task`` passes it on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,16 +108,16 @@ def run_task(launch: Launch, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
         pass  # Spark reuses a Python worker only if it has read its input to the end
     context = TaskContext.get() if launch.meeting else BarrierTaskContext.get()
     assert context is not None
-    end = _Task(launch, context).run()
+    end = _Task(launch, context, kept=KEPT_SERVER if launch.fork_ranks else None).run()
     yield pa.RecordBatch.from_pydict({"end": [end.to_json()]})
 
 
 def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) -> str | None:
-    """Why these tasks cannot make a ring, or None.
+    """The reason that these tasks cannot make a ring, or None.
 
     Args:
         launch: The driver's order.
-        facts: Of all tasks, by partition.
+        facts: The facts of all tasks, by partition.
         on_one_host: Whether Spark names one host for all executors, so that the ring uses loopback.
     """
     for fact in facts:
@@ -133,14 +137,14 @@ def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) 
 
 
 def gpu_objection(launch: Launch, facts: Sequence[TaskFacts]) -> str | None:
-    """Why the tasks that were chosen to have ranks cannot use GPUs, or None."""
+    """The reason that the tasks chosen for ranks cannot use GPUs, or None."""
     if launch.device != "cuda":
         return None
     return shared_gpu(AssignedGpu(host=fact.hostname, memory=fact.memory, address=fact.gpu) for fact in facts)
 
 
 def _meeting_of_all(launch: Launch, context: TaskContext) -> SparkMeeting | DriverMeetingClient:
-    """Where tasks meet that do not share a host."""
+    """The meeting point of tasks that do not share a host."""
     if launch.meeting is not None:
         return DriverMeetingClient(context, launch.meeting, secret=launch.secret)
     from pyspark import BarrierTaskContext
@@ -150,8 +154,8 @@ def _meeting_of_all(launch: Launch, context: TaskContext) -> SparkMeeting | Driv
 
 
 class _Task:
-    def __init__(self, launch: Launch, context: TaskContext) -> None:
-        self._launch, self._partition = launch, context.partitionId()
+    def __init__(self, launch: Launch, context: TaskContext, *, kept: KeptServer | None) -> None:
+        self._launch, self._partition, self._kept = launch, context.partitionId(), kept
         self._everywhere = _meeting_of_all(launch, context)
         self._spark_host, self._on_one_host = self._everywhere.host, False
         gpus = context.resources().get("gpu") if launch.device == "cuda" else None
@@ -162,7 +166,7 @@ class _Task:
 
     def run(self) -> RankEnd:
         process = RankProcess(self._launch.device, env=self._environment(), on_report=self._events.put, on_exit=self._events.put,
-                              fork=self._launch.fork_ranks)
+                              kept=self._kept)
         try:
             with graceful_stop(process.ask_to_stop):
                 return self._run(process)
@@ -213,7 +217,7 @@ class _Task:
         Raises:
             EnvironmentProblem: these tasks cannot make a ring; raised in each of them.
             DeadlinePassed: a task did not come.
-            ExecutorLost: this task is a second attempt at one that was in the ring already.
+            ExecutorLost: Spark restarted this task, which had joined the ring before.
         """
         within_s = self._launch.meet_within_s
         hosts = self._everywhere.hosts(within_s=within_s)

@@ -93,15 +93,15 @@ def _refuse(make: Callable[[tuple[str, int]], Any]) -> tuple[Any, int]:
 
 
 class _Service(GuardedServer):
-    daemon_threads = False  # at its end upstream lets the answers that are under way be given
+    daemon_threads = False  # upstream finishes the answers that are under way before it closes a service
 
 
 class _Handler(GuardedHandler):
-    max_head_bytes = MAX_MESSAGE_BYTES + 64  # digest and length stand before the message
+    max_head_bytes = MAX_MESSAGE_BYTES + 64  # the digest and the length come before the message
 
 
 class _Capped:
-    """Hands on reads of a sane length: upstream takes the length from a message that it has not authenticated yet."""
+    """Limits the length of reads: upstream takes the length from a message that it has not authenticated yet."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._large = file, ExitStack()
@@ -114,7 +114,7 @@ class _Capped:
 
     def read(self, size: int) -> bytes:
         if not 0 <= size <= MAX_MESSAGE_BYTES:
-            raise ConnectionAbortedError(f"a message of {size} bytes; at most {MAX_MESSAGE_BYTES} are taken")
+            raise ConnectionAbortedError(f"a message of {size} bytes; at most {MAX_MESSAGE_BYTES} are accepted")
         if size > SMALL_BYTES:
             if not _LARGE.acquire(timeout=REQUEST_TIMEOUT_S):
                 raise ConnectionAbortedError("too many large messages at once")
@@ -133,7 +133,7 @@ def _part(module: str, name: str) -> Any:
     found = getattr(importlib.import_module(module), name, None)
     if found is None:
         import horovod
-        raise EnvironmentProblem(f"launcher horovod.spark cannot close Horovod {horovod.__version__} to strangers: {module} has no {name}; "
+        raise EnvironmentProblem(f"launcher horovod.spark cannot harden Horovod {horovod.__version__}: {module} has no {name}; "
                                  "install horovod 0.28.1, or use launcher: barrier.")
     return found
 

@@ -105,7 +105,7 @@ def run_rank(fn: Callable[..., Json], args: Sequence[Any], settings: RankSetting
         return result_to_json(fn(_context(rank, settings), *args))
     except EnvironmentProblem as problem:
         end = RankEnd(rank=rank, host=host, kind="refused", summary=str(problem))
-    except Exception as error:  # noqa: BLE001 (whatever it is, the driver reports it)
+    except Exception as error:  # noqa: BLE001 (the driver reports every error)
         end = RankEnd(rank=rank, host=host, kind="raised", summary=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
     sys.stderr.write(f"{MARK}{end.to_json()}\n")
     sys.exit(1)
@@ -183,7 +183,7 @@ class _StandardError:
         self._rest = ""
 
     def with_ends_of(self, ranks: HorovodRanks) -> list[RankEnd]:
-        """The ends that ranks reported; for the other ranks, how they were seen to end."""
+        """The ends that ranks reported; for the other ranks, the ends that the driver saw."""
         said = {end.rank for end in self._ends}
         return self._ends + [replace(end, output_tail="\n".join(self._tails.get(ranks.tasks.get(end.rank, -1), ())))
                              for end in ranks.ends if end.rank not in said]
@@ -200,7 +200,7 @@ class _StandardError:
                 self._take(line)
 
     def flush(self) -> None:
-        """As streams do."""
+        """Flush the driver's own standard error."""
         sys.stderr.flush()
 
     def _take(self, line: str) -> None:

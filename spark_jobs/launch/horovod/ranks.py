@@ -50,7 +50,7 @@ class HorovodRanks:
         self._exits: queue.SimpleQueue[tuple[int, int | None]] = queue.SimpleQueue()
         self._stop = threading.Event()
         self.ends: list[RankEnd] = []
-        """Of the ranks that failed, in order."""
+        """The ends of the ranks that failed, in the order of their failures."""
         self.tasks: dict[int, int] = {}
         """The number of each rank's task, which upstream puts before its output."""
 
@@ -78,7 +78,7 @@ class HorovodRanks:
             rendezvous.close()
             self.tasks = driver.get_ranks_to_indices()
         if self.ends:
-            raise RingError(f"{len(self.ends)} of {len(slots)} ranks ended badly")
+            raise RingError(f"{len(self.ends)} of {len(slots)} ranks failed")
 
     def _meeting(self, driver: Any, port: int) -> dict[str, str]:
         """Variables by which the ranks find each other."""

@@ -8,7 +8,7 @@ executors arrive, and Spark restarts a lost task elsewhere.
     task 2, restarted    -- round 0, its text -->   wait; the lost one's is forgotten
     task 1               -- round 0, its text -->   all are here: everyone's texts, to each
     task 2, restarted    -- round 0, its text -->   taken: it would be a second rank in the place of one that has run
-    after the deadline   -- round 0, its text -->   closed: not all came in time, and the driver says how many did
+    after the deadline   -- round 0, its text -->   closed: not all came in time, and the driver reports how many did
 
 Requests and answers are lines of JSON. A request without the launch's secret gets no answer.
 """
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from pyspark import TaskContext
 
 CONNECTIONS = 64
-"""Connections at once, beside two for each task."""
+"""Connections that may be open at once, in addition to two for each task."""
 CONNECT_S = 10.0
 ROUNDS: Final = 8
-"""More than tasks need."""
+"""Most exchanges in one meeting; tasks need fewer."""
 
 
 def _lost(partition: int, host: str) -> ExecutorLost:
@@ -49,7 +49,7 @@ class _Request:
     round: int
     partition: int
     attempt: int
-    """Spark's number of this attempt at a task, another one for each."""
+    """Spark's number of this attempt; no two attempts have the same."""
     text: str
 
 
@@ -57,16 +57,16 @@ class _Request:
 class _Answer:
     kind: Literal["all", "taken", "closed"]
     texts: list[str]
-    """Of ``all``: by partition. Of ``taken``: the host of the task that had been there."""
+    """If ``kind`` is ``all``, the texts of all tasks by partition; if it is ``taken``, the host of the attempt before."""
 
 
 class DriverMeeting(GuardedServer):
-    """The driver's side: a server, from ``with`` on.
+    """The driver's side: a server that answers inside its ``with`` block.
 
     Args:
         address: The driver's IPv4 address towards the executors.
-        secret: The launch's.
-        num_tasks: As many must come.
+        secret: The launch's secret.
+        num_tasks: Number of tasks that must come.
         within_s: Seconds for them to come.
         deadline_s: Seconds to wait for a task in a later round.
     """
@@ -82,13 +82,13 @@ class DriverMeeting(GuardedServer):
         super().__init__((address, 0), _Handler)
 
     def __enter__(self) -> Self:
-        """Answer from now on."""
+        """Start to answer."""
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, name="driver-meeting", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Hang up on whoever is there, and free the port."""
+        """Close all connections and free the port."""
         self.shutdown()
         self._thread.join()
         self.hang_up()
@@ -113,16 +113,16 @@ class DriverMeeting(GuardedServer):
 
     @property
     def closed(self) -> bool:
-        """Whether the time is over, and not all have come."""
+        """Whether the time is over before all have come."""
         return not self.complete and time.monotonic() >= self._until
 
     @property
     def lost(self) -> ExecutorLost | None:
-        """The error for a task that Spark has restarted since all had come."""
+        """The error for a task that Spark restarted after all had come, or None."""
         return self._lost
 
     def answer(self, request: _Request) -> _Answer:
-        """The answer to a task, once it is known."""
+        """Wait until the answer to a task is known, and return it."""
         with self._changed:
             if self._met or time.monotonic() < self._until:
                 self._take(request)
@@ -178,9 +178,9 @@ class DriverMeetingClient:
     """A task's side; see ``SparkMeeting``.
 
     Args:
-        context: Of the task.
+        context: The task's context.
         address: The meeting's address and port.
-        secret: The launch's.
+        secret: The launch's secret.
     """
 
     def __init__(self, context: TaskContext, address: tuple[str, int], *, secret: str) -> None:
@@ -192,18 +192,18 @@ class DriverMeetingClient:
             self.host = socket.gethostname()
 
     def hosts(self, *, within_s: float) -> list[str]:
-        """By which address each task is known, by partition."""
+        """The address of each task, by partition."""
         return self.gather(self.host, within_s=within_s)
 
     def gather(self, text: str, *, within_s: float) -> list[str]:
         """Give this task's text and get everyone's, by partition.
 
         Args:
-            text: This task's.
+            text: This task's text.
             within_s: Seconds to wait for the others.
         Raises:
             DeadlinePassed: not all of them came.
-            ExecutorLost: this task had been in the ring already.
+            ExecutorLost: Spark restarted this task, which had joined the ring before.
             EnvironmentProblem: the driver cannot be reached.
         """
         request = _Request(secret=self._secret, round=self._round, partition=self._partition, attempt=self._attempt, text=text)
@@ -233,9 +233,9 @@ class DriverMeetingClient:
 
 
 def unreachable(host: str, address: tuple[str, int], error: str) -> EnvironmentProblem:
-    """The error where tasks on ``host`` cannot reach the meeting."""
+    """The error for a host whose tasks cannot reach the meeting."""
     return EnvironmentProblem(
-        f"a task on {host} cannot talk to the driver at {address[0]}:{address[1]} ({error}), where the tasks of a ring meet under dynamic "
+        f"a task on {host} cannot reach the driver at {address[0]}:{address[1]} ({error}), where the tasks of a ring meet under dynamic "
         "allocation; let executors reach all ports of the driver's machine, or start the session with "
         "spark.dynamicAllocation.enabled=false.")
 

@@ -1,4 +1,4 @@
-"""Where executors reach the driver, for what listens there."""
+"""The address at which executors reach servers on the driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def driver_address(spark: SparkSession) -> tuple[str, str]:
     Args:
         spark: A classic session.
     Raises:
-        EnvironmentProblem: it has none that other hosts could reach.
+        EnvironmentProblem: the driver has no address that other hosts can reach.
     """
     context = spark_context(spark)
     assert context is not None

@@ -1,4 +1,4 @@
-"""Whether a ring in plaintext is what the user wants: not where Spark encrypts its own traffic, unless the config says so."""
+"""Refuse a ring in plaintext where Spark encrypts its own traffic, unless the config allows it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ENCRYPTING = ("spark.network.crypto.enabled", "spark.authenticate.enableSaslEncryption", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
-"""Properties by which Spark encrypts what goes between its processes."""
+"""Properties that make Spark encrypt the traffic between its processes."""
 
 
 def require_plaintext_allowed(spark: SparkSession, config: RingConfig) -> None:
     """Check that gradients may travel in plaintext between executors, as Gloo sends them; within one machine nothing travels.
 
     Raises:
-        ConfigError: Spark encrypts its traffic, and the config does not say that the ring need not.
+        ConfigError: Spark encrypts its traffic, and the config does not allow a ring in plaintext.
     """
     if config.allow_plaintext or master_of(spark).partition("[")[0] == "local":
         return

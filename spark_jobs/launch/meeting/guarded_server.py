@@ -1,6 +1,6 @@
-"""A TCP server that strangers cannot wear out: few connections at once, and each client's request whole within a time.
+"""A TCP server that strangers cannot overload: it limits the connections, and the time and the size of each request.
 
-What every server of a ring is made of. It says nothing about who may ask for what: that is the handler's business.
+Every server of a ring is one. It does not authenticate clients; its handlers do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class GuardedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
     """A threading server with ``max_connections`` at once; more wait in the kernel's queue, where they cost nothing here."""
 
     daemon_threads = True
-    request_queue_size = 1024  # ranks knock all at the same moment
+    request_queue_size = 1024  # all ranks connect at the same moment
     max_connections = 256
 
     def __init__(self, address: tuple[str, int], handler: type[socketserver.BaseRequestHandler]) -> None:
@@ -34,7 +34,7 @@ class GuardedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Hand the connection to a thread of its own, once there may be one more."""
+        """Wait until fewer than ``max_connections`` are open, then serve the connection in a thread of its own."""
         while not self._free.acquire(timeout=LOOK_AGAIN_S):
             if self._closing.is_set():
                 self.shutdown_request(request)
@@ -54,17 +54,17 @@ class GuardedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self._forget(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hung up or sent nonsense is its own business: its rank says what is wrong, the log stays readable."""
+        """Log nothing: the rank behind a client that hung up or sent nonsense reports its error itself."""
 
     def shutdown(self) -> None:
-        """Take no new clients."""
+        """Accept no more clients."""
         self._closing.set()
         super().shutdown()
 
     def hang_up(self) -> None:
-        """On those that are there."""
+        """Close the connections of all clients."""
         for request in tuple(self._open):
-            with suppress(OSError):  # it has gone meanwhile
+            with suppress(OSError):  # the client has gone meanwhile
                 request.shutdown(socket.SHUT_RDWR)
 
     def _forget(self, request: Any) -> None:
@@ -78,7 +78,7 @@ class GuardedHandler(socketserver.StreamRequestHandler):
     max_head_bytes = MAX_HEAD_BYTES
 
     def setup(self) -> None:
-        """Put the limits between the connection and whoever reads from it."""
+        """Read the connection through the limits."""
         super().setup()
         self.rfile.close()
         self._limits = _Limits(self.connection, num_bytes=self.max_head_bytes, within_s=REQUEST_TIMEOUT_S)
@@ -90,22 +90,22 @@ class GuardedHandler(socketserver.StreamRequestHandler):
 
 
 class _Limits(io.RawIOBase):
-    """The reading end of a connection, until a moment and up to a number of bytes."""
+    """The reading end of a connection, limited in time and in bytes."""
 
     def __init__(self, connection: socket.socket, *, num_bytes: int, within_s: float) -> None:
         self._connection, self.num_bytes = connection, num_bytes
         self._until = time.monotonic() + within_s
 
     def readable(self) -> bool:
-        """It is."""
+        """Whether it can be read: always."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """As files do.
+        """Read into ``buffer``, as files do.
 
         Raises:
             TimeoutError: the client was too slow.
-            ConnectionAbortedError: it sent too much.
+            ConnectionAbortedError: the client sent too much.
         """
         if self.num_bytes <= 0:
             raise ConnectionAbortedError("the client sent more than it may")

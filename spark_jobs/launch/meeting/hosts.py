@@ -1,4 +1,4 @@
-"""Which host a Spark task is on, and what follows from it: ranks, the ring's addresses, Horovod's environment.
+"""The host of each Spark task, and what follows from it: ranks, the ring's addresses, Horovod's environment.
 
 Only ``describe_task`` looks at the host; everything else is computed from the facts that tasks exchange.
 
@@ -50,23 +50,23 @@ class TaskFacts:
     clock: float
     """Seconds since the epoch when the task came, by its machine's clock."""
     port: int = 0
-    """Where the rendezvous would listen; set by the tasks that may get the first rank."""
+    """Port of the rendezvous, set by each task that may get the first rank."""
 
     def name_in(self, hosts: Collection[str]) -> str | None:
-        """By which name this task's host is among ``hosts``, if it is: what died there was named by itself or by Spark."""
+        """The name under which ``hosts`` lists this task's host, its own or Spark's, or None."""
         return next((name for name in (self.hostname, self.spark_host) if name in hosts), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankPlacement:
-    """Which rank a task has, and on which host each rank of the ring is."""
+    """The rank of a task, and the host of each rank of the ring."""
 
     rank: int
     hosts: tuple[int, ...]
     """Host number of each rank."""
 
     def horovod_environment(self) -> dict[str, str]:
-        """The variables by which Horovod learns where its rank is."""
+        """The variables that give Horovod the place of its rank."""
         host = self.hosts[self.rank]
         local_rank = self.rank - self.hosts.index(host)
         sizes = [self.hosts.count(number) for number in range(max(self.hosts) + 1)]
@@ -96,44 +96,44 @@ def place_ranks(memories: Sequence[str]) -> list[RankPlacement]:
 
 
 def chosen_tasks(facts: Sequence[TaskFacts], num_ranks: int, *, left_out: Collection[str]) -> list[int]:
-    """Which tasks are to have ranks, where there may be more tasks than ranks; the same in every task.
+    """Choose the tasks that get ranks, where there may be more tasks than ranks. Every task chooses the same.
 
     Args:
-        facts: Of all tasks, by partition.
-        num_ranks: As many are chosen.
+        facts: The facts of all tasks, by partition.
+        num_ranks: Number of tasks to choose.
         left_out: Names of hosts that get ranks only if there is no other.
     Returns:
-        Partitions, ascending; none where other hosts are there, and too few tasks on them.
+        Partitions, ascending; none if there are other hosts with too few tasks.
     """
     elsewhere = sum(fact.name_in(left_out) is None for fact in facts)
     if 0 < elsewhere < num_ranks:
         return []
-    by_liking = sorted(range(len(facts)), key=lambda partition: (facts[partition].name_in(left_out) is not None, partition))
-    return sorted(by_liking[:num_ranks])
+    preferred = sorted(range(len(facts)), key=lambda partition: (facts[partition].name_in(left_out) is not None, partition))
+    return sorted(preferred[:num_ranks])
 
 
 def peer_addresses(facts: Sequence[TaskFacts]) -> frozenset[str]:
-    """Where requests of the ring's own tasks can come from.
+    """The addresses from which the ring's own tasks may send requests.
 
     Args:
-        facts: Of the tasks that have ranks; the first one's address is where the ring meets.
+        facts: The facts of the tasks that have ranks; the ring meets at the address of the first.
     Returns:
-        Loopback addresses for a ring that meets on loopback, and else all others of those tasks' machines: which one a
-        machine sends from is up to its routes.
+        Loopback addresses if the ring meets on loopback. Otherwise all other addresses of those machines, because a
+        machine's routes decide from which address it sends.
     """
     on_loopback = facts[0].address.startswith("127.")
     return frozenset(address for fact in facts for address in fact.addresses if address.startswith("127.") == on_loopback)
 
 
 def describe_task(spark_host: str, *, on_one_host: bool, gpu: str | None) -> TaskFacts:
-    """Look at this machine.
+    """Collect the facts of this task and its machine.
 
     Args:
         spark_host: The name or address under which Spark knows this executor.
-        on_one_host: Whether all executors of the ring go by that name: then the ring needs no network.
+        on_one_host: Whether all executors of the ring have that name, so that the ring needs no network.
         gpu: Address of the GPU that Spark assigned to the task.
     Raises:
-        EnvironmentProblem: no address that other hosts could reach.
+        EnvironmentProblem: this machine has no address that other hosts can reach.
     """
     address, interface = ring_address(spark_host, on_one_host=on_one_host)
     return TaskFacts(
@@ -150,13 +150,13 @@ def network_identity() -> str:
 
 
 def memory_identity() -> str:
-    """Equal for two processes if they see the same /dev/shm and go by the same host name: what counts as one host."""
+    """Equal for two processes if they see the same /dev/shm and the same host name; these count as one host."""
     shared = SHARED_MEMORY.stat().st_dev if SHARED_MEMORY.is_dir() else 0
     return f"{socket.gethostname()}:{network_identity()}:{shared}"
 
 
 def remove_leftover_memory(token: str) -> None:
-    """Remove what ranks of this launch had named in shared memory when they were killed; they unname it as soon as all have opened it."""
+    """Remove the shared memory that killed ranks of this launch left; other ranks remove its name once all have opened it."""
     for path in SHARED_MEMORY.glob(f"sparkring-{token}-*"):
         path.unlink(missing_ok=True)
 
@@ -169,9 +169,9 @@ def python_version() -> str:
 def ring_address(spark_host: str, *, on_one_host: bool) -> tuple[str, str]:
     """Choose the IPv4 address that the ring uses on this machine, and the interface that owns it.
 
-    ``HOROVOD_GLOO_IFACE`` in the executor's environment decides where it is set. Else it is loopback for a ring on one
-    host, and else the address by which Spark knows the executor, or the one of the default route where that name leads to
-    loopback (as Debian's /etc/hosts has it) or to an address that is not this machine's own.
+    If ``HOROVOD_GLOO_IFACE`` is set in the executor's environment, it decides. Otherwise a ring on one host uses loopback,
+    and every other ring the address by which Spark knows the executor. If that name leads to loopback (as in Debian's
+    /etc/hosts) or to another machine, the ring uses the address of the default route.
     """
     interfaces = _addresses_by_interface()
     wanted = os.environ.get("HOROVOD_GLOO_IFACE")
@@ -194,11 +194,11 @@ def interface_address(interface: str) -> str:
     """The IPv4 address of one of this machine's interfaces.
 
     Raises:
-        EnvironmentProblem: it has none here.
+        EnvironmentProblem: this machine has no such interface, or it has no such address.
     """
     addresses = _addresses_by_interface()
     if not addresses.get(interface):
-        raise EnvironmentProblem(f"{socket.gethostname()} has no interface {interface} with an IPv4 address, which the ring is to use; "
+        raise EnvironmentProblem(f"{socket.gethostname()} has no interface {interface} with an IPv4 address for the ring; "
                                  f"set HOROVOD_GLOO_IFACE to one that driver and executors have ({', '.join(addresses)} here).")
     return addresses[interface][0]
 
@@ -220,7 +220,7 @@ def _resolve(host: str) -> list[str]:
 def _default_route() -> list[str]:
     """This machine's address on its default route."""
     try:
-        return [address_towards("192.0.2.1")]  # TEST-NET-1: an address that is nobody's
+        return [address_towards("192.0.2.1")]  # TEST-NET-1: an address that no machine has
     except OSError:
         return []
 

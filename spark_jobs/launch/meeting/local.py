@@ -30,10 +30,10 @@ from sparkring.errors import EnvironmentProblem
 from sparkring.spark_jobs.launch.rank.framing import read_message, write_message
 
 MEET_S = 5.0
-"""Seconds to wait for the other tasks, which Spark starts at once, before the meeting is left to Spark."""
+"""Seconds to wait for the other tasks, which Spark starts at once; then the tasks meet by Spark instead."""
 LOOK_S = 0.01
 HELLO_S = 2.0
-"""Seconds for a guest to say who it is."""
+"""Seconds for a guest to name its partition and the secret."""
 
 
 class LocalMeeting:
@@ -51,7 +51,7 @@ class LocalMeeting:
         for connection in guests:
             connection.settimeout(deadline_s)
             self._streams.append((connection.makefile("rb"), connection.makefile("wb")))
-            connection.close()  # when its streams are
+            connection.close()  # takes effect when its streams are closed
 
     def gather(self, text: str) -> list[str]:
         """Give this task's text and get everyone's, by partition.
@@ -73,7 +73,7 @@ class LocalMeeting:
             raise EnvironmentProblem(f"a task left the meeting of this ring's tasks ({error}); see the executors' logs for why.") from error
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         for streams in self._streams:
             for stream in streams:
                 with suppress(OSError):
@@ -84,20 +84,20 @@ def meet(partition: int, *, num_tasks: int, secret: str, deadline_s: float, with
     """Meet the other tasks of this launch.
 
     Args:
-        partition: This task's; the task of 0 is the host.
-        num_tasks: As many must come.
-        secret: The launch's own; it names the socket and authenticates the tasks.
+        partition: This task's partition; the task of partition 0 is the host.
+        num_tasks: Number of tasks that must come.
+        secret: The launch's secret; it names the socket and authenticates the tasks.
         deadline_s: Seconds to wait for a task in the meeting.
         within_s: Seconds to wait for the meeting.
     Returns:
-        The meeting, or None where not everybody has come, in every task.
+        The meeting, or None, in every task, if not all have come.
     """
     try:
         if partition == 0:
             return _receive(num_tasks, secret, deadline_s, within_s)
         return _visit(partition, secret, deadline_s, within_s)
     except OSError:
-        return None  # before the host has said yes: it says no to the others then
+        return None  # the host has not said yes yet, so it will say no to the others
 
 
 def _receive(num_tasks: int, secret: str, deadline_s: float, within_s: float) -> LocalMeeting | None:
@@ -152,7 +152,7 @@ def _socket_name(secret: str) -> str:
 
 
 def _who(connection: socket.socket, secret: str) -> int | None:
-    """The partition of a guest that may come in."""
+    """The partition of a guest, or None if the guest is not a task of this launch."""
     if not _same_user(connection):
         return None
     connection.settimeout(HELLO_S)

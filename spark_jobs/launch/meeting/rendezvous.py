@@ -1,17 +1,17 @@
-"""The meeting point of a ring: a small HTTP key-value store that Horovod's Gloo ranks find each other through.
+"""The meeting point of a ring: a small HTTP key-value store through which Horovod's Gloo ranks find each other.
 
-It serves what ``horovod/common/gloo/http_store.cc`` asks, and the tasks' board beside it on the same port:
+It serves the requests of ``horovod/common/gloo/http_store.cc``, and the tasks' status board on the same port:
 
     PUT    /secret:port/scope/key    keep the body
-    GET    /secret:port/scope/key    the body, or 404 where nobody has put it yet (the client asks again)
-    DELETE /secret:port/scope/rank   that rank has read all it needs; a scope goes when all its ranks have said so
+    GET    /secret:port/scope/key    the body, or 404 if no rank has put it yet (the client asks again)
+    DELETE /secret:port/scope/rank   that rank has read all it needs; after its last rank a scope is removed
     PUT, GET, DELETE /secret/rank    the board (``status_board.py``): report, verdict, leave
 
-Horovod's own server listens on every interface, takes bodies of any size from anyone and outlives the run. This one is
-bound to the one address that the ring uses, hears only the ring's own machines and of those only who knows the secret of
-the run, has limits and is closed with the run. Horovod's client has no place for a secret, but it makes its requests from
-an address that it only pastes before ``:port/scope/key``, so the secret travels in that (``rendezvous_address``).
-Values are bytes to it: nothing is unpickled. Horovod's client speaks IPv4 only, hence so does this.
+Horovod's own server listens on every interface, takes bodies of any size from anyone and outlives the run. This one
+listens only on the address that the ring uses, and accepts only the ring's own machines, and from these only requests with
+the secret of the run. It has limits and is closed with the run. Horovod's client has no field for a secret, but it puts the
+address unchanged before ``:port/scope/key``, so the address carries the secret (``rendezvous_address``).
+It unpickles nothing: values are bytes. It uses IPv4 only, as Horovod's client does.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from sparkring.spark_jobs.launch.meeting.guarded_server import REQUEST_TIMEOUT_S
 from sparkring.spark_jobs.launch.meeting.status_board import StatusBoard
 
 MAX_BODY_BYTES = 4 << 20
-"""A rank puts 136 bytes for each other rank, so this serves rings of 30,000."""
+"""A rank puts 136 bytes for each other rank, so this is enough for 30,000 ranks."""
 MAX_KEYS = 1 << 16
 MAX_TOTAL_BYTES = 256 << 20
 CONNECTIONS = 64
-"""Connections at once, beside four for each rank."""
+"""Connections that may be open at once, in addition to four for each rank."""
 _PATH = re.compile(r"/([0-9A-Za-z]{1,64})(?::\d{1,5})?/(?:((?:global|local_|cross_|sparkring-)[\w.-]{0,200})/)?(\w{1,20})", re.ASCII)
 
 
 def rendezvous_address(address: str, port: int, secret: str) -> str:
-    """What ``HOROVOD_GLOO_RENDEZVOUS_ADDR`` must say for Horovod's client to find the server and bring the secret.
+    """The value of ``HOROVOD_GLOO_RENDEZVOUS_ADDR`` with which Horovod's client finds the server and sends the secret.
 
-    The client asks ``http://<that>:<HOROVOD_GLOO_RENDEZVOUS_PORT>/scope/key`` and takes what stands before the first slash
+    The client asks ``http://<value>:<HOROVOD_GLOO_RENDEZVOUS_PORT>/scope/key`` and takes the text before the first slash
     as host and port. Source: horovod/common/gloo/http_store.h and third_party/HTTPRequest, 0.28.1.
     """
     return f"{address}:{port}/{secret}"
@@ -57,7 +57,7 @@ class KeyValueStore:
         self._num_keys = self._num_bytes = 0
 
     def put(self, scope: str, key: str, value: bytes) -> bool:
-        """Keep ``value``; False where the store is full."""
+        """Keep ``value``; returns False if the store is full."""
         with self._lock:
             old = self._scopes.get(scope, {}).get(key)
             num_keys = self._num_keys + (old is None)
@@ -75,10 +75,10 @@ class KeyValueStore:
             return self._scopes.get(scope, {}).get(key)
 
     def finish(self, scope: str, rank: str) -> None:
-        """Note that ``rank`` is through with ``scope``, and forget the scope with its last rank.
+        """Note that ``rank`` has finished with ``scope``; after its last rank, forget the scope.
 
-        Each rank puts two values, under ``rank_0`` and under ``0``, and deletes the second. Values outlive that, since a
-        slower rank may not have read them yet; but all ranks have put theirs by then, so who is missing is known.
+        Each rank puts two values, under ``rank_0`` and under ``0``, and deletes the second. Both are kept, since a slower
+        rank may not have read them yet. All ranks have put theirs by then, so the ranks that still read are known.
         """
         with self._lock:
             keys = self._scopes.get(scope, {})
@@ -92,7 +92,7 @@ class KeyValueStore:
 
 
 class Rendezvous(GuardedServer, HTTPServer):
-    """The server; ``board.secret`` is its secret. Bound and listening once made, so that its port is known; answers from ``start`` on."""
+    """The server; ``board.secret`` is its secret. It listens once it is made, so its port is known, and answers after ``start``."""
 
     def __init__(self, address: str, board: StatusBoard) -> None:
         self.store, self.board = KeyValueStore(), board
@@ -107,13 +107,13 @@ class Rendezvous(GuardedServer, HTTPServer):
         return int(self.server_address[1])
 
     def start(self, *, allowed: Collection[str]) -> None:
-        """Answer from now on, to the addresses ``allowed`` only."""
+        """Start to answer clients at the addresses ``allowed``, and no others."""
         self._allowed = frozenset(allowed)
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, name="rendezvous", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, hang up on whoever is there, and free the port."""
+        """Stop, close all connections, and free the port."""
         if self._thread is not None:
             self.shutdown()
             self._thread.join()
@@ -126,7 +126,7 @@ class Rendezvous(GuardedServer, HTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), self.port
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Hear only the ring's machines; others are hung up on before a byte is read."""
+        """Accept only the ring's machines; other connections are closed before a byte is read."""
         return client_address[0] in self._allowed
 
 
@@ -141,7 +141,7 @@ class _Handler(GuardedHandler, BaseHTTPRequestHandler):
             return
         scope, key = path
         if scope is None:
-            self._tell_verdict(key)
+            self._send_verdict(key)
         else:
             value = self.server.store.get(scope, key)
             self._answer(HTTPStatus.NOT_FOUND if value is None else HTTPStatus.OK, value or b"")
@@ -171,9 +171,9 @@ class _Handler(GuardedHandler, BaseHTTPRequestHandler):
         self._answer(HTTPStatus.OK)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (named by http.server)
-        """Requests are not news."""
+        """Log no requests."""
 
-    def _tell_verdict(self, rank: str) -> None:
+    def _send_verdict(self, rank: str) -> None:
         try:
             verdict = self.server.board.verdict(int(rank))
         except ValueError:
@@ -191,7 +191,7 @@ class _Handler(GuardedHandler, BaseHTTPRequestHandler):
             self._answer(HTTPStatus.OK, str(order).encode())
 
     def _path(self) -> tuple[str | None, str] | None:
-        """Scope and key, the scope None for the board; None where the request is answered already: it is not for this ring."""
+        """Scope and key; the scope is None for the board. A request that is not for this ring is refused; the result is None."""
         match = _PATH.fullmatch(self.path)
         if match is None:
             self._answer(HTTPStatus.BAD_REQUEST)
@@ -202,7 +202,7 @@ class _Handler(GuardedHandler, BaseHTTPRequestHandler):
         return None
 
     def _body(self) -> bytes | None:
-        """The body, or None where its length is missing, no number or over the limit, or where it does not come whole."""
+        """The body, or None if its length is missing, not a number or over the limit, or if the body is cut short."""
         length = self.headers.get("Content-Length", "")
         if not re.fullmatch(r"\d{1,9}", length, re.ASCII) or int(length) > MAX_BODY_BYTES:
             return None

@@ -1,4 +1,4 @@
-"""Spark's own channel between the tasks of a barrier stage, with a deadline that is ours.
+"""Spark's own channel between the tasks of a barrier stage, with our own deadline.
 
 Spark lets a task wait for the others for ``spark.barrier.sync.timeout``: a year by default, and a job cannot set it. A task that never
 comes (its Python worker or executor was suspended) would keep the others waiting that long.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SparkMeeting:
-    """Tasks of a barrier stage that gather by way of Spark's driver; see ``LocalMeeting``."""
+    """The meeting of a barrier stage's tasks by way of Spark's driver; see ``LocalMeeting``."""
 
     def __init__(self, context: BarrierTaskContext) -> None:
         self._context = context
@@ -28,14 +28,14 @@ class SparkMeeting:
         return self.hosts(within_s=0)[self._context.partitionId()]
 
     def hosts(self, *, within_s: float) -> list[str]:
-        """By which name or address each task's executor is known, by partition."""
+        """The name or address of each task's executor, by partition."""
         return [info.address.rpartition(":")[0] for info in self._context.getTaskInfos()]
 
     def gather(self, text: str, *, within_s: float) -> list[str]:
         """Give this task's text and get everyone's, by partition.
 
         Args:
-            text: This task's.
+            text: This task's text.
             within_s: Seconds to wait for the others.
         Raises:
             DeadlinePassed: not all of them came.
@@ -51,7 +51,7 @@ class SparkMeeting:
         return answer
 
     def _ask(self, text: str, answers: queue.SimpleQueue[list[str] | BaseException]) -> None:
-        """In a thread, which is abandoned when the deadline passes: Spark ends its wait with the stage."""
+        """Gather in a thread, which is abandoned when the deadline passes: Spark ends its wait with the stage."""
         try:
             answers.put(self._context.allGather(text))
         except BaseException as error:  # noqa: BLE001 (the waiting task gets it)

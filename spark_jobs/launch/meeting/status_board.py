@@ -5,7 +5,8 @@ board itself is plain state under a lock; ``rendezvous.py`` serves it, ``StatusB
 
     verdict    running              some rank still works, none failed
                finished             all ranks are done: let them go
-               stop, severity       a rank failed, or its task asks no more: end the others (``RankEnd.severity`` of the worst cause so far)
+               stop, severity       a rank failed, or its task no longer asks: end the others; the severity is ``RankEnd.severity``
+                                    of the worst cause so far
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ LOST_AFTER_TRIES = 3
 ANSWER_TIMEOUT_S = 15.0
 """Seconds beyond the heartbeat that an answer may take on a crowded machine."""
 SILENT_AFTER_S = 60.0
-"""Seconds without a request until a task counts as gone: its process is suspended, or its host is cut off. Counted in the others' requests,
-so that hosts that were all suspended do not give each other up. Its rank may still be running."""
+"""Seconds without a request until a task counts as gone: its process is suspended, or its host is cut off. It is counted in
+the requests of the others, so that hosts that were all suspended do not count each other as gone. Its rank may still be running."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ class Verdict:
 
     kind: Literal["running", "finished", "stop"]
     severity: int = 0
-    """Of ``stop``: least severity number among the failures known."""
+    """For ``stop``: the least severity number among the failures known."""
 
     def to_json(self) -> bytes:
         """One line of JSON."""
@@ -56,13 +57,13 @@ class StatusBoard:
         self._failed: dict[int, int] = {}
         self._left: set[int] = set()
         self._missed = [0.0] * size
-        """How many rounds of asking each task has missed."""
+        """Rounds of requests that each task has missed."""
 
     def report(self, rank: int, *, severity: int | None) -> int:
-        """Take a rank's end; ``severity`` is None where it is done.
+        """Record a rank's end; ``severity`` is None for a rank that is done.
 
         Returns:
-            How many other ranks had failed before.
+            Number of other ranks that failed before.
         """
         self._require_rank(rank)
         with self._changed:
@@ -75,7 +76,7 @@ class StatusBoard:
             return earlier
 
     def verdict(self, rank: int) -> Verdict:
-        """Wait up to a heartbeat for something other than ``running``; ``rank`` is whose task asks."""
+        """Wait up to a heartbeat for something other than ``running``; ``rank`` is the rank of the task that asks."""
         self._require_rank(rank)
         with self._changed:
             self._note_round(rank)
@@ -83,7 +84,7 @@ class StatusBoard:
             return self._verdict()
 
     def leave(self, rank: int) -> None:
-        """Note that the task of ``rank`` will ask no more."""
+        """Note that the task of ``rank`` will not ask again."""
         with self._changed:
             self._left.add(rank)
             self._changed.notify_all()
@@ -94,7 +95,7 @@ class StatusBoard:
             self._changed.wait_for(lambda: len(self._left) == self.size, timeout=within_s)
 
     def _note_round(self, rank: int) -> None:
-        """This task asks, and the others have not for a share of a round."""
+        """Count the request of this task, and for each other task the share of a round that it has missed."""
         self._missed[rank] = 0.0
         others = [other for other in range(self.size) if other != rank and other not in self._left]
         for other in others:
@@ -123,10 +124,10 @@ class StatusBoardClient:
         return int(self._ask("PUT", str(rank), json.dumps(severity)))
 
     def wait_for_verdict(self, rank: int) -> Verdict:
-        """Ask, heartbeat by heartbeat, until there is a verdict; ``rank`` is this task's.
+        """Ask, heartbeat by heartbeat, until there is a verdict; ``rank`` is this task's rank.
 
         Raises:
-            RingError: the board is gone, so the task of rank 0 is.
+            RingError: the board is gone, and with it the task of rank 0.
         """
         while True:
             verdict = Verdict.from_json(self._ask("GET", str(rank)))
@@ -145,7 +146,7 @@ class StatusBoardClient:
                 response = connection.getresponse()
                 if response.status == http.client.OK:
                     return response.read()
-            except (OSError, http.client.HTTPException):  # the latter when it dies in the middle of its answer
+            except (OSError, http.client.HTTPException):  # HTTPException: it died in the middle of its answer
                 time.sleep(0.2 * (attempt + 1))
             finally:
                 connection.close()

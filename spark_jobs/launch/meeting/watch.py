@@ -19,44 +19,44 @@ from sparkring.spark_jobs.launch.rank.end import RankEnd
 from sparkring.spark_jobs.launch.rank.process import RankProcess, Report
 
 CAUSE_GRACE_S = 2.0
-"""Seconds to look for the cause, once a rank has only seen that another one is gone."""
+"""Seconds to look for the cause after a rank has only reported that another one is gone."""
 LOOK_S = 1.0
 """Seconds between two checks of whether the rank is suspended."""
 SUSPENDED_GRACE_S = 10.0
 """Seconds past the deadline in which the other ranks may report a suspended one, since they know what they wait for."""
 
 Event: TypeAlias = "Report | int | Verdict | RingError"
-"""A report of the rank, its exit code, what the board said, or that the board is gone."""
+"""A report of the rank, its exit code, the board's verdict, or the error that the board is gone."""
 
 
 class Watch:
     """The watch over one rank process.
 
     Args:
-        process: It.
-        events: Where its reports and its exit code arrive.
+        process: The rank process.
+        events: The queue of its reports and its exit code.
         rank: Its rank.
-        host: Where it runs.
-        deadline_s: Seconds that ranks wait for one that stands still.
+        host: The host that it runs on.
+        deadline_s: Seconds that ranks wait for one that hangs.
     """
 
     def __init__(self, process: RankProcess, events: queue.SimpleQueue[Event], *, rank: int, host: str, deadline_s: float) -> None:
         self._process, self._events, self._rank, self._host = process, events, rank, host
         self._looks_left = self._looks = math.ceil((deadline_s + SUSPENDED_GRACE_S) / LOOK_S)
-        """In looks: seconds in which this task was stopped itself do not count."""
+        """Counted in looks, because seconds in which this task itself was stopped do not count."""
         self._end: RankEnd | None = None
 
     def wait_for_end(self, board: StatusBoardClient) -> RankEnd:
         """Wait until all ranks are done or one failed; then end this one.
 
         Returns:
-            How it ended. No process of it is left.
+            The end of this rank. None of its processes is left.
         """
         threading.Thread(target=self._ask, args=(board,), daemon=True).start()
         verdict = self._until_verdict(board)
         if verdict.kind == "stop" and verdict.severity > 0:
             self._look_for_cause(board)
-        with suppress(RingError):  # a board that is gone knows
+        with suppress(RingError):  # the board is gone
             board.leave(self._rank)
         if verdict.kind == "finished":
             self._process.leave()
@@ -85,7 +85,7 @@ class Watch:
             self._note(self._end_of(event), board)
 
     def _look_at_the_rank(self, board: StatusBoardClient) -> None:
-        """Report a rank that is suspended for too long. Where all of them are, no other rank remains to report it."""
+        """Report a rank that is suspended for too long. If all ranks are, no other rank can report it."""
         self._looks_left = self._looks_left - 1 if self._end is None and self._process.is_suspended else self._looks
         if self._looks_left == 0:
             self._note(RankEnd(rank=self._rank, host=self._host, kind="halted", output_tail=self._process.tail), board)
@@ -101,11 +101,11 @@ class Watch:
                 self._note(self._end_of(event), board)
 
     def _note(self, end: RankEnd, board: StatusBoardClient) -> None:
-        """Take up an end of this rank and report it. A rank that dies after its result has failed after all."""
+        """Record an end of this rank and report it. A rank that dies after its result counts as failed."""
         if self._end is not None and self._end.failed:
             return
         self._end = end
-        with suppress(RingError):  # a board that is gone makes itself heard in the queue
+        with suppress(RingError):  # the board is gone, which the queue reports
             order = board.report(self._rank, severity=self._end.severity if self._end.failed else None)
             self._end = replace(self._end, order=order)
 

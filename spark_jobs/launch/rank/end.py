@@ -14,12 +14,12 @@ from typing import Any, Literal, TypeAlias
 from sparkring.errors import DeadlinePassed, EnvironmentProblem, RankDied, RankFailed, RingError, SparkringError
 
 Json: TypeAlias = Any
-"""What ``json.dumps`` takes. A recursive type would refuse ``dict[str, float]``, since dict is invariant."""
+"""A value that ``json.dumps`` accepts. A recursive type would refuse ``dict[str, float]``, since dict is invariant."""
 
 EndKind: TypeAlias = Literal["done", "raised", "died", "refused", "waited", "lost", "halted", "stopped", "idle"]
 
 _IN_OWN_WORDS: Mapping[EndKind, type[SparkringError]] = {"refused": EnvironmentProblem, "waited": DeadlinePassed, "lost": RingError}
-"""Ends whose summary is the whole message, and what to raise with it."""
+"""Ends whose summary is the whole message, and the error to raise with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,26 +29,26 @@ class RankEnd:
     rank: int
     host: str
     kind: EndKind
-    """``done``: has a result. ``raised``: an exception. ``died``: ended without a word. ``refused``: its environment does
-    not serve. ``waited``: its task waited for others that did not come. ``lost``: its task lost contact with the others.
-    ``halted``: somebody stopped its process (SIGSTOP) and did not let it go on, so its task ended it. ``stopped``: ended by its
-    task because of another rank. ``idle``: it was no rank of the ring, which left its host out."""
+    """``done``: has a result. ``raised``: an exception. ``died``: ended without a report. ``refused``: its environment is
+    unsuitable. ``waited``: its task waited for others that did not come. ``lost``: its task lost contact with the others.
+    ``halted``: its process was stopped (SIGSTOP) and not continued, so its task ended it. ``stopped``: ended by its task because
+    of another rank. ``idle``: not a rank of the ring, which left its host out."""
     result: Json = None
     summary: str = ""
-    """Of ``raised``: type and message. Of ``refused``, ``waited`` and ``lost``: the whole message."""
+    """For ``raised``: type and message. For ``refused``, ``waited`` and ``lost``: the whole message."""
     traceback: str = ""
     exit_code: int = 0
-    """Of ``died``: negative is the signal's number, as in ``subprocess``."""
+    """For ``died``: if negative, the number of a signal, as in ``subprocess``."""
     output_tail: str = ""
     """The last lines that the rank wrote."""
     awaited: tuple[int, ...] = ()
-    """Of ``raised``: the ranks that it waited for till the deadline, if it knows them."""
+    """For ``raised``: the ranks that it waited for until the deadline, if it knows them."""
     order: int = 0
-    """How many ranks of this ring had failed before."""
+    """Number of ranks of this ring that failed before."""
 
     @property
     def severity(self) -> int:
-        """0: a cause. 1: a cause, unless there is one of 0. 2: what a rank sees when another one is gone."""
+        """0: a cause. 1: a cause, unless another end has 0. 2: the effect of another rank's end."""
         if self.kind == "lost" or _reports_lost_peer(self.output_tail if self.kind == "died" else self.summary):
             return 2
         return int(self.kind == "died" and self.exit_code == -signal.SIGABRT)
@@ -82,25 +82,26 @@ class RankEnd:
             return RankDied(self.rank, self.host, self.exit_code, stderr_tail=self.output_tail)
         if self.kind == "halted":
             return DeadlinePassed(
-                f"rank {self.rank} on {self.host} was stopped (SIGSTOP) for longer than train.ring.deadline_s, and nobody let it go on; "
-                f"find out who stops processes there.\nlast lines that it wrote:\n{self.output_tail}",
+                f"rank {self.rank} on {self.host} was stopped (SIGSTOP) for longer than train.ring.deadline_s and not continued; "
+                f"find out what stops processes there.\nlast lines that it wrote:\n{self.output_tail}",
                 awaited=(self.rank,), host=self.host)
         if self.kind in _IN_OWN_WORDS:
             return _IN_OWN_WORDS[self.kind](self.summary)
-        return RingError(f"rank {self.rank} on {self.host} was ended before it had a result, and none said why; see the executors' logs.")
+        return RingError(f"rank {self.rank} on {self.host} was ended before it had a result, and no rank reported why; "
+                         "see the executors' logs.")
 
 
 def result_to_json(result: Json) -> str:
     """A function's result as JSON.
 
     Raises:
-        TypeError: JSON cannot hold it; says what a function may return.
+        TypeError: JSON cannot hold it; the message lists what a function may return.
     """
     try:
         return json.dumps(result)
     except (TypeError, ValueError) as error:
         raise TypeError(f"the function returned a {type(result).__name__} that JSON cannot hold ({error}); "
-                        "return numbers, texts, lists and dicts of them") from None
+                        "return numbers, strings, lists and dicts of them") from None
 
 
 def results_or_error(ends: Iterable[RankEnd]) -> list[Json]:
@@ -109,7 +110,7 @@ def results_or_error(ends: Iterable[RankEnd]) -> list[Json]:
     Args:
         ends: One end a rank, in any order.
     Raises:
-        SparkringError: some rank has no result; the cause wins over what it led to on other ranks.
+        SparkringError: some rank has no result; the cause is raised, not its effects on other ranks.
     """
     by_rank = sorted((end for end in ends if end.kind != "idle"), key=lambda end: end.rank)
     failures = [end for end in by_rank if end.failed] or [end for end in by_rank if end.kind == "stopped"]
@@ -122,13 +123,13 @@ def results_or_error(ends: Iterable[RankEnd]) -> list[Json]:
         words = f"\nit raised {cause.summary}" if cause.kind == "raised" else ""
         raise DeadlinePassed(
             f"rank {cause.rank} on {cause.host} waited longer than train.ring.deadline_s for rank {' and '.join(map(str, awaited))}, which "
-            f"still ran; find out what holds that up, or raise the deadline.{words}\nlast lines that rank {cause.rank} wrote:\n"
+            f"still ran; find out what delays it, or raise the deadline.{words}\nlast lines that rank {cause.rank} wrote:\n"
             f"{cause.output_tail}", awaited=awaited, host=hosts.get(awaited[0], ""))
     raise cause.error()
 
 
 def _reports_lost_peer(text: str) -> bool:
-    """Whether Horovod, Gloo or a rank of ours says in ``text`` that another rank is gone, or silent."""
+    """Whether Horovod, Gloo or a rank of ours reports in ``text`` that another rank is gone or silent."""
     signs = ("PeerSilent: ", "DeadlinePassed: ", "RingEnded: ", "HorovodInternalError", "Horovod has been shut down",
              "Connection closed by peer", "Connection reset by peer", "gloo::IoException")
     return any(sign in text for sign in signs)

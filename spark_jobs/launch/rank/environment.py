@@ -1,4 +1,4 @@
-"""The environment variables of a rank that do not depend on its place, whoever launches it."""
+"""The environment variables of a rank that depend neither on its place nor on the launcher."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def settings(*, threads: int, deadline_s: float) -> dict[str, str]:
 
 
 def nccl_interface(name: str) -> str:
-    """``NCCL_SOCKET_IFNAME`` for one interface: without ``=`` NCCL takes every one whose name begins so, eth1 and eth10.
+    """``NCCL_SOCKET_IFNAME`` for one interface: without ``=`` NCCL takes every one whose name begins with it, for eth1 also eth10.
 
     Source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html, NCCL_SOCKET_IFNAME
     """
@@ -35,10 +35,10 @@ def nccl_interface(name: str) -> str:
 
 
 def varies_by_launch(name: str) -> bool:
-    """Whether a variable may differ from launch to launch without a rank's imports noticing: it is looked at later."""
+    """Whether a variable may differ from launch to launch because it is read only after a rank's imports."""
     return name == "CUDA_VISIBLE_DEVICES" or name.startswith(("SPARKRING_", "HOROVOD_"))
 
 
 def process_name(token: str) -> str:
-    """The name of a forked rank's process, of the 15 characters that Linux keeps."""
+    """The name of a forked rank's process, within the 15 characters that Linux keeps."""
     return f"rank-{token[:10]}"

@@ -1,8 +1,8 @@
 """Ranks forked off a rank server (``server.py``), which this process keeps from launch to launch: the Spark worker's side.
 
 Spark keeps its Python workers for the next tasks, so the second launch finds the server that the first one started. A server
-serves launches whose ranks would find the same when they import: interpreter, folder, and environment, except for
-the variables that each launch sets. For others a new one is started, as for one that has died. The server ends with this process.
+serves launches of the same interpreter, folder and environment, apart from the variables that each launch sets, because the
+imports depend on these. For any other launch, or if the server has died, a new one is started. The server ends with this process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ImportKey: TypeAlias = "tuple[str, str, frozenset[tuple[str, str]]]"
 
 
 class ForkUnavailable(Exception):
-    """No rank can be forked; says why."""
+    """No rank can be forked; the message gives the reason."""
 
 
 class RankServer:
@@ -42,7 +42,7 @@ class RankServer:
     def __init__(self, env: Mapping[str, str]) -> None:
         self.imported = import_key(env)
         self.has_forked = False
-        """Whether its imports are done, so that a rank is there in no time."""
+        """Whether it has forked a rank: its imports are done, and the next fork takes milliseconds."""
         self._control, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its_end:
             self._process = subprocess.Popen(
@@ -61,10 +61,10 @@ class RankServer:
         return self._process.poll() is None and not is_stopped(self.pid)
 
     def ask(self, device: str, *, env: Mapping[str, str], pipes: RankPipes) -> IO[bytes]:
-        """Ask for a rank; where the answers come from.
+        """Ask for a rank, and return the pipe of the answers.
 
         Raises:
-            ForkUnavailable: it has ended.
+            ForkUnavailable: the server has ended.
         """
         request = {"device": device, "environment": {name: value for name, value in env.items() if rank_environment.varies_by_launch(name)}}
         answers, its_answers = os.pipe()
@@ -78,7 +78,7 @@ class RankServer:
         return os.fdopen(answers, "rb")
 
     def end(self) -> int:
-        """End it, if it has not ended; its exit code."""
+        """End it if it still runs, and return its exit code."""
         self._control.close()
         self._process.kill()
         return self._process.wait()
@@ -88,7 +88,7 @@ class ForkedRank:
     """A rank that a server forks.
 
     Raises:
-        ForkUnavailable: it cannot.
+        ForkUnavailable: the server cannot fork it.
     """
 
     def __init__(self, server: RankServer, device: str, *, env: Mapping[str, str], pipes: RankPipes) -> None:
@@ -98,12 +98,12 @@ class ForkedRank:
         reply = self._read_reply()
         if "pid" not in reply:
             self._answers.close()
-            raise ForkUnavailable(reply.get("problem") or f"the process to fork them off ended with exit code {server.end()}")
+            raise ForkUnavailable(reply.get("problem") or f"the rank server ended with exit code {server.end()}")
         self.pid: int = reply["pid"]
         server.has_forked = True
 
     def wait(self) -> int:
-        """See ``RunningRank``. Where the server was killed, so was the rank: the exit code is the server's then."""
+        """See ``RunningRank``. If the server was killed, so was the rank, and the exit code is the server's."""
         with self._answers:
             reply = self._read_reply()
         if "exit" in reply:
@@ -114,21 +114,21 @@ class ForkedRank:
         return code
 
     def _read_reply(self) -> dict[str, Any]:
-        """The next answer, or none where the server has gone."""
+        """The next answer, or an empty one if the server is gone."""
         line = self._answers.readline()
         reply: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {}
         return reply
 
 
 class KeptServer:
-    """The server that this process keeps, if it has one."""
+    """The server that a process keeps for its later launches, if it has one."""
 
     def __init__(self) -> None:
         self._server: RankServer | None = None
         self._hopeless: set[ImportKey] = set()
 
     def serving(self, env: Mapping[str, str]) -> RankServer | None:
-        """A server for ranks of this environment, started if need be; None where there is none to be had."""
+        """A server for ranks of this environment, started if necessary; None if no rank can be forked."""
         imported = import_key(env)
         if not POSSIBLE or imported in self._hopeless:
             return None
@@ -145,12 +145,9 @@ class KeptServer:
         self._hopeless.add(server.imported)
 
 
-KEPT = KeptServer()
-"""Of this process. It outlives a launch on purpose: that is what makes the next one fast."""
-
 
 def import_key(env: Mapping[str, str]) -> ImportKey:
-    """What ranks with this environment would find when they import."""
+    """All that the imports of ranks with this environment depend on."""
     folder = ""
     with suppress(FileNotFoundError):
         folder = str(Path.cwd())

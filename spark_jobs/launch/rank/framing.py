@@ -1,6 +1,6 @@
 """Messages over the pipes between a Spark task and its rank process: eight bytes of length, then the bytes.
 
-Knows nothing of what the bytes mean; the standard library only, since a rank imports it before anything else.
+It does not interpret the bytes. It imports the standard library only, since a rank imports it before anything else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def read_message(stream: IO[bytes]) -> bytes | None:
     Args:
         stream: A buffered binary stream, so that a short read means the end.
     Returns:
-        Its bytes, or None where the other end closed the stream before the message was whole.
+        Its bytes, or None if the other end closed the stream before the message was complete.
     """
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:

@@ -1,4 +1,4 @@
-"""A rank's process, however it came to be: what its ``RankProcess`` knows of it. ``FreshRank`` is one that imports all by itself."""
+"""A rank's process as ``RankProcess`` sees it, forked or fresh. ``FreshRank`` is a fresh one, which does all imports itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RankPipes:
     reports: int
 
     def close(self) -> None:
-        """Leave them to the rank."""
+        """Close the task's copies, once the rank has its own."""
         for fd in astuple(self):
             os.close(fd)
 
@@ -38,11 +38,11 @@ class RunningRank(Protocol):
 
     @property
     def note(self) -> str:
-        """What there is to say about its end that its exit code does not tell."""
+        """An explanation of its end, if the exit code is not enough; else empty."""
         ...
 
     def wait(self) -> int:
-        """Wait for its end and end all that it has left behind; its exit code (negative: signal)."""
+        """Wait for its end, end all that it has left behind, and return its exit code (negative: signal)."""
         ...
 
 
@@ -63,30 +63,30 @@ class FreshRank:
         return self._process.pid
 
     def wait(self) -> int:
-        """See ``RunningRank``; its guard is among what it leaves behind."""
+        """See ``RunningRank``; this ends its guard too."""
         code = self._process.wait()
         end_group(self.pid)
         return code
 
 
 def end_group(leader: int) -> None:
-    """SIGKILL to a rank and all that it started, as far as that is still there."""
+    """Send SIGKILL to a rank and its process group, if any of it is left."""
     with suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped (SIGSTOP) and not let go on."""
+    """Whether a process was stopped (SIGSTOP) and not continued."""
     return _status(pid) == psutil.STATUS_STOPPED
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process is gone, or waits for its parent to be told."""
+    """Whether a process is gone or a zombie."""
     return _status(pid) in (psutil.STATUS_ZOMBIE, None)
 
 
 def _status(pid: int) -> str | None:
-    """Of a process that there is."""
+    """The status of a process, or None if it is gone."""
     try:
         return str(psutil.Process(pid).status())
     except psutil.Error:

@@ -1,6 +1,6 @@
 """GPUs of ranks: whether the one that Spark assigned can be used, and which device all ranks use.
 
-A ring on GPUs needs a GPU for each rank, CUDA in torch, and a Horovod with NCCL. What is missing is known before the ring starts.
+A ring on GPUs needs a GPU for each rank, CUDA in torch, and a Horovod with NCCL. Anything missing is reported before the ring starts.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class AssignedGpu(NamedTuple):
     host: str
     """Name of the host, for messages."""
     memory: str
-    """See ``hosts.memory_identity``: tells apart containers that go by one host name."""
+    """See ``hosts.memory_identity``: tells apart containers of the same host name."""
     address: str | None
-    """Spark's address of the GPU on that host; None where it assigned none."""
+    """Spark's address of the GPU on that host; None if it assigned none."""
 
 
 def shared_gpu(assigned: Iterable[AssignedGpu]) -> str | None:
-    """Why these GPUs cannot make a ring: two ranks have the same one. None where no two do."""
+    """The reason that these GPUs cannot make a ring: two ranks have the same one. None if no two have."""
     counts = Counter(gpu for gpu in assigned if gpu.address is not None)
     found = next((item for item in counts.items() if item[1] > 1), None)
     if found is None:
@@ -35,7 +35,7 @@ def shared_gpu(assigned: Iterable[AssignedGpu]) -> str | None:
 
 
 def gpu_problem() -> str | None:
-    """Why the one GPU that this process can see cannot be used, or None. Starts CUDA."""
+    """The reason that the one GPU that this process sees cannot be used, or None. Starts CUDA."""
     import horovod.torch
     import torch
 
@@ -48,10 +48,10 @@ def gpu_problem() -> str | None:
 
 
 def unusable(*, cuda_error: str | None, nccl_built: bool) -> str | None:
-    """Why a rank cannot use its GPU, or None.
+    """The reason that a rank cannot use its GPU, or None.
 
     Args:
-        cuda_error: What torch raised when it was given a tensor on the GPU.
+        cuda_error: The error of torch when it made a tensor on the GPU.
         nccl_built: Whether Horovod was built with NCCL.
     """
     if cuda_error is None and not nccl_built:
@@ -60,11 +60,11 @@ def unusable(*, cuda_error: str | None, nccl_built: bool) -> str | None:
 
 
 def common_device(problems: Sequence[str | None], *, allow_cpu_fallback: bool) -> tuple[str, str]:
-    """The device of all ranks, which has to be the same.
+    """Choose one device for all ranks.
 
     Args:
-        problems: One for each rank; None where its GPU can be used.
-        allow_cpu_fallback: Whether to use CPUs where a GPU cannot be used.
+        problems: One for each rank; None if its GPU can be used.
+        allow_cpu_fallback: Whether to use CPUs if a GPU cannot be used.
     Returns:
         The device, and a note to show or an empty text.
     Raises:
@@ -76,4 +76,4 @@ def common_device(problems: Sequence[str | None], *, allow_cpu_fallback: bool) -
     if not allow_cpu_fallback:
         raise EnvironmentProblem(f"device is cuda, but a rank has no usable GPU: {found[0]}; repair that, or set "
                                  "train.ring.allow_cpu_fallback=true.")
-    return "cpu", f"all ranks work on the CPU, as allow_cpu_fallback says, since one has no usable GPU: {found[0]}"
+    return "cpu", f"all ranks use the CPU, as allow_cpu_fallback permits, because a rank has no usable GPU: {found[0]}"

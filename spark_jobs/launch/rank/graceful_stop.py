@@ -5,8 +5,8 @@
     the task                      asks its rank to stop (SIGTERM) and keeps serving the ring, for at most GRACE_S
     the ranks                     agree in the next step, save after it, and end
 
-Without this, the rank's guard would end the rank as soon as the task is gone. A ring that Spark itself ends, because one of its tasks
-failed, is not asked: those tasks are killed.
+Without this, the rank's guard would end the rank as soon as the task is gone. If Spark itself ends a ring because one of its tasks
+failed, it kills the other tasks, and their ranks are not asked.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ GRACE_S = 8.0
 
 @contextmanager
 def graceful_stop(ask: Callable[[], None], *, grace_s: float = GRACE_S) -> Iterator[None]:
-    """While the block runs, answer SIGHUP and SIGTERM to this process by ``ask``, and end the process ``grace_s`` later.
+    """While the block runs, call ``ask`` on SIGHUP or SIGTERM to this process, and end the process ``grace_s`` later.
 
-    Outside of the main thread, where Python takes no signals, nothing is changed.
+    Outside the main thread, where Python handles no signals, it does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -45,4 +45,4 @@ def graceful_stop(ask: Callable[[], None], *, grace_s: float = GRACE_S) -> Itera
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        end.cancel()  # a process that lives on may be given the next launch's task
+        end.cancel()  # the process may stay and run the next launch's task

@@ -1,7 +1,7 @@
 """The rank process: one rank of a ring, from its imports to its result. Started by ``process.py``, not by hand.
 
-As a program it is a fresh process. A rank that is forked off a process with all imports done comes in by ``rank_main``
-(``server.py``).
+As a program it is a fresh process. A rank forked off the rank server (``server.py``), which has all imports done, starts in
+``rank_main``.
 
 It starts before its task knows its rank, so that importing torch and Horovod, which takes seconds, overlaps with the
 meeting of the tasks:
@@ -37,7 +37,7 @@ from sparkring.spark_jobs.launch.rank.gpu import gpu_problem
 
 
 def main() -> None:
-    """Be a rank: ``python -m sparkring.spark_jobs.launch.rank.main REPORTS_FD DEVICE``, with orders on standard input."""
+    """Run a rank: ``python -m sparkring.spark_jobs.launch.rank.main REPORTS_FD DEVICE``, with orders on standard input."""
     reports_fd, device = int(sys.argv[1]), sys.argv[2]
     # The function finds an empty standard input, and what it starts inherits neither pipe.
     orders_fd = os.dup(0)
@@ -56,7 +56,7 @@ def rank_main(orders_fd: int, reports_fd: int, *, device: str) -> None:
     Args:
         orders_fd: Pipe from the task.
         reports_fd: Pipe to the task.
-        device: ``cpu`` or ``cuda``: whether to look for the GPU first.
+        device: ``cpu`` or ``cuda``; for ``cuda`` the rank first checks the GPU.
     """
     orders, reports = os.fdopen(orders_fd, "rb"), os.fdopen(reports_fd, "wb")
     write_message(reports, work(orders, reports, device=device).encode())
@@ -66,19 +66,19 @@ def rank_main(orders_fd: int, reports_fd: int, *, device: str) -> None:
 def start_guard(lifeline_fd: int, *others: int) -> int:
     """Fork a child that ends this process group when the parent of this process is gone.
 
-    A thread could not promise that: a rank stuck in native code may hold the interpreter for good. Forked before any import,
-    the child is as small as a Python process can be.
+    A thread could not guarantee that: a rank stuck in native code may hold the interpreter forever. Forked before any
+    import, the child is as small as a Python process can be.
 
     Args:
         lifeline_fd: A pipe whose write end the parent alone holds.
-        others: Pipes that the child is not to keep open.
+        others: Pipes that the child must not keep open.
     Returns:
         The child's process id.
     """
     child = os.fork()
     if child:
         return child
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which may come to the whole group; the guard stays until its end
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # SIGTERM may go to the whole group; the guard must stay until the end
     with Path(os.devnull).open("r+b", buffering=0) as nothing:
         for fd in (0, 1, 2, *others):
             os.dup2(nothing.fileno(), fd)
@@ -112,7 +112,7 @@ def work(orders: IO[bytes], reports: IO[bytes], *, device: str) -> str:
     try:
         function, args = pickle.loads(payload)  # noqa: S301 (from the driver, by way of Spark's task closure: see above)
         return f'{{"kind": "done", "result": {result_to_json(function(context, *args))}}}'
-    except Exception as error:  # noqa: BLE001 (whatever it is, the driver is to hear it)
+    except Exception as error:  # noqa: BLE001 (the driver reports every error)
         return _raised(error)
     finally:
         sys.stdout.flush()
@@ -120,7 +120,7 @@ def work(orders: IO[bytes], reports: IO[bytes], *, device: str) -> str:
 
 
 def _next(orders: IO[bytes]) -> bytes:
-    """The next message; without one the task is gone, and so is all reason to be."""
+    """The next message. If the stream has ended, the task is gone: end this process group."""
     message = read_message(orders)
     if message is None:
         os.killpg(0, signal.SIGKILL)

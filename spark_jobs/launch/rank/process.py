@@ -2,8 +2,8 @@
 
 The process leads a process group of its own. It is forked off the server that this worker keeps (``forked.py``), or fresh
 (``fresh.py``). Three pipes join the two: orders in, reports out, and its output, which goes line by line to the executor's
-log with the rank's name before it. When the task's process is gone, however it went, a guard ends the group: a fresh rank's own,
-whose lifeline is the order pipe, or the server.
+log with the rank's name before it. When the task's process is gone for any reason, a guard ends the group: the server, or a fresh
+rank's own guard, whose lifeline is the order pipe.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any, TypeAlias
 
-from sparkring.spark_jobs.launch.rank.forked import KEPT, ForkedRank, ForkUnavailable, RankServer
+from sparkring.spark_jobs.launch.rank.forked import ForkedRank, ForkUnavailable, KeptServer, RankServer
 from sparkring.spark_jobs.launch.rank.framing import read_message, write_message
 from sparkring.spark_jobs.launch.rank.fresh import FreshRank, RankPipes, RunningRank, end_group, has_ended, is_stopped
 
@@ -36,20 +36,20 @@ class RankProcess:
     """One running rank process.
 
     Args:
-        device: ``cpu`` or ``cuda``: whether it is to look for its GPU first.
+        device: ``cpu`` or ``cuda``; for ``cuda`` the rank first checks its GPU.
         env: Its whole environment.
         on_report: Called with each report, from a thread.
         on_exit: Called once with the exit code (negative: signal), after the last report, from a thread.
-        fork: Whether it may be forked off a server that stays for the next launch.
+        kept: Keeps the server to fork it off; None for a fresh process.
     """
 
     def __init__(self, device: str, *, env: Mapping[str, str], on_report: Callable[[Report], None], on_exit: Callable[[int], None],
-                 fork: bool = False) -> None:
+                 kept: KeptServer | None = None) -> None:
         self.label = "rank ?"
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._rank: RunningRank | None = None
         self._began = threading.Event()
-        """Set once there is a rank, or none will be."""
+        """Set once the rank has started or has failed to start."""
         self._asked_to_stop = self._stopped = False
         its_orders, orders = os.pipe()
         output, its_output = os.pipe()
@@ -57,7 +57,8 @@ class RankProcess:
         self._orders = os.fdopen(orders, "wb")
         self._listeners = [_in_thread(self._forward_output, os.fdopen(output, "rb")),
                            _in_thread(_hear, os.fdopen(reports, "rb"), on_report)]
-        self._server = self._kept_server(env) if fork else None
+        self._kept = kept
+        self._server = None if kept is None else self._server_of(kept, env)
         self._exited = _in_thread(self._live, device, env, RankPipes(orders=its_orders, output=its_output, reports=its_reports), on_exit)
 
     @property
@@ -67,7 +68,7 @@ class RankProcess:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether somebody has stopped the rank (SIGSTOP), or the server that is to fork it or to tell of its end."""
+        """Whether the rank is stopped (SIGSTOP), or the server that must fork it or report its end."""
         if not self._exited.is_alive():
             return False
         awaited = self._server if self._rank is None or has_ended(self._rank.pid) else self._rank
@@ -84,16 +85,16 @@ class RankProcess:
         self.stop()
 
     def ask_to_stop(self) -> None:
-        """SIGTERM to the rank: one that trains saves together with the others after the step that they are in; others end."""
+        """Send SIGTERM to the rank. If it trains, it saves after the current step, together with the others; if not, it ends."""
         self._asked_to_stop = True
         if self._rank is not None and self._exited.is_alive():
             with suppress(ProcessLookupError):
                 os.kill(self._rank.pid, signal.SIGTERM)
 
     def stop(self) -> None:
-        """End the rank and all that it started; nothing happens where that is done.
+        """End the rank and all that it started; a second call does nothing.
 
-        Without SIGTERM first: that asks a rank to save after its step, which it cannot finish without the others.
+        It sends no SIGTERM first: that asks a rank to save after its step, which it cannot finish without the others.
         """
         self._stopped = True
         if self._server is not None and not self._began.wait(LAST_WORDS_S if self._server.has_forked else 0):
@@ -103,20 +104,20 @@ class RankProcess:
             end_group(self._rank.pid)
         self._exited.join(2 * LAST_WORDS_S)
 
-    def _kept_server(self, env: Mapping[str, str]) -> RankServer | None:
+    def _server_of(self, kept: KeptServer, env: Mapping[str, str]) -> RankServer | None:
         try:
-            return KEPT.serving(env)
+            return kept.serving(env)
         except OSError as error:
-            self._say(f"no process to fork ranks off could be started: {error}")
+            self._say(f"cannot start a server to fork ranks off: {error}")
             return None
 
     def _write(self, messages: tuple[bytes, ...]) -> None:
-        with suppress(BrokenPipeError, ValueError):  # it is gone, and the pipe perhaps closed: on_exit tells
+        with suppress(BrokenPipeError, ValueError):  # the rank is gone, which on_exit reports
             for message in messages:
                 write_message(self._orders, message)
 
     def _live(self, device: str, env: Mapping[str, str], pipes: RankPipes, on_exit: Callable[[int], None]) -> None:
-        """From the start to the end."""
+        """Start the rank, wait for its end, and report the end."""
         try:
             self._rank = self._start(device, env, pipes)
         except (OSError, ForkUnavailable) as error:
@@ -137,13 +138,13 @@ class RankProcess:
         on_exit(code)
 
     def _start(self, device: str, env: Mapping[str, str], pipes: RankPipes) -> RunningRank:
-        if self._server is not None:
+        if self._kept is not None and self._server is not None:
             try:
                 return ForkedRank(self._server, device, env=env, pipes=pipes)
             except ForkUnavailable as problem:
                 if self._stopped:
                     raise
-                KEPT.give_up(self._server)
+                self._kept.give_up(self._server)
                 self._say(f"ranks of this executor's worker start as fresh processes, seconds later than forked ones: {problem}")
         return FreshRank(device, env=env, pipes=pipes)
 

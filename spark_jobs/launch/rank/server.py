@@ -7,17 +7,17 @@ Started by ``forked.py``, not by hand. Importing torch and Horovod takes seconds
       task 1: place, pipes, a pipe for answers ----> fork ------------------------->  its own session and process group,
                       <--------------------------------------------------- its id     a rank as in main.py
                       <----------------------------- its exit code <----------------  ends
-      task 2: ...                                    fork
+      task 2: the same ----------------------------> fork
       ends, or is killed --------------------------> end the rank, if there is one, with all it started; end
 
-The two speak over an unnamed pair of sockets, which nobody else can open. The server is the guard of its ranks: it runs nobody's
-code but ours, waits for two things alone, and the kernel ends the rank should the server itself be killed. What a rank starts in a
-session of its own (a daemon) is killed with it, too: it becomes the server's child when its parent ends.
+The two communicate over an unnamed pair of sockets, which nobody else can open. The server is the guard of its ranks: it runs only
+our code and waits for only two events, and if it is killed itself, the kernel ends the rank. A process that a rank starts in a session
+of its own (a daemon) is killed with the rank, too: it becomes the server's child when its parent ends.
 
-What makes the fork safe: the server has one thread, as it sees to before each fork (a lock that another thread holds would stay
-locked in the child), it computes nothing, so no pool of OpenMP has been started, and it never touches a GPU. The one exception
-are the threads that OpenBLAS starts as numpy is imported, where ranks have several: it ends them itself before a fork. Arrow starts
-a thread that a child would be without, so nothing that brings it is imported here.
+The fork is safe for three reasons. The server has one thread, which it checks before each fork: a lock held by another thread would
+stay locked in the child. It computes nothing, so no OpenMP pool has started. It never touches a GPU. Where ranks have several threads,
+OpenBLAS starts threads when numpy is imported; it ends them itself before a fork. Arrow starts a thread that a child would lack, so
+nothing that imports Arrow is imported here.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from sparkring.spark_jobs.launch.rank.main import import_frameworks, rank_main
 
 OFTEN_NEEDED = ("sparkring.conf.schema", "sparkring.models.build", "sparkring.pipelines.parallel.collectives.communicator",
                 "sparkring.pipelines.parallel.stages.executor", "safetensors.torch", "pyspark.cloudpickle")
-"""What training brings, and functions that cloudpickle ships by value, less what brings Arrow; imported too where it is there."""
+"""Imports of training and of functions that cloudpickle ships by value, except those that import Arrow. A missing one is skipped."""
 LONGEST_REQUEST = 1 << 17
 ENDS_OF_A_REQUEST = 4
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 """From Linux's <sys/prctl.h>."""
 LOOK_S = 0.005
 STRAYS_END_S = 2.0
-"""Seconds for what has left a rank's process group to end, once it was killed; nothing but the kernel can keep it longer."""
+"""Seconds for killed processes that had left a rank's process group to end; only the kernel can delay them longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a task asks for: one rank, at the ends of these pipes."""
+    """A task's request for one rank, and the rank's ends of the pipes."""
 
     device: str
     environment: Mapping[str, str]
@@ -71,7 +71,7 @@ class Request:
 
 
 def main() -> None:
-    """Serve: ``python -m sparkring.spark_jobs.launch.rank.server CONTROL_FD``; or, in a forked child, be a rank."""
+    """Serve: ``python -m sparkring.spark_jobs.launch.rank.server CONTROL_FD``; or, in a forked child, run a rank."""
     with socket.socket(fileno=int(sys.argv[1])) as control:
         control.set_inheritable(False)
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -86,7 +86,7 @@ def _import_all() -> tuple[str, int]:
     """Import what ranks need.
 
     Returns:
-        Why that cannot be done, or nothing; and the threads that OpenBLAS has.
+        The reason that it failed, or an empty text; and the number of OpenBLAS's threads.
     """
     if problem := _unsafe_to_fork(0):
         return problem, 0  # before seconds are spent
@@ -134,14 +134,14 @@ def _serve(control: socket.socket, problem: str, tolerated: int) -> Request | No
 
 
 def answer(fd: int, **reply: Any) -> None:
-    """Send the task a reply; one that is gone gets none."""
+    """Send the task a reply, unless it is gone."""
     with suppress(BrokenPipeError):
         os.write(fd, f"{json.dumps(reply)}\n".encode())
 
 
 def _unsafe_to_fork(tolerated: int) -> str:
     more = _threads() - 1 - tolerated
-    return f"something that Python or the imports bring started {more} thread(s), beside which no fork is safe" if more > 0 else ""
+    return f"Python or an import started {more} thread(s), and a fork is not safe with them" if more > 0 else ""
 
 
 def _threads() -> int:
@@ -157,7 +157,7 @@ def _flush() -> None:
 
 @contextmanager
 def _ends_of_children() -> Iterator[int]:
-    """A pipe that can be read when a child has ended. In a forked child nothing of it is left."""
+    """A pipe that becomes readable when a child ends. In a forked child, leaving the block undoes all of it."""
     readable, writable = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.signal(signal.SIGCHLD, lambda *_: None)  # Python writes to the pipe only for signals that it handles
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
@@ -171,7 +171,7 @@ def _ends_of_children() -> Iterator[int]:
 
 
 def _until_the_end(rank: int, control: socket.socket, ended: int) -> int:
-    """Wait for the rank, end it where the task's process has gone, and then all that it started.
+    """Wait for the rank's end, or end it when the task's process is gone; then end all that it started.
 
     Returns:
         Its exit code; negative: signal.
@@ -187,14 +187,14 @@ def _until_the_end(rank: int, control: socket.socket, ended: int) -> int:
             else:
                 events.unregister(control)
                 _end_group(rank)
-    _end_group(rank)  # before its id is given up, so that the id is nobody else's
+    _end_group(rank)  # before waitpid frees its id for another process
     code = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1])
     _end_strays()
     return code
 
 
 def _end_strays() -> None:
-    """End what is left of a rank that has ended: of this process's children, there being no rank, and theirs, which it inherits."""
+    """End what is left of a rank that has ended: this process's children, and their children, which it inherits."""
     until = time.monotonic() + STRAYS_END_S
     while strays := _children():
         for stray in strays:
@@ -207,7 +207,7 @@ def _end_strays() -> None:
 
 
 def _children() -> list[int]:
-    """Process ids; none where the kernel does not say."""
+    """The ids of this process's children; none if the kernel does not list them."""
     found: list[str] = []
     for listing in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):  # a thread that has ended since
@@ -218,16 +218,16 @@ def _children() -> list[int]:
 def _end_group(rank: int) -> None:
     try:
         os.killpg(rank, signal.SIGKILL)
-    except ProcessLookupError:  # it has not come to lead a group yet
+    except ProcessLookupError:  # it does not lead a group yet
         os.kill(rank, signal.SIGKILL)
 
 
 def _settle(request: Request) -> None:
-    """Make a forked child what a fresh process of this launch is."""
+    """Make a forked child like a fresh process of this launch."""
     os.setsid()
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != request.server:
-        os._exit(1)  # the server was killed before the kernel knew what to do then
+        os._exit(1)  # the server was killed before the call above
     for fd in (1, 2):
         os.dup2(request.output, fd)
     os.close(request.output)
@@ -247,19 +247,19 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _take_name(token: str) -> None:
-    """What ``top`` and ``ps`` show; the environment that /proc shows stays the server's."""
+    """Set the name that ``top`` and ``ps`` show; /proc continues to show the server's environment."""
     with suppress(OSError):
         Path("/proc/self/comm").write_text(rank_environment.process_name(token), encoding="ascii")
 
 
 def _forget_shared_secrets() -> None:
-    """Draw again what a process draws once: Python's own generator does so by itself, the global ones of numpy and torch do not."""
+    """Draw new seeds and secrets. Python's own generator does so by itself; the global ones of numpy and torch do not."""
     import numpy as np
     import torch
 
     multiprocessing.current_process().authkey = secrets.token_bytes(32)
     np.random.seed()  # noqa: NPY002 (the global generator is the one in question)
-    torch.default_generator.seed()  # not torch.seed, which would have CUDA's follow
+    torch.default_generator.seed()  # not torch.seed, which seeds CUDA too
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m sparkring.spark_jobs.launch.rank.suspension PID LIMIT_S LAST_WORDS
 
-While one rank is stopped, the others wait for it, and say so after their deadline. Where all are stopped, none is left to do so.
+While one rank is stopped, the others wait for it, and report it after their deadline. If all are stopped, none can report it.
 """
 
 from __future__ import annotations

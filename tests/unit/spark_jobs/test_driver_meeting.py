@@ -137,7 +137,7 @@ def test_a_driver_that_cannot_be_reached_or_hangs_up_is_said_with_what_to_do() -
     with _meeting() as (meeting, gather):
         waiting = gather(0, "a")
         _await_come(meeting, 1)
-    with pytest.raises(EnvironmentProblem, match=r"cannot talk to the driver at 127\.0\.0\.1:\d+ .*dynamicAllocation.enabled=false"):
+    with pytest.raises(EnvironmentProblem, match=r"cannot reach the driver at 127\.0\.0\.1:\d+ .*dynamicAllocation.enabled=false"):
         waiting.result(LONG_S)
     with pytest.raises(EnvironmentProblem, match="Connection refused"):
         _guest(meeting.address, 0).gather("", within_s=1.0)
