@@ -66,7 +66,7 @@ def test_the_next_name_node_is_asked_where_one_is_down(hadoop: Hdfs, tmp_path: P
     assert store.names("") == ["1.json"]
     monkeypatch.setenv("HADOOP_CONF_DIR", str(write_conf(tmp_path / "down", {
         **names, "dfs.namenode.http-address.service.one": "127.0.0.1:9", "dfs.namenode.http-address.service.two": "127.0.0.1:9"})))
-    with pytest.raises(StorageError, match=r"hdfs://service/failover/1\.json: .*see that the cluster is up"):
+    with pytest.raises(StorageError, match=r"hdfs://service/failover/1\.json: .*check that the cluster is up"):
         HdfsStore("hdfs:///failover").read("1.json")
 
 

@@ -104,7 +104,7 @@ def test_what_spark_cannot_read_is_refused_with_what_to_do(
 def test_a_url_that_ends_early_is_refused(tmp_path: Path, mark: str) -> None:
     config = etl_config(tmp_path)
     assert isinstance(config.prepare.sources["trips"], SourceConfig)
-    with pytest.raises(ConfigError, match=r"holds \? or #, with which the path of a URL ends; write them as %3F and %23"):
+    with pytest.raises(ConfigError, match=r"holds \? or #, which end the path of a URL; write them as %3F and %23"):
         prepare(_reading(config, f"file://{tmp_path}/trips{mark}"))
     with pytest.raises(ConfigError, match=r"holds \? or #"):
         Dataset(f"file://{tmp_path}/dataset{mark}")

@@ -1,10 +1,10 @@
-"""Files and the one atomic act on them: put a document where none is yet.
+"""The interface of a store: files, and one atomic operation, which creates a document unless it exists.
 
-Whatever must become visible at once (a dataset version, a checkpoint, a model) is committed by ``put_if_absent`` of
-one small JSON document that names the large files, which were written before. A reader follows documents and never
-lists a folder of data, so it sees the old state or the new one and never half of one.
+A dataset version, a checkpoint or a model must become visible all at once. So its large files are written first, and
+``put_if_absent`` of one small JSON document that names them is the commit. Readers follow documents and never list a
+folder of data, so they see the old state or the new one, and never a part of one.
 
-This module holds the interface and what all kinds of stores share; ``open.py`` chooses the kind.
+``open.py`` chooses the kind of store for a URL.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from sparkring.pipelines.data.stores.pieces import Pieces
 
 @dataclass(frozen=True)
 class Entry:
-    """A file or, where the store has such, a folder."""
+    """A file; or a folder, in stores that have folders."""
 
     name: str
-    """Seen from the store's folder."""
+    """Relative to the store's folder."""
     bytes: int
     changed: float
-    """Seconds since 1970, by the store's clock."""
+    """Time of the last change, in seconds since 1970 by the store's clock."""
     is_folder: bool = False
 
 
 class Readable(Protocol):
-    """What a reader of data files needs of a store."""
+    """The part of a store that readers of data files use."""
 
     url: str
 
     def path(self, name: str) -> str:
-        """The address of ``name`` as Spark takes it."""
+        """The address of ``name`` in the form that Spark takes."""
         ...
 
     def open_input(self, name: str) -> pa.NativeFile:
-        """Open ``name`` for reading at any place; FileNotFoundError if there is none."""
+        """Open ``name`` for random access; FileNotFoundError if it does not exist."""
         ...
 
     def size(self, name: str) -> int | None:
@@ -57,19 +57,19 @@ class Store(Readable, Protocol):
     """A folder of files addressed by relative, forward-slash names."""
 
     def read(self, name: str) -> bytes:
-        """The bytes of ``name``; FileNotFoundError if there is none."""
+        """The bytes of ``name``; FileNotFoundError if it does not exist."""
         ...
 
     def names(self, folder: str) -> list[str]:
-        """Names of the files directly inside ``folder``, sorted; empty if there is no such folder."""
+        """Names of the files directly inside ``folder``, sorted; empty if the folder does not exist."""
         ...
 
     def tree(self, folder: str) -> Iterator[Entry]:
-        """Everything below ``folder``, at any depth and in no order; nothing if there is no such folder."""
+        """Everything below ``folder``, at any depth and in any order; nothing if the folder does not exist."""
         ...
 
     def check_commits(self) -> None:
-        """See, before work is done, that ``put_if_absent`` keeps its promise here.
+        """Check that ``put_if_absent`` works here, before work is spent on what it will commit.
 
         Raises:
             ConfigError, EnvironmentProblem: two writers could both commit.
@@ -77,41 +77,39 @@ class Store(Readable, Protocol):
         ...
 
     def put_if_absent(self, name: str, data: bytes) -> None:
-        """Make ``data`` visible as ``name`` at once and for good; CommitConflict if ``name`` is there already."""
+        """Create ``name`` with ``data`` atomically and durably; CommitConflict if ``name`` exists already."""
         ...
 
     def put(self, name: str, data: bytes) -> None:
-        """Make ``data`` visible as ``name`` at once, in place of what may be there."""
+        """Create or replace ``name`` with ``data`` atomically."""
         ...
 
     def put_pieces(self, name: str, pieces: Pieces) -> None:
-        """The same with what is large and lies in several places; it is not joined in memory where that can be
-        spared.
-        """
+        """Create or replace ``name`` with large data in several pieces; most stores need not join them in memory."""
         ...
 
     def upload(self, source: Path, name: str) -> None:
-        """Make a copy of a file of this machine visible as ``name`` at once, in place of what may be there."""
+        """Create or replace ``name`` with a copy of a local file, atomically."""
         ...
 
     def move(self, source: str, target: str) -> None:
-        """Give a file, whoever wrote it, another name, and see that what it holds outlives a power cut."""
+        """Rename a file that any program may have written, and make its content survive a power cut."""
         ...
 
     def delete(self, name: str) -> None:
-        """Remove a file or a folder with all it holds; nothing happens if it is not there."""
+        """Remove a file, or a folder with everything in it; does nothing if it does not exist."""
         ...
 
     def lock(self, name: str, *, busy: str, lost: Callable[[], None] = lambda: None) -> AbstractContextManager[None]:
-        """Keep other processes out of the block; CommitConflict with the text ``busy`` if one is inside.
+        """Keep other processes out of the block; CommitConflict if one is inside.
 
         Args:
-            name: Used for nothing else.
-            busy: What to say then.
-            lost: Called in another thread where the lock is lost before the block ends: storage that frees a lock only after a while
-                (lease.py) may take it from a process that was away for as long.
+            name: The lock's own name, used for nothing else.
+            busy: Text of the CommitConflict.
+            lost: Called in another thread if the lock is lost before the block ends. A lease (lease.py) is lost when
+                its process pauses so long that another process takes over.
         Raises:
-            ConfigError: this kind of store has no way to do so.
+            ConfigError: this kind of store has no locks.
         """
         ...
 
@@ -120,13 +118,13 @@ def local_path(address: str) -> Path:
     """The path that a plain path or a ``file:`` URL stands for.
 
     Raises:
-        ConfigError: the URL ends early, since it holds a ? or #.
+        ConfigError: the URL holds a ? or #, which would end its path.
     """
     parsed = urlparse(address)
     if parsed.scheme != "file":
         return Path(address)
     if parsed.query or parsed.fragment or address.endswith(("?", "#")):
-        raise ConfigError(f"{address} holds ? or #, with which the path of a URL ends; write them as %3F and %23, or give a plain path.")
+        raise ConfigError(f"{address} holds ? or #, which end the path of a URL; write them as %3F and %23, or give a plain path.")
     return Path(unquote(parsed.path))
 
 
@@ -140,19 +138,19 @@ def require_inside(name: str, url: str) -> str:
     """Return ``name`` if it stays inside the store at ``url``.
 
     Raises:
-        ConfigError: it is absolute or climbs.
+        ConfigError: it is absolute, or climbs with ``..``.
     """
     if name.startswith("/") or ".." in name.split("/"):
-        raise ConfigError(f"{name!r} leads out of {url}; names inside a store are relative and without '..'.")
+        raise ConfigError(f"{name!r} leads out of {url}; give a relative name without '..'.")
     return name
 
 
 def require_not_all(name: str, url: str) -> str:
-    """Return ``name`` if it stands for something inside the store at ``url``, not for all of it.
+    """Return ``name`` if it names a file or folder inside the store at ``url``, not the store itself.
 
     Raises:
-        ConfigError: it is the store itself, or leads out of it.
+        ConfigError: it names the store itself, or leads out of it.
     """
     if require_inside(name, url).strip("./") == "":
-        raise ConfigError(f"{name!r} is {url} itself; only what lies inside a store is deleted.")
+        raise ConfigError(f"{name!r} is {url} itself, which is never deleted; name a file or folder inside it.")
     return name

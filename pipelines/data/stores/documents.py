@@ -1,4 +1,4 @@
-"""Small JSON documents: read and checked, or refused as damaged in one line."""
+"""Reading small JSON documents of a store: each is checked, and a damaged one is refused in one line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class StrictModel(BaseModel):
-    """A document, or a part of one, that never changes once it is read and that refuses unknown keys."""
+    """A document, or a part of one: immutable, and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -29,11 +29,11 @@ def read_document(store: Store, name: str, *, keys: tuple[str, ...] = (), remedy
         remedy: The next step if it is damaged.
     Raises:
         FileNotFoundError: it does not exist.
-        DocumentDamaged: it is no such document.
+        DocumentDamaged: it is not a JSON object with these keys.
     """
     try:
         document = json.loads(store.read(name))
-    except (ValueError, RecursionError) as error:  # no JSON, no text, or nested too deeply
+    except (ValueError, RecursionError) as error:  # not JSON, not text, or nested too deeply
         raise DocumentDamaged(store.path(name), found=f"no JSON ({error})", expected="a JSON object", remedy=remedy) from None
     if not isinstance(document, dict):
         raise DocumentDamaged(store.path(name), found=f"a JSON {type(document).__name__}", expected="a JSON object", remedy=remedy)
@@ -54,7 +54,7 @@ def read_model(store: Store, name: str, kind: type[_Model], *, expected: str, re
         remedy: The next step if it is damaged.
     Raises:
         FileNotFoundError: it does not exist.
-        DocumentDamaged: it is no such document.
+        DocumentDamaged: it does not fit the schema.
     """
     document = read_document(store, name, remedy=remedy)
     try:

@@ -1,9 +1,10 @@
-"""Where a cluster's name nodes answer over HTTP, by the cluster's own configuration files.
+"""The HTTP addresses of a cluster's name nodes, from the cluster's own configuration files.
 
-Reads ``core-site.xml`` and ``hdfs-site.xml`` in ``$HADOOP_CONF_DIR``, which Hadoop's own tools, Spark and YARN's containers
-read too. Pure but for that; imports nothing of Hadoop.
+Reads ``core-site.xml`` and ``hdfs-site.xml`` in ``$HADOOP_CONF_DIR``, as Hadoop's own tools, Spark and YARN's
+containers do; everything else is pure. Imports nothing of Hadoop.
 
-Source: https://hadoop.apache.org/docs/r3.4.1/hadoop-project-dist/hadoop-hdfs/hdfs-default.xml and HDFSHighAvailabilityWithQJM.html
+Source: https://hadoop.apache.org/docs/r3.4.1/hadoop-project-dist/hadoop-hdfs/hdfs-default.xml and
+HDFSHighAvailabilityWithQJM.html
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ HTTP_PORT, HTTPS_PORT = 9870, 9871
 
 @dataclass(frozen=True)
 class NameNodes:
-    """What a client needs to know to reach a name service."""
+    """The addresses and settings by which a client reaches a name service."""
 
     authority: str
-    """Host and port, or the logical name, as it stands in ``hdfs:`` addresses."""
+    """Host and port, or the logical name, as in ``hdfs:`` addresses."""
     web: tuple[str, ...]
     """``host:port`` of each name node's web server; one of them is active."""
     https: bool
@@ -33,10 +34,10 @@ class NameNodes:
 
 
 def read_hadoop_conf(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """All properties of the site files; none where ``HADOOP_CONF_DIR`` is not set or empty.
+    """All properties of the site files; none if ``HADOOP_CONF_DIR`` is not set, or names a folder without them.
 
     Raises:
-        ConfigError: a file is no XML.
+        ConfigError: a file is not XML.
     """
     folder = environment.get("HADOOP_CONF_DIR")
     properties: dict[str, str] = {}
@@ -60,11 +61,11 @@ def name_nodes(authority: str, conf: Mapping[str, str]) -> NameNodes:
         authority: ``host:port``, a logical name, or empty for the default file system.
         conf: Hadoop's properties.
     Raises:
-        ConfigError: an empty authority, and no default file system in HDFS.
+        ConfigError: the authority is empty, and the default file system is not in HDFS.
     """
     default = urlparse(conf.get("fs.defaultFS", ""))
     if not authority and default.scheme != "hdfs":
-        raise ConfigError("hdfs:/// means the default file system, and fs.defaultFS is not set to one in HDFS; "
+        raise ConfigError("hdfs:/// means the default file system, but fs.defaultFS does not name one in HDFS; "
                           "write hdfs://host:port/path, or set HADOOP_CONF_DIR.")
     authority = authority or default.netloc
     https = conf.get("dfs.http.policy") == "HTTPS_ONLY"
@@ -86,5 +87,5 @@ def _split(names: str) -> list[str]:
 
 
 def _reachable(address: str, host: str) -> str:
-    """A server told to listen on all interfaces is reached under the host's own name."""
+    """The address, with ``host`` for 0.0.0.0, by which a server means all its interfaces."""
     return address.replace("0.0.0.0:", f"{host}:", 1) if address.startswith("0.0.0.0:") else address

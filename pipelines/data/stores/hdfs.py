@@ -1,9 +1,9 @@
-"""A store in HDFS, spoken to over WebHDFS: plain HTTP, so a rank needs neither Java nor libhdfs.
+"""A store in HDFS, over WebHDFS: plain HTTP, so a rank needs neither Java nor libhdfs.
 
-The commit is a rename: the document is written beside its name, whole, and the name node then renames it without leave to
-overwrite. It does so under its one namespace lock, as one edit of its journal: the name is there whole or not at all, and of
-two writers the second finds it taken. Creating a file under its final name would also have one winner, but would show an
-empty file until the bytes are there, and for ever if the writer dies.
+The commit is a rename. The document is written to a temporary name, and the name node renames it with overwriting
+forbidden. The name node holds its one namespace lock and writes one edit of its journal, so the name appears with the
+whole document, and the second of two writers fails. A create under the final name would also let only one writer win,
+but would show an empty file until the bytes arrive, and forever if the writer dies.
 
 Source: https://hadoop.apache.org/docs/r3.4.1/hadoop-project-dist/hadoop-hdfs/WebHDFS.html, and rename in
 https://hadoop.apache.org/docs/r3.4.1/hadoop-project-dist/hadoop-common/filesystem/filesystem.html
@@ -49,7 +49,7 @@ class HdfsStore:
         return f"{self.url}/{require_inside(name, self.url)}".rstrip("/")
 
     def open_input(self, name: str) -> pa.NativeFile:
-        """Open the file; reads that follow each other closely share a request to a data node."""
+        """Open the file; small reads of neighbouring bytes share a request to a data node."""
         with self._explained(name):
             return pa.PythonFile(self._client.open_ranges(self._path(name)), mode="r")
 
@@ -77,7 +77,7 @@ class HdfsStore:
         return sorted(entry["pathSuffix"] for entry in entries if entry["type"] == "file" and entry["pathSuffix"])
 
     def tree(self, folder: str) -> Iterator[Entry]:
-        """Everything below ``folder``: a request a folder."""
+        """Everything below ``folder``, by one request for each folder."""
         try:
             with self._explained(folder):
                 entries = self._client.ls(self._path(folder), detail=True)
@@ -90,53 +90,53 @@ class HdfsStore:
                 yield from self.tree(name)
 
     def check_commits(self) -> None:
-        """The name node renames under one lock."""
+        """Nothing to check: the name node renames under one lock."""
 
     def put_if_absent(self, name: str, data: bytes) -> None:
-        """Write beside, then rename without leave to overwrite."""
+        """Write to a temporary name, then rename with overwriting forbidden."""
         target = self._path(name)
         with self._beside(name, data) as partial:
             try:
                 self._client.rename(partial, target, overwrite=False)
             except (RuntimeError, requests.RequestException):
-                # Either the name is taken, or it was done and the answer got lost. The partial file tells: only the rename takes it away.
-                if self._there(partial):
-                    if self._there(target):
+                # The name is taken, or the rename was done and its answer was lost. Only a rename removes the partial file.
+                if self._exists(partial):
+                    if self._exists(target):
                         raise CommitConflict(f"{self.path(name)} was committed by another writer first; nothing was changed. "
                                              "Read it and try again.") from None
                     raise
 
     def put(self, name: str, data: bytes) -> None:
-        """Write beside, then rename over."""
+        """Write to a temporary name, then rename over the target."""
         with self._beside(name, data) as partial:
             self._client.rename(partial, self._path(name), overwrite=True)
 
     def put_pieces(self, name: str, pieces: Pieces) -> None:
-        """Write beside, then rename over."""
+        """Write to a temporary name, then rename over the target."""
         with self._beside(name, PiecesFile(pieces)) as partial:
             self._client.rename(partial, self._path(name), overwrite=True)
 
     def upload(self, source: Path, name: str) -> None:
-        """Copy beside, then rename over."""
+        """Copy to a temporary name, then rename over the target."""
         with source.open("rb") as file, self._beside(name, file) as partial:
             self._client.rename(partial, self._path(name), overwrite=True)
 
     def move(self, source: str, target: str) -> None:
-        """Rename over; a closed file of HDFS is on its data nodes already."""
+        """Rename over the target; a closed file of HDFS is on its data nodes already."""
         with self._explained(source):
             self._client.mkdir(dirname(self._path(target)))
             self._client.rename(self._path(source), self._path(target), overwrite=True)
 
     def delete(self, name: str) -> None:
-        """Remove a file or folder inside this one."""
+        """Remove a file, or a folder with everything in it."""
         with self._explained(name):
             self._client.rm(self._path(require_not_all(name, self.url)), recursive=True)
 
     def lock(self, name: str, *, busy: str, lost: Callable[[], None] = lambda: None) -> AbstractContextManager[None]:
-        """Hold a lease: over WebHDFS nothing is freed by itself when a process dies."""
+        """Hold a lease, since WebHDFS has no lock that a dying process frees."""
         return lease(self, name, busy=busy, lost=lost)
 
-    def _there(self, path: str) -> bool:
+    def _exists(self, path: str) -> bool:
         try:
             self._client.info(path)
         except FileNotFoundError:
@@ -148,8 +148,9 @@ class HdfsStore:
 
     @contextmanager
     def _beside(self, name: str, data: bytes | BinaryIO | RawIOBase) -> Iterator[str]:
-        """Write ``data`` to a name in the same folder, for the block to rename; where it does not, the name is
-        removed.
+        """Write ``data`` to a temporary name in the same folder, and yield that name for the block to rename.
+
+        After an error the temporary file is removed.
         """
         folder, last = split(self._path(name))
         partial = f"{folder}/.{last}.{uuid.uuid4().hex}.part"
@@ -158,18 +159,18 @@ class HdfsStore:
                 self._client.create(partial, data)
                 yield partial
             except BaseException:
-                with suppress(OSError, RuntimeError):  # what went wrong first is what is told
+                with suppress(OSError, RuntimeError):  # report the first error, not this one
                     self._client.rm(partial)
                 raise
 
     @contextmanager
     def _explained(self, name: str) -> Iterator[None]:
-        """Name the address in every error of the client; that a file is not there stays FileNotFoundError."""
+        """Turn errors of the client into ours, which name the address; FileNotFoundError stays."""
         try:
             yield
         except SparkringError:
             raise
         except (RuntimeError, ValueError, PermissionError, requests.RequestException) as error:
             said = str(error).partition("\n")[0] or type(error).__name__
-            raise StorageError(f"{self.url}/{name}: {said}; see that the cluster is up, that HADOOP_CONF_DIR holds "
+            raise StorageError(f"{self.url}/{name}: {said}; check that the cluster is up, that HADOOP_CONF_DIR holds "
                                "its configuration (dfs.namenode.http-address), and that this user may write there.") from error

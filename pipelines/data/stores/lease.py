@@ -1,14 +1,15 @@
-"""A lock where files cannot be locked: a document that its holder renews, and that another may take over once it stands still.
+"""A lease, for storage that cannot lock files: a document that its holder renews, and that another process may take
+over if the holder stops renewing it.
 
-    <name>/<n>.json     who the n-th holder is and how often it has renewed; claimed by ``put_if_absent``, so by one alone
+    <name>/<n>.json     the n-th holder and its number of renewals; created by ``put_if_absent``, so by one process only
 
-    holder       claims n, renews it every few seconds, marks it as free at its end
-    another      finds n: free, or of a process of this machine that has ended     claims n + 1 at once
-                 else looks at it for a while, by its own clock: renewed           somebody works there
-                                                                 stands still      claims n + 1
+    the holder          creates n, renews it every few seconds, and marks it as free at the end
+    another process     n is free, or its process ran on this machine and has ended     creates n + 1 at once
+                        else watches n for a while, by its own clock: it is renewed     gives up: the lease is held
+                                                                      it is not         creates n + 1
 
-No clocks of two machines are compared. A holder that was away for so long that another took over (a machine that slept, a network
-that was cut) hears of it at its next renewal.
+Clocks of two machines are never compared. A holder that paused so long that another process took over (a machine that
+slept, a network that failed) notices it at its next renewal.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from sparkring.errors import CommitConflict, SparkringError
 from sparkring.pipelines.data.stores.base import Store, numbered
 
 LEASE_S = 15.0
-"""Seconds that a lease has to stand still until it counts as left behind."""
+"""Seconds without a renewal after which a lease counts as abandoned."""
 RENEW_S = 3.0
+"""Seconds between two renewals."""
 LOOK_S = 0.5
+"""Seconds between two looks at another process's lease."""
 
 
 @contextmanager
@@ -40,12 +43,12 @@ def lease(store: Store, name: str, *, busy: str, lost: Callable[[], None], lease
     Args:
         store: Has ``put_if_absent``.
         name: Folder of the lease, used for nothing else.
-        busy: What to say where another process is inside.
-        lost: Called in another thread, once, where another process has taken over.
-        lease_s: Seconds that a lease has to stand still until it counts as left behind; the same for all who ask for this one.
-        renew_s: Seconds between two renewals, a small part of them.
+        busy: Text of the CommitConflict.
+        lost: Called once, in another thread, if another process has taken over.
+        lease_s: Seconds without a renewal after which the lease counts as abandoned; the same in all its processes.
+        renew_s: Seconds between two renewals, much less than ``lease_s``.
     Raises:
-        CommitConflict: another process is inside.
+        CommitConflict: another process is inside the block.
     """
     held = _Held(store, name, _claim(store, name, busy, lease_s), renew_s=renew_s, lost=lost)
     try:
@@ -55,7 +58,7 @@ def lease(store: Store, name: str, *, busy: str, lost: Callable[[], None], lease
 
 
 class _Held:
-    """A lease that this process has, renewed by a thread."""
+    """A lease that this process holds; a thread renews it."""
 
     def __init__(self, store: Store, name: str, number: int, *, renew_s: float, lost: Callable[[], None]) -> None:
         self._store, self._name, self._number, self._renew_s, self._lost = store, name, number, renew_s, lost
@@ -64,10 +67,10 @@ class _Held:
         self._thread.start()
 
     def free(self) -> None:
-        """Let the next one in at once."""
+        """Stop renewing, and mark the lease as free, so that the next process need not wait."""
         self._over.set()
         self._thread.join()
-        with suppress(OSError):  # then it takes the next one a while
+        with suppress(OSError):  # the next process then waits until the lease counts as abandoned
             if not self._taken_over():
                 self._store.put(_document(self._name, self._number), _text(-1))
 
@@ -75,21 +78,21 @@ class _Held:
         renewals = 0
         while not self._over.wait(self._renew_s):
             renewals += 1
-            with suppress(OSError, SparkringError):  # the storage is away for a while: so it is for others
+            with suppress(OSError, SparkringError):  # other processes do not reach the storage either
                 if self._taken_over():
                     self._lost()
                     return
                 self._store.put(_document(self._name, self._number), _text(renewals))
 
     def _taken_over(self) -> bool:
-        """By any later holder: the next one may have come and gone meanwhile, and its document with it."""
+        """Whether a later holder exists; it need not be the next one, whose document may be deleted by now."""
         return self._number < max(numbered(self._store, self._name), default=self._number)
 
 
 def _claim(store: Store, name: str, busy: str, lease_s: float) -> int:
-    """Become the next holder; its number."""
+    """Become the next holder, and return its number; CommitConflict if the lease is held."""
     numbers = numbered(store, name)
-    if numbers and not _left(store, _document(name, numbers[-1]), lease_s):
+    if numbers and not _abandoned(store, _document(name, numbers[-1]), lease_s):
         raise CommitConflict(busy)
     number = numbers[-1] + 1 if numbers else 0
     try:
@@ -101,19 +104,19 @@ def _claim(store: Store, name: str, busy: str, lease_s: float) -> int:
     return number
 
 
-def _left(store: Store, document: str, lease_s: float) -> bool:
-    """Whether the holder has gone: it said so, its process has ended, or it renews no more."""
+def _abandoned(store: Store, document: str, lease_s: float) -> bool:
+    """Whether the holder marked the lease as free, has ended, or has stopped renewing; takes up to ``lease_s``."""
     try:
         first = store.read(document)
-        if _says_so(first):
+        if _is_free(first):
             return True
         until = time.monotonic() + lease_s
         while time.monotonic() < until:
             time.sleep(LOOK_S)
             latest = store.read(document)
             if latest != first:
-                return _says_so(latest)
-    except FileNotFoundError:  # the next holder has taken it away
+                return _is_free(latest)
+    except FileNotFoundError:  # the next holder has deleted it
         return False
     return True
 
@@ -123,14 +126,12 @@ def _document(name: str, number: int) -> str:
 
 
 def _text(renewals: int) -> bytes:
-    """What this process writes; -1 renewals mean that the lease is free."""
+    """This process's document; -1 renewals mean that the lease is free."""
     return json.dumps({"host": socket.gethostname(), "renewals": renewals, "process": _process(os.getpid())}).encode()
 
 
-def _says_so(text: bytes) -> bool:
-    """Whether a holder's document says that it is free, or is that of a process that this machine knows to have
-    ended.
-    """
+def _is_free(text: bytes) -> bool:
+    """Whether a holder's document is marked as free, or its process ran on this machine and has ended."""
     try:
         holder: dict[str, Any] = json.loads(text)
         process = holder["process"]
@@ -140,11 +141,11 @@ def _says_so(text: bytes) -> bool:
         here = mine is not None and process is not None and (mine["boot"], mine["pids"]) == (process["boot"], process["pids"])
         return here and _process(process["pid"]) != process
     except (ValueError, KeyError, TypeError):
-        return False  # whatever it is, it may be renewed
+        return False  # an unknown document may still be renewed
 
 
 def _process(pid: int) -> dict[str, Any] | None:
-    """What tells a process from all others, ever and anywhere; None where it has ended, or the system does not say."""
+    """A process's identity, unique across machines and reboots; None if it has ended, or the system has no /proc."""
     try:
         state, *rest = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         if state == "Z":

@@ -1,11 +1,12 @@
 """From a URL to its store.
 
-    path, file:///path      local or mounted folders      local.py
-    s3://bucket/prefix      S3 and what speaks its API    s3.py
-    hdfs://host:port/path   HDFS, over WebHDFS            hdfs.py
-    gs://, abfs://, ...     all else that fsspec knows    fsspec.py
+    path, file:///path      local or mounted folders            local.py
+    s3://bucket/prefix      S3, and servers with its API        s3.py
+    hdfs://host:port/path   HDFS, over WebHDFS                  hdfs.py
+    gs://, abfs://, ...     other file systems of fsspec        fsspec.py
 
-docs/reference/stores.md says how each keeps its promise. A kind is imported when it is opened: its client library may be absent.
+docs/reference/stores.md says how each kind commits. A kind is imported when it is opened: its client library may be
+missing.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from sparkring.pipelines.data.stores.base import Store, local_path
 def open_store(url: str, *, one_writer: bool = False) -> Store:
     """Open the folder at ``url``: a plain path or a URL of one of the schemes above.
 
-    Opening looks nothing up: whether a bucket or a name node answers shows at the first act.
+    Opening sends no request: the first operation shows whether a bucket or a name node answers.
 
     Args:
         url: Path or URL.
-        one_writer: Nobody else commits there, so that a store may which could not refuse a second writer.
+        one_writer: Nobody else commits there, so a store that could not refuse a second writer may commit, too.
     Raises:
-        ConfigError: the scheme is not served, or the URL lacks something.
+        ConfigError: no store has this scheme, or the URL lacks something.
         EnvironmentProblem: the client library of that scheme is not installed.
     """
     parsed = urlparse(url)

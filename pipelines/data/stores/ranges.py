@@ -1,8 +1,8 @@
-"""An open file of any fsspec file system, read by ranges, each answer checked; small reads that follow each other closely are one request.
+"""An open file of any fsspec file system: reads byte ranges, checks each answer, and joins neighbouring small reads.
 
-Arrow reads a row group column by column, tens of reads of some kilobytes one behind the other. fsspec's own open files read ahead in
-blocks of 5 MB and more from wherever a read begins, and those of ``memory:`` share one position. A server that ignores ranges sends the
-whole file; then that is kept.
+Arrow reads a row group column by column, in tens of reads of some kilobytes. fsspec's own open files read ahead 5 MB or
+more at every read, and those of ``memory:`` share one position. A server that ignores ranges sends the whole file,
+which is then kept in memory.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from typing import Any
 from sparkring.errors import StorageError
 
 AHEAD_BYTES = 1 << 20
-"""What a read that is smaller takes with it of what follows, and an open file holds."""
+"""Bytes that a smaller read fetches at once, and that an open file keeps in memory."""
 
 
 class Ranges(io.RawIOBase):
-    """Bytes of a file at any place."""
+    """A file open for random access."""
 
     def __init__(self, file_system: Any, path: str) -> None:
-        """Ask for the file's size; FileNotFoundError if there is none."""
+        """Request the file's size; FileNotFoundError if it does not exist."""
         super().__init__()
         self._fs, self._path, self._place = file_system, path, 0
         info = file_system.info(path)
         if info["type"] != "file":
-            raise FileNotFoundError(f"{path} is no file")
+            raise FileNotFoundError(f"{path} is not a file")
         self._whole: bytes | None = None if info["size"] is not None else file_system.cat_file(path)
         self._size = int(info["size"]) if self._whole is None else len(self._whole)
         self._ahead, self._ahead_start = b"", 0
 
     def readable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place."""
+        """Set the position, and return it."""
         self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
         return self._place
 
     def tell(self) -> int:
-        """The place."""
+        """The position of the next read."""
         return self._place
 
     def size(self) -> int:
@@ -64,13 +64,13 @@ class Ranges(io.RawIOBase):
         return self._fetched(start, end)
 
     def _small_range(self, start: int, end: int) -> bytes:
-        """From what was read ahead, or read ahead again."""
+        """Bytes [start, end) from those read ahead; reads ahead again if they are not among them."""
         if not self._ahead_start <= start <= end <= self._ahead_start + len(self._ahead):
             self._ahead, self._ahead_start = self._fetched(start, min(start + AHEAD_BYTES, self._size)), start
         return self._ahead[start - self._ahead_start:end - self._ahead_start]
 
     def _fetched(self, start: int, end: int) -> bytes:
-        """One request; none where the whole file is here."""
+        """Bytes [start, end) by one request, or from the whole file if the server sent that."""
         if self._whole is None:
             try:
                 data: bytes = self._fs.cat_file(self._path, start=start, end=end)
@@ -81,6 +81,6 @@ class Ranges(io.RawIOBase):
             if len(data) == end - start:
                 return data
             if len(data) != self._size:
-                raise StorageError(f"{self._path}: {len(data)} of the {end - start} bytes from {start} on came; try again.")
+                raise StorageError(f"{self._path}: {len(data)} of the {end - start} bytes from {start} on arrived; try again.")
             self._whole = data
         return self._whole[start:end]

@@ -1,8 +1,8 @@
 """Retrying storage: a server that answers 503, or a name node that restarts, is back a moment later.
 
-A store raises ``StorageError`` when it does not answer or refuses; only that error is worth another try. A missing file, a full disk
-or a damaged file is raised at once. Arrow, which reads data files, raises one error for bytes that do not arrive and for bytes that
-make no sense; ``retry_read`` tells them apart.
+A store raises ``StorageError`` if it does not answer or refuses; only that error is worth another try. A missing file,
+a full disk or a damaged file is raised at once. Arrow, which reads data files, raises one error both for bytes that do
+not arrive and for damaged bytes; ``retry_read`` distinguishes them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 def retry(ask: Callable[[], T], *, for_s: float = RETRY_FOR_S) -> T:
-    """Ask until storage answers.
+    """Repeat a request until storage answers.
 
     Args:
-        ask: The request; may be made several times.
+        ask: The request; may be called several times.
         for_s: Seconds from now in which another try may begin.
     Raises:
         StorageError: the last one, if storage stays unavailable.
@@ -41,7 +41,7 @@ def retry(ask: Callable[[], T], *, for_s: float = RETRY_FOR_S) -> T:
 
 
 def retry_read(read: Callable[[], T], *, for_s: float = RETRY_FOR_S) -> T:
-    """Read a data file, again if storage did not answer.
+    """Read a data file, and repeat the read if storage did not answer.
 
     Args:
         read: Opens and reads; may be called several times.
@@ -62,7 +62,7 @@ def retry_read(read: Callable[[], T], *, for_s: float = RETRY_FOR_S) -> T:
 
 
 def _is_unavailable(error: OSError) -> bool:
-    """Whether a connection or a server failed: Arrow's S3 client says so in words, the WebHDFS client is built on
+    """Whether a connection or a server failed. Arrow's S3 client says so only in the text; WebHDFS raises errors of
     requests.
     """
     by_kind = isinstance(error, ConnectionError | TimeoutError) or type(error).__module__.startswith("requests")

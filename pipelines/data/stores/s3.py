@@ -1,12 +1,12 @@
-"""A store in an S3 bucket, or on a server that speaks S3's API.
+"""A store in an S3 bucket, or on a server with S3's API.
 
-The commit is a conditional PUT (``If-None-Match: *``): the server makes the object if there is none of that key, and
-answers 412 otherwise. A server that does not know the condition would overwrite without a word, so before its first commit
-a store sees on an object of its own that a second PUT is refused.
+The commit is a conditional PUT (``If-None-Match: *``): the server creates the object if its key does not exist, and
+answers 412 otherwise. A server that does not support the condition would overwrite silently, so before its first commit
+a store tries it on an object of its own: the second PUT must be refused.
 
-Endpoint, region and credentials come from the places that AWS's own tools look in (environment, ``~/.aws``, the machine's
-role); none of them is taken from a URL or written anywhere. Large files are read by Arrow's S3 client, outside Python's
-lock; all else goes through boto3.
+Endpoint, region and credentials come from the places in which AWS's own tools look (environment, ``~/.aws``, the
+machine's role); none of them is taken from a URL or written anywhere. Arrow's S3 client reads large files, outside
+Python's lock; boto3 does everything else.
 
 Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
 """
@@ -43,7 +43,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _MISSING = {"NoSuchKey", "404"}
 _TAKEN = 412
 _BUSY = 409
-"""Another conditional PUT of the same key is under way; the answer asks to try again."""
+"""Another conditional PUT of the same key is being processed; the server asks to try again."""
 
 
 class S3Store:
@@ -61,7 +61,7 @@ class S3Store:
         self._conditional = False
 
     def path(self, name: str) -> str:
-        """``s3a://bucket/prefix/name``, the scheme that Hadoop's client has for it."""
+        """``s3a://bucket/prefix/name``: s3a is the scheme of Hadoop's client."""
         return f"s3a://{self.bucket}/{self._key(name)}"
 
     def open_input(self, name: str) -> pa.NativeFile:
@@ -75,7 +75,7 @@ class S3Store:
         return data
 
     def size(self, name: str) -> int | None:
-        """Bytes of the object; None if there is none."""
+        """Bytes of the object; None if it does not exist."""
         head = self._head(name)
         return None if head is None else int(head["ContentLength"])
 
@@ -88,8 +88,8 @@ class S3Store:
         return sorted(key.removeprefix(below) for key in keys if key != below)
 
     def tree(self, folder: str) -> Iterator[Entry]:
-        """All objects below ``folder``, a thousand a request. An object whose key ends in / stands for a folder, as
-        some tools have it.
+        """All objects below ``folder``, a thousand in each request. A key that ends in / is a folder that some tool
+        made.
         """
         below = self._below(folder)
         with self._explained(folder):
@@ -100,7 +100,7 @@ class S3Store:
                         yield Entry(name, item["Size"], item["LastModified"].timestamp(), item["Key"].endswith("/"))
 
     def check_commits(self) -> None:
-        """See that this server refuses a second conditional PUT."""
+        """Check that this server refuses a second conditional PUT."""
         if not self._conditional:
             self._require_conditions("commit")
 
@@ -117,7 +117,7 @@ class S3Store:
             self._client.put_object(Bucket=self.bucket, Key=self._key(name), Body=data)
 
     def put_pieces(self, name: str, pieces: Pieces) -> None:
-        """One PUT, or parts that become an object when the last has arrived: one PUT takes 5 GB at most."""
+        """One PUT, or parts that become an object when the last has arrived: one PUT holds at most 5 GB."""
         with self._explained(name):
             self._client.upload_fileobj(PiecesFile(pieces), self.bucket, self._key(name))
 
@@ -133,7 +133,7 @@ class S3Store:
             self._client.delete_object(Bucket=self.bucket, Key=self._key(source))
 
     def delete(self, name: str) -> None:
-        """Delete the object of that name and all below it, a thousand a request."""
+        """Delete the object of that name and all below it, a thousand in each request."""
         require_not_all(name, self.url)
         with self._explained(name):
             self._client.delete_object(Bucket=self.bucket, Key=self._key(name))
@@ -145,12 +145,12 @@ class S3Store:
                         raise StorageError(f"s3://{self.bucket}/{error['Key']} was not deleted: {error.get('Message')}; run it again.")
 
     def lock(self, name: str, *, busy: str, lost: Callable[[], None] = lambda: None) -> AbstractContextManager[None]:
-        """Hold a lease: S3 frees nothing by itself when a process dies."""
+        """Hold a lease, since S3 has no lock that a dying process frees."""
         return lease(self, name, busy=busy, lost=lost)
 
     @cached_property
     def _arrow(self) -> fs.S3FileSystem:
-        """Arrow's client, at the endpoint that boto3 found; credentials it finds by itself, in the same places."""
+        """Arrow's client, at the endpoint that boto3 found; it finds credentials on its own, in the same places."""
         endpoint = urlparse(self._client.meta.endpoint_url)
         aws = (endpoint.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
         return fs.S3FileSystem(region=self._client.meta.region_name, connect_timeout=CONNECT_S, request_timeout=READ_S,
@@ -172,10 +172,10 @@ class S3Store:
         return head
 
     def _put_new(self, name: str, data: bytes) -> bool:
-        """PUT if there is none; False if there is one that another writer put.
+        """Create the object; False if another writer has created it.
 
-        boto3 repeats a request whose answer was lost, and then finds its own object there. So each object carries the name
-        of its writer, and an object that carries ours is ours.
+        boto3 repeats a request whose answer was lost, and then finds its own object. So each object's metadata names
+        its writer.
         """
         writer = uuid.uuid4().hex
         for _ in range(ATTEMPTS):
@@ -191,30 +191,30 @@ class S3Store:
                     return head is not None and head["Metadata"].get("writer") == writer
                 if status != _BUSY:
                     raise
-        raise StorageError(f"{self.url}/{name}: {ATTEMPTS} attempts met other writers of the same name; read what is there and try again.")
+        raise StorageError(f"{self.url}/{name}: {ATTEMPTS} attempts met other writers of the same name; read the object and try again.")
 
     def _require_conditions(self, name: str) -> None:
-        """See that this server refuses a second PUT."""
+        """Check on an object beside ``name`` that this server refuses a second PUT."""
         probe = f"{name}.{uuid.uuid4().hex}.probe"
         try:
             refuses = self._put_new(probe, b"") and not self._put_new(probe, b"")
         finally:
             self.delete(probe)
         if not refuses:
-            raise EnvironmentProblem(f"the S3 server of {self.url} does not keep If-None-Match: two writers could both commit; "
-                                     "use a server that has conditional writes (AWS S3, MinIO, Ceph and others in a recent release).")
+            raise EnvironmentProblem(f"the S3 server of {self.url} ignores If-None-Match: two writers could both commit; "
+                                     "use a server with conditional writes (recent releases of AWS S3, MinIO, Ceph and others).")
         self._conditional = True
 
     @contextmanager
     def _explained(self, name: str) -> Iterator[None]:
-        """Name the address in every error of the client."""
+        """Turn errors of the client into ours, which name the address."""
         try:
             yield
         except (ClientError, BotoCoreError, S3UploadFailedError) as error:
             if isinstance(error, ClientError) and error.response["Error"]["Code"] in _MISSING:
-                raise FileNotFoundError(f"{self.url}/{name} is not there") from None
-            raise StorageError(f"{self.url}/{name}: {error}; see that the bucket is there, and that endpoint and credentials "
-                               "(AWS_ENDPOINT_URL, AWS_PROFILE, AWS_ACCESS_KEY_ID, ...) are the right ones.") from error
+                raise FileNotFoundError(f"{self.url}/{name} does not exist") from None
+            raise StorageError(f"{self.url}/{name}: {error}; check that the bucket exists, and that endpoint and credentials "
+                               "(AWS_ENDPOINT_URL, AWS_PROFILE, AWS_ACCESS_KEY_ID, ...) are right.") from error
 
 
 def _status(error: BaseException | None) -> int | None:

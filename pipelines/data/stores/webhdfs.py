@@ -1,8 +1,9 @@
-"""fsspec's WebHDFS client, made exact where a commit and a checked read depend on it.
+"""fsspec's WebHDFS client, hardened for commits and checked reads.
 
-What it adds: a deadline for every request (fsspec waits for ever), a rename that says whether it may overwrite and raises
-where it did not happen (fsspec drops the answer), an error where a data node fails a read (fsspec returns the error page as
-data), upload in one request that replaces nothing, and the next name node where one is down or on standby.
+    requests      have a deadline (fsspec waits forever), and go to the next name node if one is down or on standby
+    rename        forbids or allows overwriting, and raises if it did not happen (fsspec ignores the answer)
+    create        uploads in one request, and never replaces a file
+    reads         raise if a data node fails (fsspec returns the error page as data)
 """
 
 from __future__ import annotations
@@ -22,23 +23,22 @@ except ImportError:
 
 CONNECT_S, READ_S = 10.0, 120.0
 AHEAD_BYTES = 1 << 20
-"""What a ranged read takes with it of what follows. Arrow reads a row group column by column, tens of reads of some
-kilobytes one behind the other, and each of them would be two requests; so they are one or two for all. An open file
-holds as much."""
+"""Bytes that a smaller read fetches at once, and that an open file keeps in memory. Arrow reads a row group column by
+column, in tens of reads of some kilobytes, each of which would be two requests."""
 _BINARY = {"content-type": "application/octet-stream"}
 
 
 class WebHdfsClient(WebHDFS):  # type: ignore[misc]  # fsspec is published without types
     """A client of one name service; paths are absolute."""
 
-    cachable = False  # one a store: fsspec's cache would share a session between forked processes
+    cachable = False  # each store has its own: fsspec's cache would share a session between forked processes
 
     def __init__(self, nodes: NameNodes, *, user: str) -> None:
-        """Connect to nothing yet.
+        """Prepare a session; no connection is made yet.
 
         Args:
-            nodes: Where the name service answers.
-            user: Who to say one is; with Kerberos the ticket says it.
+            nodes: Addresses of the name service.
+            user: User name sent with requests; with Kerberos the ticket names the user.
         """
         host, _, port = nodes.web[0].rpartition(":")
         super().__init__(host, int(port), kerberos=nodes.kerberos, user=None if nodes.kerberos else user, use_https=nodes.https)
@@ -50,15 +50,16 @@ class WebHdfsClient(WebHDFS):  # type: ignore[misc]  # fsspec is published witho
         """Rename a file in one edit of the name node's journal.
 
         Raises:
-            RuntimeError: it did not happen: the target is there and may not be overwritten, or there is no source.
+            RuntimeError: it did not happen: the target exists and must not be overwritten, or the source does not
+                exist.
         """
         self._call("RENAME", "put", path=source, destination=target, renameoptions="OVERWRITE" if overwrite else "NONE")
 
     def create(self, path: str, data: bytes | BinaryIO | RawIOBase) -> None:
-        """Write a new file, folders above it included.
+        """Write a new file, and create the folders above it.
 
         Raises:
-            RuntimeError: it is there already, may not be written, or no data node takes it.
+            RuntimeError: it exists already, this user may not write it, or no data node accepts it.
         """
         asked = self._call("CREATE", "put", path=path, redirect=False, overwrite="false")
         answer = self.session.put(self._apply_proxy(asked.headers["Location"]), data=data, headers=_BINARY)
@@ -71,14 +72,14 @@ class WebHdfsClient(WebHDFS):  # type: ignore[misc]  # fsspec is published witho
         return data
 
     def open_ranges(self, path: str) -> BinaryIO:
-        """Open a file for ranged reads, each of them from what was read ahead or by one request."""
+        """Open a file for ranged reads; each takes bytes that were read ahead, or makes one request."""
         opened: BinaryIO = _Ranges(self, path, mode="rb", cache_type="readahead", block_size=AHEAD_BYTES, tempdir=self.tempdir,
                                    autocommit=True)
         return opened
 
     def _call(self, op: str, method: str = "get", path: str | None = None, data: Any = None,
               redirect: bool = True, **kwargs: Any) -> Any:  # noqa: FBT001, FBT002 - fsspec's own signature
-        """One request, at the next name node where this one is down or on standby."""
+        """Make one request, and repeat it at the next name node if this one is down or on standby."""
         for left in reversed(range(len(self._bases))):
             self.url = self._bases[0]
             try:
@@ -92,7 +93,7 @@ class WebHdfsClient(WebHDFS):  # type: ignore[misc]  # fsspec is published witho
 
 
 def _reason(answer: requests.Response) -> str:
-    """What a data node says was wrong."""
+    """The reason that a data node gives for an error."""
     try:
         return str(answer.json()["RemoteException"]["message"])
     except (ValueError, KeyError, TypeError):
@@ -100,7 +101,7 @@ def _reason(answer: requests.Response) -> str:
 
 
 class _Ranges(WebHDFile):  # type: ignore[misc]
-    """An open file whose reads are checked."""
+    """An open file; each read must return all the bytes it asked for."""
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         start, end = max(start, 0), min(end, self.size)
@@ -113,9 +114,9 @@ class _Ranges(WebHDFile):  # type: ignore[misc]
 
 
 class _WithDeadline(HTTPAdapter):
-    """Gives every request that has no deadline of its own one."""
+    """Sets a deadline for every request that has none of its own."""
 
     def send(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Send it."""
+        """Send a request."""
         kwargs["timeout"] = kwargs.get("timeout") or (CONNECT_S, READ_S)
         return super().send(request, *args, **kwargs)

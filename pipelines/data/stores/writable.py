@@ -1,4 +1,4 @@
-"""Whether a store can be written, asked before work is spent on what goes there."""
+"""Checking that a store can be written, before work is spent on what it will hold."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sparkring.pipelines.data.stores.local import LocalStore
 
 
 def require_writable(store: Store, *, folders: Collection[str] = (".",), what: str) -> None:
-    """Write a small file into each folder and delete it again. A local store that was not there is gone again, too.
+    """Write a small file into each folder and delete it again. Local folders that this creates are removed again, too.
 
     Args:
-        store: Where.
+        store: The store to check.
         folders: Relative to the store.
         what: Names the store in the error, e.g. ``run folder``.
     Raises:
@@ -28,13 +28,13 @@ def require_writable(store: Store, *, folders: Collection[str] = (".",), what: s
             probe = f"{folder}/.{uuid.uuid4().hex}.probe".removeprefix("./")
             store.put(probe, b"")
             store.delete(probe)
-    with suppress(OSError):  # one holds a folder that was asked for, or somebody else's file by now
+    with suppress(OSError):  # a folder is no longer empty: another program wrote a file there
         for made in missing:
             made.rmdir()
 
 
 def _missing_folders(store: Store) -> list[Path]:
-    """Folders that a local store lacks on the way to it, the deepest first."""
+    """The folders of a local store's path that do not exist yet, the deepest first."""
     if not isinstance(store, LocalStore):
         return []
     return [folder for folder in (store.root, *store.root.parents) if not folder.exists()]
@@ -42,7 +42,7 @@ def _missing_folders(store: Store) -> list[Path]:
 
 @contextmanager
 def write_errors_explained(store: Store, *, what: str) -> Iterator[None]:
-    """Turn errors of the operating system into one sentence: missing permissions, a full disk.
+    """Turn the operating system's errors in the block, such as a full disk, into one sentence.
 
     Raises:
         StorageError: the block raised an ``OSError`` that was not one of ours.
@@ -53,5 +53,5 @@ def write_errors_explained(store: Store, *, what: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise StorageError(
-            f"{error.filename or store.url} cannot be written: {error.strerror or error}; the {what} {store.url} must be writable and "
-            "have free space: fix permissions, free disk space, or set another workspace.") from None
+            f"{error.filename or store.url} cannot be written: {error.strerror or error}; the {what} {store.url} needs write permission "
+            "and free space: fix permissions, free disk space, or set another workspace.") from None

@@ -1,7 +1,7 @@
-"""Starting to write a file to disk while it is still being filled, so that the final flush has little left to wait for.
+"""Starting to write a file to disk while it is still being filled, so that the final flush has little left to write.
 
-Linux keeps written bytes in memory until they are flushed, so a large file reaches the disk only once it is complete. On systems
-without this call nothing happens.
+Linux keeps written bytes in memory until they are flushed, so the disk would start only once a large file is complete.
+On systems without this call nothing happens.
 
 Source: sync_file_range(2), https://man7.org/linux/man-pages/man2/sync_file_range.2.html
 """

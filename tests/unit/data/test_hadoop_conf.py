@@ -38,7 +38,7 @@ def test_kerberos_is_seen() -> None:
 
 @pytest.mark.parametrize("default", [{}, {"fs.defaultFS": "file:///"}])
 def test_no_default_file_system_in_hdfs_is_said(default: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"fs\.defaultFS is not set to one in HDFS"):
+    with pytest.raises(ConfigError, match=r"fs\.defaultFS does not name one in HDFS"):
         name_nodes("", default)
 
 

@@ -89,7 +89,7 @@ def test_what_is_read_is_read_again_where_storage_was_away_and_not_where_its_byt
     (RuntimeError(), "RuntimeError"), (RuntimeError("no block\nat Java"), "no block"), (requests.ConnectionError(), "ConnectionError")])
 def test_an_error_of_hdfs_without_a_word_is_told_by_its_name(error: Exception, said: str) -> None:
     store = HdfsStore("hdfs://somewhere:8020/folder")
-    with pytest.raises(StorageError, match=f"hdfs://somewhere:8020/folder/name: {said}; see that"), store._explained("name"):
+    with pytest.raises(StorageError, match=f"hdfs://somewhere:8020/folder/name: {said}; check that"), store._explained("name"):
         raise error
 
 

@@ -127,7 +127,7 @@ def test_numbered_documents_are_sorted_as_numbers(tmp_path: Path) -> None:
 
 def test_a_store_does_not_delete_itself(tmp_path: Path) -> None:
     for name in ("", "."):
-        with pytest.raises(ConfigError, match="only what lies inside"):
+        with pytest.raises(ConfigError, match="itself, which is never deleted"):
             open_store(str(tmp_path)).delete(name)
 
 
