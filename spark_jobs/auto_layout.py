@@ -48,9 +48,9 @@ class LayoutChooser:
 
         Args:
             store: The run's folder.
-            dataset_url: Of the dataset.
-            manifest: Of its version.
-            lanes: To which the run's rows were dealt at its first start.
+            dataset_url: The dataset's address.
+            manifest: The manifest of the dataset version.
+            lanes: Number of lanes, fixed at the first start of the run.
             progress: Receives reports.
         """
         self._store, self._dataset_url, self._manifest, self._lanes, self._progress = store, dataset_url, manifest, lanes, progress
@@ -59,7 +59,7 @@ class LayoutChooser:
         """Measure, or reuse stored measurements, and choose.
 
         Args:
-            config: With ``train.parallel: auto``; the layout takes up to ``train.num_ranks`` ranks.
+            config: A config with ``train.parallel: auto``; the layout takes up to ``train.num_ranks`` ranks.
             spark: The session for the ring that measures.
         Raises:
             ConfigError: ranks have GPUs, which cannot be measured yet.
@@ -111,7 +111,7 @@ def with_planned_layout(config: Config, store: Store) -> Config:
     """The config with the layout that ``auto`` chose last for its run.
 
     Args:
-        config: The user's; only its layout changes.
+        config: The user's config; only its layout changes.
         store: The run's folder.
     Returns:
         The config unchanged if it names a layout itself, or the run has none on record.

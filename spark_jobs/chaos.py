@@ -50,7 +50,7 @@ class ChaosResult:
     survived: bool
     """Whether the run ended by itself."""
     failure: str
-    """Why it did not survive; empty if it did."""
+    """The error that ended it; empty if it survived."""
     planned: int
     struck: int
     """Faults that have happened."""
@@ -63,14 +63,14 @@ class ChaosResult:
     rows_repeated: int
     steps_redone: int
     steps_redone_max: int
-    """After one strike."""
+    """The most steps redone after one strike."""
     resume_s_median: float | None
     """From a strike to the end of the next step; None if no fault ended a generation."""
     resume_s_max: float | None
     goodput: float
     """Share of the wall-clock time spent on steps that count."""
     audit: str
-    """``green``, or what ``sparkring audit`` says."""
+    """``green``, or the error of ``sparkring audit``."""
     validation: dict[str, float]
     """Held-out metrics of the run under faults."""
     undisturbed: dict[str, float]
@@ -86,7 +86,7 @@ def chaos(config: Config, *, num_faults: int = 20, seed: int = 1, kinds: Sequenc
     """Train under faults, and measure what was lost.
 
     Args:
-        config: The user's job, whose dataset version is there.
+        config: The user's job, whose dataset version must exist.
         num_faults: The number of faults, spread evenly over the run.
         seed: Draws the time, the rank and the kind of each fault.
         kinds: The kinds to draw from; see ``faults.py``.

@@ -2,8 +2,8 @@
 
     sparkring demo local/flights
 
-Each step is the public function of its own module; this one runs them in order and takes the time. The first step that needs Spark starts
-the session, and later steps find it active; where nothing is left to do, no session is started.
+Each step is the public function of its own module; this one runs them in order and times them. The first step that needs Spark starts
+the session, and later steps find it active; if nothing is left to do, no session is started.
 """
 
 from __future__ import annotations

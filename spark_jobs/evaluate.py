@@ -47,20 +47,20 @@ SPLIT = "test"
 
 
 def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT) -> dict[str, Any]:
-    """Evaluate the model of ``config.run``, or find that it was evaluated already.
+    """Evaluate the model of ``config.run``, or return the earlier evaluation of it.
 
     Args:
         config: Names the run.
         spark: The session to use; default the active one, or one made from ``config.spark`` when it is needed.
         progress: Where to report.
     Returns:
-        ``task``, ``split``, ``dataset_version``, ``content_id``, ``weights_sha256``, and for ``network``, ``base_rate`` and (of a
-        binary task on a table) ``logistic_regression`` what ``metrics.BinaryMetrics`` holds or ``scoring/class_metrics.py`` says.
+        ``task``, ``split``, ``dataset_version``, ``content_id``, ``weights_sha256``; and under ``network``, ``base_rate`` and (for a
+        binary task on a table) ``logistic_regression`` the metrics of ``metrics.BinaryMetrics`` or ``scoring/class_metrics.py``.
     Raises:
         ConfigError: the run has no trained model.
-        DatasetError: the dataset version is not what the model was trained on, a file of it is not what was committed, or its
-            test rows have one label only.
-        DocumentDamaged: ``evaluation.json`` is there and cannot be read.
+        DatasetError: the dataset version is not the one that the model was trained on, one of its files differs from the committed
+            one, or its test rows have one label only.
+        DocumentDamaged: ``evaluation.json`` exists and cannot be read.
         EnvironmentProblem, StorageError: Spark cannot read the dataset.
     """
     card, store = load_card(config.run), open_store(config.run)
@@ -106,7 +106,7 @@ def _evaluate_by_tasks(config: Config, test: DataFrame, manifest: Manifest) -> M
 def _evaluate_by_stages(config: Config, card: ModelCard, manifest: Manifest, session: SparkSession) -> Metrics:
     """The network's evaluation, predicted by a ring of its stages in the precision that it is kept in."""
     from sparkring.models.build import without_dropout
-    from sparkring.pipelines.training.evaluate_rank import evaluate_rank  # brings torch and horovod
+    from sparkring.pipelines.training.evaluate_rank import evaluate_rank  # imports torch and horovod
     from sparkring.spark_jobs.ring import run_ring
 
     config = config.fitted_to(manifest.splits["train"].rows)
@@ -119,7 +119,7 @@ def _evaluate_by_stages(config: Config, card: ModelCard, manifest: Manifest, ses
 
 
 def _baselines(network: Metrics, train: DataFrame, test: DataFrame, manifest: Manifest) -> dict[str, Metrics]:
-    """The base rate, and a logistic regression where rows are a table's with two labels."""
+    """The base rate and, for a table with two labels, a logistic regression."""
     if manifest.task == "multiclass":
         return {"base_rate": class_base_rate(train, network, label=manifest.label)}
     if manifest.task == "next_token":
@@ -135,7 +135,7 @@ def _baselines(network: Metrics, train: DataFrame, test: DataFrame, manifest: Ma
 
 
 def _collect(predicted: DataFrame, label: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Probabilities and labels of all rows, in one order."""
+    """Probabilities and labels of all rows, in the same order."""
     table = predicted.select(sf.col(PROBABILITY), named(label).cast("double").alias("label")).toArrow()
     return table[PROBABILITY].to_numpy(), table["label"].to_numpy()
 

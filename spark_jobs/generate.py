@@ -1,8 +1,8 @@
-"""Go on with texts by the trained decoder: in this process, or through its stages where ``train.parallel`` cuts it.
+"""Continue texts with the trained decoder: in this process, or through its stages if ``train.parallel`` cuts it.
 
     sparkring generate local/python-text --prompt "def main("
 
-A decoder that is not cut needs no Spark. One that is runs as a ring of its stages, a rank each, and no rank builds the whole of it.
+A decoder that is not cut needs no Spark. A cut one runs as a ring with one rank a stage, and no rank builds the whole model.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Continuation:
-    """A text that was gone on with."""
+    """The continuation of one text."""
 
     prompt: str
     text: str
-    """What follows the prompt."""
+    """The text after the prompt."""
     tokens: int
-    """New ones, with the one that ends the document."""
+    """Number of new tokens, with the one that ends the document."""
     ended: bool
     """Whether the document ended by itself."""
 
 
 def generate(config: Config, prompts: Sequence[str], *, max_tokens: int = 200, temperature: float = 0.0, seed: int = 0,
              spark: SparkSession | None = None, progress: Progress = SILENT) -> list[Continuation]:
-    """Go on with texts by the model of ``config.run``. The same call gives the same texts, whatever the layout.
+    """Continue texts with the model of ``config.run``. The same call gives the same texts in any layout.
 
     Args:
-        config: Names the run, and says by ``train.parallel`` whether the model is cut.
-        prompts: How the texts begin; an empty one begins a document.
-        max_tokens: New tokens of a text at most.
-        temperature: 0 takes the likeliest token, 1 draws as the model predicts.
-        seed: Of what is drawn.
+        config: Names the run; its ``train.parallel`` decides whether the model is cut.
+        prompts: The beginnings of the texts; an empty one begins a document.
+        max_tokens: The most new tokens of a text.
+        temperature: 0 takes the likeliest token, 1 draws with the predicted probabilities.
+        seed: Determines the draws.
         spark: The session to start a ring in; default the active one, or one made from ``config.spark``.
         progress: Where to report.
     Returns:
-        A continuation a prompt.
+        One continuation for each prompt.
     Raises:
-        ConfigError: the run has no trained model, the model is not for texts, its tokenizer is not the config's, or a figure is out of
-            range.
+        ConfigError: the run has no trained model, the model is not for texts, the config names another tokenizer, or a number is out
+            of range.
     """
     from sparkring.models.decoding import Sampling
 
@@ -65,7 +65,7 @@ def generate(config: Config, prompts: Sequence[str], *, max_tokens: int = 200, t
     card = load_card(config.run)
     tokens = card.preprocessing.tokens
     if tokens is None or card.model.kind != "text":
-        raise ConfigError(f"the model of {config.run} is of kind {card.model.kind}, which goes on with no texts; name a run of a model of "
+        raise ConfigError(f"the model of {config.run} is of kind {card.model.kind}, which cannot continue texts; name a run of a model of "
                           "kind text.")
     encoding = _token_encoding(config, tokens)
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=seed)
@@ -109,14 +109,14 @@ def _by_stages(config: Config, card: ModelCard, prompts: list[list[int]], sampli
 
 
 def _token_encoding(config: Config, tokens: TokensFeature) -> TokenEncoding:
-    """How the model's texts became tokens."""
+    """The encoding of texts as tokens that the model was trained with."""
     if tokens.tokenizer_sha256 is None:
         return TokenEncoding()
     named = config.prepare.features.tokens
     encoding = TokenEncoding.load(named) if named else TokenEncoding()
     if encoding.sha256 != tokens.tokenizer_sha256:
-        raise ConfigError(f"the model of {config.run} was trained on tokens of the tokenizer {tokens.tokenizer_sha256[:16]}, the one that "
-                          f"prepare.features.tokens.tokenizer names is {(encoding.sha256 or 'none')[:16]}; name the file that it was.")
+        raise ConfigError(f"the model of {config.run} was trained with the tokenizer {tokens.tokenizer_sha256[:16]}, but "
+                          f"prepare.features.tokens.tokenizer names {(encoding.sha256 or 'none')[:16]}; name the file of the first.")
     return encoding
 
 

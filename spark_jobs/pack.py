@@ -72,10 +72,10 @@ def _add_interpreter(tar: tarfile.TarFile) -> None:
     tar.addfile(starter, io.BytesIO(STARTER.encode()))
     tar.add(Path(sys.executable).resolve(), f"bin/{VERSION}")
     if sysconfig.get_config_var("Py_ENABLE_SHARED"):
-        folders = (sysconfig.get_config_var("LIBDIR"), f"{sys.base_prefix}/lib")  # the first says where it was built
+        folders = (sysconfig.get_config_var("LIBDIR"), f"{sys.base_prefix}/lib")  # the first is the folder of its build
         files = [Path(folder, sysconfig.get_config_var("INSTSONAME")) for folder in folders]
         library = next((file for file in files if file.is_file()), None)
-        if library is not None:  # Debian's interpreter does without
+        if library is not None:  # Debian's interpreter needs none
             tar.add(library, f"lib/{library.name}")
     for entry in sorted(Path(sysconfig.get_path("stdlib")).iterdir()):
         if not entry.name.startswith(LEFT_OUT):

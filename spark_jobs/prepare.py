@@ -191,7 +191,7 @@ class _PrepareJob:
                         seed=config.seed if config.shuffle else None)
             splits[name] = read_back(store, f"{folder}/{name}", fields)
             if splits[name].rows != layouts[name].rows:
-                raise SourceError(f"the {name} split has {splits[name].rows} rows as it was written and {layouts[name].rows} as it was "
+                raise SourceError(f"the {name} split has {splits[name].rows} rows as written and {layouts[name].rows} as "
                                   "counted: prepare.query gives different rows each time, as with rand() or a LIMIT without an order. "
                                   "Choose rows by their ids.")
         tokens = config.features.tokens

@@ -1,4 +1,4 @@
-"""``sparkring report``: one self-contained HTML file about what a workspace holds.
+"""``sparkring report``: one self-contained HTML file about the contents of a workspace.
 
 Needs neither Spark nor a ring. For each missing part the page names the command that makes it.
 """
@@ -22,7 +22,7 @@ NAME = "report.html"
 
 @dataclass(frozen=True)
 class ReportResult:
-    """What was written."""
+    """The report that was written."""
 
     path: str
     """Address of the HTML file."""

@@ -31,19 +31,19 @@ def run_ring(fn: Callable[..., Json], *args: Any, num_ranks: int, spark: SparkSe
         num_ranks: Horovod ranks: one process in one Spark slot each, all at once.
         spark: A classic session, or one over Spark Connect.
         config: How to start, join and watch the ranks.
-        left_out: Names of hosts that get no rank while there are others (``HostsLeftOut`` where those have too few slots);
+        left_out: Names of hosts that get no rank while there are others (``HostsLeftOut`` if those have too few slots);
             ignored by launcher ``horovod.spark``.
     Returns:
         The results of ``fn`` by rank, as JSON (a tuple becomes a list): nothing that came over a network is unpickled.
     Raises:
-        NotEnoughSlots: Spark cannot run so many ranks at once; known within ``config.start_timeout_s``.
+        NotEnoughSlots: Spark cannot run so many ranks at once; raised within ``config.start_timeout_s``.
         EnvironmentProblem: executors lack a GPU, a module or an address, or have other versions.
-        RankFailed: ``fn`` raised on a rank, whose traceback is inside.
+        RankFailed: ``fn`` raised on a rank; the error holds the traceback.
         RankDied: a rank's process ended without a result.
         RingError: Spark ended the job for a reason of its own.
     """
     if num_ranks < 1:
-        raise ConfigError(f"num_ranks={num_ranks} ranks make no ring; give at least 1.")
+        raise ConfigError(f"num_ranks={num_ranks}, but a ring needs a rank; give at least 1.")
     fn = REGISTRY.carrying(fn)
     if config.launcher == "horovod.spark":
         from sparkring.spark_jobs.launch.horovod.launcher import run_by_horovod

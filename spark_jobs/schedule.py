@@ -38,13 +38,13 @@ _MEANINGS = {Kind.F: "F forward", Kind.B: "B backward", Kind.I: "I gradients of 
 
 @dataclass(frozen=True, kw_only=True)
 class PassTimes:
-    """Milliseconds of a stage per micro-batch. Chunks share their stage's; stages have work in proportion to their replicas."""
+    """Milliseconds of a stage per micro-batch. The chunks of a stage share them; a stage's work is proportional to its replicas."""
 
     forward_ms: float = 10.0
     backward_ms: float = 20.0
     """The whole backward pass; its halves take half each."""
     message_ms: float = 0.0
-    """From one stage to the next; neither is busy meanwhile."""
+    """Time from one stage to the next, during which neither is busy."""
 
 
 DEFAULT_TIMES = PassTimes()
@@ -69,7 +69,7 @@ class WorkerLoad:
     idle: Mapping[str, float]
     """Share of the passes' time in which it is idle, planned and measured."""
     in_flight: int
-    """Most micro-batches, over all its chunks, whose activations it holds at once."""
+    """The most micro-batches, over all its chunks, whose activations it holds at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ class ScheduleResult:
     chunks_per_stage: int
     micro_batches: int
     seconds: Mapping[str, float]
-    """Of the step, planned and measured."""
+    """Seconds of the step, planned and measured."""
     idle: Mapping[str, float]
     """Mean idle share over the workers; in the plan this is the bubble."""
     workers: tuple[WorkerLoad, ...]
@@ -96,10 +96,10 @@ def planned(name: str, *, replicas: Sequence[int], micro_batches: int | None = N
 
     Args:
         name: ``gpipe``, ``1f1b``, ``interleaved`` or ``zero_bubble``.
-        replicas: Of each stage.
-        micro_batches: Of the step, over all replicas; default: training's default.
-        chunks_per_stage: Of an interleaved schedule; default: 2.
-        times: Of passes and messages.
+        replicas: Number of replicas of each stage.
+        micro_batches: Micro-batches of the step, over all replicas; default: training's default.
+        chunks_per_stage: Chunks of a stage in an interleaved schedule; default: 2.
+        times: Times of passes and messages.
     Raises:
         ConfigError: there is no such schedule, or it does not allow this shape.
     """
@@ -124,7 +124,7 @@ def from_file(path: Path, *, times: PassTimes = DEFAULT_TIMES) -> TracedStep:
     Raises:
         ConfigError: the file cannot be read.
         ScheduleInvalid: the lists are no schedule; the message names the mistakes.
-        ScheduleStuck: the lists wait for each other; the message names who waits for what.
+        ScheduleStuck: the lists wait for each other; the message names each waiting worker and action.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -147,7 +147,7 @@ def of_run(config: Config) -> TracedStep:
         raise
     except (KeyError, TypeError, ValueError) as error:
         raise DocumentDamaged("the run's event stream", found=f"a step that cannot be read ({type(error).__name__}: {error})",
-                              expected="what each worker did in it", remedy="train on, and draw a later step") from None
+                              expected="the actions of each worker", remedy="train on, and draw a later step") from None
     if step is None:
         raise ConfigError(f"the run in {config.run} has recorded no step in stages; train with several stages "
                           "(train.parallel.replicas) to the second step of an epoch.")
@@ -181,11 +181,11 @@ def figures(step: TracedStep, *, out: Path | None = None) -> ScheduleResult:
 
 
 def drawing(step: TracedStep, *, width: int | None = None) -> str:
-    """The step with letters, plan above what happened, on one scale of time.
+    """The step drawn in letters, the plan above the measured step, on one time scale.
 
     Args:
         step: The step.
-        width: Most characters of a line; longer drawings continue below.
+        width: The most characters of a line; longer drawings continue below.
     """
     tick_s = _tick_s(step)
     panels = []

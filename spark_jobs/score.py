@@ -2,7 +2,7 @@
 
     sparkring score local/flights
 
-``scoring/predict.py`` says which columns each task adds.
+``scoring/predict.py`` lists the columns that each task adds.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
         frame: Raw rows to score, as the query of ``config.prepare`` yields them (the label may be missing); default the
             split ``config.score.split`` of the dataset version that the model was trained on.
     Returns:
-        Where the Parquet is: row id, the label if there is one, what ``predict`` adds for the task, ``model``,
-        ``dataset_version`` and ``split`` (null for rows of ``frame``).
+        The folder of the Parquet files. Their columns are the row id, the label if there is one, the columns that ``predict`` adds
+        for the task, ``model``, ``dataset_version`` and ``split`` (null for rows of ``frame``).
     Raises:
         ConfigError: the run has no trained model.
-        DatasetError: the dataset version has changed since the model was trained, a file differs from what was committed, or a
+        DatasetError: the dataset version has changed since the model was trained, a file differs from the committed one, or a
             page lacks its checksum.
-        SourceError: ``frame`` lacks a column, has one of a type that the model's features do not take, or has rows with a null or
+        SourceError: ``frame`` lacks a column, has one of a type that the model's features do not accept, or has rows with a null or
             repeated id; nothing was kept.
         NotFinite: the network's answer for a row is not finite; nothing was kept.
         EnvironmentProblem, StorageError: Spark cannot read the dataset.
@@ -152,7 +152,7 @@ def split_of(manifest: Manifest, dataset_url: str, split: str) -> Split:
 
 
 def _named_classes(encoded: DataFrame, label: str, preprocessing: Preprocessing) -> DataFrame:
-    """The label as the source has it in the place of its classes' numbers, as the predictions have them."""
+    """Replace the numbers of the label's classes by the source's own values, as the predictions have them."""
     value = sf.get(sf.array(*map(sf.lit, preprocessing.classes)), named(label)).cast(preprocessing.class_type)
     return encoded.select([value.alias(label) if name == label else named(name) for name in encoded.columns])
 
@@ -165,10 +165,10 @@ def _write(scored: DataFrame, store: Store, *, row_id: str, split: Split | None)
     """Write into a new folder, check that it holds each row once, and return its name and row count.
 
     Args:
-        scored: What to write.
-        store: Where.
+        scored: The rows to write.
+        store: The store of the scores.
         row_id: The column of row ids.
-        split: What the manifest says of the rows; None for rows that the caller brought.
+        split: The manifest's split of these rows; None for rows that the caller brought.
     """
     folder, spark = uuid.uuid4().hex[:16], scored.sparkSession
     try:
@@ -203,7 +203,7 @@ def _read(store: Store, file: str, reader: Callable[[pa.NativeFile], Read]) -> R
 
 
 def _require_rows(store: Store, files: Sequence[str], row_id: str, split: Split) -> None:
-    """Check by the digest of row ids in the manifest that the files hold each row of the split once."""
+    """Check, by the manifest's digest of row ids, that the files hold each row of the split once."""
     columns = (_read(store, file, partial(pq.read_table, columns=[row_id])) for file in files)
     found = to_hex(add(rows_digest(table[row_id].to_numpy()) for table in columns))
     if found != split.rows_digest:
@@ -231,4 +231,4 @@ def _require_distinct(written: DataFrame, row_id: str) -> None:
         raise SourceError(f"{row_id} is null in {found['nameless']} of the rows to score; each needs one. Nothing was kept.")
     if (found["most"] or 0) > 1:
         raise SourceError(f"{row_id} is not unique among the rows to score: {found['worst']} stands for {found['most']} rows, and "
-                          "their scores could not be told apart; pass each row once. Nothing was kept.")
+                          "nobody could tell their scores apart; pass each row once. Nothing was kept.")

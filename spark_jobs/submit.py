@@ -1,12 +1,12 @@
-"""From a config to spark-submit: the line that runs a command of sparkring as a Spark application, on YARN for one.
+"""From a config to spark-submit: the line that runs a command of sparkring as a Spark application, for example on YARN.
 
     sparkring submit yarn/flights --job train --print
 
     staged/<hash>/sparkring-0.1.0.zip    this code: the driver and the executors import the same
-                  job.yaml               the whole config, what it extends and --set merged in
-                  job.py                 what Spark starts: the command line
+                  job.yaml               the whole config, with its base and --set merged in
+                  job.py                 the program that Spark starts: the command line
 
-What is staged lies under the hash of its content: a line that was printed stays true, and equal submissions share one folder.
+The staged folder's name is the hash of its content: a printed line stays valid, and equal submissions share one folder.
 Source: https://spark.apache.org/docs/4.0.0/submitting-applications.html and running-on-yarn.html
 """
 
@@ -40,7 +40,7 @@ from sparkring.version import __version__
 
 DEPLOY_MODE = "spark.submit.deployMode"
 ROOMS = ("conf", "models", "pipelines", "spark_jobs")
-"""Folders that are parts of the package, wherever they lie (docs/adr/0001)."""
+"""Folders that are parts of the package; their place differs between a checkout and a wheel (docs/adr/0001)."""
 MAIN_NAME = "job.py"
 MAIN = '''"""Runs a command of sparkring in the driver that Spark started."""
 
@@ -50,7 +50,7 @@ if __name__ == "__main__":
     main()
 '''
 _SECRET_KEY = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
-"""What Spark itself hides in its page and logs."""
+"""Names of properties that Spark itself hides in its page and logs."""
 _THE_SAME_BITS = (1980, 1, 1, 0, 0, 0)
 """Time of every file in an archive, so that equal content makes equal archives."""
 
@@ -67,14 +67,14 @@ class Job(StrEnum):
 
 @dataclass(frozen=True)
 class Submission:
-    """A line that can be run, and what was staged for it."""
+    """A line that can be run, and the folder staged for it."""
 
     command: tuple[str, ...]
     folder: Path
 
     @property
     def line(self) -> str:
-        """As one types it into a shell."""
+        """The line as a user types it into a shell."""
         return shlex.join(self.command)
 
     def run(self) -> int:
@@ -91,20 +91,20 @@ class Submission:
 
 
 def default_folder() -> Path:
-    """Where submissions are staged unless it is said."""
+    """The folder in which submissions are staged by default."""
     return Path.home() / ".cache" / "sparkring" / "submit"
 
 
 def make_submission(config: Config, job: Job, *, folder: Path, package: Path | None = None,
                     networks: Sequence[Path] = ()) -> Submission:
-    """Stage what an application needs, and compose its line.
+    """Stage the files of an application, and compose its line.
 
     Args:
-        config: Of the job; ``spark.master`` and ``spark.conf`` become options.
-        job: What to run.
-        folder: Where to stage.
+        config: The job's config; ``spark.master`` and ``spark.conf`` become options.
+        job: The command to run.
+        folder: The folder to stage in.
         package: A wheel of sparkring to run instead of the code that runs now.
-        networks: Files that register networks of the user's own; they go along.
+        networks: Files that register the user's own networks; they are staged too.
     Raises:
         ConfigError: no master, a secret among the Spark properties, a path that means nothing elsewhere, or no such wheel.
         EnvironmentProblem: there is no spark-submit.
@@ -120,7 +120,7 @@ def make_submission(config: Config, job: Job, *, folder: Path, package: Path | N
     in_cluster = spark.conf.get(DEPLOY_MODE, "client") == "cluster"
     if not spark.master.startswith("local"):
         _require_paths(config, in_cluster=in_cluster)
-    # Named so that none is another's, or what an import finds.
+    # The names differ from each other, and no import finds them.
     files = {f"networks-{number}-{path.name}": path.read_bytes() for number, path in enumerate(networks)}
     documents = {"job.yaml": _document(config), **files}
     staged = _stage(folder, {f"sparkring-{__version__}.zip": _archive(package), MAIN_NAME: MAIN.encode(), **documents})
@@ -137,7 +137,7 @@ def make_submission(config: Config, job: Job, *, folder: Path, package: Path | N
 
 
 def spark_submit() -> str:
-    """The program: of ``SPARK_HOME``, else on the path, else pyspark's own.
+    """The path of spark-submit: in ``SPARK_HOME``, else on ``PATH``, else pyspark's own.
 
     Raises:
         EnvironmentProblem: there is none.
@@ -157,14 +157,14 @@ def spark_submit() -> str:
 def _forward_signals(process: subprocess.Popen[bytes], program: str) -> Iterator[list[int]]:
     """While the block runs, forward SIGTERM and SIGINT, as SIGTERM, to the Python driver below ``process``, or else to ``process`` itself.
 
-    Returns:
-        The signals received so far.
+    Yields:
+        The list of signals received so far.
     """
     received: list[int] = []
 
     def forward(number: int, _: object) -> None:
         received.append(number)
-        with suppress(psutil.Error):  # it has ended meanwhile
+        with suppress(psutil.Error):  # the process has ended meanwhile
             spark_submit_jvm = psutil.Process(process.pid)
             drivers = [child for child in spark_submit_jvm.children() if _runs(child, program)]
             (drivers or [spark_submit_jvm])[0].terminate()
@@ -178,7 +178,7 @@ def _forward_signals(process: subprocess.Popen[bytes], program: str) -> Iterator
 
 
 def _runs(process: psutil.Process, program: str) -> bool:
-    """Whether it does; one that has ended does not, such as the shell that bin/spark-class leaves behind unwaited for."""
+    """Whether a process runs ``program``. Ended ones do not, such as the shell that bin/spark-class leaves as a zombie."""
     try:
         return program in process.cmdline()
     except psutil.Error:
@@ -202,7 +202,7 @@ def _tree(folder: Traversable, name: str, *, skipped: tuple[str, ...] = ()) -> I
 
 
 def _archive(package: Path | None) -> bytes:
-    """The code as a zip: Spark puts .zip files on Python's path, and passes over .whl without a word."""
+    """The code as a zip: Spark puts .zip files on Python's path, and ignores .whl files silently."""
     if package is not None:
         if not zipfile.is_zipfile(package) or "sparkring/__init__.py" not in zipfile.ZipFile(package).namelist():
             raise ConfigError(f"{package} is no wheel of sparkring; name dist/sparkring-{__version__}-py3-none-any.whl of `make wheels`, "
@@ -220,7 +220,7 @@ def _document(config: Config) -> bytes:
 
 
 def _stage(folder: Path, files: Mapping[str, bytes]) -> Path:
-    """Put files into a folder named by their content, which only this user reads; it is there whole or not at all."""
+    """Put files into a folder named by their content, which only this user can read. It appears completely or not at all."""
     digest = hashlib.sha256()
     for name, data in sorted(files.items()):
         digest.update(f"{name} {hashlib.sha256(data).hexdigest()}\n".encode())
@@ -238,7 +238,7 @@ def _stage(folder: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def _require_paths(config: Config, *, in_cluster: bool) -> None:
-    """See that paths mean the same where the job runs."""
+    """Check that paths mean the same on the machines where the job runs."""
     wanted = {"workspace": config.workspace, "dataset_url": config.dataset}
     if in_cluster:
         wanted |= {f"prepare.sources.{name}.path": str(path) for name, source in config.prepare.sources.items()

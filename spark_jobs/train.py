@@ -2,8 +2,8 @@
 
     sparkring train local/flights
 
-A ring that fails is started again from the last checkpoint (spark_jobs/recovery). The same command resumes a run that was ended; of a run
-that is done it says so and trains nothing. What a run is, and its folder: spark_jobs/run.
+A ring that fails is started again from the last checkpoint (spark_jobs/recovery). The same command resumes a run that was ended; for a
+run that is done it reports that and trains nothing. The run folder and a run's identity: spark_jobs/run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a finished run left."""
+    """The result of a finished run."""
 
     url: str
     """The run's folder: model, checkpoints, events."""
@@ -62,18 +62,18 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
         config: Names the dataset version, the model, the optimizer and the ring.
         spark: The session to start the ring in; default the active one, or one made from ``config.spark``.
         progress: Where to report steps and losses.
-        stop: By which another thread, or a signal's handler, may ask the run to save and end.
-        work: What each rank runs in place of ``train_rank``, with the same arguments; ``sparkring chaos`` injects faults with it.
+        stop: Lets another thread, or a signal's handler, ask the run to save and end.
+        work: Runs on each rank in place of ``train_rank``, with the same arguments; ``sparkring chaos`` injects faults with it.
     Returns:
-        What the run left.
+        The result of the run.
     Raises:
         DatasetVersionNotFound: there is no such version; nothing was written.
         DatasetChanged: its manifest was edited after it was committed; nothing was written.
-        LayoutRefused: the model cannot be laid out as ``train.parallel`` says; nothing was written.
+        LayoutRefused: the model does not fit the layout of ``train.parallel``; nothing was written.
         RunFolderMismatch: the folder belongs to a run with another config; nothing was written.
         DocumentDamaged: a document of the run folder cannot be read; nothing was written.
         NotEnoughSlots: Spark cannot run that many ranks at once.
-        RankFailed, RankDied, ...: a rank raised or died, and restarts did not help or are switched off
+        RankFailed, RankDied: a rank raised or died, and restarts did not help or are switched off
             (``train.recovery.restarts``); the same call resumes from the last checkpoint.
         Stopped: ``stop`` asked for it; the same call resumes.
         StorageError, ConfigError: nothing can be written to the run folder; no rank was started.
@@ -104,7 +104,7 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
 
 
 def _require_rows(manifest: Manifest, url: str) -> None:
-    """Check that train and validation have rows, and rows of both labels where there are two."""
+    """Check that train and validation have rows and, for a binary task, rows of both labels."""
     for name in ("train", "validation"):
         split = manifest.splits.get(name)
         if split is None or not split.rows:
@@ -116,7 +116,7 @@ def _require_rows(manifest: Manifest, url: str) -> None:
 
 
 def _other_splits(manifest: Manifest, url: str) -> str:
-    """How to get a version whose splits serve."""
+    """The advice to get a version with suitable splits."""
     if "adopted" not in manifest.recipe:
         return "change prepare.split and prepare a new version"
     return (f"delete {url}/_versions and adopt the files again with --split train=FOLDER --split validation=FOLDER, or prepare a dataset "
@@ -124,7 +124,7 @@ def _other_splits(manifest: Manifest, url: str) -> str:
 
 
 def _supervised(ring: _SparkRing, config: Config, stop: StopRequest) -> TrainSummary:
-    """Train to the end and store the result; where no rank ever began, the folder is given up again."""
+    """Train to the end and store the result; if no rank ever began, give the folder up again."""
     idle = parts_of_step(config) - ring.lanes
     if idle > 0:
         ring.progress.note(f"training: {idle} ranks or micro-batches get no rows, since this run was begun with {ring.lanes} lanes")
@@ -140,7 +140,7 @@ def _supervised(ring: _SparkRing, config: Config, stop: StopRequest) -> TrainSum
 
 
 def _fits(config: Config, manifest: Manifest, train_config: TrainConfig) -> bool:
-    """Whether the config's model can be laid out as ``train_config`` says."""
+    """Whether the config's model fits the layout of ``train_config``."""
     try:
         layout_of(config.model_copy(update={"train": train_config}), manifest)
     except ConfigError:
@@ -149,7 +149,7 @@ def _fits(config: Config, manifest: Manifest, train_config: TrainConfig) -> bool
 
 
 class _SparkRing:
-    """The rings of one run, in Spark: what the supervisor starts and asks (``supervisor.Ring``)."""
+    """The rings of one run, in Spark: the supervisor starts and observes them (``supervisor.Ring``)."""
 
     def __init__(self, folder: RunFolder, dataset_url: str, manifest: Manifest, *, lanes: int, spark: SparkSession | None,
                  progress: Progress, bar: Bar, work: Callable[..., Any] | None) -> None:
@@ -157,7 +157,7 @@ class _SparkRing:
         self._dataset_url, self._spark, self._bar, self._work = dataset_url, spark, bar, work
         self._generation = -1
         self._accepts_stop = False
-        """Whether ranks of this generation run, or are being started, that will see a request to stop."""
+        """Whether this generation has ranks, running or being started, that will see a request to stop."""
         self.failed_checkpoints = 0
         """Checkpoints that could not be written, of all generations so far."""
 
@@ -208,7 +208,7 @@ class _SparkRing:
         return steps_done(self.folder.url, generation=self._generation, rank=rank)
 
     def _next_job(self, config: Config, spark: SparkSession) -> TrainJob:
-        """The next generation's job, with a layout where the planner chooses it."""
+        """The next generation's job; with ``auto`` the planner chooses its layout."""
         predicted_s = None
         if config.train.parallel.auto:
             chooser = LayoutChooser(self.folder.store, dataset_url=self._dataset_url, manifest=self.manifest, lanes=self.lanes,

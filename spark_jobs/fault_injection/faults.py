@@ -1,8 +1,8 @@
-"""The faults that a run meets, and when: drawn from a seed, so that the same seed strikes at the same steps again.
+"""The faults of a run and their times, drawn from a seed: the same seed strikes at the same steps again.
 
     kill      a rank is killed (SIGKILL)
     worker    Spark's Python process, whose child the rank is, is killed
-    stop      a rank hangs for good (SIGSTOP), as on a machine that swaps or has lost its disk
+    stop      a rank hangs forever (SIGSTOP), as on a machine that swaps or has lost its disk
     delay     a rank hangs for a while
     corrupt   one bit of the next checkpoint is flipped, and rank 0, which committed it, is killed
     disk      a rank's next checkpoints find no space on the device
@@ -31,7 +31,7 @@ FAILED_WRITES = 2
 FIRST, LAST = 0.02, 0.95
 """Faults strike between these shares of a run's steps."""
 LATEST_S = 0.3
-"""Most seconds between a step's end and the strike, so that it falls into any part of a step or of a checkpoint's writing."""
+"""The most seconds between a step's end and the strike: it may fall into any part of a step or of a checkpoint's writing."""
 
 
 class Fault(BaseModel):
@@ -83,10 +83,10 @@ def draw(num_faults: int, *, seed: int, kinds: Sequence[str] = KINDS) -> tuple[F
     Returns:
         The faults, ordered by when they are due.
     Raises:
-        ConfigError: there is no such kind, or none at all is asked for.
+        ConfigError: there is no such kind, or no fault is asked for.
     """
     if num_faults < 1:
-        raise ConfigError(f"{num_faults} faults are none; ask for at least 1.")
+        raise ConfigError(f"{num_faults} faults were asked for; ask for at least 1.")
     chosen = [_kind(word) for word in kinds]
     if not chosen:
         raise ConfigError(f"no kind of fault is named; name some of {', '.join(KINDS)}.")

@@ -119,7 +119,7 @@ class FaultInjector:
 
 
 class FaultyRunFiles:
-    """Opens a run's files so that the injector hears of each event, and can make checkpoints fail (train_rank.py's RunFiles)."""
+    """Opens a run's files so that the injector sees each event and can make checkpoints fail (train_rank.py's RunFiles)."""
 
     def __init__(self, injector: FaultInjector) -> None:
         self._injector = injector
@@ -134,7 +134,7 @@ class FaultyRunFiles:
 
 
 class _ObservedEvents(EventWriter):
-    """Tells the injector of each record."""
+    """Reports each record to the injector."""
 
     def __init__(self, injector: FaultInjector, run_url: str, *, generation: int, rank: int) -> None:
         super().__init__(run_url, generation=generation, rank=rank)
@@ -158,7 +158,7 @@ class _FailingCheckpoints(Checkpoints):
 
 
 def pause(process: int, seconds: float) -> None:
-    """Suspend a process for so many seconds; it cannot wake itself, so a shell does."""
+    """Suspend a process for ``seconds``. It cannot wake itself, so a shell does."""
     subprocess.Popen(["sh", "-c", f"kill -STOP {process}; sleep {seconds}; kill -CONT {process}"], stdin=subprocess.DEVNULL)
 
 

@@ -74,7 +74,7 @@ class _Step:
     generation: int
     rows: int = 0
     row_ids: list[int] = field(default_factory=list)
-    """Where they are recorded."""
+    """Empty if they are not recorded."""
 
 
 def losses(records: Iterable[Record], strikes: Sequence[Strike], *, rows_per_epoch: int) -> Losses:

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Failure:
-    """What a restart depends on, of how a generation failed."""
+    """The facts of a failed generation that decide whether to restart."""
 
     summary: str
     """One line: which rank, what happened."""
     exception: str = ""
-    """Type and message of what code on a rank raised; empty where a rank or its host was lost."""
+    """Type and message of the exception that code on a rank raised; empty if a rank or its host was lost."""
     step: int = -1
-    """Optimizer steps that the failed rank had done since the run began; -1 where it had not started."""
+    """Optimizer steps that the failed rank had done since the run began; -1 if it had not started."""
     host: str = ""
-    """Where the rank ran, if known."""
+    """The host of the rank, if known."""
     final: bool = False
     """Whether only people can fix it: a wrong config, a damaged dataset."""
 
@@ -25,7 +25,7 @@ class RestartBudget:
     """Decides after each failure whether the run gets another generation."""
 
     def __init__(self, restarts: int) -> None:
-        """``restarts``: how many generations may fail in a row without a new checkpoint between them."""
+        """``restarts``: number of generations that may fail in a row without a new checkpoint between them."""
         self._restarts, self._left = restarts, restarts
         self._committed = -1
         self._raised: set[tuple[str, int]] = set()
@@ -36,16 +36,16 @@ class RestartBudget:
         return self._restarts - self._left
 
     def objection(self, failure: Failure, *, committed: int) -> str | None:
-        """Why the run must not be restarted, or None; counts the restart that follows.
+        """The reason that the run must not be restarted, or None; counts the restart that follows.
 
         Args:
-            failure: How the generation failed.
-            committed: Optimizer steps of the latest checkpoint; -1 where there is none.
+            failure: The failure of the generation.
+            committed: Optimizer steps of the latest checkpoint; -1 if there is none.
         """
         if failure.final:
             return "a restart would not help"
         bug = (failure.exception, failure.step)
-        if failure.exception and failure.step >= 0 and bug in self._raised:  # what fails at every start may be the network
+        if failure.exception and failure.step >= 0 and bug in self._raised:  # a failure at every start may be the network's
             return (f"the same exception came at the same step ({failure.step}) before, so the cause is in the code or the data, "
                     "not in a machine")
         self._raised.add(bug)
@@ -58,15 +58,15 @@ class RestartBudget:
 
 
 class HostRecord:
-    """Which hosts have failed so often that the next generation leaves them out."""
+    """The hosts that have failed so often that the next generation leaves them out."""
 
     def __init__(self, failures: int) -> None:
-        """``failures``: how many in a row, all of one host, until it is left out."""
+        """``failures``: number of failures in a row, all of one host, after which it is left out."""
         self._limit, self._last, self._count = failures, "", 0
         self._left_out: set[str] = set()
 
     def failed(self, host: str) -> bool:
-        """Count a failure; returns whether it has the host left out from now on."""
+        """Count a failure; returns whether the host is left out from now on because of it."""
         self._count = self._count + 1 if host == self._last else 1
         self._last = host
         if not host or self._count < self._limit or host in self._left_out:

@@ -14,13 +14,13 @@ from sparkring.conf.schema.parallel import BETWEEN_STAGES, ParallelConfig
 
 
 def resized(train: TrainConfig, ranks: int, *, works: Callable[[TrainConfig], bool] = lambda _: True) -> TrainConfig | None:
-    """``train`` on as many of ``ranks`` ranks as it can use, at most as many as it asks for; None where it cannot run on so few.
+    """``train`` on as many of ``ranks`` ranks as it can use, at most as many as it asks for; None if it cannot run on so few.
 
     Without stages it uses all of them. With stages it takes the layout that uses the most ranks: as many stages as before if possible, and
     no stage with more replicas than before.
 
     Args:
-        train: As the user wants it, on all ranks.
+        train: The user's section, for all ranks.
         ranks: Ranks available.
         works: Whether the model fits a layout, e.g. has enough blocks.
     """
@@ -41,7 +41,7 @@ def resized(train: TrainConfig, ranks: int, *, works: Callable[[TrainConfig], bo
 
 
 def _smaller(train: TrainConfig, ranks: int) -> Iterator[tuple[int, ...]]:
-    """Replica counts of every stage that fit: of as many stages, or of fewer, which then share the blocks."""
+    """Replica counts of the stages that fit, for as many stages as before or for fewer, which then share the blocks."""
     room = ranks // train.parallel.shards
     wanted = train.replicas
     for stages in range(1, len(wanted) + 1):

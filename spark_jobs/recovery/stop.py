@@ -15,9 +15,9 @@ class StopRequest:
     def __init__(self) -> None:
         self._event = threading.Event()
         self.reason = ""
-        """Who asked, for people."""
+        """The source of the request, for messages."""
         self.signal_number: int = signal.SIGTERM
-        """The signal that asked; SIGTERM where none did."""
+        """The signal that asked; SIGTERM if none did."""
 
     def ask(self, reason: str, *, signal_number: int = signal.SIGTERM) -> None:
         """Have the run save and end after its current step; the first to ask is named."""
@@ -31,7 +31,7 @@ class StopRequest:
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until someone asks, at most ``seconds``; whether someone has."""
+        """Wait until someone asks, at most ``seconds``; returns whether someone has asked."""
         return self._event.wait(seconds)
 
 

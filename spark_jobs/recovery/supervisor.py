@@ -6,7 +6,7 @@
 
 A generation is also asked to stop when an executor is being decommissioned: the ranks save, and the next generation uses the rest.
 
-All ranks of a generation end together. The run folder alone holds the state of a run, so the same command resumes it, whoever died.
+All ranks of a generation end together. The run folder alone holds the state of a run, so the same command resumes it after any death.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Ring(Protocol):
     """The rings of one run, as the supervisor starts and observes them."""
 
     def slots(self) -> int | None:
-        """Ranks that could run at once now; None where that cannot be known."""
+        """Ranks that could run at once now; None if that cannot be known."""
         ...
 
     def grows_on_demand(self) -> bool:
@@ -74,35 +74,35 @@ class Ring(Protocol):
         ...
 
     def ask_to_stop(self) -> bool:
-        """Have the running generation save and end after its current step; whether there is one that will."""
+        """Have the running generation save and end after its current step; returns whether there is one that will."""
         ...
 
     def committed(self) -> int:
-        """Optimizer steps of the latest checkpoint; -1 where there is none."""
+        """Optimizer steps of the latest checkpoint; -1 if there is none."""
         ...
 
     def steps_of(self, rank: int) -> int:
-        """Optimizer steps that a rank of the last generation had done since the run began; -1 where it had not started."""
+        """Optimizer steps that a rank of the last generation had done since the run began; -1 if it had not started."""
         ...
 
 
 @dataclass(frozen=True)
 class _Width:
-    """The train config of a generation; ``wanted`` where it is the one the user asked for."""
+    """The train config of a generation; ``wanted`` is true if it is the one the user asked for."""
 
     train: TrainConfig
     wanted: bool
 
 
 class Supervisor:
-    """Keeps one run going."""
+    """Runs the generations of one run until it is done."""
 
     def __init__(self, config: Config, ring: Ring, *, works: Callable[[TrainConfig], bool], stop: StopRequest, progress: Progress) -> None:
         """Prepare; starts nothing.
 
         Args:
-            config: As the user wants it.
-            ring: Where generations run.
+            config: The user's config.
+            ring: Runs the generations.
             works: Whether the model fits a layout.
             stop: Asks the run to end early.
             progress: Gets a note for every failure and restart.
@@ -112,9 +112,9 @@ class Supervisor:
         self._budget = RestartBudget(recovery.restarts)
         self._hosts = HostRecord(recovery.leave_out_after)
         self._elsewhere: HostsLeftOut | None = None
-        """What the last launch found that was to leave out hosts and had too few slots elsewhere."""
+        """The slots that the last launch found, if it had to leave out hosts and the others had too few."""
         self._came: int | None = None
-        """Under dynamic allocation: how many slots came for the last launch, if they were too few."""
+        """Under dynamic allocation: number of slots that came for the last launch, if they were too few."""
         self._in_vain = 0
         """Slots that Spark reported when too few of them came: others use them, or they are unusable."""
         self._last_committed = -1
@@ -124,7 +124,7 @@ class Supervisor:
 
         Raises:
             Stopped: the run was asked to stop, and is saved.
-            RingError, EnvironmentProblem, ...: the last generation's failure, where another one would not help.
+            RingError, EnvironmentProblem, OSError: the last generation's failure, if another one would not help.
         """
         failed, first = False, True
         while True:
@@ -140,7 +140,7 @@ class Supervisor:
                 self._leave_out_hosts(found)
                 failed = first = False
                 continue
-            except (RingError, EnvironmentProblem, OSError) as error:  # of storage, too
+            except (RingError, EnvironmentProblem, OSError) as error:  # OSError: storage
                 failed = not self._accepts_fewer(error, first=first)
                 if failed:
                     self._count(error, first=first)
@@ -154,7 +154,7 @@ class Supervisor:
                               "the same command resumes from there.", signal_number=self._stop.signal_number)
 
     def _count(self, error: RingError | EnvironmentProblem | OSError, *, first: bool) -> None:
-        """Note a failure; raises it where the run is not to be restarted."""
+        """Note a failure; raise it if the run must not be restarted."""
         refused = first and (isinstance(error, NotEnoughSlots) or not isinstance(error, RingError))  # nothing broke: it never worked
         if refused or isinstance(error, SparkEnded) or self._stop.asked or not self._config.train.recovery.restarts:
             raise error
@@ -163,7 +163,7 @@ class Supervisor:
         if objection:
             error.add_note(f"Not restarted: {objection}.")
             raise error
-        self._slots()  # where Spark has ended, that is said, and no restart announced
+        self._slots()  # raises if Spark has ended, before a restart is announced
         limit = self._config.train.recovery.restarts
         self._progress.note(f"training: {failure.summary}; restarting from the last checkpoint (restart {self._budget.used} of {limit})")
         if self._hosts.failed(failure.host):
@@ -171,10 +171,10 @@ class Supervisor:
                                 "continuing without it")
 
     def _leave_out_hosts(self, found: HostsLeftOut) -> None:
-        """Continue with fewer ranks on the other hosts or, where those are too few, also on the hosts that were left out."""
+        """Continue with fewer ranks on the other hosts; if these have too few slots, also use the hosts that were left out."""
         recovery = self._config.train.recovery
         before = self._elsewhere
-        # Knowing how many there are did not help.
+        # The launch before found the same numbers, and knowing them did not help.
         again = before is not None and (before.slots, before.slots_left_out) == (found.slots, found.slots_left_out)
         if again and before is not None and self._ring.grows_on_demand():  # unless as many ranks as wanted were tried once more
             again = found.wanted <= before.slots
@@ -239,7 +239,7 @@ class Supervisor:
             timeout_s = max(recovery.wait_for_slots_s, wanted.ring.start_timeout_s) if hopeless else recovery.wait_for_slots_s
             if time.monotonic() - began >= timeout_s or self._stop.wait(LOOK_S):
                 break
-        if self._stop.asked:  # the user must be told that, not a lack of slots
+        if self._stop.asked:  # report the request, not a lack of slots
             return _Width(wanted, wanted=True)
         begun = not first or self._committed() >= 0
         if slots is None or slots >= wanted.num_ranks or not (begun and recovery.shrink):
@@ -247,16 +247,16 @@ class Supervisor:
         train = self._shrunk_to(slots)
         if train is None:
             raise NotEnoughSlots(wanted=recovery.min_ranks, slots=slots, master="what is left of the cluster")
-        self._progress.note(f"training: {slots} slots are there for {wanted.num_ranks} ranks; continuing with {train.num_ranks}")
+        self._progress.note(f"training: there are {slots} slots for {wanted.num_ranks} ranks; continuing with {train.num_ranks}")
         return _Width(train, wanted=False)
 
     def _shrunk_to(self, slots: int) -> TrainConfig | None:
-        """The layout for so many slots, or None where it has fewer ranks than ``min_ranks``."""
+        """The layout for so many slots, or None if it has fewer ranks than ``min_ranks``."""
         train = resized(self._config.train, slots, works=self._works)
         return None if train is None or train.num_ranks < self._config.train.recovery.min_ranks else train
 
     def _usable(self, slots: int | None) -> int | None:
-        """How many of these slots are not on hosts left out, as far as the last launch found out."""
+        """The number of these slots that are on hosts not left out, as far as the last launch found out."""
         found = self._elsewhere
         if found is None or slots is None:
             return slots
@@ -276,7 +276,7 @@ class Supervisor:
 
     @contextmanager
     def _watching_slots(self, width: _Width) -> Iterator[None]:
-        """While a generation runs: have it save and end where it is asked to, or where the number of slots changes."""
+        """While a generation runs: have it save and end when it is asked to or the number of slots changes."""
         done = threading.Event()
 
         def look() -> None:

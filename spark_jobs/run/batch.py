@@ -1,4 +1,4 @@
-"""The global batch of a run: fitted to the train rows where the config names none, with a warning where it leaves few steps."""
+"""The global batch of a run: fitted to the train rows if the config names none, with a warning if it leaves few steps."""
 
 from __future__ import annotations
 

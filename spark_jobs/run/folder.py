@@ -1,4 +1,4 @@
-"""The run folder, as the driver uses it: whose it is, how far the run has come, and its result.
+"""The run folder, as the driver uses it: the run's identity, its progress, and its result.
 
     run.json                     the run's identity (identity.py)
     .lock                        held by the driver that trains
@@ -87,7 +87,7 @@ class RunFolder:
         return theirs
 
     def abandon_if_unused(self) -> None:
-        """Give the folder up where no rank has begun: an attempt that failed early must not bind the next one."""
+        """Give the folder up if no rank has begun: an attempt that failed early must not bind the next one."""
         with suppress(OSError):  # unreachable storage must not hide the error that the attempt ended with
             if not event_files(self.url):
                 self.store.delete(IDENTITY)
@@ -113,7 +113,7 @@ class RunFolder:
         self.store.put(RESULT, summary.model_dump_json(indent=1, exclude={"interrupted"}).encode())
 
     def committed(self) -> int:
-        """Optimizer steps of the latest checkpoint; -1 where there is none."""
+        """Optimizer steps of the latest checkpoint; -1 if there is none."""
         return max(retry(self._checkpoints.numbers), default=-1)
 
     def claim_generation(self, *, at_least: int = 0) -> int:

@@ -41,7 +41,7 @@ def identity_of(config: Config, manifest: Manifest) -> Identity:
 
 
 def first_difference(theirs: Identity, mine: Identity) -> Difference | None:
-    """Where two identities differ, or None where they are equal."""
+    """The first difference of two identities, or None if they are equal."""
     for key in sorted(mine.keys() | theirs.keys()):
         if mine.get(key) != theirs.get(key):
             return _innermost(key, theirs.get(key), mine.get(key))
@@ -49,12 +49,12 @@ def first_difference(theirs: Identity, mine: Identity) -> Difference | None:
 
 
 def parts_of_step(config: Config) -> int:
-    """How many parts the rows of a step are dealt to: micro-batches of a model in stages, else ranks."""
+    """Number of parts that the rows of a step are dealt to: micro-batches of a model in stages, else ranks."""
     return config.train.num_micro_batches if config.train.parallel.pipelined else config.train.num_ranks
 
 
 def _lanes(config: Config) -> int:
-    """Twice as many as needed where the layout is chosen later, so that more numbers of micro-batches divide them."""
+    """Number of lanes; twice as many as needed if the layout is chosen later, so that more numbers of micro-batches divide them."""
     return default_lanes(parts_of_step(config)) * (2 if config.train.parallel.auto else 1)
 
 

@@ -17,7 +17,7 @@ def progress_shown(job: TrainJob, bar: Bar, progress: Progress, *, on_failed_che
     """Show rank 0's events while the block runs.
 
     Args:
-        job: Of the generation.
+        job: The generation's job.
         bar: Counts optimizer steps of the whole run.
         progress: Gets one note for each rollback, checkpoint that was not written, slow rank, and wrong prediction.
         on_failed_checkpoint: Called for each checkpoint that was not written.
@@ -41,9 +41,9 @@ def progress_shown(job: TrainJob, bar: Bar, progress: Progress, *, on_failed_che
 
 
 def steps_done(run_url: str, *, generation: int, rank: int) -> int:
-    """Optimizer steps that a rank of a generation had done since the run began; -1 where it had not begun."""
+    """Optimizer steps that a rank of a generation had done since the run began; -1 if it had not begun."""
     steps_per_epoch = done = -1
-    for record in EventTail(run_url, generation=generation, rank=rank).new_records():  # and those after a rollback
+    for record in EventTail(run_url, generation=generation, rank=rank).new_records():  # after a rollback the last ones count
         if record["event"] == "start":
             steps_per_epoch = record["steps_per_epoch"]
             done = record["epoch"] * steps_per_epoch + record["step"]
@@ -73,7 +73,7 @@ class _ProgressView:
                              text=f"epoch {last['epoch'] + 1} of {self._epochs}, loss {loss}{self._validation}")
 
     def _note(self, record: Record) -> None:
-        """Say what is worth a line; a prediction that proved wrong is noted once."""
+        """Note the records that are worth a line; a wrong prediction only once."""
         event = record["event"]
         if event == "slow" and not record["over"]:
             self._progress.note(f"training: {Slow.of(record).text()}")

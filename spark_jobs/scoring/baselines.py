@@ -21,11 +21,11 @@ MAX_ITERATIONS, TOLERANCE = 100, 1e-5
 def logistic_regression(train: DataFrame, test: DataFrame, preprocessing: Preprocessing, *, label: str) -> DataFrame:
     """Fit ``pyspark.ml``'s logistic regression on encoded train rows and predict encoded test rows.
 
-    Numeric features enter as they are (standardised), each id of a categorical feature as a column.
+    Numeric features are used as they are (standardised); each id of a categorical feature becomes a column.
 
     Args:
         train: Encoded rows with the label.
-        test: The same columns.
+        test: Encoded rows with the same columns.
         preprocessing: Names the numeric and categorical columns.
         label: The label's column.
     Returns:

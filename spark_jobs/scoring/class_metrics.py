@@ -30,7 +30,7 @@ def evaluate_classes(predicted: DataFrame, *, label: str, classes: Sequence[str]
     """Evaluate a network that predicts one of several classes.
 
     Args:
-        predicted: What ``predict`` gives, with the label's number kept.
+        predicted: The result of ``predict``, with the label's number kept.
         label: The label's column.
         classes: The classes' names by their number.
     Returns:
@@ -51,8 +51,8 @@ def evaluate_tokens(predicted: DataFrame, *, tokens: TokensFeature, split: str) 
     """Evaluate a network that predicts the next token.
 
     Args:
-        predicted: What ``predict`` gives of the test rows.
-        tokens: What a token is.
+        predicted: The result of ``predict`` for the test rows.
+        tokens: The fitted tokens.
         split: Name of the test rows' split.
     Returns:
         ``rows`` (predicted tokens), ``loss`` (nats a token), ``accuracy``, ``bits_per_byte``.
@@ -90,7 +90,7 @@ def _base_rate(train: Counts, test: Counts) -> Metrics:
 
 
 def _count_targets(frame: DataFrame, tokens: TokensFeature) -> Counts:
-    """How often each token is one to predict."""
+    """Count, for each token, how often it is the token to predict."""
     counted = frame.select(TOKENS).mapInArrow(partial(_count_batches, tokens=tokens), "token int, times bigint")
     counts = np.zeros(tokens.vocabulary, np.int64)
     for row in counted.groupBy("token").agg(sf.sum("times").alias("times")).collect():

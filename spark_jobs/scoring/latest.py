@@ -31,12 +31,12 @@ class Scores(BaseModel):
     split: str | None
     """The split of the dataset version; None for rows that the caller brought."""
     weights_sha256: str
-    """The model."""
+    """The weights of the model that scored."""
     dataset_url: str
     """The dataset that the model was trained on."""
     dataset_version: int
     content_id: str
-    """What that version holds."""
+    """The content of that version."""
     created_at: str
     """UTC, ISO 8601."""
 
@@ -49,7 +49,7 @@ def latest_scores(store: Store) -> Scores | None:
     """
     try:
         return read_model(store, DOCUMENT, Scores, expected="the name of a finished scoring",
-                          remedy="delete it and run `sparkring score` again; the folders beside it hold what was scored before")
+                          remedy="delete it and run `sparkring score` again; the folders beside it hold the earlier scores")
     except FileNotFoundError:
         return None
 

@@ -5,8 +5,8 @@
                  probability        double: of that class
                  probabilities      array<double>: of each class, in the order of the model's classes
     next_token   nats               double: cross entropy, summed over the row's predicted tokens
-                 tokens_predicted   int: how many those are
-                 tokens_right       int: for how many the likeliest token was the right one
+                 tokens_predicted   int: number of these tokens
+                 tokens_right       int: number of these for which the likeliest token was right
 
 The function that executors run carries the network (its card as JSON, its weights as safetensors): they neither read the run
 folder nor unpickle anything from it.
@@ -72,9 +72,9 @@ def predict(encoded: DataFrame, run_url: str, *, keep: list[str], batch_rows: in
         encoded: The features as ``encode`` or a dataset version gives them, and the columns to keep.
         run_url: The run whose model predicts.
         keep: Columns to pass through.
-        batch_rows: Most rows of a forward pass.
+        batch_rows: The most rows of a forward pass.
     Returns:
-        ``keep``, then the task's columns, ``model`` and ``dataset_version``; nothing was computed yet.
+        ``keep``, then the task's columns, ``model`` and ``dataset_version``. Nothing is computed yet.
     """
     card = load_card(run_url)
     kept = encoded.select([named(name) for name in keep]).schema.fields
@@ -88,7 +88,7 @@ def predict(encoded: DataFrame, run_url: str, *, keep: list[str], batch_rows: in
 
 
 def feature_columns(card: ModelCard) -> list[str]:
-    """The dataset columns that a model takes."""
+    """The dataset columns that a model reads."""
     features = card.preprocessing
     if card.model.kind == "text":
         return [TOKENS]
@@ -150,7 +150,7 @@ def _inputs(batch: pa.RecordBatch, card: ModelCard) -> dict[str, Tensor]:
 def _predictions(logits: Tensor, inputs: dict[str, Tensor], card: ModelCard) -> dict[str, pa.Array]:
     """The task's columns of one batch.
 
-    In float64: a float32 sigmoid is exactly 1 from logit 17 on, and then the logarithm of its rest is lost.
+    Computed in float64: a float32 sigmoid is exactly 1 from logit 17 on, which loses the logarithm of 1 minus the probability.
     """
     import torch
 

@@ -23,9 +23,9 @@ def encode_raw(frame: DataFrame, card: ModelCard, *, row_id: str, keep: Iterable
 
     Args:
         frame: The rows.
-        card: The model's.
+        card: The model's card.
         row_id: The column of row ids.
-        keep: Other columns to pass through if the rows have them. Columns that nothing names are dropped.
+        keep: Other columns to pass through if the rows have them. All remaining columns are dropped.
     Raises:
         SourceError: a feature or the row id is missing, comes twice or has a type that prepare refuses for it (the row would be
             encoded differently than in training), or the rows are texts.
@@ -56,7 +56,7 @@ def encode_raw(frame: DataFrame, card: ModelCard, *, row_id: str, keep: Iterable
 
 
 def _seen_by(card: ModelCard) -> Preprocessing:
-    """The fitted features that a model takes: an image network takes no table column that was prepared beside the image."""
+    """The fitted features that a model uses: an image network uses no table column that was prepared beside the image."""
     fitted = card.preprocessing
     return fitted if card.model.kind == "tabular" else Preprocessing(numeric=(), categorical=(), train_rows=fitted.train_rows)
 

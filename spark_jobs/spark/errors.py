@@ -1,4 +1,4 @@
-"""Spark's own errors: which exceptions they are, and the one line that says what is wrong."""
+"""Spark's own errors: their exception classes, and the one line of each that names the cause."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLIENTS = {"s3": "org.apache.hadoop:hadoop-aws", "s3a": "org.apache.hadoop:hadoo
 
 @contextmanager
 def failed_queries_unlogged() -> Iterator[None]:
-    """Keep PySpark from logging, in thousands of characters a line, what the block's own errors say in a sentence."""
+    """Keep PySpark from logging thousands of characters about errors of the block, which say the same in a sentence."""
     loggers = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
@@ -45,7 +45,7 @@ def lacks_client(error: Exception) -> bool:
 
 
 def reason(error: Exception) -> str:
-    """The line that says why, without the plan, the query and the stack; Py4J puts the call before it.
+    """The line of an error that names its cause, without the plan, the query and the stack, and without the call that Py4J puts first.
 
     For an exception in a Python worker this is that exception's message: the line after the last indented one of its traceback.
     """

@@ -19,7 +19,7 @@ class Bar(Protocol):
 
 
 class Progress(Protocol):
-    """Where a job reports to."""
+    """Receives the reports of a job."""
 
     def stage(self, title: str, *, total: int | None = None) -> AbstractContextManager[Bar]:
         """Open a bar titled ``title``; it closes when the block ends or raises."""
@@ -31,20 +31,20 @@ class Progress(Protocol):
 
 
 class SilentProgress:
-    """Shows nothing: the default of the plain functions."""
+    """Shows nothing: the default of all job functions."""
 
     @contextmanager
     def stage(self, title: str, *, total: int | None = None) -> Iterator[Bar]:
-        """A bar that nobody sees."""
+        """Open a bar that shows nothing."""
         yield _SilentBar()
 
     def note(self, text: str) -> None:
-        """Nothing."""
+        """Show nothing."""
 
 
 class _SilentBar:
     def update(self, done: int, *, total: int | None = None, text: str = "") -> None:
-        """Nothing."""
+        """Show nothing."""
 
 
 SILENT: Progress = SilentProgress()

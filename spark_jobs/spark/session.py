@@ -35,7 +35,7 @@ RESULT_SETTINGS = {
 }
 
 _HARMLESS = ("use_ssl", "user_id", "user_agent", "session_id")
-"""Parameters of a Connect address that are not secret: all that Spark knows except ``token``. Others become headers of each request."""
+"""Parameters of a Connect address that are not secret: all of Spark's own except ``token``. Others become headers of each request."""
 _LOCAL = {
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -43,7 +43,7 @@ _LOCAL = {
     "spark.driver.memory": "2g",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-"""Defaults of a session on this machine: no web page, nothing reachable from outside."""
+"""Defaults of a session on this machine: no web page, and no port that other machines can reach."""
 PARTITIONS_PER_SLOT = 2
 """Shuffle partitions of a local session. Spark's 200 are meant for clusters: on 2 cores they tripled the time of prepare."""
 
@@ -106,7 +106,7 @@ def without_secrets(text: str, address: str) -> str:
     Args:
         text: The address itself, or a foreign error that may repeat it or parts of it.
         address: E.g. ``sc://user:password@host:443/;token=...;x-tenant=...``: user info and the values of parameters are secret,
-            except for those that Connect knows as harmless.
+            except for the harmless ones that Connect itself defines.
     """
     parameters = (part.partition("=") for part in re.split("[;?&]", address)[1:])
     secrets = [value if equals else key for key, equals, value in parameters if key.strip().lower() not in _HARMLESS]
@@ -134,7 +134,7 @@ def result_settings(spark: SparkSession) -> Iterator[None]:
 
 
 def spark_path(path: str) -> str:
-    """How Spark addresses a file of the driver's file system, whatever its default file system is; a URL is returned unchanged.
+    """The path by which Spark addresses a file of the driver's file system, with any default file system; a URL is returned unchanged.
 
     Databricks mounts volumes under the same path for Spark and for plain files; there only the plain path works.
     """
@@ -179,6 +179,6 @@ def _local(address: str) -> dict[str, str]:
 
 
 def _quiet() -> dict[str, str]:
-    """For a JVM of our own: only errors on the console, which shows our progress bars."""
+    """Settings for a JVM of our own: it logs only errors on the console, which shows our progress bars."""
     log_config = resources.files("sparkring.conf").joinpath("log4j2.yaml")
     return {"spark.ui.showConsoleProgress": "false", "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log_config}"}

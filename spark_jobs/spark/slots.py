@@ -23,8 +23,8 @@ LOOK_AGAIN_S = 0.2
 def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float) -> None:
     """Wait until Spark has at least ``num_ranks`` slots, since executors may still be registering.
 
-    Over Spark Connect only a local master's slots are known beforehand, and under dynamic allocation none: there the launch's deadline
-    applies.
+    Over Spark Connect the slots are known beforehand only for a local master, under dynamic allocation never; the launch's deadline
+    applies instead.
 
     Args:
         spark: A classic or a Connect session.
@@ -32,7 +32,7 @@ def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float) -> No
         within_s: Seconds to wait for them; a local master is refused at once, since it never grows.
     Raises:
         EnvironmentProblem: dynamic allocation is on together with a setting that rules out a ring.
-        NotEnoughSlots: there are fewer.
+        NotEnoughSlots: Spark has fewer slots.
     """
     master = master_of(spark)
     if has_dynamic_allocation(spark):
@@ -51,16 +51,16 @@ def has_dynamic_allocation(spark: SparkSession) -> bool:
 
 
 def require_on_demand(spark: SparkSession, *, num_ranks: int) -> None:
-    """Check that executors for so many ranks can be added on demand; where some never come, the launch's deadline applies.
+    """Check that executors for so many ranks can be added on demand. If some never come, the launch's deadline applies.
 
     Raises:
         EnvironmentProblem: another setting of the session rules out a ring under dynamic allocation.
-        NotEnoughSlots: so many executors are not allowed.
+        NotEnoughSlots: the session does not allow so many executors.
     """
     if _is_connect(spark):
         raise EnvironmentProblem(
-            "spark.dynamicAllocation.enabled is true, with which Spark refuses barrier stages (SPARK-24942), and over Spark Connect a ring "
-            "cannot do without; start the server with it off and spark.executor.instances set.")
+            "spark.dynamicAllocation.enabled is true, so Spark refuses barrier stages (SPARK-24942), and over Spark Connect a ring "
+            "needs one; start the server with it off and spark.executor.instances set.")
     if _is_on(spark, "spark.speculation"):
         raise EnvironmentProblem("spark.speculation and spark.dynamicAllocation.enabled are both true: Spark might start a second task for "
                                  "a rank; set spark.speculation=false.")

@@ -29,7 +29,7 @@ LOOK_S = 0.2
 LOOK_AT_ENDS_S = 2.0
 """Seconds between two polls of the ended tasks of a job that runs for the whole training."""
 GIVE_UP_S = 10.0
-"""Seconds to keep cancelling a job."""
+"""Seconds in which a job is cancelled again and again."""
 OWN_WORDS_S = 5.0
 """Seconds for tasks to end by themselves and report why, once it is known that the job cannot succeed."""
 MAX_TASKS = 10_000
@@ -49,11 +49,12 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
         tag: A unique name, by which the job is found and cancelled.
         num_tasks: Tasks that the job needs at once; for the error.
         within_s: Seconds for Spark to start them.
-        may_end_early: How many of the tasks may end long before the others; None: any number.
-        broken: Polled while they run, with the number of tasks that have ended: why the job cannot succeed any more, or None.
+        may_end_early: Number of tasks that may end long before the others; None: any number.
+        broken: Called while they run, with the number of tasks that have ended; returns the error of a job that cannot succeed any
+            more, or None.
     Raises:
-        NotEnoughSlots: they did not start.
-        DeadlinePassed: some ended and the others did not.
+        NotEnoughSlots: the tasks did not start.
+        DeadlinePassed: some tasks ended and the others did not.
         SparkringError: the error that ``broken`` returned.
         SparkringError: Spark ended the job.
     """
@@ -137,7 +138,7 @@ class _Job(Protocol):
         ...
 
     def host_of(self, executor: str) -> str:
-        """Where an executor runs or ran, by Spark's name of the host; empty where unknown."""
+        """Spark's name of the host of an executor, also of a lost one; empty if unknown."""
         ...
 
     def cancel(self) -> None: ...
@@ -182,7 +183,7 @@ class _ClassicJob:
         self._sc.cancelJobsWithTag(self._tag)
 
     def close(self) -> None:
-        """The tag goes with its thread."""
+        """Nothing to close: the tag ends with its thread."""
 
 
 class _ConnectJob:
@@ -239,7 +240,7 @@ def _give_up(job: _Job, collecting: threading.Thread) -> None:
 
 
 def _started_in_time(job: _Job, ended: threading.Event, deadline: float) -> bool:
-    """Wait until the job's tasks have started; False where they have not by ``deadline``, or the job ended first."""
+    """Wait until the job's tasks have started; False if they have not by ``deadline`` or the job ended first."""
     while not ended.wait(LOOK_S):
         if _ask_spark(job.started, otherwise=False):
             return True
@@ -250,7 +251,7 @@ def _started_in_time(job: _Job, ended: threading.Event, deadline: float) -> bool
 
 def _why_not_ended(job: _Job, ended: threading.Event, num_tasks: int, may_end_early: int,
                    broken: Callable[[int], SparkringError | None]) -> SparkringError | None:
-    """Wait until the job has ended, or must be cancelled: it is broken, or some tasks do not end with the others."""
+    """Wait until the job has ended (None) or must be cancelled: it is broken, or some tasks do not end with the others."""
     first = math.inf
     while not ended.wait(min(LOOK_AT_ENDS_S, LAST_TASK_S)):
         num_ended = _ask_spark(job.num_ended, otherwise=0)

@@ -59,9 +59,9 @@ class AdoptResult:
     task: str
     tensors: tuple[str, ...]
     left_out: tuple[str, ...]
-    """Columns that no tensor is made of: arrays whose size differs from row to row, and images whose size the schema leaves open."""
+    """Columns without a tensor: arrays whose size differs from row to row, and images whose size the schema leaves open."""
     rounded: tuple[str, ...]
-    """Columns whose numbers a batch holds as float32 and that float32 cannot hold exactly; the files keep them."""
+    """Columns whose numbers a batch holds as float32, which may round them; the files keep the exact numbers."""
 
 
 def adopt(url: str, *, row_id: str, label: str, splits: Mapping[str, str] | None = None, progress: Progress = SILENT) -> AdoptResult:
@@ -69,8 +69,8 @@ def adopt(url: str, *, row_id: str, label: str, splits: Mapping[str, str] | None
 
     Args:
         url: The folder that holds the Parquet files or the splits' folders.
-        row_id: The column of integers that tells each row from all others.
-        label: The column that is predicted.
+        row_id: The column of integers that is different in every row.
+        label: The column to predict.
         splits: Folder inside ``url`` of each split; default one split, ``train``, of the files directly in ``url``.
         progress: Where to report.
     Raises:
@@ -95,7 +95,7 @@ def _adopt(dataset: Dataset, folders: Mapping[str, str], names: Mapping[str, lis
     columns = _footer(store, names["train"][0]).schema.to_arrow_schema()
     fields, petastorm = _fields(store, folders["train"], columns, origin=dataset.url)
     fields = _with_sizes(fields, store, [name for files in names.values() for name in files])
-    tensors_of(fields, row_id=row_id, label=label, task="binary")  # refuses columns that do not serve, before every file is read
+    tensors_of(fields, row_id=row_id, label=label, task="binary")  # refuses unsuitable columns before every file is read
     made: dict[str, Split] = {}
     ids: list[Array] = []
     labels: dict[str, Array] = {}
@@ -130,7 +130,7 @@ def _adopt(dataset: Dataset, folders: Mapping[str, str], names: Mapping[str, lis
 
 
 def _parquet_files(store: Store, folder: str) -> list[str]:
-    """Names of the Parquet files directly in ``folder``; what begins with ``_`` or ``.`` is metadata."""
+    """Names of the Parquet files directly in ``folder``; a name that begins with ``_`` or ``.`` is metadata."""
     inside = folder.strip("/")
     found = [f"{inside}/{name}".lstrip("/") for name in store.names(inside)
              if name.endswith(".parquet") and not name.startswith(("_", "."))]
@@ -157,7 +157,7 @@ def _with_sizes(fields: tuple[DataField, ...], store: Store, files: Sequence[str
 
 
 def _common_shape(field: DataField, store: Store, files: Sequence[str]) -> tuple[int, ...] | None:
-    """The shape of all rows of an array of open size; None where they differ, or the field is none."""
+    """The shape of all rows of an array of open size; None if they differ or the field is no such array."""
     if None not in field.shape or field.codec not in ("ndarray", "compressed_ndarray"):
         return None
     found: set[tuple[int, ...]] = set()
@@ -171,7 +171,7 @@ def _common_shape(field: DataField, store: Store, files: Sequence[str]) -> tuple
 
 
 def _shape(cell: bytes, field: DataField) -> tuple[int, ...]:
-    """Of an array as Petastorm's codecs store it."""
+    """The shape of an array that one of Petastorm's codecs stored."""
     loaded = np.load(io.BytesIO(cell), allow_pickle=False)
     shape: tuple[int, ...] = (loaded if field.codec == "ndarray" else loaded["arr"]).shape
     return shape
@@ -194,7 +194,7 @@ def _footer(store: Store, name: str) -> pq.FileMetaData:
 
 
 def _describe(store: Store, name: str, fields: tuple[DataField, ...]) -> DataFile:
-    """What the manifest says about a file."""
+    """The manifest's entry of a file."""
     footer = _footer(store, name)
     drift = schema_drift(fields, footer.schema.to_arrow_schema())
     if drift:
@@ -219,7 +219,7 @@ def _require_no_nulls(footer: pq.FileMetaData, name: str) -> None:
 
 
 def _column(store: Store, files: list[str], name: str) -> Array:
-    """(rows,) the values of a column of numbers of a split."""
+    """The values (rows,) of a numeric column of a split."""
     return np.concatenate(list(_columns(store, files, name)))
 
 

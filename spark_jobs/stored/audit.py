@@ -1,11 +1,11 @@
 """``sparkring audit RUN``: prove from a run's events and the manifest alone that each epoch read each row id exactly once.
 
     <run>/events/*.jsonl           receipts, each line chained to the one before (pipelines/data/order/receipts.py)
-    <run>/result.json              the hash that the chain must end in; of an unfinished run, its latest checkpoint's
+    <run>/result.json              the hash that the chain must end in; for an unfinished run, its latest checkpoint has it
     <dataset>/versions/<n>.json    row counts and the digest of the row ids
 
-Steps that were done again after a restart count once: those on the line of checkpoints that leads to the end, whatever
-the number of ranks of each generation was. Reads no data file and starts neither Spark nor ranks.
+Steps that were done again after a restart count once: those on the line of checkpoints that leads to the end. Generations may
+have different numbers of ranks. Reads no data file and starts neither Spark nor ranks.
 
 The proof covers row ids, not the other values of a row. Ranks verify the checksum of each page that they decode; that the files are the
 committed ones byte by byte is for ``sparkring datasets verify``.
@@ -36,11 +36,11 @@ from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
 
 SPLIT = "train"
 CONSTANT = ("dataset_url", "dataset_version", "content_id", "manifest_sha256", "seed", "lanes", "batch_rows", "epochs", "steps_per_epoch")
-"""What all generations of a run must have in common."""
+"""Values that all generations of a run must have in common."""
 
 Start = dict[str, Any]
 Streams = dict[tuple[int, int], SealedEvents]
-"""By (generation, rank)."""
+"""The streams by (generation, rank)."""
 
 
 @dataclass(frozen=True)
@@ -49,36 +49,36 @@ class GenerationSpan:
 
     generation: int
     num_ranks: int
-    """Of those that gave receipts for rows."""
+    """Number of ranks that gave receipts for rows."""
     begins: Place
     """(epoch, step) of its first step."""
     ends: Place
     """(epoch, step) of the step after its last one that counts."""
     shards: int = 1
-    """Those ranks are 0, ``shards``, 2 ``shards``, ..."""
+    """The distance between those ranks: they are 0, ``shards``, 2 ``shards`` and so on."""
 
     @property
     def ranks(self) -> range:
-        """Those that gave receipts."""
+        """The ranks that gave receipts."""
         return range(0, self.num_ranks * self.shards, self.shards)
 
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What was proved."""
+    """The facts that were proved."""
 
     url: str
     dataset_url: str
     dataset_version: int
     content_id: str
     finished: bool
-    """The run came to its end; else the proof ends at its latest checkpoint."""
+    """Whether the run is finished; if not, the proof ends at its latest checkpoint."""
     epochs: int
     """Epochs proved to have read each row of the train split exactly once."""
     rows: int
     """Rows of such an epoch."""
     rows_digest: str
-    """Of their ids, as read and as the manifest says."""
+    """The digest of their ids, the same as read and in the manifest."""
     page_checksums: bool
     """Whether every page that was read had a checksum to verify: ``prepare`` writes them, adopted files may lack them."""
     rows_begun: int
@@ -89,7 +89,7 @@ class AuditResult:
     repeated: int
     """Step records among them that do not count, since a later generation did those steps again."""
     receipts: str
-    """The hash that all this ends in."""
+    """The hash at the end of the chain."""
 
 
 def audit(run_url: str, *, dataset_url: str | None = None, progress: Progress = SILENT) -> AuditResult:
@@ -97,13 +97,13 @@ def audit(run_url: str, *, dataset_url: str | None = None, progress: Progress = 
 
     Args:
         run_url: The run's folder, e.g. ``runs/first/run``.
-        dataset_url: Where the dataset is now; default where the run read it.
+        dataset_url: The dataset's address now; default: the address that the run read it from.
         progress: Where to report.
     Returns:
-        What was proved.
+        The facts that were proved.
     Raises:
         ReceiptError: a record was edited, dropped, added or moved, or the receipts do not add up; it is named.
-        DocumentDamaged: ``result.json`` is there and cannot be read.
+        DocumentDamaged: ``result.json`` exists and cannot be read.
     """
     store = open_store(run_url)
     names = event_files(store.url)
@@ -112,7 +112,7 @@ def audit(run_url: str, *, dataset_url: str | None = None, progress: Progress = 
     try:
         with progress.stage("audit", total=len(names)) as bar:
             return _audit(store, names, dataset_url, bar)
-    except (KeyError, TypeError, AttributeError) as error:  # hashes are right, yet what they cover is no record of ours
+    except (KeyError, TypeError, AttributeError) as error:  # the hashes are right, but the record is not one of ours
         raise ReceiptError(f"{store.url} holds a record that this release cannot read ({type(error).__name__}: {error}); "
                            "audit it with the release that made it.") from error
 
@@ -141,7 +141,7 @@ def _audit(store: Store, names: Sequence[str], dataset_url: str | None, bar: Bar
 
 
 def _end(store: Store) -> tuple[Place, str, bool]:
-    """Where the run stands and the hash of its receipts there, by its result or else its latest checkpoint; whether it is done."""
+    """The place that the run has reached, the hash of its receipts there, and whether it is done."""
     latest = _latest_position(Checkpoints(store.url))
     if latest is None:
         raise ReceiptError(f"{store.url} has no checkpoint yet, so none of its steps counts; audit it after the first one.")
@@ -157,7 +157,7 @@ def _end(store: Store) -> tuple[Place, str, bool]:
 
 
 def _latest_position(checkpoints: Checkpoints) -> Position | None:
-    """Of the latest checkpoint that counts; what training passes over (damaged, committed late) is passed over here too."""
+    """The position of the latest checkpoint that counts. Those that training skips (damaged, committed late) are skipped here too."""
     for number in reversed(checkpoints.numbers()):
         with suppress(CheckpointDamaged):
             return checkpoints.document(number).position
@@ -165,7 +165,7 @@ def _latest_position(checkpoints: Checkpoints) -> Position | None:
 
 
 def _common_start(store: Store, streams: Streams) -> Start:
-    """What all start records say alike."""
+    """The values that all start records share."""
     starts = [(stream.name, stream.start) for stream in streams.values() if stream.start]
     if not starts:
         raise ReceiptError(f"{store.url} holds no start record; no rank ever began.")
@@ -179,24 +179,24 @@ def _common_start(store: Store, streams: Streams) -> Start:
 
 
 def _line(store: Store, streams: Streams, place: Place, receipts: str) -> list[GenerationSpan]:
-    """The generations that led to ``place``, first to last, each with the steps of it that count."""
+    """The generations that led to ``place``, first to last, each with those of its steps that count."""
     parts: list[GenerationSpan] = []
     generation = max(number for number, _ in streams) + 1
     while receipts:
         found = next(((number, ranks) for number in range(generation - 1, -1, -1)
                       if (ranks := _ring(streams, number)) and _combined(ranks, place) == receipts), None)
         if found is None:
-            raise ReceiptError(f"{store.url}: no generation's receipts up to epoch {place[0]} step {place[1]} end in {receipts}, which the "
-                               "run went on from or ended with; event files are gone, cut short or exchanged.")
+            raise ReceiptError(f"{store.url}: no generation's receipts up to epoch {place[0]} step {place[1]} end in {receipts}, from "
+                               "which the run resumed or with which it ended; event files are gone, cut short or exchanged.")
         generation, ranks = found
         starts = [stream.start or {} for stream in ranks]
         begins, receipts_before = _place(starts[0]), starts[0]["resumed"]
         if any((_place(start), start["resumed"]) != (begins, receipts_before) for start in starts):
-            raise ReceiptError(f"{store.url}: the ranks of generation {generation} do not start at one place.")
+            raise ReceiptError(f"{store.url}: the ranks of generation {generation} do not start at the same place.")
         parts.append(GenerationSpan(generation, starts[0].get("readers", len(ranks)), begins, place, starts[0].get("shards", 1)))
         place, receipts = begins, receipts_before
     if place != (0, 0):
-        raise ReceiptError(f"{store.url}: what stands at epoch {place[0]} step {place[1]} names no receipts of the steps before it; "
+        raise ReceiptError(f"{store.url}: the start record at epoch {place[0]} step {place[1]} names no receipts of the steps before it; "
                            "that was made by a release without receipts, or edited.")
     return parts[::-1]
 
@@ -251,7 +251,7 @@ def _orders(start: Start, manifest: Manifest) -> _Orders:
 
 
 def _manifest(start: Start, dataset_url: str) -> Manifest:
-    """The manifest that the run read, if it is the one that is there."""
+    """The manifest of the dataset version, if it is the one that the run read."""
     dataset, version = Dataset(dataset_url), start["dataset_version"]
     manifest = dataset.manifest(version)
     found = dataset.manifest_sha256(version)
@@ -262,7 +262,7 @@ def _manifest(start: Start, dataset_url: str) -> Manifest:
 
 
 def _prove(streams: Streams, parts: Sequence[GenerationSpan], orders: _Orders, split: Split, bar: Bar) -> int:
-    """Prove each epoch that the parts finish, one after the other; returns the rows so far of one that they don't finish."""
+    """Prove each epoch that the parts finish, one after the other; returns the number of rows so far of an unfinished one."""
     proof = EpochProof(orders.of(0), batch_rows=orders.batch_rows)
     epoch = 0
     for part in parts:
@@ -273,7 +273,7 @@ def _prove(streams: Streams, parts: Sequence[GenerationSpan], orders: _Orders, s
                 for where, record in steps.until(min((epoch + 1, 0), part.ends)):
                     proof.add(record, rank=rank, num_ranks=part.num_ranks, where=where)
             if part.ends < (epoch + 1, 0):
-                break  # the next part goes on in the same epoch
+                break  # the next part continues the same epoch
             proof.finish(rows=split.rows, rows_digest=split.rows_digest)
             epoch += 1
             proof = EpochProof(orders.of(epoch), batch_rows=orders.batch_rows)
@@ -289,7 +289,7 @@ class _CountedSteps:
         self._wanted = part.begins
 
     def until(self, end: Place) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Where each record before ``end`` stands, and the record."""
+        """Each record before ``end`` with its file and line."""
         while self._wanted < end:
             where, record = next(self._records, ("", {}))
             if not record:

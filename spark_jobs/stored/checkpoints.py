@@ -33,7 +33,7 @@ class CheckpointFacts:
     kept_as: str = ""
     """``latest``, from which the run resumes; ``best``, which has the lowest held-out loss; or both."""
     damaged: str = ""
-    """Why it cannot be read; empty if it can."""
+    """The reason that it cannot be read; empty if it can."""
 
 
 @dataclass(frozen=True)

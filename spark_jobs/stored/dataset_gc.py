@@ -37,8 +37,8 @@ def collect_garbage(url: str, *, delete: bool = False, grace_hours: float = GRAC
 
     Args:
         url: The dataset, on any kind of store.
-        delete: Delete them. Otherwise only list them; a temporary empty file tells the store's time.
-        grace_hours: Keep a folder if anything in it is younger. Set it longer than a prepare takes.
+        delete: Delete them. Otherwise only list them; a temporary empty file shows the store's time.
+        grace_hours: Keep a folder if anything in it is younger. It must be longer than a prepare takes.
     Raises:
         DatasetError: a manifest cannot be read, so its folders are unknown; nothing was deleted.
         StorageError: the store cannot be written to, so its time is unknown.
@@ -57,7 +57,7 @@ def collect_garbage(url: str, *, delete: bool = False, grace_hours: float = GRAC
 
 
 def _now(store: Store) -> float:
-    """Seconds since 1970 by the store's clock, from which this machine's may differ: the time of a file that is written there now."""
+    """Seconds since 1970 by the store's clock, which may differ from this machine's: the time of a file that is written there now."""
     folder = f".clock-{uuid.uuid4().hex}"
     try:
         store.put(f"{folder}/now", b"")
@@ -68,12 +68,12 @@ def _now(store: Store) -> float:
     except SparkringError:
         raise
     except OSError as error:
-        raise StorageError(f"cannot write to {store.url}, whose clock says how old a folder is: {error}; "
+        raise StorageError(f"cannot write to {store.url}, whose clock shows the age of a folder: {error}; "
                            "run it as a user who may write there.") from None
 
 
 def _data_folders(store: Store) -> dict[str, list[Entry]]:
-    """Prepare's folders by name, each with its entries and, where the store has folders, its own."""
+    """Prepare's folders by name, each with its entries; on stores with folders these include the folder's own entry."""
     folders: dict[str, list[Entry]] = {}
     for entry in store.tree("data"):
         name = "/".join(entry.name.split("/")[:2])

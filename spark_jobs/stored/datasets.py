@@ -26,7 +26,7 @@ RING_WIDTHS = (2, 4, 8)
 EPOCHS, MANY_GROUPS = 9, 10_000
 """Epochs over which owner changes are averaged, because few row groups leave much to chance; two epochs suffice for many groups."""
 SAMPLE_ROWS = 200_000
-"""Rows whose labels are read to report_file how they follow each other."""
+"""Rows whose labels are read to measure how they follow each other."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class ShuffleQuality:
     owner_change: dict[int, float]
     """Ring width -> share of the rows that another rank reads in the next epoch."""
     lag1_in_order: float | None
-    """Correlation of the label with the next row's in the stream; None where labels are not numbers."""
+    """Correlation of the label with the next row's in the stream; None if labels are not numbers."""
     lag1_in_files: float | None
-    """The same in the order of the files, which is what reading without a shuffle would give."""
+    """The same in the order of the files, as a reader without a shuffle would see it."""
     rows: int
-    """Rows that the correlations are taken from."""
+    """Rows of which the correlations are computed."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class VersionDetails:
     url: str
     manifest: Manifest
     quality: ShuffleQuality | None
-    """None where there is no train split."""
+    """None if there is no train split."""
 
 
 def list_versions(url: str) -> list[VersionSummary]:
@@ -86,7 +86,7 @@ def show_version(url: str, version: int | None = None) -> VersionDetails:
 
 
 def diff_versions(url: str, before: int, after: int) -> list[Difference]:
-    """What differs between two versions of the dataset at ``url``."""
+    """The differences between two versions of the dataset at ``url``."""
     dataset = Dataset(url)
     return diff_manifests(dataset.manifest(before), dataset.manifest(after))
 
@@ -118,9 +118,9 @@ def shuffle_quality(dataset: Dataset, manifest: Manifest, *, sample_rows: int = 
     """Measure how the train split's order mixes.
 
     Args:
-        dataset: Where the files are.
-        manifest: The version.
-        sample_rows: Rows whose labels are read, at most.
+        dataset: The dataset.
+        manifest: The manifest of the version.
+        sample_rows: The most rows whose labels are read.
     """
     rows = group_rows([file.row_groups for file in manifest.splits["train"].files])
     orders = [EpochOrder(rows, seed=1, epoch=epoch, lanes=MIN_LANES) for epoch in range(EPOCHS if len(rows) <= MANY_GROUPS else 2)]

@@ -25,7 +25,7 @@ def generate(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, *
              temperature: Annotated[float, typer.Option(help="0 takes the likeliest token, 1 draws as the model predicts.")] = 0.0,
              seed: Annotated[int, typer.Option(help="Of what is drawn: the same seed draws the same text.")] = 0,
              as_json: AsJson = False) -> None:
-    """Go on with texts by the trained decoder of a config's run.
+    """Continue texts with the trained decoder of a config's run.
 
     A decoder that train.parallel cuts into stages or shards writes through them, a rank each; any other one in this process, without Spark.
     """

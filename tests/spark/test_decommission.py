@@ -62,7 +62,7 @@ def test_what_a_decommissioned_executor_s_ranks_have_done_is_not_done_again(mast
     sizes_of = {one["generation"]: one["size"] for one in events_of(config, "start")}
     if shrink:
         assert (sizes_of[0], sizes_of[1]) == (2, 1), output
-        assert "1 slots are there for 2 ranks; continuing with 1" in output
+        assert "there are 1 slots for 2 ranks; continuing with 1" in output
     else:
         assert sizes_of == {0: 2}, output
     done = Counter((one["epoch"], one["step"]) for one in events_of(config, "step") if one["rank"] == 0)

@@ -50,5 +50,5 @@ def test_a_run_on_demand_goes_on_with_the_executors_that_come_when_a_machine_is_
     assert process.returncode == 0, output
     sizes = {one["generation"]: one["size"] for one in events_of(config, "start")}
     assert (min(sizes), sizes[min(sizes)], sizes[max(sizes)]) == (0, 2, 1), output
-    assert "1 slots are there for 2 ranks; continuing with 1" in output
+    assert "there are 1 slots for 2 ranks; continuing with 1" in output
     assert audit(config.run).finished

@@ -201,7 +201,7 @@ def test_where_nothing_may_be_written_no_age_is_told_and_nothing_deleted(tmp_pat
         return opens(path, mode, **options)
 
     monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(StorageError, match=r"cannot write to file:.*, whose clock says how old a folder is: .*Permission denied; run"):
+    with pytest.raises(StorageError, match=r"cannot write to file:.*, whose clock shows the age of a folder: .*Permission denied; run"):
         collect_garbage(str(folder), delete=True)
     assert (folder / "data" / OLD / "train/part-0.parquet").stat().st_size == 100
 
