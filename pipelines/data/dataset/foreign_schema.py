@@ -1,7 +1,7 @@
-"""How a dataset that somebody else wrote is read: its columns, the tensors made of them, and what its label asks for.
+"""The schema of a dataset that another program wrote: its columns, the tensors made from them, and its label's task.
 
-Pure: schemas and values in, parts of a manifest out. Numbers become one stacked tensor as they are, arrays and images of
-fixed size a tensor each; a ragged array is described but made into no tensor, since nothing says how to pad it.
+Pure: schemas and values in, parts of a manifest out. All numbers become one stacked tensor, unchanged, and each array
+or image of fixed size becomes a tensor. A ragged array gets a column but no tensor, since nothing says how to pad it.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ MOST_CLASSES = 100_000
 
 
 def fields_of_columns(columns: pa.Schema, *, origin: str) -> tuple[DataField, ...]:
-    """The columns of plain Parquet files.
+    """Describe the columns of plain Parquet files.
 
     Raises:
-        DatasetError: a column is no number; all such are named.
+        DatasetError: some columns are not numbers; the error names them all.
     """
     names = {str(pa.from_numpy_dtype(np.dtype(dtype))): dtype for dtype in get_args(Dtype)}
     other = [f"{column.name} ({column.type})" for column in columns if str(column.type) not in names]
     if other:
-        raise DatasetError(f"{origin} has columns that are not numbers: {', '.join(other)}; adopt takes numbers, and what Petastorm "
-                           "encodes. Prepare a dataset from it instead, with a source of format parquet.")
+        raise DatasetError(f"{origin} has columns that are not numbers: {', '.join(other)}; adopt takes numbers, and fields that Petastorm "
+                           "encoded. Prepare a dataset from it instead, with a source of format parquet.")
     return tuple(DataField(name=column.name, dtype=names[str(column.type)], nullable=column.nullable) for column in columns)
 
 
 def fields_of_unischema(described: Iterable[PetastormField], columns: pa.Schema, *, origin: str) -> tuple[DataField, ...]:
-    """The fields of a Petastorm dataset; whether one may be null is what the files say.
+    """Describe the fields of a Petastorm dataset; the files say whether a field may be null.
 
     Raises:
-        DatasetError: a field is neither a number nor one of Petastorm's arrays and images; all such are named.
+        DatasetError: some fields are neither numbers nor Petastorm's arrays and images; the error names them all.
     """
     known, dtypes, codecs = {column.name: column for column in columns}, get_args(Dtype), get_args(Codec)
     listed = list(described)
     other = [f"{field.name} ({field.dtype} by {field.codec})" for field in listed
              if field.dtype not in dtypes or field.codec not in codecs or (field.codec == "scalar" and field.shape)]
     if other:
-        raise DatasetError(f"{origin} has fields that are no numbers, arrays or images: {', '.join(other)}; "
+        raise DatasetError(f"{origin} has fields that are not numbers, arrays or images: {', '.join(other)}; "
                            "prepare a dataset from it instead.")
     return tuple(DataField.model_validate({
         "name": field.name, "dtype": field.dtype, "shape": field.shape, "codec": field.codec,
@@ -56,17 +56,17 @@ def fields_of_unischema(described: Iterable[PetastormField], columns: pa.Schema,
 
 
 def tensors_of(fields: Sequence[DataField], *, row_id: str, label: str, task: Task) -> tuple[TensorSpec, ...]:
-    """The tensors of a batch.
+    """Describe the tensors of a batch.
 
     Raises:
-        DatasetError: there is no such row id or label, or it is not of a kind that serves.
+        DatasetError: there is no column for the row id or the label, or the row id is not an integer.
     """
     by_name = {field.name: field for field in fields}
     for name, what in ((row_id, "row id"), (label, "label")):
         if name not in by_name:
-            raise DatasetError(f"there is no column {name} for the {what}; there are {', '.join(by_name)}.")
+            raise DatasetError(f"there is no column {name} for the {what}; the columns are {', '.join(by_name)}.")
     if not _is_scalar(by_name[row_id]) or "int" not in by_name[row_id].dtype:
-        raise DatasetError(f"the row id {row_id} is {by_name[row_id].dtype} by {by_name[row_id].codec}, it must be an integer.")
+        raise DatasetError(f"the row id {row_id} is {by_name[row_id].dtype} by {by_name[row_id].codec}; name a column of integers.")
     inputs = [field for field in fields if field.name not in (row_id, label)]
     numbers = tuple(field.name for field in inputs if _is_scalar(field))
     specs = [TensorSpec(name=NUMERIC, dtype="float32", fields=numbers)] if numbers else []
@@ -84,42 +84,42 @@ def tensors_of(fields: Sequence[DataField], *, row_id: str, label: str, task: Ta
 
 
 def task_of(label: str, values: NDArray[np.generic]) -> tuple[Task, int]:
-    """What a label asks for, and how many classes there are.
+    """Find the task of a label, and its number of classes.
 
     Args:
         label: Its name.
         values: (rows,) of the train split.
     Raises:
-        DatasetError: they are neither 0 and 1 nor class numbers.
+        DatasetError: the values are neither 0 and 1 nor numbers of classes.
     """
     found = np.unique(values)
     if len(found) == 0 or not np.array_equal(found, np.round(found)) or found[0] < 0 or found[-1] >= MOST_CLASSES:
         shown = ", ".join(str(value) for value in found[:3].tolist())
-        raise DatasetError(f"the label {label} holds {shown or 'nothing'} ...; it must hold 0 and 1, or the numbers of classes from 0 on "
-                           "(regression is not supported yet). Name another column, or prepare a dataset whose query makes classes of it.")
+        raise DatasetError(f"the label {label} holds {shown or 'nothing'} ...; it must hold 0 and 1, or numbers of classes from 0 up "
+                           "(regression is not supported yet). Name another column, or prepare a dataset whose query makes it a class.")
     classes = int(found[-1]) + 1
     return ("binary", 2) if classes <= 2 else ("multiclass", classes)
 
 
 def require_classes(label: str, values: NDArray[np.generic], *, split: str, classes: int) -> None:
-    """See that a split other than train has no label that train rows cannot have.
+    """Check that the labels of a split other than train are classes of the train split.
 
     Args:
         label: Its name.
         values: (rows,) of the split.
-        split: For the error.
-        classes: What ``task_of`` found.
+        split: The split's name, for the error.
+        classes: Number of classes that ``task_of`` found.
     Raises:
-        DatasetError: it has one.
+        DatasetError: a label is not one of these classes.
     """
     strange = values[~np.isin(values, np.arange(classes))]
     if len(strange):
         raise DatasetError(f"the label {label} is {strange[0]} in {len(strange)} rows of the split {split}; train rows have 0 to "
-                           f"{classes - 1} only. Take those rows out, or deal the splits out anew.")
+                           f"{classes - 1} only. Remove those rows, or split the rows again.")
 
 
 def preprocessing_of(fields: Sequence[DataField], tensors: Sequence[TensorSpec], *, task: Task, classes: int, rows: int) -> Preprocessing:
-    """What models must know of the inputs; nothing is fitted, numbers are taken as they are."""
+    """Describe the inputs for models; nothing is fitted, and numbers stay unchanged."""
     by_name, specs = {field.name: field for field in fields}, {spec.name: spec for spec in tensors}
     numbers = specs[NUMERIC].fields if NUMERIC in specs else ()
     image = None
@@ -142,6 +142,6 @@ def _channels(field: DataField) -> int:
 
 
 def _fixed(field: DataField, *, channels: int = 0) -> tuple[int, ...]:
-    """The field's shape, of an image with the channels first."""
+    """The sizes of the field's fixed axes; of an image (channels, height, width)."""
     shape = tuple(int(size) for size in field.shape if size is not None)
     return (channels, *shape[:2]) if channels else shape

@@ -5,8 +5,8 @@
     verify_files    the SHA-256 of every byte, and files that no manifest names; ``sparkring datasets verify``
     verify_document the manifest itself: its seal, and the hashes by which versions refer to their parents
 
-All return one ``Mismatch`` per wrong file, and change nothing. Two exchanged files with equal figures are found by
-``verify_files`` alone; a flipped bit in a data page also when the page is read (loading/page_checksums.py).
+All return one ``Mismatch`` per wrong file, and change nothing. Only ``verify_files`` finds two exchanged files with
+equal figures. A flipped bit in a data page is also found when the page is read (loading/page_checksums.py).
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def verify_document(dataset: Dataset, version: int) -> list[Mismatch]:
         dataset: The dataset.
         version: The version's number.
     Returns:
-        A mismatch for the manifest if it was edited or is not the parent that a later version followed, and one for its parent if that
-        is not the parent that it followed.
+        A mismatch for the manifest if it was edited, or if a later version followed another document of this number;
+        and one for its parent, if this version followed another document of the parent's number.
     """
     mismatches = _check_seal(dataset, dataset.manifest(version))
     for child in (version, *(number for number in dataset.versions() if number > version)):
@@ -129,9 +129,7 @@ def _check_seal(dataset: Dataset, manifest: Manifest) -> list[Mismatch]:
 
 
 def _followed(dataset: Dataset, version: int) -> tuple[int, str] | None:
-    """The parent of a version and the SHA-256 of the parent's manifest at that time; None if there is none, or one
-    cannot be read.
-    """
+    """A version's parent, and the SHA-256 of the parent's manifest at the commit; None without a readable parent."""
     try:
         manifest = dataset.manifest(version)
     except DatasetError:  # faults of another version are reported when that one is verified
@@ -180,16 +178,14 @@ def row_group_bytes(footer: pq.FileMetaData) -> tuple[int, ...]:
 
 
 class _Schema:
-    """Compares schemas of footers with the manifest's; one equal to a schema already found right is not examined
-    again.
-    """
+    """Compares the schemas of footers with the manifest's; an equal schema is compared only once."""
 
     def __init__(self, fields: tuple[DataField, ...]) -> None:
         self._fields = fields
         self._right: pq.ParquetSchema | None = None
 
     def drift(self, footer: pq.FileMetaData) -> list[str]:
-        """As ``schema_drift``."""
+        """As ``schema_drift``, of a footer."""
         found = footer.schema
         if self._right is not None and found.equals(self._right):
             return []
@@ -285,9 +281,7 @@ def _check_manifest(manifest: Manifest) -> list[Mismatch]:
 
 
 def _extra_files(store: Store, files: Iterable[DataFile]) -> list[Mismatch]:
-    """Parquet files beside those of the version. What begins with ``_`` or ``.`` is metadata, as all readers take
-    it.
-    """
+    """Parquet files that lie beside the version's own. All readers skip names that begin with ``_`` or ``.``."""
     named = {file.path for file in files}
     folders = sorted({str(PurePosixPath(path).parent) for path in named})
     found = (str(PurePosixPath(folder) / name) for folder in folders for name in store.names("" if folder == "." else folder)

@@ -1,6 +1,6 @@
 """The manifest: the document that makes a dataset version visible and that holds everything a reader needs.
 
-    <url>/versions/3.json                      the manifest of version 3, put there by one atomic commit
+    <url>/versions/3.json                      the manifest of version 3, created by one atomic commit
     <url>/data/<data_id>/train/part-*.parquet  one Petastorm dataset per split, written before the commit
 
 Figures per row group are plain lists of integers, so that a manifest of a million row groups opens in well under a
@@ -25,7 +25,7 @@ from sparkring.pipelines.data.stores.documents import StrictModel
 
 FORMAT = 1
 UNSEALED = "0" * 64
-"""In place of the seal while it is computed."""
+"""Stands for the seal while the seal is computed."""
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Task = Literal["binary", "multiclass", "next_token"]
 """The prediction: a probability, one of several classes, or the next token at each position of a sequence."""
@@ -91,8 +91,7 @@ class Manifest(StrictModel):
     tensors: tuple[TensorSpec, ...]
     splits: dict[str, Split]
     documents: tuple[DataFile, ...] = ()
-    """Lists of the names of the documents that rows of tokens were cut from; an append adds documents that are not
-    listed."""
+    """Files that list the names of the documents that rows of tokens were cut from; an append skips listed documents."""
     preprocessing: Preprocessing
     recipe: dict[str, Any]
     """The prepare config of this version."""

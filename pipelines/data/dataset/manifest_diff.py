@@ -1,7 +1,7 @@
-"""What differs between two versions of a dataset: schema, rows, fitted statistics and vocabularies, recipe and source.
+"""The differences between two versions of a dataset: schema, rows, fitted statistics, vocabularies, recipe and source.
 
-Pure: two manifests in, rows of a table out. Fitted values are compared leaf by leaf, whatever kinds of feature there
-are; a long list of texts, such as a vocabulary, is told as what came and what went.
+Pure: two manifests in, rows of a table out. Fitted values of all kinds of features are compared leaf by leaf. Of a list
+of texts, such as a vocabulary, only the new texts and the removed ones are reported.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ SHOWN_TEXT = 60
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not the same in both versions."""
+    """One difference between two versions."""
 
     section: str
     """``schema``, ``tensors``, ``rows``, ``preprocessing``, ``recipe`` or ``source``."""
     what: str
+    """Path of the value inside its section, e.g. ``numeric.km.mean``."""
     before: str
-    """Empty where there was nothing."""
+    """Empty if the first version lacks the value."""
     after: str
-    """Empty where there is nothing any more."""
+    """Empty if the second version lacks the value."""
 
 
 def diff_manifests(before: Manifest, after: Manifest) -> list[Difference]:
-    """List the differences, section by section; empty where both hold the same content made in the same way."""
+    """List the differences, section by section; empty if both versions have the same content, made in the same way."""
     return [
         *_section("schema", {field.name: describe_field(field) for field in before.fields},
                   {field.name: describe_field(field) for field in after.fields}),
@@ -76,7 +77,7 @@ def _differences(path: str, before: Any, after: Any) -> Iterator[tuple[str, str,
 
 
 def _by_name(value: Any) -> Any:
-    """Lists of features become mappings by column, so that one that was put in between moves no other."""
+    """Turn a list of features into a mapping by column, so that an inserted feature does not shift the others."""
     if isinstance(value, Sequence) and not isinstance(value, str) and value and all(isinstance(item, Mapping) for item in value):
         keys = [item.get("column") or item.get("name") for item in value]
         if all(keys) and len(set(keys)) == len(keys):
@@ -89,7 +90,7 @@ def _are_words(value: Any) -> bool:
 
 
 def _words(before: Sequence[str], after: Sequence[str]) -> tuple[str, str]:
-    """How many there were, and how many there are, with those that came and went."""
+    """The number of texts before, and the number after with the new and the removed ones."""
     known, kept = set(before), set(after)
     new, gone = [word for word in after if word not in known], [word for word in before if word not in kept]
     changes = [f"{how} {_few(words)}" for how, words in (("new:", new), ("gone:", gone)) if words] or ["in another order"]

@@ -1,7 +1,7 @@
-"""Fitted preprocessing: how a column of the source becomes a number the network sees.
+"""Fitted preprocessing: how a column of the source becomes a number that the network takes.
 
-Fitted on the train split only, stored in the manifest and in the model, and the only definition there is: training,
-evaluation and scoring all read it. This module holds the facts; ``spark_jobs/etl/encoding/encode.py`` turns them into Spark columns.
+It is fitted on the train split only, and stored in the manifest and in the model. Training, evaluation and scoring all
+read this one definition. ``spark_jobs/etl/encoding/encode.py`` turns it into Spark columns.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from sparkring.conf.schema import FillBy, NumberPart, Scale, Wave
 from sparkring.pipelines.data.stores.documents import StrictModel
 
 LARGEST = (2 - 2**-23) * 2.0**127
-"""Of the numbers that a float32 holds."""
+"""The largest finite float32."""
 
 ClassType = Literal["string", "tinyint", "smallint", "int", "bigint"]
 """Types that a label of several classes may have."""
 
 
 class MomentPart(StrictModel):
-    """What is taken of a date or timestamp."""
+    """A part of a date or timestamp that is the value of a feature, e.g. its hour."""
 
     of: str
     """Column of the source's rows."""
     part: NumberPart
     wave: Wave | None = None
-    """Of the part's place in its cycle: ``sin(2 pi (part - first) / period)``; None for the part itself."""
+    """The sine or cosine of ``2 pi (part - first) / period``, the part's place in its cycle; None for the part itself."""
     time_zone: str
-    """Whose clocks and calendar a timestamp is read by."""
+    """The time zone in which a timestamp is read."""
 
 
 class _Feature(StrictModel):
@@ -45,7 +45,7 @@ class _Feature(StrictModel):
 
 class _MomentFeature(_Feature):
     moment: MomentPart | None = None
-    """Where the value is a part of a moment rather than the column itself."""
+    """The part of a moment that is the value; None if the value is the column itself."""
 
     @property
     def source(self) -> str:
@@ -54,8 +54,9 @@ class _MomentFeature(_Feature):
 
 
 class NumericFeature(_MomentFeature):
-    """Encoded as ``(x - centre) / spread``. What is no finite number, or is none when it is encoded, is first filled
-    in; with ``log1p``, x is ``ln(1 + value)``.
+    """Encoded as ``(x - centre) / spread``; with ``log1p``, x is ``ln(1 + value)``.
+
+    A value that is not a finite number, or whose encoding is not, is replaced by ``filled_with`` first.
     """
 
     mean: float
@@ -64,22 +65,23 @@ class NumericFeature(_MomentFeature):
     nulls: int
     """Null train rows."""
     fill: FillBy = "mean"
-    """How ``filled_with`` was found."""
+    """How ``filled_with`` was chosen."""
     filled_with: float = Field(default_factory=lambda figures: figures["mean"])
-    """What a null counts as, in the source's units."""
+    """The value that replaces a null, in the source's units."""
     scale: Scale = "standard"
-    """How ``centre`` and ``spread`` were found."""
+    """How ``centre`` and ``spread`` were chosen."""
     centre: float = Field(default_factory=lambda figures: figures["mean"])
-    """What becomes 0: mean, smallest value or median of the train rows, or 0 itself."""
+    """The x that is encoded as 0: mean, smallest value or median of the train rows, or 0 itself."""
     spread: float = Field(default_factory=lambda figures: figures["std"])
-    """How far from it 1 is: the train rows' deviation, range or distance of the quartiles; 1 where that is 0."""
+    """Distance from ``centre`` to the x that is encoded as 1: the train rows' deviation, range, or distance of the
+    quartiles; 1 if that is 0."""
     indicator: str | None = None
-    """Column of the dataset that is 1 where the value was filled in, else 0."""
+    """Column of the dataset that is 1 if the value was filled in, else 0."""
 
     @property
     def least_and_most(self) -> tuple[float, float]:
-        """The values whose encoding a float32 can hold; what lies beyond them counts as a null."""
-        if self.scale == "log1p":  # 709.8 is the largest
+        """The smallest and the largest value that a float32 holds once encoded; values beyond count as nulls."""
+        if self.scale == "log1p":  # of a float64 the logarithm is at most 709.8
             return -sys.float_info.max, sys.float_info.max
         reach = min(LARGEST * self.spread, sys.float_info.max)
         return max(self.centre - reach, -sys.float_info.max), min(self.centre + reach, sys.float_info.max)
@@ -93,12 +95,12 @@ class CategoricalFeature(_MomentFeature):
 
     @property
     def size(self) -> int:
-        """How many ids there are, 0 included."""
+        """Number of ids, including 0."""
         return len(self.vocabulary) + 1
 
 
 class BucketFeature(_Feature):
-    """Encoded as 1 + how many ``edges`` the value has reached; what is no finite number becomes 0."""
+    """Encoded as 1 + the number of ``edges`` at or below the value; a value that is not a finite number becomes 0."""
 
     of: str
     """Column of the source's rows."""
@@ -112,15 +114,16 @@ class BucketFeature(_Feature):
 
     @property
     def size(self) -> int:
-        """How many ids there are, 0 included."""
+        """Number of ids, including 0."""
         return len(self.edges) + 2
 
 
 class HashFeature(_Feature):
     """Encoded as 1 + XXH64 of the value's text modulo ``ids - 1``; null becomes 0. Nothing is fitted.
 
-    The text is Spark's ``CAST(x AS STRING)`` in UTF-8, and the hash is seeded with XXH64 of the eight little-endian bytes of
-    ``seed``, that one seeded with 42, and taken as a signed number: Spark's ``pmod(xxhash64(seed, text), ids - 1)``.
+    The text is Spark's ``CAST(x AS STRING)`` in UTF-8. In Spark the id is ``1 + pmod(xxhash64(seed, text), ids - 1)``:
+    XXH64 of the text as a signed number, seeded with XXH64 of the eight little-endian bytes of ``seed``, that one seeded
+    with 42.
     """
 
     of: str
@@ -135,7 +138,7 @@ class HashFeature(_Feature):
 
     @property
     def size(self) -> int:
-        """How many ids there are, 0 included."""
+        """Number of ids, including 0."""
         return self.ids
 
 
@@ -148,9 +151,9 @@ class ImageFeature(_Feature):
     """1: grey. 3: red, green, blue."""
     codec: Literal["png", "jpeg"]
     mean: tuple[float, ...]
-    """A channel's, over all pixels of the train rows, black 0 and white 1."""
+    """Mean of each channel over all pixels of the train rows, from 0 (black) to 1 (white)."""
     std: tuple[float, ...]
-    """A channel's, never 0 (a channel of one value gets 1)."""
+    """Standard deviation of each channel, never 0 (a constant channel gets 1)."""
 
 
 class TokensFeature(_Feature):
@@ -159,19 +162,19 @@ class TokensFeature(_Feature):
     length: int
     """Tokens of a row."""
     vocabulary: int
-    """How many ids there are, ``end_id`` and ``pad_id`` included."""
+    """Number of ids, including ``end_id`` and ``pad_id``."""
     end_id: int
-    """Stands after each document."""
+    """Follows each document."""
     pad_id: int
-    """Fills the last row of a pack up; never predicted."""
+    """Fills the last row of a pack; never predicted."""
     tokenizer_sha256: str | None
-    """Of the ``tokenizer.json``; None where a token is a byte."""
+    """SHA-256 of the ``tokenizer.json``; None if a token is a byte."""
     tokens: dict[str, int]
-    """Of each split, without padding."""
+    """Tokens of each split, without padding."""
     text_bytes: dict[str, int]
-    """UTF-8 bytes of each split's texts, which the tokens stand for."""
+    """UTF-8 bytes of the texts of each split."""
     packs: int = 0
-    """Packs of a split at most; those of what is appended are numbered behind them."""
+    """Largest number of packs in a split; the packs of an append are numbered after them."""
 
 
 class Preprocessing(StrictModel):
@@ -197,7 +200,7 @@ class Preprocessing(StrictModel):
 
     @property
     def with_ids(self) -> tuple[CategoricalFeature | BucketFeature | HashFeature, ...]:
-        """All features that are encoded as an id, in the order in which the network takes them."""
+        """All features that are encoded as ids, in the order in which the network takes them."""
         return (*self.categorical, *self.buckets, *self.hashed)
 
     def cardinalities(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ Dtype = Literal["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "u
 Codec = Literal["scalar", "ndarray", "compressed_ndarray", "png", "jpeg"]
 """How Petastorm stores a field: ScalarCodec, NdarrayCodec, CompressedNdarrayCodec or CompressedImageCodec."""
 LABEL, ROW_ID = "label", "row_id"
-"""Names of the tensors that are no inputs of the model."""
+"""Names of the tensors that are not inputs of the model."""
 
 
 class DataField(StrictModel):

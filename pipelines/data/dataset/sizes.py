@@ -1,6 +1,6 @@
-"""Many sizes in little room: a sequence of integers, 8 bytes each in memory, runs of equal ones written once in JSON.
+"""A compact sequence of sizes: 8 bytes each in memory, and runs of equal sizes written once in JSON.
 
-A manifest of a million row groups has two million of them; as Python integers they would take ten times the room.
+A manifest of a million row groups has two million sizes; as Python integers they would take ten times the memory.
 
     (52084, 52084, 52084, 51007)   <->   "3*52084 51007"
 """
@@ -18,11 +18,11 @@ from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 _TEXT = re.compile(r"(?:(?:[1-9]\d*\*)?\d+(?: (?:[1-9]\d*\*)?\d+)*)?")
 MOST = 100_000_000
-"""Sizes in one sequence: a damaged count must not fill the memory."""
+"""Largest number of sizes in a sequence: a damaged count must not fill the memory."""
 
 
 class Sizes(Sequence[int]):
-    """An immutable sequence of integers below 2**63; equal to any sequence of the same ones."""
+    """An immutable sequence of integers below 2**63; equal to any sequence of the same integers."""
 
     __slots__ = ("_packed",)
 
@@ -31,9 +31,9 @@ class Sizes(Sequence[int]):
 
     @classmethod
     def parse(cls, text: str) -> Sizes:
-        """Read what ``str`` gives; ValueError if it is something else."""
+        """Read the text that ``str`` returns; ValueError if it is another text."""
         if not _TEXT.fullmatch(text):
-            raise ValueError(f"{text[:40]!r} is no list of sizes such as '3*52084 51007'")
+            raise ValueError(f"{text[:40]!r} is not a list of sizes such as '3*52084 51007'")
         runs = [(int(times or 1), int(size)) for times, _, size in (run.rpartition("*") for run in text.split())]
         if sum(times for times, _ in runs) > MOST:
             raise ValueError(f"{text[:40]!r} stands for more than {MOST} sizes")
@@ -47,16 +47,16 @@ class Sizes(Sequence[int]):
         return np.frombuffer(self._packed, dtype=np.int64)
 
     def __str__(self) -> str:
-        """The integers, runs of equal ones once."""
+        """The integers; each run of equal ones is written once."""
         runs = ((size, sum(1 for _ in run)) for size, run in groupby(self.array.tolist()))
         return " ".join(f"{times}*{size}" if times > 1 else str(size) for size, times in runs)
 
     def __repr__(self) -> str:
-        """For people."""
+        """The integers under the class's name."""
         return f"Sizes({self})"
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of sizes."""
         return len(self._packed) // 8
 
     @overload
@@ -64,11 +64,11 @@ class Sizes(Sequence[int]):
     @overload
     def __getitem__(self, place: slice) -> Sizes: ...
     def __getitem__(self, place: int | slice) -> int | Sizes:
-        """One, or some of them."""
+        """One size, or the sizes of a slice."""
         return Sizes(self.array[place]) if isinstance(place, slice) else int(self.array[place])
 
     def __iter__(self) -> Iterator[int]:
-        """One after the other."""
+        """The sizes in order."""
         return iter(self.array.tolist())
 
     def __eq__(self, other: object) -> bool:
@@ -78,7 +78,7 @@ class Sizes(Sequence[int]):
         return isinstance(other, Sequence) and not isinstance(other, str) and self.array.tolist() == list(other)
 
     def __hash__(self) -> int:
-        """As a tuple's."""
+        """The hash of an equal tuple."""
         return hash(tuple(self))
 
 
@@ -89,7 +89,7 @@ def _validated(value: object) -> Sizes:
         return Sizes.parse(value)
     if isinstance(value, Sequence) and all(isinstance(one, int) and 0 <= one < 1 << 63 for one in value):
         return Sizes(value)
-    raise ValueError("expected sizes: a text such as '3*52084 51007', or integers of 0 and more")
+    raise ValueError("expected sizes: a text such as '3*52084 51007', or integers from 0 up")
 
 
 SizesField = Annotated[

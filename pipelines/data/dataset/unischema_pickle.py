@@ -1,12 +1,12 @@
-"""Petastorm's schema of a dataset, out of the pickle in its ``_common_metadata``, without trusting that pickle.
+"""Reading a dataset's Petastorm schema from the pickle in its ``_common_metadata``, without running that pickle.
 
-A pickle is a program. This one may name the classes that describe a Petastorm schema and nothing else, and even those
-stay outside: each name gives an inert stand-in that only keeps what it was called with. So nothing of Petastorm, pyspark
-or NumPy is imported or called, let alone what a hostile folder would like to, and any other name refuses the folder.
+A pickle is a program: it calls the functions that it names. Here it may name only the classes of a Petastorm schema,
+and each name becomes an inert stand-in, which stores its arguments. So nothing of Petastorm, pyspark or NumPy is
+imported or called. With any other name the folder is refused.
 
     petastorm.unischema.UnischemaField  ->  Inert(origin="petastorm.unischema.UnischemaField", args=("km", ...))
 
-Source of what the classes hold: petastorm 0.13.1, ``unischema.py`` and ``codecs.py``.
+Source of the classes' attributes: petastorm 0.13.1, ``unischema.py`` and ``codecs.py``.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _NAMES = {
     "builtins": ("object", "tuple"), "__builtin__": ("object", "tuple"),  # the base classes that old pickle protocols name
 }
 ALLOWED = frozenset((module, name) for module, names in _NAMES.items() for name in names)
-"""All that becomes an inert stand-in. Beside them ``collections.OrderedDict`` is itself, and
-``copyreg._reconstructor``, which old protocols make objects with, makes stand-ins only."""
+"""The names that become inert stand-ins. Two more are allowed: ``collections.OrderedDict`` stands for itself, and
+``copyreg._reconstructor``, with which old protocols create objects, creates stand-ins only."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class PetastormField:
 
     name: str
     dtype: str
-    """NumPy's name of it, e.g. ``int64`` or ``str_``; ``Decimal`` for decimals."""
+    """NumPy's name of the type, e.g. ``int64`` or ``str_``; ``Decimal`` for decimals."""
     shape: tuple[int | None, ...]
     codec: str
     """``scalar``, ``ndarray``, ``compressed_ndarray``, ``png`` or ``jpeg``."""
@@ -60,8 +60,8 @@ def read_unischema(data: bytes, *, origin: str) -> tuple[PetastormField, ...]:
         data: The pickle.
         origin: Named in errors.
     Raises:
-        HostileDataset: it names anything that no Unischema consists of; nothing was imported or called.
-        DatasetError: it is no Unischema.
+        HostileDataset: it names something that is not part of a Unischema; nothing was imported or called.
+        DatasetError: it is not a Unischema.
     """
     try:
         _require_modest(data)
@@ -75,14 +75,14 @@ def read_unischema(data: bytes, *, origin: str) -> tuple[PetastormField, ...]:
 
 
 class Inert:
-    """Stands for an object of an allowed class; keeps what it was made with and does nothing."""
+    """Stands for an object of an allowed class: stores its arguments and its state, and does nothing."""
 
     origin = ""
     args: tuple[Any, ...]
     state: Any
 
     def __new__(cls, *args: Any) -> Self:
-        """Keep ``args``."""
+        """Store ``args``."""
         made = super().__new__(cls)
         made.args, made.state = args, {}
         return made
@@ -92,9 +92,7 @@ class Inert:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Resolves names to stand-ins that are made afresh for each pickle, so that none can leave anything behind in
-    them.
-    """
+    """Resolves names to stand-ins. Each pickle gets new ones, so it cannot change those of another pickle."""
 
     def __init__(self, data: bytes, origin: str) -> None:
         super().__init__(io.BytesIO(data))
@@ -102,7 +100,7 @@ class _Unpickler(pickle.Unpickler):
         self._classes: dict[tuple[str, str], type[Inert]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """The stand-in of an allowed name; never the thing itself."""
+        """The stand-in for an allowed name; HostileDataset for any other."""
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
         if (module, name) in (("copyreg", "_reconstructor"), ("copy_reg", "_reconstructor")):
@@ -113,20 +111,18 @@ class _Unpickler(pickle.Unpickler):
         return self._classes.setdefault((module, name), type(name, (Inert,), {"origin": f"{module}.{name}"}))
 
     def persistent_load(self, pid: Any) -> Any:
-        """Refuse."""
+        """Refuse persistent objects."""
         raise HostileDataset(f"{self._origin} asks for a persistent object, which no dataset needs; nothing of it was run.")
 
     def _reconstruct(self, kind: type[Inert], base: type[Inert], content: Any) -> Inert:
-        """What ``copyreg._reconstructor`` does, for stand-ins alone: an object of ``kind``, as a tuple with its
-        items.
-        """
+        """``copyreg._reconstructor`` for stand-ins: create an object of ``kind``; a tuple's items are its arguments."""
         if not issubclass(kind, Inert):
-            raise TypeError(f"{kind} is no part of a schema")
+            raise TypeError(f"{kind} is not part of a schema")
         return kind(*content) if base.origin.endswith(".tuple") else kind()
 
 
 def _require_modest(data: bytes) -> None:
-    """No opcode may ask for more memory than the pickle is long: a memo index of 2**31 would."""
+    """Refuse opcodes that take more memory than the pickle is long, such as a memo index of 2**31."""
     if len(data) > MOST_BYTES:
         raise ValueError(f"{len(data)} bytes are more than the {MOST_BYTES} that a schema may have")
     for opcode, argument, _ in pickletools.genops(data):
@@ -136,13 +132,13 @@ def _require_modest(data: bytes) -> None:
 
 def _fields(schema: Any) -> list[Inert]:
     if not isinstance(schema, Inert) or schema.origin != "petastorm.unischema.Unischema":
-        raise TypeError("it is something else")
+        raise TypeError("it is not a Unischema")
     return list(schema.state["_fields"].values())
 
 
 def _field(field: Inert) -> PetastormField:
     if field.origin != "petastorm.unischema.UnischemaField":
-        raise TypeError("a field is something else")
+        raise TypeError("a field is not a UnischemaField")
     name, dtype, shape, codec, nullable = (*field.args, *(None, False)[len(field.args) - 5:]) if len(field.args) < 5 else field.args
     if not isinstance(name, str) or not isinstance(shape, tuple) or not all(size is None or isinstance(size, int) for size in shape):
         raise TypeError(f"field {name!r} has no name or shape")

@@ -1,6 +1,6 @@
-"""The versions of a dataset at one URL: which there are, reading a manifest, and committing the next.
+"""The versions of a dataset at one URL: listing them, reading a manifest, and committing the next one.
 
-    <url>/versions/3.json    the manifest of version 3, put there by one atomic commit
+    <url>/versions/3.json    the manifest of version 3, created by one atomic commit
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sparkring.pipelines.data.stores.base import Store, numbered
 from sparkring.pipelines.data.stores.open import open_store
 
 VERSIONS, ADOPTED_VERSIONS = "versions", "_versions"
-"""Folders of the manifests. Beside adopted Parquet files the folder must begin with _: other readers, such as
+"""Folders of the manifests. Beside adopted Parquet files the folder's name must begin with _: other readers, such as
 Petastorm's, fail on any other folder there."""
 
 
@@ -34,7 +34,7 @@ class Dataset:
         return self.open(version).manifest
 
     def open(self, version: int | None = None) -> DatasetVersion:
-        """Read ``version``, or the latest, once for all who use it.
+        """Read ``version``, or the latest one; pass the result on, so that its manifest is read only once.
 
         Raises:
             DatasetVersionNotFound: there is none.
@@ -64,7 +64,7 @@ class Dataset:
 
         Args:
             manifest: The version to commit.
-            adopted: It describes files that other programs read too; they ignore the folder that it is put into.
+            adopted: Whether it describes files that other programs read too; its folder then has a name that they skip.
         Returns:
             The stored manifest, sealed.
         """

@@ -1,7 +1,7 @@
 """From the rows that lanes give for a step to the tensors of a batch: join, decode, pad, transform.
 
     dense rows     -> one array of the tensor's type
-    encoded cells  -> arrays -> padded to one shape where they are ragged
+    encoded cells  -> arrays -> padded to one shape if they are ragged
     images         -> augmented (train) -> (pixel / 255 - mean) / std, channels first
 """
 
@@ -27,7 +27,7 @@ from sparkring.pipelines.data.loading.codecs import decode
 LaneRows = Mapping[str, Array | Cells]
 """The rows that one lane gives for a step, by tensor name."""
 DECODE_TOGETHER = 64
-"""Cells that a thread decodes in one go."""
+"""Cells that a thread decodes at a time."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,7 @@ class Assembler:
     """Memory of the tensors."""
 
     def join(self, pieces: Sequence[LaneRows], *, epoch: int) -> dict[str, Tensor]:
-        """Make the tensors of a step from the rows of its lanes, in that order; tensors of no rows if there are no
-        lanes.
-        """
+        """Make the tensors of a step from the rows of its lanes, in their order; without lanes, tensors of no rows."""
         if not pieces:
             return {spec.name: torch.empty((0, *spec.row_shape), dtype=getattr(torch, spec.dtype)) for spec in self.specs}
         return {spec.name: self._tensor(spec, pieces, epoch) for spec in self.specs}

@@ -30,7 +30,7 @@ class BufferPool:
         self._guard = threading.Lock()
 
     def empty(self, shape: Sequence[int], dtype: DTypeLike) -> NDArray[np.generic]:
-        """An uninitialised array in C order; its memory returns to the pool by itself."""
+        """An uninitialised array in C order; its memory returns to the pool when its last view is gone."""
         kind = np.dtype(dtype)
         count = math.prod(shape)
         size = count * kind.itemsize

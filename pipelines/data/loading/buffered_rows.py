@@ -4,7 +4,7 @@
     EncodedRows   cells still encoded, decoded by the step  images, compressed and ragged arrays: a tenth of the memory
     spilled rows  the same on local disk                    rows beyond the rank's memory budget
 
-A step takes rows [start, stop), always behind those taken before, so a spill file is read from front to back.
+Each step takes the rows [start, stop) that follow those of the step before, so a spill file is read from front to back.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ class _SpillFile:
         try:
             yield
         except OSError as error:
-            raise StorageError(f"rows that wait for their step cannot be kept in {self._folder}: {error.strerror}; free space there, name "
-                               "another folder with TMPDIR, or raise train.memory_mb, beyond which rows wait on disk.") from error
+            raise StorageError(f"rows that wait for their step cannot be written to {self._folder}: {error.strerror}; free space there, "
+                               "name another folder with TMPDIR, or raise train.memory_mb, beyond which rows wait on disk.") from error
 
 
 def _bytes_of(values: Array) -> NDArray[np.uint8]:

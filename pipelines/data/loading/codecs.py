@@ -2,7 +2,7 @@
 
     codec                 a cell holds                                        read by
     scalar                the value itself                                    Arrow
-    ndarray               numpy's .npy bytes                                  all rows at once where every row has one header, else numpy
+    ndarray               numpy's .npy bytes                                  all rows at once if their headers are equal, else numpy
     compressed_ndarray    numpy's .npz bytes, the array under the name "arr"  numpy
     png, jpeg             an image file; colours in OpenCV's order inside     OpenCV
 

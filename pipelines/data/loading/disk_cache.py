@@ -1,4 +1,6 @@
-"""Local copies of a remote store's data files: one rank of a host fetches a file, all read it; the least recently used are removed.
+"""Local copies of a remote store's data files: one rank of a host fetches a file, and all its ranks read the copy.
+
+The least recently used copies are removed.
 
 A copy is named by a hash of its origin and of the SHA-256 in the manifest, and is kept only if it has that SHA-256. So it is always the
 version's file: a file rewritten under its old name (as adopted files may be) gets another copy. Ranks agree through file locks, which
@@ -136,7 +138,7 @@ class DiskCache:
 
 def _opened(copy: Path, file: DataFile) -> pa.NativeFile | None:
     """Open a copy and mark it as used; None if it does not exist or is incomplete."""
-    with suppress(FileNotFoundError):  # it may go between the two
+    with suppress(FileNotFoundError):  # another rank may remove it between the two calls
         os.utime(copy)
         opened = pa.OSFile(str(copy))
         if opened.size() == file.bytes:

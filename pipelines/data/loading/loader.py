@@ -106,7 +106,7 @@ class Loader(IterableDataset[Batch]):
     def epoch(self, epoch: int, *, first_step: int = 0) -> Generator[Batch]:
         """Yield this rank's batches from ``first_step`` to the epoch's end: one per step, even one of no rows.
 
-        With a reader of no tensors nothing is read, and batches have no rows.
+        If the reader has no tensors, nothing is read, and batches have no rows.
 
         Raises:
             DatasetError: a file is missing, damaged or too slow; the error names it.
@@ -160,7 +160,7 @@ class Loader(IterableDataset[Batch]):
                 "order": {"seed": config.seed, "lanes": config.lanes, "batch_rows": config.batch_rows}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume where ``state_dict`` was called.
+        """Resume at the position of a state.
 
         Raises:
             ConfigError: the state belongs to another row order: rows would come twice or never.
@@ -196,7 +196,7 @@ class _Making:
             stack.callback(pool.shutdown, wait=False, cancel_futures=True)
 
     def begin(self, step: int) -> Future[Future[Batch]]:
-        """Start to make the batch of ``step``; steps must come in order."""
+        """Start making the batch of ``step``; steps must come in order."""
         return self._taker.submit(self._take, step)
 
     def _take(self, step: int) -> Future[Batch]:

@@ -1,10 +1,11 @@
 """Page checksums: no value is decoded from a page whose bytes differ from those that were written.
 
-A Parquet page may carry the CRC-32 of its bytes. Arrow 14 can verify it, but its Python binding does not offer that. So Arrow reads
-through ``VerifiedFile``, which verifies each column chunk on its way. Pages without a checksum, as some writers leave them, pass.
+A Parquet page may carry the CRC-32 of its bytes. Arrow 14 can verify it, but its Python binding does not offer that. So
+Arrow reads through ``VerifiedFile``, which verifies each column chunk on its way. Pages without a checksum are
+accepted: some writers omit it.
 
-The checksum covers a page's body. Headers and footers are covered by their own consistency: sizes, row counts and the schema must agree
-with the manifest (dataset/integrity.py) and with each other.
+The checksum covers a page's body. Headers and footers are covered by their own consistency: sizes, row counts and the
+schema must agree with the manifest (dataset/integrity.py) and with each other.
 """
 
 from __future__ import annotations
@@ -30,9 +31,7 @@ class VerifiedFile(io.RawIOBase):
         self._chunks: dict[int, tuple[int, pq.ColumnChunkMetaData]] = {}
 
     def expect(self, metadata: pq.FileMetaData, *groups: int) -> None:
-        """From now on Arrow reads whole column chunks of these row groups; before the first call it reads the
-        footer.
-        """
+        """Expect reads of whole column chunks of these row groups; before the first call, reads of the footer."""
         if groups != self._groups:
             self._groups = groups
             self._chunks = {_offset(chunk): (group, chunk) for group in groups for chunk in _chunks(metadata.row_group(group))}
@@ -53,7 +52,7 @@ class VerifiedFile(io.RawIOBase):
         return data
 
     def read(self, size: int = -1) -> bytes:
-        """The same as bytes."""
+        """The next ``size`` bytes, checked as by ``read_buffer``."""
         data: bytes = self.read_buffer(self._source.size() - self._source.tell() if size < 0 else size).to_pybytes()
         return data
 
@@ -79,10 +78,10 @@ def verify_pages(chunk: memoryview, *, num_values: int, place: str) -> None:
 
     Args:
         chunk: The bytes of the column chunk.
-        num_values: Values that the footer says it holds.
-        place: Which one it is, for the error.
+        num_values: Number of its values according to the footer.
+        place: Name of the column chunk in errors.
     Raises:
-        DatasetError: a page does not have its checksum, or the headers make no sense.
+        DatasetError: a page does not have its checksum, or a header cannot be read.
     """
     at = values = 0
     while at < len(chunk):

@@ -23,7 +23,7 @@ NONSENSE = (LookupError, TypeError, ValueError)
 
 @dataclass(frozen=True)
 class PageHeader:
-    """Where a page lies in its column chunk, and what its header says of it."""
+    """A page's position in its column chunk, and its header's content."""
 
     kind: int
     begin: int
@@ -61,7 +61,7 @@ class PageHeader:
 
 
 def read_struct(view: memoryview, at: int = 0, depth: int = 0) -> tuple[dict[int, Any], int]:
-    """A Thrift struct: field number -> value, and the place behind it; ValueError on what no page header holds."""
+    """A Thrift struct as field number -> value, and the position after it; ValueError if it is none of a page header."""
     if depth > 3:
         raise ValueError("structs within structs")
     fields: dict[int, Any] = {}
@@ -88,7 +88,7 @@ def read_struct(view: memoryview, at: int = 0, depth: int = 0) -> tuple[dict[int
 
 
 def read_varint(view: memoryview, at: int) -> tuple[int, int]:
-    """An unsigned integer of up to 64 bits, and the place behind it."""
+    """An unsigned integer of up to 64 bits, and the position after it."""
     value = shift = 0
     while shift < 64:
         byte = view[at]
@@ -101,7 +101,7 @@ def read_varint(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _integer(view: memoryview, at: int) -> tuple[int, int]:
-    """A signed integer, and the place behind it."""
+    """A signed integer, and the position after it."""
     value = view[at]
     if value < 128:
         at += 1

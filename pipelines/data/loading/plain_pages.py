@@ -1,4 +1,4 @@
-"""Plainly encoded numbers, read without Arrow's decoder: it takes less processor time, and a column fits the cache.
+"""Reading plainly encoded numbers without Arrow's decoder: this takes less CPU time, and a column fits the cache.
 
 Numbers written without a dictionary and without nulls lie in the file as in an array. Arrow copies them three times, all columns of a row
 group before the first is used. Here a page is decompressed, and the result is the array.
@@ -31,7 +31,7 @@ FEWEST_ROWS = 1 << 14
 DTYPES: Final = {"FLOAT": "<f4", "DOUBLE": "<f8", "INT32": "<i4", "INT64": "<i8"}
 TYPES: Final = {"float32": pa.float32(), "float64": pa.float64(), "int32": pa.int32(), "int64": pa.int64()}
 ENCODINGS: Final = {"PLAIN", "RLE", "BIT_PACKED"}
-"""Of values; of levels; of levels, by old writers."""
+"""Encodings of a plain column: PLAIN of values, RLE of levels, and BIT_PACKED of levels by old writers."""
 PLAIN, RLE = 0, 3
 MAGIC: Final = b"PAR1"
 """The first bytes of a file."""
@@ -51,7 +51,7 @@ class PlainPages:
                          and leaf.max_repetition_level == 0 and leaf.max_definition_level <= 1}
 
     def may_hold(self, group: int, name: str, dtype: str) -> bool:
-        """Whether, by the footer, this column's values of a row group are plain ones of ``dtype``."""
+        """Whether the footer says that a column of a row group holds plain values of ``dtype``."""
         rows = self._metadata.row_group(group)
         if name not in self._columns or rows.num_rows < FEWEST_ROWS:
             return False
@@ -120,9 +120,9 @@ class _Page:
     begin: int
     """First byte of the part of the body that may be compressed."""
     size: int
-    """Bytes of that part once it is decompressed."""
+    """Bytes of this part once it is decompressed."""
     levels: bytes
-    """Bytes that that part must start with."""
+    """The first bytes that this part must have."""
     compressed: bool
 
     @classmethod

@@ -74,7 +74,7 @@ class ReadAheadConfig:
     threads: int
     windows: int
     """Fewest windows being read at a time; up to one per lane if memory allows. Lanes use up their windows at about
-    the same time: readers that waited for that would delay the steps, and idle in between."""
+    the same time: if readers waited until then, steps would wait for them, and they would idle in between."""
     deadline_s: float
     """Longest time for one row group to arrive, in seconds."""
 
@@ -127,7 +127,7 @@ class ReadAhead:
         self._pool.shutdown(wait=kind is None, cancel_futures=True)  # a read that hangs must not hold back the error that says so
 
     def deliver(self, step: int) -> None:
-        """Hand every window that ``step`` needs to its lane, and keep some more on their way."""
+        """Hand every window that ``step`` needs to its lane, and start reading later ones."""
         self._request()
         while self._coming and self._coming[0][0] <= step:
             _, window, future = self._coming.popleft()
@@ -145,7 +145,7 @@ class ReadAhead:
             self._coming.append((*item, self._pool.submit(self._read, item[1])))
 
     def _may_read_more(self) -> bool:
-        """Whether all windows that are on their way, and one more, would stay in memory."""
+        """Whether all windows that are being read, and one more, would stay in memory."""
         reading = sum(not future.done() for _, _, future in self._coming)
         return len(self._coming) < len(self._lanes) and self._budget.has_room((reading + 1) * self._window_bytes)
 

@@ -90,8 +90,8 @@ class SplitReader:
     def making_bytes(self) -> int:
         """Approximate memory of a thread while it reads the largest row group.
 
-        That is Arrow's columns and the rows made from them; of row groups read column by column, all rows and one of Arrow's columns. A
-        column of encoded cells is mostly the whole row group.
+        A row group that is read at once takes Arrow's columns and the rows made from them; one that is read column by
+        column takes its rows and one of Arrow's columns. A column of encoded cells is mostly the whole row group.
         """
         largest = self.window_bytes()
         return largest * 4 if self._encoded else max(largest * 2, min(largest, AT_ONCE_BYTES) * 4)

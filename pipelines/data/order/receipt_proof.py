@@ -1,8 +1,8 @@
 """The proof that an epoch read each row exactly once, from the receipts of its steps and the manifest's row counts alone.
 
-A lane is read from its start to its end, step by step, through the windows that were written down; the windows of all lanes
-cover each row group once; and the row ids that were really read add up to the digest that was taken when the files were
-written. See ``receipts.py`` for what a receipt holds. Pure: reads no file.
+It checks three facts. Each lane was read from start to end, step by step, through its recorded windows. The windows of
+all lanes cover each row group once. The row ids that were read add up to the digest in the manifest. ``receipts.py``
+defines a receipt. Pure: reads no file.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ Record = dict[str, Any]
 
 
 class EpochProof:
-    """Takes the step receipts of one epoch, each lane's in order of the steps, and says whether they add up to the
-    split.
-    """
+    """Checks the step receipts of one epoch against the split; each lane's receipts must come in order of the steps."""
 
     def __init__(self, order: EpochOrder, *, batch_rows: int) -> None:
         """Prepare for the receipts of the epoch whose row order is ``order``."""
@@ -38,15 +36,15 @@ class EpochProof:
         return sum(self._reached)
 
     def add(self, record: Record, *, rank: int, num_ranks: int, where: str) -> None:
-        """Take in one rank's receipt of one step.
+        """Add one rank's receipt of one step.
 
         Args:
             record: A step record.
-            rank: Who wrote it.
+            rank: The rank that wrote it.
             num_ranks: Ranks of its generation.
             where: Names the record in errors.
         Raises:
-            ReceiptError: it does not go on where its lanes ended, or its rows are not those that it names.
+            ReceiptError: it does not continue where its lanes ended, or its own figures contradict each other.
         """
         lanes = self._order.owned_lanes(rank, num_ranks)
         if len(record["offsets"]) != len(lanes):
@@ -63,20 +61,20 @@ class EpochProof:
             raise ReceiptError(f"{where} read {record['rows']} rows, its offsets span {rows}")
         for lane, first, group, start, stop in record.get("windows", ()):
             if lane not in lanes or not 0 <= group < len(self._order.group_rows):
-                raise ReceiptError(f"{where} enters row group {group} on lane {lane}, which rank {rank} of {num_ranks} cannot")
+                raise ReceiptError(f"{where} enters row group {group} on lane {lane}, which rank {rank} of {num_ranks} cannot read")
             if self._windows.setdefault((lane, first), (group, start, stop)) != (group, start, stop):
                 raise ReceiptError(f"{where} enters rows {start} to {stop} of row group {group} at offset {first} of lane {lane}, "
                                    "an earlier receipt says otherwise")
         self.digest = add([self.digest, from_hex(record["digest"])])
 
     def finish(self, *, rows: int, rows_digest: str) -> None:
-        """Prove the whole epoch.
+        """Prove the whole epoch, after all its receipts were added.
 
         Args:
             rows: Rows of the split.
-            rows_digest: Their digest, as the manifest says.
+            rows_digest: Their digest in the manifest.
         Raises:
-            ReceiptError: a row came twice or not at all.
+            ReceiptError: a row was read twice or not at all.
         """
         epoch = f"epoch {self._order.epoch}"
         if self.rows != rows:
@@ -89,7 +87,7 @@ class EpochProof:
                 raise ReceiptError(f"{epoch}: the windows do not cover the rows of {what} {torn} once each")
         if to_hex(self.digest) != rows_digest:
             raise ReceiptError(f"{epoch} read row ids with digest {to_hex(self.digest)}, the manifest says {rows_digest}: "
-                               "some row came twice or not at all")
+                               "some row was read twice or not at all")
 
 
 def _not_tiled(keys: Int64s, begins: Int64s, ends: Int64s, *, sizes: Int64s) -> int | None:

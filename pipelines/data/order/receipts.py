@@ -1,4 +1,4 @@
-"""Receipts: what a rank records of each step, so that an epoch can be proved exact later, and the hash chain over the records.
+"""Receipts: each rank's record of each step, by which an epoch is proved exact later, and the hash chain over them.
 
 A rank's step record holds its row count, the digest of the row ids that it read (``rowhash.py``), and
 
@@ -15,8 +15,9 @@ combined at each checkpoint and stored in it; a ring that resumes from it starts
     generation 1, rank 0                              |- start - step - step - ...
                   rank 1..                            |- start - step - step - ...
 
-So one hash, in the run's result, covers every record that led to it. Editing, dropping, adding or moving a record breaks the chain
-there. It is evidence, not a signature: a person who can rewrite all files of a run can forge another one.
+So one hash, in the run's result, covers every record that led to it. Editing, dropping, adding or moving a record
+breaks the chain there. It is evidence, not a signature: a person who can rewrite all files of a run can forge another
+one.
 
 Pure: no file is touched.
 """

@@ -12,8 +12,8 @@ lanes) alone, so it is the same on any number of ranks, threads and machines:
     step 0, batch 4     |----------------|                      positions [kB, min((k + 1) B, N))
     rank of 2           0    1    0    0    1    0    0          lane % ranks
 
-So every row comes exactly once an epoch at any number of ranks, step k holds the same rows at any number of ranks,
-nothing is padded or dropped, and (epoch, step) is the whole position of a run. The permutations come from Philox, whose raw stream
+So an epoch reads every row exactly once, and step k holds the same rows, at any number of ranks; no row is padded or
+dropped, and (epoch, step) is the whole position of a run. The permutations come from Philox, whose raw stream
 NumPy promises to keep (NEP 19), sorted digit by digit: a stable sort has one result, and on 16-bit digits NumPy's is a radix
 sort, three times as fast as one of whole words. Never from ``Generator`` methods, whose streams may change.
 

@@ -112,12 +112,12 @@ def test_a_disk_that_rows_cannot_wait_on_is_named(written: tuple[Dataset, Rows],
     dataset, _ = written
     reader = SplitReader(dataset.store, dataset.manifest(), "train")
     config = LoaderConfig(batch_rows=16, seed=3, lanes=6, memory_mb=0, spill_folder=tmp_path / "gone", deadline_s=20)
-    with pytest.raises(StorageError, match=rf"cannot be kept in {tmp_path}/gone: No such file or directory; free space there, name"):
+    with pytest.raises(StorageError, match=rf"cannot be written to {tmp_path}/gone: No such file or directory; free space there, name"):
         list(Loader(reader, config, rank=0, num_ranks=1).epoch(0))
     before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # as of a full disk, writes fail from then on
     try:
-        with pytest.raises(StorageError, match=rf"cannot be kept in {tmp_path}: File too large; .* or raise train\.memory_mb"):
+        with pytest.raises(StorageError, match=rf"cannot be written to {tmp_path}: File too large; .* or raise train\.memory_mb"):
             list(Loader(reader, replace(config, spill_folder=tmp_path), rank=0, num_ranks=1).epoch(0))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

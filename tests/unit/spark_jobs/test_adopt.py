@@ -168,10 +168,10 @@ def test_a_folder_whose_metadata_would_run_something_is_refused_and_nothing_runs
 
 
 @pytest.mark.parametrize(("row_id", "label", "more", "reason"), [
-    pytest.param("key", "late", {}, "no column key for the row id; there are id, late, km, seats", id="no such row id"),
+    pytest.param("key", "late", {}, "no column key for the row id; the columns are id, late, km, seats", id="no such row id"),
     pytest.param("km", "late", {}, "the row id km is float64", id="a row id that is no integer"),
     pytest.param("seats", "late", {}, "seats is not unique", id="a row id that repeats"),
-    pytest.param("id", "km", {}, r"it must hold 0 and 1, or the numbers of classes from 0 on \(regression is not supported yet\)",
+    pytest.param("id", "km", {}, r"it must hold 0 and 1, or numbers of classes from 0 up \(regression is not supported yet\)",
                  id="a label that is no class"),
     pytest.param("id", "late", {"city": "Bern"}, r"not numbers: city \(string\)", id="a column of texts"),
     pytest.param("id", "late", {"wind": None}, r"columns that are not numbers: wind \(null\)", id="a column of nothing"),
