@@ -52,7 +52,8 @@ class RingConfig(Section):
     """Seconds for Spark to grant every slot before the request is refused, and, with 10 more, for the tasks to come
     to their meeting."""
     deadline_s: Seconds = 120.0
-    """Seconds that a rank waits for another one before it fails."""
+    """Seconds that a rank waits for another one, or for a row group from storage, before it fails. Horovod's and Gloo's
+    own timeouts are set to it."""
     heartbeat_s: Seconds = 0.5
     """Seconds between two checks of the other ranks."""
     fork_ranks: bool = True
@@ -87,7 +88,7 @@ def default_batch_rows(train_rows: int) -> int:
 
 
 class TrainConfig(Section):
-    """One training run."""
+    """One training run. A new key that does not change what is learned goes into FREE_TO_CHANGE of spark_jobs/run/identity.py, too."""
 
     num_ranks: Positive = 2
     """Horovod ranks: one process, one Spark slot each."""
@@ -110,7 +111,7 @@ class TrainConfig(Section):
     checkpoint_steps: Positive = 200
     """Most optimizer steps that a failure may cost. A checkpoint is also written at the end of each epoch
     (docs/explanation/recovery.md)."""
-    checkpoint_seconds: Seconds | None = None
+    checkpoint_s: Seconds | None = None
     """Seconds after which a checkpoint is written in any case; null: only steps count."""
     keep_checkpoints: Positive = 3
     """Latest checkpoints to keep, beside the best one."""

@@ -64,7 +64,7 @@ def train_rank(context: RankContext, document: dict[str, Any], *, files: RunFile
     opened = Communicator(context) if layout is None else Communicator(
         context, extra_sets=layout.process_sets(context.hosts), hops=layout.transport == "horovod")
     sources = SignalSource(job.run_url, generation=job.generation, rank=context.rank,
-                           save_every_s=job.config.train.checkpoint_seconds)
+                           save_every_s=job.config.train.checkpoint_s)
     writer = files.events(job.run_url, generation=job.generation, rank=context.rank)
     with writer as events, opened as communicator, sources as signals:
         rows = RankRows(job, version, layout, context)

@@ -11,9 +11,12 @@ from sparkring.conf.schema import Config
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.order.row_order import default_lanes
 
-FREE_TO_CHANGE = {"num_ranks", "lanes", "checkpoint_steps", "checkpoint_seconds", "keep_checkpoints", "on_nonfinite", "recovery",
+FREE_TO_CHANGE = {"num_ranks", "lanes", "checkpoint_steps", "checkpoint_s", "keep_checkpoints", "on_nonfinite", "recovery",
                   "reader_threads", "record_rows", "ring", "bucket_mb", "parallel", "memory_mb", "cache_mb", "cache_folder"}
-"""Train settings that do not change what is learned, so a run may resume under other values."""
+"""Train settings that do not change what is learned, so a run may resume under other values. A new key that belongs here and is missing
+makes the next start of every run refuse its folder; a test asks for each key."""
+ABSENT = "(no such key)"
+"""In a difference: the value of the side that lacks the key."""
 
 Identity = dict[str, Any]
 
@@ -40,11 +43,13 @@ def identity_of(config: Config, manifest: Manifest) -> Identity:
     }
 
 
-def first_difference(theirs: Identity, mine: Identity) -> Difference | None:
-    """The first difference of two identities, or None if they are equal."""
+def first_difference(theirs: Identity, mine: Identity, *, path: str = "") -> Difference | None:
+    """The innermost key, below ``path``, in which two identities differ, or None if they are equal."""
     for key in sorted(mine.keys() | theirs.keys()):
-        if mine.get(key) != theirs.get(key):
-            return _innermost(key, theirs.get(key), mine.get(key))
+        one, other = theirs.get(key, ABSENT), mine.get(key, ABSENT)
+        if one != other:
+            inside = isinstance(one, dict) and isinstance(other, dict)
+            return first_difference(one, other, path=f"{path}{key}.") if inside else Difference(f"{path}{key}", one, other)
     return None
 
 
@@ -56,11 +61,3 @@ def parts_of_step(config: Config) -> int:
 def _lanes(config: Config) -> int:
     """Number of lanes; twice as many as needed if the layout is chosen later, so that more numbers of micro-batches divide them."""
     return default_lanes(parts_of_step(config)) * (2 if config.train.parallel.auto else 1)
-
-
-def _innermost(key: str, theirs: Any, mine: Any) -> Difference:
-    if isinstance(theirs, dict) and isinstance(mine, dict):
-        for inner in sorted(theirs.keys() | mine.keys()):
-            if theirs.get(inner) != mine.get(inner):
-                return _innermost(f"{key}.{inner}", theirs.get(inner), mine.get(inner))
-    return Difference(key, theirs, mine)

@@ -50,7 +50,7 @@ def test_a_checkpoint_is_written_when_so_much_time_has_passed_since_the_last_one
         tmp_path: Path, seconds: float | None, committed: list[int]) -> None:
     write_dataset(tmp_path / "dataset", ([150, 150], [70], [301], [100]))
     config = train_config(tmp_path, model={"hidden": [4]}, train={
-        "epochs": 1, "batch_rows": 64, "checkpoint_steps": 10_000, "checkpoint_seconds": seconds, "num_ranks": 2, "keep_checkpoints": 10})
+        "epochs": 1, "batch_rows": 64, "checkpoint_steps": 10_000, "checkpoint_s": seconds, "num_ranks": 2, "keep_checkpoints": 10})
     job = TrainJob(config=config, dataset_url=str(tmp_path / "dataset"), dataset_version=1, run_url=str(tmp_path / "run"), generation=0,
                    lanes=24)
     run_on_ranks(2, _train, job.model_dump(mode="json"))
