@@ -44,7 +44,7 @@ LIMIT = 0.92
 
 def under_kills(config: Config, kills: int, *, seed: int, spark: SparkSession, progress: Progress) -> Losses:
     """Train while so many kills come; what they cost."""
-    config = config.model_copy(update={"train": hardened(config.train, num_faults=kills, deadline_s=30.0)})
+    config = config.changed(train=hardened(config.train, num_faults=kills, deadline_s=30.0))
     faults = [fault.model_dump() for fault in draw(kills, seed=seed, kinds=["kill"])]
     train(config, spark=spark, progress=progress, work=partial(train_rank_under_faults, faults=faults))
     rows = Dataset(config.dataset).manifest(config.dataset_version).splits["train"].rows

@@ -108,9 +108,9 @@ def measure(folder: Path, kills: int, seed: int, spark: SparkSession, progress: 
     calm = job(folder / "calm", folder / "dataset")
     expected = train(calm, spark=spark, progress=progress)
     struck = job(folder / "struck", folder / "dataset", num_ranks=max(WORLDS))
-    struck = struck.model_copy(update={"train": hardened(struck.train, num_faults=kills, deadline_s=30.0)})
+    struck = struck.changed(train=hardened(struck.train, num_faults=kills, deadline_s=30.0))
     faults = [fault.model_dump() for fault in draw(kills, seed=seed, kinds=["kill"])]
-    begin(struck.model_copy(update={"train": struck.train.model_copy(update={"num_ranks": WORLDS[0]})}), spark, progress)
+    begin(struck.changed(train=struck.train.changed(num_ranks=WORLDS[0])), spark, progress)
     with slots_as_kills_go(struck.run):
         trained = train(struck, spark=spark, progress=progress, work=partial(train_rank_under_faults, faults=faults))
     return outcome(struck, calm, trained, expected, planned=kills)

@@ -48,7 +48,7 @@ def build_model(config: ModelConfig, shapes: Shapes) -> WholeModel:
 
 def without_dropout(config: ModelConfig) -> ModelConfig:
     """The network as it predicts: the same parameters, and no seeds of rows to bring."""
-    return config.model_copy(update={"dropout": 0.0})
+    return config.changed(dropout=0.0)
 
 
 def list_blocks(config: ModelConfig, shapes: Shapes) -> BlockList:

@@ -79,7 +79,7 @@ class LayoutChooser:
         train = with_layout(config.train, best)
         chosen = train.model_dump(mode="json", include={"num_ranks", "parallel"})
         self._store.put(PROFILE, json.dumps({"of": subject, "ranks": ranks, "chosen": chosen}).encode())
-        return Choice(config.model_copy(update={"train": train}), best.seconds)
+        return Choice(config.changed(train=train), best.seconds)
 
     def _report_other_ranks(self, train: TrainConfig) -> None:
         wanted = layout_constraints(train).num_ranks
@@ -122,7 +122,7 @@ def with_planned_layout(config: Config, store: Store) -> Config:
         chosen = read_document(store, PROFILE, keys=("chosen",), remedy="")["chosen"]
     except (FileNotFoundError, DocumentDamaged):
         return config
-    return config.model_copy(update={"train": TrainConfig.model_validate({**config.train.model_dump(), **chosen})})
+    return config.changed(train=config.train.changed(**chosen))
 
 
 def known_profile(store: Store, subject: dict[str, Any]) -> Sequence[RankProfile] | None:
@@ -150,7 +150,7 @@ def with_layout(train: TrainConfig, plan: Plan) -> TrainConfig:
     section = plan.section()
     given = train.parallel.model_dump(include=set(KEPT_BY_AUTO), exclude_none=True)
     parallel = {**section["parallel"], **given}  # type: ignore[dict-item]
-    return TrainConfig.model_validate({**train.model_dump(), "num_ranks": section["num_ranks"], "parallel": parallel})
+    return train.changed(num_ranks=section["num_ranks"], parallel=parallel)
 
 
 def require_cpu(config: Config) -> None:

@@ -119,9 +119,9 @@ def chaos(config: Config, *, num_faults: int = 20, seed: int = 1, kinds: Sequenc
 
 def hardened(train_config: TrainConfig, *, num_faults: int, deadline_s: float) -> TrainConfig:
     """The same training, prepared for many faults: none of them ends it for good, and no wait is long."""
-    recovery = train_config.recovery.model_copy(update={"restarts": num_faults + 1, "leave_out_after": num_faults + 1})
-    ring = train_config.ring.model_copy(update={"deadline_s": min(deadline_s, train_config.ring.deadline_s)})
-    return train_config.model_copy(update={"recovery": recovery, "ring": ring})
+    recovery = train_config.recovery.changed(restarts=num_faults + 1, leave_out_after=num_faults + 1)
+    ring = train_config.ring.changed(deadline_s=min(deadline_s, train_config.ring.deadline_s))
+    return train_config.changed(recovery=recovery, ring=ring)
 
 
 def outcome(struck: Config, calm: Config, trained: TrainResult | None, expected: TrainResult, *, planned: int,
@@ -154,7 +154,7 @@ def weights_difference(one: Config, other: Config) -> float:
 def _elsewhere(config: Config, name: str, train_config: TrainConfig) -> Config:
     """The same job in a workspace of its own, on the same dataset."""
     workspace = f"{config.workspace}/{FOLDER}/{name}"
-    return config.model_copy(update={"workspace": workspace, "dataset_url": config.dataset, "train": train_config})
+    return config.changed(workspace=workspace, dataset_url=config.dataset, train=train_config)
 
 
 def _free_name(config: Config, stem: str) -> str:

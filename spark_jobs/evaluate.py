@@ -110,7 +110,7 @@ def _evaluate_by_stages(config: Config, card: ModelCard, manifest: Manifest, ses
     from sparkring.spark_jobs.ring import run_ring
 
     config = config.fitted_to(manifest.splits["train"].rows)
-    train = config.train.model_copy(update={"precision": "float32"} if config.train.precision == "bf16" else {})
+    train = config.train.changed(precision="float32") if config.train.precision == "bf16" else config.train
     job = TrainJob(config=config.model_copy(update={"model": without_dropout(card.model), "train": train}), dataset_url=card.dataset_url,
                    dataset_version=manifest.version, run_url=config.run, generation=0, lanes=default_lanes(train.num_micro_batches))
     evaluated: Metrics = run_ring(evaluate_rank, job.model_dump(mode="json"), SPLIT, num_ranks=train.num_ranks, spark=session,

@@ -142,7 +142,7 @@ def _supervised(ring: _SparkRing, config: Config, stop: StopRequest) -> TrainSum
 def _fits(config: Config, manifest: Manifest, train_config: TrainConfig) -> bool:
     """Whether the config's model fits the layout of ``train_config``."""
     try:
-        layout_of(config.model_copy(update={"train": train_config}), manifest)
+        layout_of(config.changed(train=train_config), manifest)
     except ConfigError:
         return False
     return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,3 +20,11 @@ class Section(BaseModel):
     """Base of all sections: immutable, and strict about keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    def changed(self, **values: object) -> Self:
+        """A copy with other values, checked like a section of a file; ``model_copy`` checks nothing.
+
+        Raises:
+            ValueError: the values do not fit, or do not fit together.
+        """
+        return self.model_validate({name: getattr(self, name) for name in self.model_fields_set} | values)

@@ -160,7 +160,7 @@ class TrainConfig(Section):
 
     def fitted_to(self, train_rows: int) -> Self:
         """This section with ``batch_rows`` filled in, for a train split of so many rows; the number of ranks does not matter."""
-        return self if self.batch_rows is not None else self.model_copy(update={"batch_rows": default_batch_rows(train_rows)})
+        return self if self.batch_rows is not None else self.changed(batch_rows=default_batch_rows(train_rows))
 
     @property
     def step_rows(self) -> int:

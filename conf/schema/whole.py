@@ -56,7 +56,7 @@ class Config(Section):
 
     def fitted_to(self, train_rows: int) -> Self:
         """This config with ``train.batch_rows`` filled in, for a train split of so many rows."""
-        return self.model_copy(update={"train": self.train.fitted_to(train_rows)})
+        return self.changed(train=self.train.fitted_to(train_rows))
 
     @property
     def dataset(self) -> str:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from safetensors.torch import load
 from torch import Tensor
 
-from sparkring.conf.schema import Config, ModelConfig, TrainConfig
+from sparkring.conf.schema import Config, ModelConfig
 from sparkring.models.build import list_blocks, without_dropout
 from sparkring.models.decoding import Sampling, Texts, TokenIds, decode
 from sparkring.models.text import TOKENS
@@ -61,8 +61,8 @@ def decoding_config(config: Config, model: ModelConfig) -> Config:
                 "cut": list(parallel.cut) if parallel.chunks_per_stage == 1 else []}
     kept = "float32" if config.train.precision == "bf16" else config.train.precision
     changes = {"parallel": one_each, "num_ranks": len(config.train.replicas) * parallel.shards, "lanes": None, "precision": kept}
-    train = TrainConfig.model_validate(config.train.model_dump() | changes)
-    return config.model_copy(update={"train": train, "model": without_dropout(model)})
+    train = config.train.changed(**changes)
+    return config.changed(train=train, model=without_dropout(model))
 
 
 def token_ids(tokens: TokensFeature) -> TokenIds:

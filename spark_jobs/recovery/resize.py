@@ -27,14 +27,14 @@ def resized(train: TrainConfig, ranks: int, *, works: Callable[[TrainConfig], bo
     if ranks >= train.num_ranks:
         return train
     if not train.parallel.pipelined:
-        return _changed(train, num_ranks=ranks) if ranks >= 1 else None
+        return train.changed(num_ranks=ranks) if ranks >= 1 else None
     for replicas in sorted(_smaller(train, ranks), key=lambda found: (-sum(found), -len(found), found)):
         same_stages = len(replicas) == len(train.replicas)
         one_stage = {name: ParallelConfig.model_fields[name].default for name in BETWEEN_STAGES} if len(replicas) == 1 else {}
-        parallel = train.parallel.model_copy(update={
-            "replicas": replicas, "micro_batches": train.num_micro_batches, "cut": train.parallel.cut if same_stages else (),
-            "recompute": train.parallel.recompute_over(len(replicas)), **one_stage})
-        changed = _changed(train, num_ranks=sum(replicas) * train.parallel.shards, parallel=parallel)
+        parallel = train.parallel.changed(
+            replicas=replicas, micro_batches=train.num_micro_batches, cut=train.parallel.cut if same_stages else (),
+            recompute=train.parallel.recompute_over(len(replicas)), **one_stage)
+        changed = train.changed(num_ranks=sum(replicas) * train.parallel.shards, parallel=parallel)
         if works(changed):
             return changed
     return None
@@ -48,9 +48,3 @@ def _smaller(train: TrainConfig, ranks: int) -> Iterator[tuple[int, ...]]:
         most = wanted if stages == len(wanted) else (max(wanted),) * stages
         choices = [[count for count in range(1, limit + 1) if train.num_micro_batches % count == 0] for limit in most]
         yield from (found for found in product(*choices) if sum(found) <= room)
-
-
-def _changed(train: TrainConfig, **values: object) -> TrainConfig:
-    """A copy with other values, validated like a config from a file."""
-    return TrainConfig.model_validate({**train.model_dump(), **{
-        name: value.model_dump() if hasattr(value, "model_dump") else value for name, value in values.items()}})

@@ -135,7 +135,7 @@ class Supervisor:
                     raise Stopped(f"stopped as asked ({self._stop.reason}) before ranks were started; the same command resumes from the "
                                   "last checkpoint.", signal_number=self._stop.signal_number)
                 with self._watching_slots(width):
-                    summary = self._ring.run(self._config.model_copy(update={"train": width.train}), self._hosts.left_out)
+                    summary = self._ring.run(self._config.changed(train=width.train), self._hosts.left_out)
             except HostsLeftOut as found:
                 self._leave_out_hosts(found)
                 failed = first = False

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from sparkring.conf.schema import TrainConfig
 from sparkring.conf.schema.parallel import ParallelConfig
+from sparkring.spark_jobs.chaos import hardened
 from sparkring.spark_jobs.recovery.resize import resized
 
 
@@ -62,3 +64,19 @@ def test_a_ring_that_shrinks_to_fewer_stages_keeps_less_of_activations_not_more(
     smaller = resized(train, 2)
     assert smaller is not None
     assert (smaller.replicas, smaller.parallel.recompute) == ((1, 1), ("except_last",))
+
+
+def test_a_copy_with_other_values_is_checked_like_a_file() -> None:
+    train = TrainConfig.model_validate({"num_ranks": 2, "epochs": 9, "parallel": {"replicas": [1, 1], "micro_batches": 4}})
+    assert train.changed(num_ranks=1, parallel=ParallelConfig()) == TrainConfig(num_ranks=1, epochs=9)
+    for changes in ({"num_ranks": 3}, {"lanes": 2}, {"epochs": 0}, {"epoch": 3}):
+        with pytest.raises(ValidationError):
+            train.changed(**changes)
+        assert train.model_copy(update=changes), "the control: this checks nothing"
+
+
+def test_faults_on_purpose_prepare_a_training_with_checked_values() -> None:
+    ready = hardened(TrainConfig(epochs=9), num_faults=5, deadline_s=10)
+    assert (ready.epochs, ready.recovery.restarts, ready.recovery.leave_out_after, ready.ring.deadline_s) == (9, 6, 6, 10)
+    with pytest.raises(ValidationError):
+        hardened(TrainConfig(), num_faults=5, deadline_s=0)
