@@ -15,7 +15,7 @@ UV_VERSION=0.13.8   # what is installed where there is none
 UV_OLDEST=0.7.0     # what is good enough on PATH; pyproject.toml says the same (tool.uv.required-version)
 
 say() { printf '[setup] %s\n' "$*" >&2; }
-die() { printf '[setup] cannot go on: %s\n' "$*" >&2; exit 2; }
+die() { printf '[setup] cannot continue: %s\n' "$*" >&2; exit 2; }
 
 # ---- What the system must have: all checks first, then one installation or one message --------------------------------
 

@@ -1,6 +1,6 @@
 """Train PyTorch models with Horovod where Spark keeps the data. Public names are those in ``__all__``; all else may move.
 
-Importing this package loads neither torch nor pyspark: each public function brings what it needs when it is called.
+Importing this package loads neither torch nor pyspark: each public function imports its module on first use.
 """
 
 from __future__ import annotations

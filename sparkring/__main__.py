@@ -1,8 +1,8 @@
 """The command line: ``sparkring COMMAND [CONFIG] [--set key=value ...]``, a verb for each operation and no flag for a field.
 
-Results go to stdout, progress to stderr. Exit codes: 0 done; 1 a check failed (``doctor``, ``chaos``, ``verify``); 2 the input or the
-cluster is at fault, said in one line; 130 ended by Ctrl-C; 143 ended by SIGTERM. ``train`` saves first in both cases. A bug keeps its
-traceback. Commands import their job after the config was checked, so that help and a mistake in a config take no time.
+Results go to stdout, progress to stderr. Exit codes: 0 done; 1 a check failed (``doctor``, ``chaos``, ``verify``); 2 a fault of the
+input or the cluster, reported in one line; 130 ended by Ctrl-C; 143 ended by SIGTERM. ``train`` saves first in both cases. A bug keeps
+its traceback. Commands import their job after they have checked the config, so help and config errors appear at once.
 """
 
 from __future__ import annotations
@@ -35,28 +35,33 @@ for module in (demo, jobs, doctor, data, plan, schedule, checkpoints, chaos, sub
 
 
 def main() -> None:
-    """Run the command line; a fault of the input or the cluster ends in one line and exit code 2."""
+    """Run the command line; a fault of the input or the cluster ends in one line, then a line for each note, and exit code 2."""
     silence_lost_jvm()
     interrupt = Interrupt()
     try:
         with interrupt.handled():
             app()
     except Stopped as stopped:
-        _end(str(stopped), 128 + stopped.signal_number)
+        _end(_with_notes(str(stopped), stopped), 128 + stopped.signal_number)
     except SystemExit as ended:
         if ended.code == INTERRUPTED:
             _end("interrupted", INTERRUPTED)
         raise
     except Exception as error:
-        if interrupt.asked:  # this is how a cancelled job ended
+        if interrupt.asked:  # a cancelled job raises too
             _end("interrupted", INTERRUPTED)
         if not isinstance(error, SparkringError):
             raise
-        _end(f"error: {error}", FAULT)
+        _end(_with_notes(f"error: {error}", error), FAULT)
 
 
-def _end(line: str, code: int) -> None:
-    print(line, file=sys.stderr)  # noqa: T201 (not through rich: the traceback of a failed rank may be part of the text)
+def _with_notes(line: str, error: BaseException) -> str:
+    """The line, and below it the notes that were added to the error (PEP 678), each on its own line."""
+    return "\n".join([line, *getattr(error, "__notes__", ())])
+
+
+def _end(text: str, code: int) -> None:
+    print(text, file=sys.stderr)  # noqa: T201 (not through rich: the traceback of a failed rank may be part of the text)
     sys.exit(code)
 
 

@@ -30,7 +30,7 @@ class SparkringError(Exception):
 
 
 def _restored(kind: type[SparkringError], args: tuple[object, ...], attributes: dict[str, object]) -> SparkringError:
-    maker = OSError if issubclass(kind, OSError) else kind  # of several builtins, Python makes an error by the one with a layout of its own
+    maker = OSError if issubclass(kind, OSError) else kind  # among several builtin bases, Python needs the one with its own layout
     error: SparkringError = maker.__new__(kind, *args)
     error.args = args
     error.__dict__.update(attributes)
@@ -38,7 +38,7 @@ def _restored(kind: type[SparkringError], args: tuple[object, ...], attributes: 
 
 
 def class_names(*kinds: type[Exception]) -> frozenset[str]:
-    """Names of these classes and of all their subclasses: of an error on a rank, the driver knows the name alone."""
+    """Names of these classes and of all their subclasses: of an error on a rank, the driver knows only the name."""
     return frozenset[str]().union(*({kind.__name__} | class_names(*kind.__subclasses__()) for kind in kinds))
 
 
@@ -47,15 +47,15 @@ class ConfigError(SparkringError, ValueError):
 
 
 class LayoutRefused(ConfigError):
-    """A layout of stages, replicas and shards that cannot run: it does not fit the model, the memory, or what Horovod starts."""
+    """A layout of stages, replicas and shards that cannot run: it does not fit the model, the memory, or Horovod's process sets."""
 
 
 class SourceError(SparkringError, ValueError):
-    """Source data that is missing or is not what the config says it is."""
+    """Source data that is missing or contradicts the config."""
 
 
 class ExpectationResult(NamedTuple):
-    """An expectation of a column, or of the table where ``column`` is empty, and what was found."""
+    """An expectation of a column, or of the table if ``column`` is empty, and what was found."""
 
     column: str
     expected: str
@@ -64,7 +64,7 @@ class ExpectationResult(NamedTuple):
 
 
 class ExpectationsNotMet(SparkringError, ValueError):
-    """Rows that are not what ``prepare.expectations`` says; the message ends in a table of all ``results``."""
+    """Rows that break ``prepare.expectations``; the message ends in a table of all ``results``."""
 
     def __init__(self, results: Sequence[ExpectationResult]) -> None:
         self.results = tuple(results)
@@ -91,13 +91,13 @@ class DatasetVersionNotFound(SparkringError, LookupError):
 
 
 class DatasetChanged(DatasetError):
-    """Files of a dataset version that differ from what was committed."""
+    """Files of a dataset version that differ from the committed ones."""
 
     def __init__(self, url: str, *, version: int, findings: Sequence[str]) -> None:
         self.findings = tuple(findings)
         more = f"; and {len(findings) - _FINDINGS_SHOWN} more" if len(findings) > _FINDINGS_SHOWN else ""
-        super().__init__(f"version {version} of {url} is not what was committed: {'; '.join(findings[:_FINDINGS_SHOWN])}{more}. "
-                         "Restore what is named from a copy, or prepare a new version and train on that.")
+        super().__init__(f"version {version} of {url} has changed: {'; '.join(findings[:_FINDINGS_SHOWN])}{more}. "
+                         "Restore the named files from a copy, or prepare a new version and train on that.")
 
 
 class HostileDataset(DatasetError):
@@ -113,11 +113,11 @@ class CommitConflict(SparkringError, RuntimeError):
 
 
 class StorageError(SparkringError, OSError):
-    """Storage that cannot be reached, or refuses."""
+    """Storage that cannot be reached, or that refuses a request."""
 
 
 class DocumentDamaged(SparkringError, ValueError):
-    """A document of a run that is not what was written."""
+    """A document of a run that no longer holds what was written."""
 
     def __init__(self, path: str, *, found: str, expected: str, remedy: str) -> None:
         super().__init__(f"{path} is damaged: found {found}, expected {expected}; {remedy}.")
@@ -136,12 +136,12 @@ class ScheduleInvalid(SparkringError, ValueError):
 
 
 class ScheduleStuck(SparkringError, RuntimeError):
-    """A schedule whose workers would deadlock; ``waits`` holds (worker, next action, what it waits for)."""
+    """A schedule whose workers would deadlock; ``waits`` holds (worker, next action, awaited action)."""
 
     def __init__(self, name: str, waits: Sequence[tuple[str, str, str]]) -> None:
         self.waits = tuple(waits)
         lines = "; ".join(f"worker {worker} at {action} waits for {awaited}" for worker, action, awaited in waits)
-        super().__init__(f"schedule {name} cannot go on: {lines}. Reorder the lists so that what is waited for comes first.")
+        super().__init__(f"schedule {name} cannot continue: {lines}. Reorder the lists so that awaited actions come first.")
 
 
 class EnvironmentProblem(SparkringError, RuntimeError):
@@ -152,12 +152,12 @@ class RingError(SparkringError, RuntimeError):
     """The ring could not start, or did not finish."""
 
     place: str = ""
-    """What the rank was doing that raised it, e.g. ``stage 1, micro-batch 3, RECV_F3``; empty outside of a step."""
+    """The action in which the rank raised it, e.g. ``stage 1, micro-batch 3, RECV_F3``; empty outside of a step."""
     last_actions: tuple[str, ...] = ()
-    """What that rank did before, the newest last, e.g. ``2.31 s ago: F3``."""
+    """The actions of that rank before, the newest last, e.g. ``2.31 s ago: F3``."""
 
     def at(self, place: str, *, rank: int, last_actions: Sequence[str]) -> Self:
-        """Add what its rank was doing and had done before; returns the error."""
+        """Add the action of the rank and its last actions before; returns the error."""
         self.place, self.last_actions = place, tuple(last_actions)
         self.args = (f"rank {rank} ({place}): {self} {_history(rank, last_actions)}",)
         return self
@@ -177,7 +177,7 @@ class HostsLeftOut(RingError):
 
 
 class NotEnoughSlots(RingError):
-    """Spark cannot run ``wanted`` ranks at once; ``slots`` says how many it can, if that is known."""
+    """Spark cannot run ``wanted`` ranks at once; ``slots`` is the number that it can run, if known."""
 
     def __init__(self, *, wanted: int, slots: int | None, master: str) -> None:
         self.wanted, self.slots = wanted, slots
@@ -189,7 +189,7 @@ class NotEnoughSlots(RingError):
 
 
 class ExecutorLost(RingError):
-    """Spark lost an executor with ranks on it; ``host`` is Spark's name for its machine, empty where that is not known."""
+    """Spark lost an executor with ranks on it; ``host`` is Spark's name for its machine, empty if unknown."""
 
     def __init__(self, message: str, *, host: str = "") -> None:
         self.host = host
@@ -197,9 +197,9 @@ class ExecutorLost(RingError):
 
 
 class RankFailed(RingError):
-    """Code raised on a rank; ``rank_traceback`` is that rank's own, ``host`` where it ran, if that is known.
+    """Code raised on a rank; ``rank_traceback`` is that rank's own traceback, ``host`` is its host, if known.
 
-    The message ends in the traceback, except where one of these errors was raised: what those say is enough.
+    The message ends in the traceback, except if one of the errors of this module was raised: their messages are enough.
     """
 
     def __init__(self, rank: int, summary: str, rank_traceback: str, *, host: str = "") -> None:
@@ -242,7 +242,7 @@ class Stopped(SparkringError, RuntimeError):
 
 
 class DeadlinePassed(RingError, TimeoutError):
-    """Something did not happen in time; ``awaited`` are the ranks that were waited for, as far as known."""
+    """Something did not happen in time; ``awaited`` holds the ranks that others waited for, as far as known."""
 
     def __init__(self, message: str, *, awaited: Sequence[int] = (), host: str = "") -> None:
         self.awaited, self.host = tuple(awaited), host
@@ -257,7 +257,7 @@ class RingEnded(RingError):
 
 
 class PeerSilent(RingError, TimeoutError):
-    """A rank that this one waits for said nothing until the deadline, or has ended: ``ended`` says how that was noticed."""
+    """A rank that this one waits for said nothing until the deadline, or has ended; then ``ended`` describes the sign of that."""
 
     def __init__(self, *, rank: int, peer: int, doing: str, seconds: float, ended: str = "", last_actions: Sequence[str] = ()) -> None:
         self.rank, self.peer, self.doing, self.seconds, self.ended = rank, peer, doing, seconds, ended
@@ -266,7 +266,7 @@ class PeerSilent(RingError, TimeoutError):
         super().__init__(self._text())
 
     def at(self, place: str, *, rank: int, last_actions: Sequence[str]) -> Self:
-        """The rank and its last actions are known already."""
+        """Add the action of the rank; the rank and its last actions are known already."""
         self.place = place
         self.args = (self._text(),)
         return self
@@ -286,4 +286,4 @@ def _history(rank: int, last_actions: Sequence[str]) -> str:
 
 
 class PipelineShapeError(RingError, ValueError):
-    """A message between stages whose tensors are not what was agreed, or cannot be carried."""
+    """A message between stages whose tensors differ from the agreed ones, or cannot be sent."""

@@ -1,3 +1,3 @@
-"""The version of the package: of the wheel, of what a run or a dataset writes down, and of what driver and executors must share."""
+"""The version of the package: wheels have it in their name, runs and datasets record it, driver and executors must share it."""
 
 __version__ = "0.1.0"

@@ -28,7 +28,7 @@ class _NetworkConfig(Section):
         shipped = [name for name, field in type(self).model_fields.items()
                    if name not in ("kind", "network", "options", "dropout") and getattr(self, name) != field.default]
         if self.network is not None and shipped:
-            raise ValueError(f"{', '.join(shipped)} describes the shipped network, not {self.network}; give what yours takes as options")
+            raise ValueError(f"{', '.join(shipped)} describes the shipped network, not {self.network}; give your arguments as options")
         return self
 
 

@@ -80,7 +80,7 @@ class RecoveryConfig(Section):
 
 
 def default_batch_rows(train_rows: int) -> int:
-    """The largest power of two, from 32 to 1024, that cuts so many rows into ``STEPS_AN_EPOCH`` steps or more; 32 where none does."""
+    """The largest power of two, from 32 to 1024, that cuts so many rows into ``STEPS_AN_EPOCH`` steps or more; 32 if none does."""
     batch_rows = LARGEST_DEFAULT_BATCH
     while batch_rows > SMALLEST_DEFAULT_BATCH and train_rows < STEPS_AN_EPOCH * batch_rows:
         batch_rows //= 2

@@ -42,16 +42,16 @@ class Config(Section):
         if place.startswith("~"):
             raise ValueError("~ means a home folder only in a shell; give the whole path")
         if LOGIN.search(place):
-            raise PydanticCustomError(SECRET, "a config holds no password and no key; leave them out of the address and give them as the "
-                                      "store's own library takes them, from its environment or files (the address is not shown)")
+            raise PydanticCustomError(SECRET, "a config holds no password and no key; leave them out of the address and give them to "
+                                      "the store's own library, in its environment or its files (the address is not shown)")
         shorter = place.rstrip("/")  # s3://bucket/prefix//dataset is not s3://bucket/prefix/dataset
         return place if not shorter or shorter.endswith(":") else shorter
 
     @model_validator(mode="after")
     def _batch_statistics_say_of_what(self) -> Self:
         if isinstance(self.model, ImageModelConfig) and self.model.norm == "batch" and self.train.parallel.micro_batches is None:
-            raise ValueError("model.norm=batch normalises over the rows of a micro-batch; set train.parallel.micro_batches, so that what "
-                             f"is learned does not depend on the number of ranks, e.g. to {self.train.num_micro_batches}")
+            raise ValueError("model.norm=batch normalises over the rows of a micro-batch; set train.parallel.micro_batches, so that the "
+                             f"result does not depend on the number of ranks, e.g. to {self.train.num_micro_batches}")
         return self
 
     def fitted_to(self, train_rows: int) -> Self:

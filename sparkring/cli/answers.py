@@ -1,4 +1,4 @@
-"""What commands have in common: the config that they take, and how they answer: text or one line of JSON on stdout."""
+"""Shared by all commands: the config argument, and the answer on stdout, as text or as one line of JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkring.conf.loading import shipped_configs
 
 DEFAULT_CONFIG = "local/flights"
 WIDTH = 140
-"""Of tables that go to a file or a pipe."""
+"""Width of tables that go to a file or a pipe."""
 
 ConfigName = Annotated[str, typer.Argument(metavar="CONFIG", help=f"A shipped config ({', '.join(shipped_configs())}) or a YAML file.")]
 Overrides = Annotated[list[str] | None, typer.Option(

@@ -1,4 +1,4 @@
-"""The command ``sparkring chaos``: what faults would do to your own job."""
+"""The command ``sparkring chaos``: the effect of faults on your own job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.chaos import ChaosResult
 
 LOST = 1
-"""Exit code where the run did not come to its end, or lost or repeated a row."""
+"""Exit code if the run did not finish, or lost or repeated a row."""
 
 commands = typer.Typer()
 
@@ -22,19 +22,19 @@ commands = typer.Typer()
 @commands.command(epilog=examples("sparkring chaos local/flights", "sparkring chaos my.yaml --kills 20 --seed 7",
                                   "sparkring chaos my.yaml --kills 5 --kinds kill,stop --set train.epochs=2"))
 def chaos(config: ConfigName = "local/flights", overrides: Overrides = None, *,
-          kills: Annotated[int, typer.Option(min=1, help="How many faults strike, evenly over the run.")] = 20,
-          seed: Annotated[int, typer.Option(help="Of when, whom and what they strike: the same seed strikes at the same steps.")] = 1,
-          kinds: Annotated[str, typer.Option(help="Which faults, with commas between.")] = "kill,worker,stop,delay,corrupt,disk",
-          deadline: Annotated[float, typer.Option(min=1.0, help="Seconds that ranks wait for one that stands still.")] = 10.0,
+          kills: Annotated[int, typer.Option(min=1, help="Number of faults, spread evenly over the run.")] = 20,
+          seed: Annotated[int, typer.Option(help="Determines time, rank and kind of each fault: the same seed, the same steps.")] = 1,
+          kinds: Annotated[str, typer.Option(help="Kinds of faults, separated by commas.")] = "kill,worker,stop,delay,corrupt,disk",
+          deadline: Annotated[float, typer.Option(min=1.0, help="Seconds that ranks wait for one that hangs.")] = 10.0,
           as_json: AsJson = False) -> None:
     """Train your job under random faults, and see what it loses.
 
     It is trained twice, beside your own run and on the same dataset: once undisturbed, once while ranks and Spark's Python processes are
-    killed (kill, worker), ranks stand still for good or for a while (stop, delay), a bit of the newest checkpoint is flipped (corrupt)
-    and the disk is full (disk). You are told the rows lost and repeated, the steps done again, the seconds to resume, the audit's verdict
-    and the held-out metrics beside the undisturbed run's. The same, strike by strike, lies in chaos.json in the run's folder.
+    killed (kill, worker), ranks hang forever or for a while (stop, delay), a bit of the newest checkpoint is flipped (corrupt) and the
+    disk is full (disk). The command reports the rows lost and repeated, the steps done again, the seconds to resume, the audit's verdict,
+    and the held-out metrics beside the undisturbed run's. chaos.json in the run's folder holds the same for each strike.
 
-    Needs a prepared dataset version. Exit code 1 if the run did not come to its end, or a row was lost or repeated.
+    Needs a prepared dataset version. Exit code 1 if the run did not finish, or a row was lost or repeated.
     """
     loaded = load_config(config, overrides or [])
     from sparkring.spark_jobs.chaos import chaos as run_chaos
@@ -47,21 +47,21 @@ def chaos(config: ConfigName = "local/flights", overrides: Overrides = None, *,
 
 
 def _text(result: ChaosResult) -> str:
-    """What was lost, in lines."""
+    """The losses, in lines."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.kinds.items()))
     seconds, difference = (result.resume_s_median, result.resume_s_max), result.weights_difference
     resumed = "resumed after {:.1f} s in the median, {:.1f} s at most".format(*seconds) if seconds[0] is not None else ""
     lines = [
         f"{result.struck} of {result.planned} faults struck ({kinds}), {result.restarts} restarts: "
-        + ("the run came to its end" if result.survived else f"the run ended: {result.failure}"),
+        + ("the run finished" if result.survived else f"the run ended: {result.failure}"),
         f"rows lost {result.rows_lost}, rows repeated {result.rows_repeated}",
         (f"steps done again {result.steps_redone}, at most {result.steps_redone_max} after one fault "
          f"(a checkpoint every {result.checkpoint_interval})"),
         *([resumed] if resumed else []),
-        f"goodput {100 * result.goodput:.1f} % of the time went into steps that count",
+        f"goodput {100 * result.goodput:.1f} %: share of the time spent on steps that count",
         f"audit: {result.audit}",
         *(f"validation {name} {value:.4f}, undisturbed {result.undisturbed[name]:.4f}" for name, value in result.validation.items()),
         *([] if difference is None else [f"weights differ by {difference:.1e} of their norm"]),
-        f"strike by strike in {result.url}/chaos.json",
+        f"each strike: {result.url}/chaos.json",
     ]
     return "\n".join(lines)

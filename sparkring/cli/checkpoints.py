@@ -1,4 +1,4 @@
-"""The commands ``sparkring checkpoints list | show | verify``: what a run could go on from."""
+"""The commands ``sparkring checkpoints list | show | verify``: the checkpoints that a run can resume from."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ checkpoints = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 commands.add_typer(checkpoints, name="checkpoints")
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's folder or URL, <workspace>/run.")]
-Steps = Annotated[int | None, typer.Option(help="Which one, by the optimizer steps that were done.")]
+Steps = Annotated[int | None, typer.Option(help="The checkpoint after this many optimizer steps.")]
 
 
 @checkpoints.callback()
 def _checkpoints() -> None:
-    """See what checkpoints a run has, what is in them, and whether they are whole."""
+    """List the checkpoints of a run, show what they hold, and verify their bytes."""
 
 
 @checkpoints.command("list", epilog=examples("sparkring checkpoints list runs/flights/run"))
@@ -39,7 +39,7 @@ def list_(run: Run, as_json: AsJson = False) -> None:
 
 @checkpoints.command("show", epilog=examples("sparkring checkpoints show runs/flights/run", "sparkring checkpoints show RUN --steps 400"))
 def show_(run: Run, steps: Steps = None) -> None:
-    """Print what a checkpoint says of itself, as JSON; default the latest."""
+    """Print a checkpoint's document as JSON; default the latest."""
     from sparkring.spark_jobs.stored.checkpoints import show_checkpoint
 
     show_json(show_checkpoint(run, steps))

@@ -1,4 +1,4 @@
-"""Progress for people: bars where someone looks at a terminal, one plain line every few seconds elsewhere.
+"""Progress for people: bars in a terminal, one plain line every few seconds elsewhere.
 
 Writes to stderr, so that stdout holds results only. Jobs know nothing of this module; they report to a ``Progress``
 (progress.py).
@@ -57,11 +57,11 @@ class TerminalProgress:
             self._open -= 1
             if self._open == 0:
                 self._bars.stop()
-                for finished in self._bars.task_ids:  # drawn for good; the next stage starts below them
+                for finished in self._bars.task_ids:  # they stay on the screen, and the next stage starts below them
                     self._bars.remove_task(finished)
 
     def note(self, text: str) -> None:
-        """One line above the bars."""
+        """Print one line above the bars."""
         self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _fill(self, task: TaskID) -> None:
@@ -86,7 +86,7 @@ class PlainProgress:
 
     @contextmanager
     def stage(self, title: str, *, total: int | None = None) -> Iterator[Bar]:
-        """Say when the block starts and ends, and now and then how far it is."""
+        """Write a line when the block starts and ends, and every few seconds how far it is."""
         start = self._clock()
         self.note(f"{title} ...")
         try:
@@ -98,7 +98,7 @@ class PlainProgress:
         self.note(f"{title}: done in {self._clock() - start:.1f} s")
 
     def note(self, text: str) -> None:
-        """One line, at once."""
+        """Write one line at once."""
         self._stream.write(text + "\n")
         self._stream.flush()
 

@@ -1,4 +1,4 @@
-"""The commands that look after datasets and runs and need no config, only where they lie: ``datasets ...``, ``adopt``, ``audit``."""
+"""The commands on stored datasets and runs, which take an address instead of a config: ``datasets``, ``adopt`` and ``audit``."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ datasets = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 commands.add_typer(datasets, name="datasets")
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="The dataset's folder or URL, e.g. <workspace>/dataset.")]
-Version = Annotated[int | None, typer.Option(help="Which version; default the latest.")]
+Version = Annotated[int | None, typer.Option(help="The version; default the latest.")]
 
 
 @datasets.callback()
 def _datasets() -> None:
-    """See what versions a dataset has, compare and verify them, and clear away what belongs to none."""
+    """List, show, compare and verify the versions of a dataset, and delete files that belong to none."""
 
 
 @datasets.command("list", epilog=examples("sparkring datasets list runs/flights/dataset"))
@@ -63,14 +63,14 @@ def show_(url: Url, version: Version = None, as_json: AsJson = False) -> None:
 @datasets.command("diff", epilog=examples("sparkring datasets diff runs/flights/dataset 1 2"))
 def diff(url: Url, before: Annotated[int, typer.Argument(metavar="A", help="A version.")],
          after: Annotated[int, typer.Argument(metavar="B", help="Another version.")], as_json: AsJson = False) -> None:
-    """Show what differs between versions A and B: columns, rows, fitted statistics and vocabularies, recipe and source."""
+    """Show the differences between versions A and B: columns, rows, fitted statistics and vocabularies, recipe and source."""
     from sparkring.spark_jobs.stored.datasets import diff_versions
 
     differences = diff_versions(url, before, after)
     if as_json:
         show_json([dataclasses.asdict(each) for each in differences])
     elif not differences:
-        typer.echo(f"versions {before} and {after} hold the same")
+        typer.echo(f"versions {before} and {after} do not differ")
     else:
         print_table(["", "what", f"version {before}", f"version {after}"],
                      [[each.section, each.what, each.before, each.after] for each in differences])
@@ -78,35 +78,35 @@ def diff(url: Url, before: Annotated[int, typer.Argument(metavar="A", help="A ve
 
 @datasets.command("verify", epilog=examples("sparkring datasets verify runs/flights/dataset --version 2"))
 def verify(url: Url, version: Version = None, as_json: AsJson = False) -> None:
-    """Check the SHA-256 of every file of a version, that no other lies beside them, and that nobody edited its manifest."""
+    """Check the SHA-256 of every file of a version, that there are no extra files, and that nobody edited its manifest."""
     from sparkring.spark_jobs.stored.datasets import verify_version
 
     summary = verify_version(url, version, progress=console_progress())
     show(summary, as_json=as_json, text=f"version {summary.version}: all {summary.files:,} files ({summary.bytes / 1e6:,.1f} MB) are "
-                                        "what was committed")
+                                        "unchanged")
 
 
 @datasets.command("gc", epilog=examples("sparkring datasets gc runs/flights/dataset --delete"))
 def gc(url: Url, delete: Annotated[bool, typer.Option("--delete", help="Delete them; without this they are only listed.")] = False,
-       grace_hours: Annotated[float, typer.Option(min=0.0, help="Leave alone what changed in the last so many hours.")] = GRACE_HOURS,
+       grace_hours: Annotated[float, typer.Option(min=0.0, help="Keep folders that changed within this many hours.")] = GRACE_HOURS,
        as_json: AsJson = False) -> None:
     """Find data folders that no version names, as a killed prepare leaves them, and delete them with --delete."""
     from sparkring.spark_jobs.stored.dataset_gc import collect_garbage
 
     result = collect_garbage(url, delete=delete, grace_hours=grace_hours)
     lines = [f"{'deleted' if result.deleted else 'garbage'}  {folder}  {size / 1e6:,.1f} MB" for folder, size in result.garbage.items()]
-    lines += [f"too young to tell  {folder}" for folder in result.young]
+    lines += [f"kept, changed recently  {folder}" for folder in result.young]
     hint = ["nothing was deleted; add --delete to do it"] if result.garbage and not result.deleted else []
     show(result, as_json=as_json, text="\n".join([*lines, *hint] or ["every data folder belongs to a version"]))
 
 
 @commands.command(epilog=examples("sparkring audit runs/flights/run", "sparkring audit runs/flights/run --dataset /mnt/copies/flights"))
 def audit(run: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a training run, e.g. <workspace>/run.")],
-          dataset: Annotated[str | None, typer.Option(help="Where its dataset is now; default where the run read it.")] = None,
+          dataset: Annotated[str | None, typer.Option(help="The dataset's address now; default: the address that the run read.")] = None,
           as_json: AsJson = False) -> None:
-    """Prove offline that each epoch of a run read each row exactly once, whatever restarts and numbers of ranks it had.
+    """Prove offline that each epoch of a run read each row exactly once, over all restarts and numbers of ranks.
 
-    Takes the events of the run and the manifest of the dataset version alone; a record that was changed is named.
+    Reads only the events of the run and the manifest of the dataset version, and names a record that was changed.
     """
     from sparkring.spark_jobs.stored.audit import audit as run_audit
 
@@ -116,13 +116,13 @@ def audit(run: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a tr
 
 @commands.command(epilog=examples("sparkring adopt /data/rides --row-id id --label late --split train=train --split validation=val"))
 def adopt(url: Annotated[str, typer.Argument(metavar="URL", help="Folder of the Parquet files, or of the splits' folders.")],
-          row_id: Annotated[str, typer.Option(help="Column of integers that tells each row from all others.")],
-          label: Annotated[str, typer.Option(help="Column that is predicted: 0 and 1, or class numbers from 0 on.")],
+          row_id: Annotated[str, typer.Option(help="Column of integers that is different in every row.")],
+          label: Annotated[str, typer.Option(help="Column to predict: 0 and 1, or class numbers from 0 on.")],
           split: Annotated[list[str] | None, typer.Option(metavar="NAME=FOLDER", help="A split and its folder. May be repeated.")] = None,
           as_json: AsJson = False) -> None:
     """Make an existing Petastorm or plain Parquet dataset version 1 of a dataset, where it lies: writes a manifest, moves nothing.
 
-    Metadata that would run something when it is unpickled is refused; nothing of it is run.
+    Metadata that would run code when unpickled is refused; none of that code is run.
     """
     from sparkring.spark_jobs.stored.adopt import adopt as run_adopt
 
@@ -146,7 +146,7 @@ def _split_folder(text: str) -> tuple[str, str]:
 
 
 def _audit_text(result: AuditResult) -> str:
-    """What was proved, and over which rings."""
+    """The facts that were proved, and the rings that they cover."""
     begun = f"; of epoch {result.epochs + 1} {result.rows_begun:,} rows so far, none twice" if result.rows_begun else ""
     state = "finished" if result.finished else "not finished, proved up to its latest checkpoint"
     checked = ("each page was checked against its checksum as it was read" if result.page_checksums
@@ -192,7 +192,7 @@ def _quality_text(quality: ShuffleQuality) -> str:
     lines = ["how train rows are mixed:", f"  rows that another rank reads in the next epoch: {changes}"]
     if quality.lag1_in_order is not None:
         lines.append(f"  correlation of a row's label with the next row's: {quality.lag1_in_order:+.3f} in the order of training, "
-                     f"{quality.lag1_in_files:+.3f} as the files lie (first {quality.rows:,} rows)")
+                     f"{quality.lag1_in_files:+.3f} in that of the files (first {quality.rows:,} rows)")
     return "\n".join(lines)
 
 

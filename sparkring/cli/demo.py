@@ -1,4 +1,4 @@
-"""The command ``sparkring demo``: the whole main job, and where everything is."""
+"""The command ``sparkring demo``: the whole main job, and the addresses of its results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def demo(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_js
 
 
 def _text(result: DemoResult, config: Config, name: str) -> str:
-    """Where everything lies, and what to try next."""
+    """The addresses of all results, and a command to try next."""
     times = ", ".join(f"{step} {seconds:.1f}" for step, seconds in result.seconds.items())
     return "\n".join([
         quality_text(result.evaluation),

@@ -1,4 +1,4 @@
-"""The command ``sparkring doctor``: what was checked, what was found, what to do."""
+"""The command ``sparkring doctor``: each check, its finding, and the advice."""
 
 from __future__ import annotations
 

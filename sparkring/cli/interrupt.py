@@ -3,7 +3,7 @@
 An exception in the middle of a call to the JVM would leave the reply unread, on the connection that the clean-up uses next. So during such
 a call Spark's jobs are cancelled from another thread, until the call raises. At any other moment ``KeyboardInterrupt`` is raised at once:
 
-    Ctrl-C    in a call to the JVM       cancel jobs, quietly and again and again; after GRACE_S raise all the same
+    Ctrl-C    in a call to the JVM       cancel jobs, quietly and again and again; after GRACE_S raise anyway
               elsewhere, or once more    raise KeyboardInterrupt
 """
 
@@ -33,7 +33,7 @@ def cancel_spark_jobs() -> None:
 
 
 class Interrupt:
-    """Whether the command was interrupted, and the handler of SIGINT that says so.
+    """Whether the command was interrupted, and the handler of SIGINT that notes it.
 
     Args:
         cancel: Makes a call to the JVM return.
@@ -45,7 +45,7 @@ class Interrupt:
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle SIGINT while the block runs, in the main thread; a process that ignores SIGINT goes on doing so."""
+        """Handle SIGINT while the block runs, in the main thread; a process that ignores SIGINT continues to do so."""
         before = signal.getsignal(signal.SIGINT)
         if before == signal.SIG_IGN:
             yield

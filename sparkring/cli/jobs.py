@@ -51,7 +51,7 @@ def train(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_j
     with stop_on_signals() as stop:
         result = run_train(loaded, progress=console_progress(), stop=stop)
     how = "done already, reused" if result.reused else "trained"
-    lost = f"\n{result.failed_checkpoints} checkpoints could not be written on the way" if result.failed_checkpoints else ""
+    lost = f"\n{result.failed_checkpoints} checkpoints could not be written" if result.failed_checkpoints else ""
     show(result, as_json=as_json, text=f"{result.steps:,} steps, {result.epochs} epochs ({how}) at {result.url}\n"
                                         f"validation: {_figures(result.validation)}{lost}")
 
@@ -79,7 +79,7 @@ def score(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_j
 
 @commands.command(epilog=examples("sparkring report", "sparkring report my.yaml --step step.svg"))
 def report(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, step_file: StepFile = None, as_json: AsJson = False) -> None:
-    """Write one self-contained HTML page about what the workspace holds. Needs no Spark."""
+    """Write one self-contained HTML page about the contents of the workspace. Needs no Spark."""
     loaded = load_config(config, overrides or [])
     from sparkring.spark_jobs.report import report as run_report
 
@@ -88,7 +88,7 @@ def report(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, ste
 
 
 def quality_text(evaluation: dict[str, Any]) -> str:
-    """One line a model, best known figures first."""
+    """One line for each model, its best-known figures first."""
     head = f"on the {evaluation['split']} split of dataset version {evaluation['dataset_version']}:"
     if evaluation["task"] != "binary":
         shown = [(name, name.replace("_", " ")) for name in ("accuracy", "loss", "bits_per_byte") if name in evaluation["network"]]

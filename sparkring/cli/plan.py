@@ -19,20 +19,20 @@ SHOWN = 12
 """Layouts of the printed table."""
 MEMORY = "GB a rank, by stage"
 LINK, DEVICE, RANKS_PER_HOST = "10Gb", "V100", 4
-"""On paper, where an option is not given."""
+"""Defaults of the options on paper."""
 
 commands = typer.Typer()
 
 
 @commands.command(epilog=examples("sparkring plan local/flights", "sparkring plan my.yaml --world 512 --link 25Gb --device K80"))
 def plan(config: ConfigName = "local/flights", overrides: Overrides = None, *,
-         world: Annotated[int | None, typer.Option(help="Plan on paper, for so many ranks that need not be there.")] = None,
+         world: Annotated[int | None, typer.Option(help="Plan on paper for this many ranks; they need not exist.")] = None,
          link: Annotated[str | None, typer.Option(help=f"On paper: the link of a host, e.g. 25Gb or 3GB a second; default {LINK}.")] = None,
-         device: Annotated[str | None, typer.Option(help=f"On paper: what a rank computes on; default {DEVICE}.")] = None,
+         device: Annotated[str | None, typer.Option(help=f"On paper: the device of a rank; default {DEVICE}.")] = None,
          ranks_per_host: Annotated[int | None, typer.Option(min=1, help=f"On paper: devices of a host; default {RANKS_PER_HOST}.")] = None,
          picture: Annotated[Path | None, typer.Option(help="On paper: file of the scaling curve; default plan.svg.")] = None,
          as_json: AsJson = False) -> None:
-    """Predict every layout of stages, replicas and schedule, and say which takes the shortest step, and why.
+    """Predict the step of every layout of stages, replicas and schedule; name the layout with the shortest step and the reason.
 
     Measures blocks and links in a short ring of the config's ranks; with --world it computes from published figures and starts nothing.
     Needs a prepared dataset version, for the shapes of its rows.
@@ -57,18 +57,18 @@ def plan(config: ConfigName = "local/flights", overrides: Overrides = None, *,
 
 
 def _text(result: PlanResult) -> str:
-    """The table, what was taken for granted, and what to paste."""
+    """The table, the assumptions, and the section to paste."""
     head = f"{result.tried} layouts on up to {result.world} ranks, {result.batch_rows:,} rows a step; the best of each kind:"
     shown = result.rows[:SHOWN]
     broad = max(map(len, [MEMORY, *map(_memory, shown)]))
     lines = [head, f"  {'step':>9}  {MEMORY:>{broad}}  {'micro-batches':>13}  layout", *(_line(row, broad) for row in shown)]
     if len(result.rows) > SHOWN:
         lines.append(f"  and {len(result.rows) - SHOWN} more kinds (--json has them)")
-    lines += ["taken for granted:", *(f"  {line}" for line in result.assumptions)]
+    lines += ["assumptions:", *(f"  {line}" for line in result.assumptions)]
     if result.picture:
         lines.append(f"scaling curve at {result.picture}")
     suggestion = [f"  {line}" for line in result.suggestion.splitlines()]
-    return "\n".join([*lines, *(["to take the best, put into the config:", *suggestion] if suggestion else ["no layout can be used"])])
+    return "\n".join([*lines, *(["to use the best, put into the config:", *suggestion] if suggestion else ["no layout can be used"])])
 
 
 def _line(row: PlanRow, broad: int) -> str:

@@ -1,4 +1,4 @@
-"""What libraries print when the JVM is lost, kept off a command's console: each failure is also raised, and said in one line.
+"""Keep Py4J and PySpark from printing that the JVM is lost: each such failure is also raised, and reported in one line.
 
 Both print from a thread, so their tracebacks could come after that line and hide it. A notebook's logging is the user's own: only the
 command line calls this.
@@ -13,7 +13,7 @@ from typing import Any
 
 _PY4J_MODULES = ("java_gateway", "clientserver")
 _ACCUMULATORS = "pyspark.accumulators"
-"""PySpark's server there reads from the JVM, and prints a traceback where that is gone."""
+"""The module of the server by which PySpark reads from the JVM; it prints a traceback when the JVM is gone."""
 
 
 def silence_lost_jvm() -> None:

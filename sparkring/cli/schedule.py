@@ -1,4 +1,4 @@
-"""The command ``sparkring schedule``: who does what in a step of a model in stages, drawn in the terminal or written to a file."""
+"""The command ``sparkring schedule``: each worker's actions in a step of a model in stages, drawn in the terminal or written to a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.schedule import PassTimes, ScheduleResult, TracedStep
 
 STAGES = "4"
-"""Where nothing is said of them."""
+"""Default of ``--stages``."""
 HELD = "micro-batches held at most"
 
 commands = typer.Typer()
@@ -29,8 +29,8 @@ What = Annotated[str | None, typer.Argument(
     metavar="[NAME|FILE.csv|CONFIG]", show_default=False,
     help="gpipe, 1f1b, interleaved or zero_bubble; a file of lists; or a config, whose run is drawn. Default: all four are compared.")]
 Stages = Annotated[str | None, typer.Option(metavar="N|N,N,...", help=f"Stages, or the replicas of each, e.g. 2,1; default {STAGES}.")]
-MicroBatches = Annotated[int | None, typer.Option(min=1, help="Of a step, over all replicas; default as in training.")]
-Chunks = Annotated[int | None, typer.Option(min=1, help="Of an interleaved schedule; default 2.")]
+MicroBatches = Annotated[int | None, typer.Option(min=1, help="Micro-batches of a step, over all replicas; default as in training.")]
+Chunks = Annotated[int | None, typer.Option(min=1, help="Chunks of a stage in an interleaved schedule; default 2.")]
 Times = Annotated[str | None, typer.Option(
     metavar="F,B,MESSAGE", help="Milliseconds of F and of B, a stage (I and W take half of B each), and of a message; default 10,20,0.")]
 Out = Annotated[Path | None, typer.Option(
@@ -43,26 +43,26 @@ Out = Annotated[Path | None, typer.Option(
     "sparkring schedule mine.csv --times 10,20,5", "sparkring schedule local/python-text --out step.json"))
 def schedule(what: What = None, overrides: Overrides = None, *, stages: Stages = None, micro_batches: MicroBatches = None,
              chunks_per_stage: Chunks = None, times: Times = None, out: Out = None, as_json: AsJson = False) -> None:
-    """Draw who does what in a step of a model in stages, with the bubble and what each stage holds; or write it to a file.
+    """Draw each worker's actions in a step of a model in stages, with the bubble and the micro-batches held; or write them to a file.
 
     With a NAME the schedule that training follows is played: F is the forward pass of a micro-batch, B its backward pass, I and W the two
     halves of one. The bubble is the share of the passes' time in which a worker waits. Without a name, all schedules are compared.
 
-    FILE.csv holds lists as --out writes them, perhaps edited by hand. Lists that are not whole, or that wait for each other, are refused
-    with what is wrong where. Of a CONFIG whose run trained in stages, the plan of the step that its ranks recorded last stands above what
-    happened in it. Starts no ranks.
+    FILE.csv holds lists as --out writes them, perhaps edited by hand. Incomplete lists, and lists that wait for each other, are refused
+    with the place of the mistake. For a CONFIG whose run trained in stages, the last recorded step is drawn below its plan. Starts no
+    ranks.
     """
     shape = {"--stages": stages, "--micro-batches": micro_batches, "--chunks-per-stage": chunks_per_stage}
     from sparkring.spark_jobs.schedule import export, figures, from_file, of_run, planned
 
     if what is not None and what.endswith(".csv"):
-        _refuse(shape | {"--set": overrides}, f"{what} says it all; leave that out, or name a schedule instead of a file")
+        _refuse(shape | {"--set": overrides}, f"{what} holds the whole schedule; leave that out, or name a schedule instead of a file")
         step = from_file(Path(what), times=_times(times))
     elif what is not None and ("/" in what or "." in what):
-        _refuse(shape | {"--times": times}, f"the run of {what} has its own; leave that out, or name a schedule instead of a config")
+        _refuse(shape | {"--times": times}, f"the run of {what} has its own values; leave that out, or name a schedule instead of a config")
         step = of_run(load_config(what, overrides or []))
     else:
-        _refuse({"--set": overrides}, "no config is read; leave that out, or name one, whose run is to be drawn")
+        _refuse({"--set": overrides}, "no config is read; leave that out, or name a config whose run is to be drawn")
         replicas = _replicas(stages or STAGES)
         if what is None:
             _compare(replicas, micro_batches, chunks_per_stage, _times(times), out=out, as_json=as_json)
@@ -76,7 +76,7 @@ def schedule(what: What = None, overrides: Overrides = None, *, stages: Stages =
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:
-    """Options that have nothing to say about what is drawn."""
+    """Refuse options that do not apply to the drawing."""
     wrong = [name for name, value in given.items() if value is not None]
     if wrong:
         raise ConfigError(f"{', '.join(wrong)}: {why}.")
@@ -107,7 +107,7 @@ def _times(text: str | None) -> PassTimes:
 
 def _compare(replicas: Sequence[int], micro_batches: int | None, chunks_per_stage: int | None, times: PassTimes, *,
              out: Path | None, as_json: bool) -> None:
-    """A line a schedule."""
+    """Print one line for each schedule."""
     if out is not None:
         raise ConfigError(f"--out {out}: all schedules are compared; name the one to write (gpipe, 1f1b, interleaved, zero_bubble).")
     from sparkring.spark_jobs.schedule import compare
@@ -138,7 +138,7 @@ def _text(step: TracedStep, found: ScheduleResult, width: int) -> str:
 
 
 def _held(found: ScheduleResult) -> list[str]:
-    """Of each worker, in micro-batches of its whole stage: one of several chunks holds a part of it."""
+    """The most micro-batches that each worker holds; a micro-batch of one chunk counts as its part of the stage."""
     return [f"{load.in_flight / found.chunks_per_stage:g}" for load in found.workers]
 
 

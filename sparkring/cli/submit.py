@@ -23,12 +23,12 @@ def submit(
         context: typer.Context,
         config: Annotated[str, typer.Argument(metavar="CONFIG", help=f"A shipped config ({', '.join(shipped_configs())}) or a YAML file.")],
         overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value of the config.")] = None,
-        job: Annotated[Job, typer.Option(help="What to run there.")] = Job.DEMO,
+        job: Annotated[Job, typer.Option(help="The command to run there.")] = Job.DEMO,
         package: Annotated[Path | None, typer.Option(help="A wheel to run; default: the code that runs here.")] = None,
         only_print: Annotated[bool, typer.Option("--print", help="Print the line that would be run, and run nothing.")] = False) -> None:
     """Run a job as its own Spark application: compose the spark-submit line from the config and run it.
 
-    spark.master and spark.conf of the config become its options; spark.submit.deployMode says where the driver runs. The code is shipped as
+    spark.master and spark.conf of the config become its options; spark.submit.deployMode places the driver. The code is shipped as
     an archive; torch, Horovod and the other libraries must be installed on every node, in the Python that spark.pyspark.python names.
     """
     submission = make_submission(load_config(config, overrides or []), job, folder=default_folder(), package=package,

@@ -1,4 +1,4 @@
-"""The command ``sparkring generate``: texts that the trained decoder goes on with."""
+"""The command ``sparkring generate``: continue texts with the trained decoder."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ commands = typer.Typer()
                                   'sparkring generate my.yaml --prompt "import " --tokens 400 --temperature 0.8 --seed 3'))
 def generate(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, *,
              prompts: Annotated[list[str] | None, typer.Option(
-                 "--prompt", help="How a text begins; may be repeated. Default: the beginning of a document.")] = None,
-             tokens: Annotated[int, typer.Option(help="New tokens of a text at most.")] = 200,
-             temperature: Annotated[float, typer.Option(help="0 takes the likeliest token, 1 draws as the model predicts.")] = 0.0,
-             seed: Annotated[int, typer.Option(help="Of what is drawn: the same seed draws the same text.")] = 0,
+                 "--prompt", help="The beginning of a text; may be repeated. Default: the beginning of a document.")] = None,
+             tokens: Annotated[int, typer.Option(help="The most new tokens of a text.")] = 200,
+             temperature: Annotated[float, typer.Option(help="0 takes the likeliest token, 1 draws by predicted probability.")] = 0.0,
+             seed: Annotated[int, typer.Option(help="Determines the draws: the same seed draws the same text.")] = 0,
              as_json: AsJson = False) -> None:
     """Continue texts with the trained decoder of a config's run.
 
-    A decoder that train.parallel cuts into stages or shards writes through them, a rank each; any other one in this process, without Spark.
+    A decoder that train.parallel cuts into stages or shards runs on a ring, with a rank for each; any other one runs in this process,
+    without Spark.
     """
     loaded = load_config(config, overrides or [])
     from sparkring.spark_jobs.generate import generate as run_generate

@@ -1,4 +1,4 @@
-"""No rank takes a step on a dataset that is not what was committed: all of them end with the name of the file."""
+"""No rank takes a step on a dataset that has changed since its commit: all of them end with the name of the file."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_the_manifest_holds_the_figures_and_datasets_show_prints_them(
         cli.main()
     said = " ".join(capsys.readouterr().out.split())
     assert f"km_e km_e median {figures.median:.4g}, quartiles {figures.high - figures.low:.4g} apart" in said
-    assert f"filled with the median {figures.median:.4g}; km_e_is_null says where" in said
+    assert f"filled with the median {figures.median:.4g}; km_e_is_null marks nulls" in said
     assert f"{figures.least:.4g} becomes 0 and {figures.most:.4g} becomes 1" in said
     assert "filled with -5" in said
 

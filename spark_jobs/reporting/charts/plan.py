@@ -30,7 +30,7 @@ def scaling_file(points: Sequence[Scaling], *, title: str) -> str:
 
     Args:
         points: By ascending numbers of ranks; speed is relative to the first that can be used at all.
-        title: What was planned, in words.
+        title: The subject of the plan, in words.
     """
     first = next((point for point in points if math.isfinite(point.best_s)), None)
 

@@ -130,7 +130,7 @@ def _filling(feature: NumericFeature, train_rows: int) -> list[str]:
         return []
     share = f"null in {feature.nulls / train_rows:.1%} of rows" if feature.nulls and train_rows else "never null"
     how = "" if by_default else f", filled with {'' if feature.fill == 'constant' else f'the {feature.fill} '}{feature.filled_with:.4g}"
-    return [f"{share}{how}", *([f"{feature.indicator} says where"] if feature.indicator else [])]
+    return [f"{share}{how}", *([f"{feature.indicator} marks nulls"] if feature.indicator else [])]
 
 
 def _split(name: str, split: Split) -> SplitFacts:

@@ -51,9 +51,9 @@ class Workspace:
     run: RunFacts | None
     card: ModelCard | None
     quality: QualityFacts | None
-    """Of a binary model."""
+    """The quality of a binary model."""
     mean_quality: MeanQuality | None
-    """Of a model of classes or tokens."""
+    """The quality of a model of classes or tokens."""
     scores: Scores | None
     absent: tuple[Absent, ...]
     """In the order of making."""

@@ -43,7 +43,7 @@ class QualityFacts:
     split: str
     dataset_version: int
     weights_sha256: str
-    """Of the network that was evaluated."""
+    """The weights of the network that was evaluated."""
     models: tuple[ModelQuality, ...]
     """The network first, then the baselines."""
 
@@ -63,7 +63,7 @@ class QualityFacts:
         return all(self.network.loss < other.metrics.loss and self.network.auc > other.metrics.auc for other in self.baselines)
 
     def best(self, column: MetricColumn) -> tuple[str, ...]:
-        """Keys of the models that are best in ``column``; none where no figure is finite."""
+        """Keys of the models that are best in ``column``; none if no figure is finite."""
         figures = {model.key: getattr(model.metrics, column.metric) for model in self.models}
         finite = {key: value for key, value in figures.items() if math.isfinite(value)}
         pick: Callable[..., float] = min if column.lower_is_better else max
@@ -72,14 +72,14 @@ class QualityFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class MeanQuality:
-    """How good a network is that predicts classes or tokens; there are no pictures of it."""
+    """The quality of a network that predicts classes or tokens; the report draws no pictures of it."""
 
     split: str
     dataset_version: int
     weights_sha256: str
-    """Of the network that was evaluated."""
+    """The weights of the network that was evaluated."""
     counted: str
-    """What was predicted: ``rows`` or ``tokens``."""
+    """The unit of a prediction: ``rows`` or ``tokens``."""
     metrics: tuple[str, ...]
     """Columns of the table, e.g. ``loss``."""
     models: Mapping[str, Mapping[str, float]]
@@ -116,5 +116,5 @@ def quality_facts(document: Mapping[str, Any]) -> QualityFacts:
 
 
 def _metrics(document: Mapping[str, Any]) -> BinaryMetrics:
-    """Read metrics from JSON, where null stands for NaN: a metric that labels of one class do not have."""
+    """Read metrics from JSON, where null stands for NaN: the value of a metric that labels of one class do not define."""
     return BinaryMetrics.model_validate({key: math.nan if value is None else value for key, value in document.items()})

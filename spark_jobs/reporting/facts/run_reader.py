@@ -35,7 +35,7 @@ def read_run(records: Iterable[Record]) -> RunFacts | None:
     Args:
         records: As ``pipelines/training/events/writer.py`` yields them: generation by generation, rank by rank, in order.
     Returns:
-        The facts, or None where no rank of the run has started yet.
+        The facts, or None if no rank of the run has started yet.
     """
     events = _Events()
     for record in records:
@@ -75,7 +75,7 @@ class _RankLife:
 
 @dataclass
 class _Events:
-    """Takes records one at a time and keeps what the facts need of each step and process."""
+    """Takes records one at a time and keeps the parts that the facts need, by step and process."""
 
     lives: dict[tuple[int, int], _RankLife] = field(default_factory=dict)
     """By (generation, rank), ascending."""
@@ -149,18 +149,18 @@ def _facts(events: _Events) -> RunFacts:
 def _not_written(events: _Events) -> list[str]:
     """One line for all checkpoints that were not written."""
     failed = events.failed_checkpoints
-    return [f"{len(failed)} checkpoints could not be written, and training went on without them; the last: {failed[-1]}"] if failed else []
+    return [f"{len(failed)} checkpoints could not be written; training continued without them; the last: {failed[-1]}"] if failed else []
 
 
 def _slow(events: _Events) -> list[str]:
-    """A line for each time when a rank or the network held the others up."""
+    """A line for each time when a rank or the network delayed the others."""
     lines = []
     for record in events.slow:
         life = events.lives.get((record["generation"], record["slow_rank"]))
         slow = Slow.of(record)
         where = f"up to epoch {record['epoch'] + 1}, step {record['step']}"
         who = "the network" if slow.cause == "network" else f"rank {slow.slow_rank}"
-        lines.append(f"{where}: {who} held the others up, and no longer does" if slow.over else
+        lines.append(f"{where}: {who} delayed the others, and no longer does" if slow.over else
                      f"{where}: {slow.text(life.start['host'] if life and life.start else '')}")
     return lines
 
@@ -219,7 +219,7 @@ def _neighbours(times: Sequence[RankTime], first: int) -> RankTime:
 
 
 def _hosts(lives: Iterable[_RankLife]) -> tuple[str, ...]:
-    """Distinct, in order."""
+    """Distinct hosts, in order."""
     return tuple(dict.fromkeys(life.start["host"] for life in lives if life.start))
 
 

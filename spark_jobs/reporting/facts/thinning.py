@@ -26,7 +26,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Band:
-    """The lowest and highest value in each bin; equal to the values themselves where a bin holds one."""
+    """The lowest and highest value in each bin; equal to the values themselves if each bin holds one."""
 
     x: tuple[float, ...]
     low: tuple[float, ...]
@@ -53,7 +53,7 @@ def envelope(x: Series, y: Series, *, most: int = MOST_POINTS) -> Band:
 
 
 def moving_mean(values: Series, *, weights: Series, window: int) -> Series:
-    """Return the weighted mean over ``window`` values around each of ``values`` (n,); at the ends over those that there are."""
+    """Return the weighted mean over ``window`` values around each of ``values`` (n,); at both ends over fewer."""
     total, weight = (np.concatenate([[0.0], np.cumsum(series)]) for series in (values * weights, weights))
     here = np.arange(len(values))
     first = np.maximum(here - window // 2, 0)

@@ -24,12 +24,12 @@ def compact(value: float) -> str:
 
 
 def metric(value: float | None) -> str:
-    """A loss or score with four decimals; a dash where there is none."""
+    """A loss or score with four decimals; a dash if there is none."""
     return DASH if value is None or not math.isfinite(value) else f"{value:.4f}"
 
 
 def share(value: float | None) -> str:
-    """``0.2345`` -> ``23.5 %``; a dash where there is none."""
+    """``0.2345`` -> ``23.5 %``; a dash if there is none."""
     return DASH if value is None or not math.isfinite(value) else f"{100 * value:.1f}\u00a0%"
 
 

@@ -125,6 +125,16 @@ def test_a_bug_keeps_its_traceback(config: str, monkeypatch: pytest.MonkeyPatch)
         cli.main()
 
 
+def test_notes_of_an_error_follow_it_a_line_each(run: Run, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = NotEnoughSlots(wanted=4, slots=2, master="local[2]")
+    error.add_note("Not restarted: a restart would not help.")
+    error.add_note("a second note")
+    monkeypatch.setattr(seams.REPORT_REPORT, fail_with(error))
+    code, out, err = run("report", config)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-3:] == [f"error: {error}", "Not restarted: a restart would not help.", "a second note"]
+
+
 def test_an_unknown_command_or_option_exits_with_2(run: Run) -> None:
     code, _, err = run("trian")
     assert code == 2
@@ -171,7 +181,7 @@ def test_datasets_are_listed_shown_and_verified(run: Run, dataset: str) -> None:
     assert "colour  int32" in out
     assert "correlation of a row's label with the next row's" in out
     _, out, _ = run("datasets", "verify", dataset)
-    assert out == "version 1: all 3 files (0.0 MB) are what was committed\n"
+    assert out == "version 1: all 3 files (0.0 MB) are unchanged\n"
     assert json.loads(run("datasets", "show", dataset, "--json")[1])["manifest"]["version"] == 1
     assert json.loads(run("datasets", "list", dataset, "--json")[1])[0]["files"] == 3
 
@@ -185,12 +195,12 @@ def test_a_damaged_dataset_is_one_line_on_stderr_and_exit_code_2(run: Run, datas
 
 
 def test_differences_and_garbage_are_told(run: Run, dataset: str, tmp_path: Path) -> None:
-    assert run("datasets", "diff", dataset, "1", "1")[1] == "versions 1 and 1 hold the same\n"
+    assert run("datasets", "diff", dataset, "1", "1")[1] == "versions 1 and 1 do not differ\n"
     code, _, err = run("datasets", "diff", dataset, "1", "2")
     assert (code, err.count("\n")) == (2, 1)
     left = tmp_path / "dataset/data/0123456789abcdef"
     left.mkdir()
-    assert "too young to tell  data/0123456789abcdef" in run("datasets", "gc", dataset)[1]
+    assert "kept, changed recently  data/0123456789abcdef" in run("datasets", "gc", dataset)[1]
     assert "nothing was deleted" in run("datasets", "gc", dataset, "--grace-hours", "0")[1]
     assert "deleted  data/0123456789abcdef" in run("datasets", "gc", dataset, "--grace-hours", "0", "--delete")[1]
     assert not left.exists()

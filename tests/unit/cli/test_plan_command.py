@@ -63,8 +63,8 @@ def test_for_people_it_says_what_it_took_for_granted_and_what_to_paste(run: Run,
     assert code == 0
     first = out.splitlines()[2]
     assert " wins: " in first or " win: " in first
-    assert "taken for granted:" in out
-    assert "to take the best, put into the config:\n  train:\n    num_ranks: " in out
+    assert "assumptions:" in out
+    assert "to use the best, put into the config:\n  train:\n    num_ranks: " in out
 
 
 def test_each_layout_stands_there_with_its_seconds_and_the_memory_of_every_stage(run: Run, config: str, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_an_edit_of_any_field_is_found(document: Path) -> None:
 
 def test_bytes_that_mean_the_same_are_no_longer_the_document(document: Path) -> None:
     document.write_bytes(document.read_bytes().replace(b"\n", b"\n ", 1))
-    with pytest.raises(DatasetChanged, match=r"version 1 of .* is not what was committed: 1\.json was edited after it was committed"):
+    with pytest.raises(DatasetChanged, match=r"version 1 of .* has changed: 1\.json was edited after it was committed"):
         verify_version(str(document.parent.parent))
 
 
@@ -94,7 +94,7 @@ def test_nobody_trains_on_a_manifest_that_was_edited(document: Path) -> None:
     dataset = Dataset(str(document.parent.parent))
     require_sealed(dataset, dataset.manifest())  # the control
     document.write_bytes(document.read_bytes().replace(b"\n", b"\n ", 1))
-    with pytest.raises(DatasetChanged, match=r"version 1 of .* is not what was committed: 1\.json was edited"):
+    with pytest.raises(DatasetChanged, match=r"version 1 of .* has changed: 1\.json was edited"):
         require_sealed(dataset, dataset.manifest())
     _without_seal(document)
     with pytest.raises(DatasetChanged, match=r"1\.json was edited"):

@@ -1,4 +1,4 @@
-"""The simulator: closed forms of bubble and memory, waits worked by hand, and lists that cannot go on."""
+"""The simulator: closed forms of bubble and memory, waits worked by hand, and lists that cannot continue."""
 
 from __future__ import annotations
 

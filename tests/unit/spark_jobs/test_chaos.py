@@ -205,7 +205,7 @@ def _result(**changes: Any) -> ChaosResult:
 
 
 @pytest.mark.parametrize(("changes", "code", "words"), [
-    ({}, 0, "1 of 2 faults struck (1 kill), 1 restarts: the run came to its end"),
+    ({}, 0, "1 of 2 faults struck (1 kill), 1 restarts: the run finished"),
     ({}, 0, "validation loss 0.2500, undisturbed 0.2400"),
     ({"rows_lost": 3}, 1, "rows lost 3, rows repeated 0"),
     ({"audit": "events/0-1.jsonl line 3 does not have the hash"}, 1, "audit: events/0-1.jsonl line 3"),

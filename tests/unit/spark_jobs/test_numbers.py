@@ -64,7 +64,7 @@ def test_columns_that_say_where_a_null_was_follow_all_numbers() -> None:
     ({"nulls": 3, "fill": "median", "filled_with": 3.5},
      "mean 4, standard deviation 2; null in 30.0% of rows, filled with the median 3.5"),
     ({"scale": "min_max", "centre": 1, "spread": 9, "indicator": "km_is_null"},
-     "1 becomes 0 and 10 becomes 1 (mean 4, standard deviation 2); never null, filled with the mean 4; km_is_null says where"),
+     "1 becomes 0 and 10 becomes 1 (mean 4, standard deviation 2); never null, filled with the mean 4; km_is_null marks nulls"),
     ({"scale": "robust", "centre": 3.5, "spread": 1.5, "fill": "constant", "filled_with": 0, "nulls": 1},
      "median 3.5, quartiles 1.5 apart (mean 4, standard deviation 2); null in 10.0% of rows, filled with 0")])
 def test_a_number_in_words(given: dict[str, Any], words: str) -> None:
