@@ -1,10 +1,10 @@
-"""Batch normalisation for training in micro-batches: what is learned does not depend on who does which of them, or on passes done again.
+"""Batch normalisation for training in micro-batches: the result does not depend on which rank runs which micro-batch.
 
-    in a micro-batch    values are normalised by the mean and variance of its rows, as in serial training with the same micro-batches
-    over a step         sums of all micro-batches, over all replicas, move the running statistics once, by the rows of the whole step
+    in a micro-batch    values are normalised by the mean and variance of its rows, as in serial training
+    over a step         sums over all micro-batches and replicas update the running statistics once
 
-So the running statistics are those of the global batch, not of a rank's last micro-batch. A forward pass without gradients
-(the first of two with activation checkpointing) counts nothing, so each micro-batch counts once.
+So the running statistics are those of the global batch, not of a rank's last micro-batch. A forward pass without
+gradients (the first of two with activation checkpointing) adds nothing to the sums, so each micro-batch counts once.
 Source: Ioffe and Szegedy, "Batch normalization", ICML 2015; the running statistics of a whole mini-batch as in Kim et al.,
 "torchgpipe", 2020, section 3.4.
 """
@@ -19,7 +19,7 @@ from torch.nn import functional
 
 
 class StepBatchNorm(nn.Module):
-    """Normalises (B, C, ...) over all but the channels. Named as torch's ``BatchNorm2d`` in a state."""
+    """Normalises (B, C, ...) over all axes but the channels. Its state has the names of torch's ``BatchNorm2d``."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -33,7 +33,7 @@ class StepBatchNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(channels))
         self.register_buffer("num_batches_tracked", torch.tensor(0))
         self.sums = torch.zeros(2 * channels + 1, dtype=torch.float64)
-        """Of this step's values and their squares, a channel each, and how many values a channel had; on this rank."""
+        """Sums on this rank in this step: of a channel's values, of their squares, and the number of its values."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a tensor of the input's shape."""
@@ -43,13 +43,13 @@ class StepBatchNorm(nn.Module):
             return x  # a micro-batch of no rows
         if torch.is_grad_enabled():
             self._count(x.detach())
-        if x.numel() == x.shape[1]:  # one value a channel is its own mean; torch refuses what the formula allows
+        if x.numel() == x.shape[1]:  # one value per channel is its own mean: the bias remains, but torch refuses it
             weight, bias = (parameter.view(-1, *(1,) * (x.dim() - 2)) for parameter in (self.weight, self.bias))
             return (x - x) * weight + bias
         return functional.batch_norm(x, None, None, self.weight, self.bias, training=True, eps=self.eps)
 
     def finish_step(self) -> None:
-        """Move the running statistics by what ``sums`` holds, and clear it."""
+        """Update the running statistics from ``sums``, then clear ``sums``."""
         count = float(self.sums[-1])
         if count > 1:
             total, squares = self.sums[:-1].to(self.running_mean.device).chunk(2)
@@ -61,7 +61,7 @@ class StepBatchNorm(nn.Module):
         self.sums.zero_()
 
     def forget_step(self) -> None:
-        """Clear ``sums``: the step is not taken."""
+        """Clear ``sums`` after a step that is not taken."""
         self.sums.zero_()
 
     def _count(self, x: Tensor) -> None:
@@ -71,7 +71,7 @@ class StepBatchNorm(nn.Module):
 
 
 def finish_steps(modules: Iterable[nn.Module], sum_over_replicas: Callable[[Tensor], None]) -> None:
-    """Finish a step of all batch normalisations of some modules.
+    """Update the running statistics of all batch normalisations in some modules.
 
     Args:
         modules: This rank's parts of a model.
@@ -87,7 +87,7 @@ def finish_steps(modules: Iterable[nn.Module], sum_over_replicas: Callable[[Tens
 
 
 def forget_steps(modules: Iterable[nn.Module]) -> None:
-    """Let a step that is not taken, since something in it was not finite, leave no trace in the running statistics."""
+    """Discard the sums of a step that is not taken because its loss or a gradient was not finite."""
     for norm in _norms(modules):
         norm.forget_step()
 

@@ -1,16 +1,16 @@
-"""Cutting a model: the blocks it is made of, in order, and modules that hold a run of them. Knows nothing of ranks.
+"""A model as a list of blocks that can be cut, and modules that hold a run of blocks. Knows nothing of ranks.
 
     tokens -> [ embedding ] -x-> [ blocks.0 ] -x-> [ blocks.1 ] -x-> [ head ] -> logits
     border   0              1                2                3                4
     parts      token_embedding     blocks.0          blocks.1          norm
                position_embedding                                      token_embedding  <- tied: one part in two blocks
 
-What passes between blocks are named tensors. A border is crossed by those that a later block still reads, so a skip
-connection is one more name that travels on until its reader. No block is built before a module of a run asks for it.
+Blocks pass named tensors to each other. A tensor crosses a border if a later block reads it, so a skip connection is a
+name that crosses several borders. A block is built only in a module whose run holds it.
 
-A part is a module under its name in the whole model, so parameters are called the same however the model is cut. Its
-initial weights are drawn from a generator seeded by (seed, name), so they are the same too. One part in several blocks is
-one set of parameters: cut apart, each run holds an equal copy, and whoever trains them sums their gradients.
+A part is a module under its name in the whole model, so parameters have the same names in every cut. Its initial
+weights are drawn from a generator seeded by (seed, name), so they are the same, too. A part of several blocks is one
+set of parameters. If a cut separates these blocks, each run holds a copy, and training sums the copies' gradients.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from sparkring.errors import ConfigError
 Factory = Callable[[], nn.Module]
 Result = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 X, LOGITS = "x", "logits"
-"""What most blocks read and write, and what the last one writes."""
+"""The tensor that most blocks read and write, and the tensor that the last block writes."""
 
 
 def in_turn(parts: Sequence[nn.Module], x: Tensor, *beside: Tensor) -> Tensor:
-    """Pass ``x`` through the parts, one after the other; each takes what stands ``beside`` it, too."""
+    """Pass ``x`` through the parts, one after the other; each also takes the tensors ``beside`` it."""
     for part in parts:
         x = part(x, *beside)
     return x
@@ -42,18 +42,18 @@ def in_turn(parts: Sequence[nn.Module], x: Tensor, *beside: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Block:
-    """What is never cut: some parts, and how they make named tensors of named tensors."""
+    """The smallest piece of a cut: some parts, and a function that runs them on named tensors."""
 
     name: str
-    """In messages and cuts by hand."""
+    """The block's name in messages and in cuts by hand."""
     parts: Mapping[str, Factory]
     """Factories of its modules by their names in the whole model, e.g. ``blocks.3``."""
     run: Callable[..., Result] = in_turn
-    """``run(parts, *tensors)``: tensors in the order of ``reads`` in, in the order of ``writes`` (or by name) out."""
+    """``run(parts, *tensors)`` takes the tensors of ``reads`` and returns those of ``writes``, in order or by name."""
     reads: tuple[str, ...] = (X,)
     """Names of the tensors that it takes."""
     writes: tuple[str, ...] = (X,)
-    """Names of the tensors that it makes; one that exists already is replaced."""
+    """Names of the tensors that it returns; they replace earlier tensors of these names."""
 
     def __call__(self, parts: Sequence[nn.Module], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Run the block; returns what it writes."""
@@ -62,7 +62,7 @@ class Block:
             result = (result,)
         if len(result) != len(self.writes) or (isinstance(result, Mapping) and result.keys() != set(self.writes)):
             found = f"tensors {', '.join(result)}" if isinstance(result, Mapping) else f"{len(result)} tensors"
-            raise ConfigError(f"block {self.name} returned {found}, but it writes {', '.join(self.writes)}; return one tensor a name.")
+            raise ConfigError(f"block {self.name} returned {found}, but it writes {', '.join(self.writes)}; return one tensor for each.")
         return dict(result) if isinstance(result, Mapping) else dict(zip(self.writes, result, strict=True))
 
 
@@ -72,7 +72,7 @@ class BlockList(Sequence[Block]):
 
     blocks: tuple[Block, ...]
     inputs: tuple[str, ...]
-    """Tensors that the first block may read; a later one may too, they travel on to it."""
+    """Tensors of the batch that blocks may read; they cross borders until their last reader."""
     outputs: tuple[str, ...] = (LOGITS,)
     """Tensors that the whole model returns."""
 
@@ -80,11 +80,12 @@ class BlockList(Sequence[Block]):
         names = [block.name for block in self.blocks]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice or not names:
-            raise ConfigError(f"blocks named {', '.join(twice)} twice; give each its own name." if twice else "a model of no blocks.")
+            raise ConfigError(f"several blocks are named {', '.join(twice)}; give each its own name." if twice
+                              else "the model has no blocks; list at least one.")
         missing = [name for name in self._needed_before()[0] if name not in self.inputs]
         if missing:
-            raise ConfigError(f"{', '.join(missing)}: a block reads it or the model returns it, but no block before writes it and it is no "
-                              f"input ({', '.join(self.inputs)}); name it in the writes of a block.")
+            raise ConfigError(f"{', '.join(missing)}: a block reads it or the model returns it, but no earlier block writes it and it is "
+                              f"not an input ({', '.join(self.inputs)}); name it in the writes of a block.")
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -102,12 +103,12 @@ class BlockList(Sequence[Block]):
     def crossing(self, border: int) -> tuple[str, ...]:
         """The tensors that pass from block ``border - 1`` to block ``border``, in a fixed order.
 
-        Border 0 is what the first block takes from the batch (also for later ones), border ``len(self)`` the model's outputs.
+        The tensors of the batch cross border 0, the model's outputs cross border ``len(self)``.
         """
         return self._needed_before()[border]
 
     def shared_parts(self, bounds: Sequence[int]) -> dict[str, tuple[int, ...]]:
-        """Parts that several runs hold a copy of, and which runs those are.
+        """The parts of which several runs hold a copy, with the numbers of these runs.
 
         Args:
             bounds: First block of each run and, last, the number of blocks: ``(0, 3, 6)`` are two runs of three.
@@ -119,7 +120,7 @@ class BlockList(Sequence[Block]):
         return {part: tuple(runs) for part, runs in holders.items() if len(runs) > 1}
 
     def _needed_before(self) -> list[tuple[str, ...]]:
-        """For each border, what some later block reads before it is written anew."""
+        """For each border, the tensors that a later block reads before another block writes them."""
         needed = list(self.outputs)
         borders = [tuple(needed)]
         for block in reversed(self.blocks):
@@ -132,16 +133,16 @@ class BlockRun(nn.Module):
     """The modules of blocks ``first`` to ``last`` under their names in the whole model."""
 
     autocast: torch.dtype | None = None
-    """Type in which each block computes what ``torch.autocast`` casts down; None: as its parameters are."""
+    """The type to which ``torch.autocast`` casts inside each block; None: no casts."""
 
     def __init__(self, blocks: BlockList, *, first: int = 0, last: int | None = None, seed: int | None = None) -> None:
         """Build the run's parts and nothing else.
 
         Args:
-            blocks: Of the whole model.
+            blocks: The blocks of the whole model.
             first: Number of the run's first block.
-            last: One past its last; None: to the end.
-            seed: The whole model's; None draws one from torch's generator. Give all runs of one model the same.
+            last: One past the number of its last block; None: up to the end.
+            seed: Seed of the whole model, the same for all its runs; None draws one from torch's generator.
         """
         super().__init__()
         self.block_list, self.first, self.last = blocks, first, len(blocks) if last is None else last
@@ -164,7 +165,6 @@ class BlockRun(nn.Module):
                 known |= block([self.get_submodule(name) for name in block.parts], known)
         return {name: known[name] for name in self.block_list.crossing(self.last)}
 
-
     def _casting(self, tensors: Mapping[str, Tensor]) -> AbstractContextManager[object]:
         if self.autocast is None:
             return nullcontext()
@@ -172,10 +172,10 @@ class BlockRun(nn.Module):
 
 
 class StageModule(BlockRun):
-    """A run of blocks as a stage computes it: named tensors in, those that cross the next border out."""
+    """A run of blocks that a stage computes: takes the tensors that cross its first border, by name."""
 
     def forward(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return what crosses the border after this run (the model's outputs after the last)."""
+        """Return the tensors that cross the border after this run; after the last run, the model's outputs."""
         return self.run_blocks(tensors)
 
     def parameters_of(self, parts: Sequence[str]) -> list[str]:
@@ -193,12 +193,12 @@ class WholeModel(BlockRun):
 
 
 def draw_seed() -> int:
-    """A seed for all parts of one model, drawn from torch's generator: a function of ``torch.manual_seed``."""
-    return int(torch.randint(2 ** 62, (), device="cpu"))  # also where modules are built on the meta device
+    """Draw a seed for all parts of one model from torch's generator, so that ``torch.manual_seed`` determines it."""
+    return int(torch.randint(2 ** 62, (), device="cpu"))  # on the CPU even while modules are built on the meta device
 
 
 def seeded(factory: Factory, *, seed: int, name: str) -> nn.Module:
-    """Build a part from a generator of its own, so that its weights do not depend on what is built before it, or at all."""
+    """Build a part with its own generator, so that its weights do not depend on which other parts are built."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
@@ -206,7 +206,7 @@ def seeded(factory: Factory, *, seed: int, name: str) -> nn.Module:
 
 
 def part_elements(block: Block) -> dict[str, int]:
-    """Elements of the parameters of each part of a block, without memory for them."""
+    """Number of parameter elements of each part of a block; allocates none of them."""
     with torch.device("meta"), torch.random.fork_rng(devices=()):
         return {name: sum(parameter.numel() for parameter in factory().parameters()) for name, factory in block.parts.items()}
 
@@ -230,5 +230,5 @@ def _place(root: nn.Module, name: str, part: nn.Module) -> None:
 
 
 def has_gradient(tensor: Tensor) -> bool:
-    """Whether a tensor's numbers can have a gradient, which then crosses a border back: real and complex ones, not whole ones."""
+    """Whether a tensor can have a gradient, which crosses its border backward; integers have none."""
     return tensor.is_floating_point() or tensor.is_complex()

@@ -1,4 +1,4 @@
-"""From a model's config to a torch module: the one place that knows the names of the networks."""
+"""Building a model from its config: the one place that maps a kind of model to its network."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from sparkring.models.text import TOKENS, text_blocks
 
 @dataclass(frozen=True, kw_only=True)
 class Shapes:
-    """What the rows of a dataset are like, as far as a network's layers depend on it."""
+    """The facts about a dataset's rows on which a network's layers depend."""
 
     num_numeric: int = 0
-    """Numeric columns."""
+    """Number of numeric columns."""
     cardinalities: tuple[int, ...] = ()
-    """Ids of each category column."""
+    """Number of ids of each category column."""
     image: tuple[int, int, int] | None = None
     """(channels, height, width)."""
     length: int = 0
     """Tokens of a row."""
     vocabulary: int = 0
-    """Ids of a token."""
+    """Number of token ids."""
     num_outputs: int = 1
-    """Logits of a row: 1 for a 0 / 1 label, else as many as there are classes."""
+    """Logits of a row: 1 for a 0 / 1 label, else the number of classes."""
 
 
 def build_model(config: ModelConfig, shapes: Shapes) -> WholeModel:
     """Build an untrained network for rows of these shapes.
 
     Args:
-        config: Kind and sizes.
-        shapes: Of the dataset's rows.
+        config: Kind and sizes of the network.
+        shapes: Shapes of the dataset's rows.
     Returns:
-        A module called with the manifest's input tensors by name, and with ``row_seeds`` (rows,) int64 if it has dropout; it
-        returns logits, of shape (rows,) for a 0 / 1 label, (rows, classes), or (rows, length, vocabulary).
+        A module that takes the manifest's input tensors by name, and ``row_seeds`` (rows,) int64 if it has dropout. It
+        returns logits of shape (rows,) for a 0 / 1 label, (rows, classes), or (rows, length, vocabulary).
     Raises:
         ConfigError: this kind of network does not take such rows.
     """
@@ -47,12 +47,12 @@ def build_model(config: ModelConfig, shapes: Shapes) -> WholeModel:
 
 
 def without_dropout(config: ModelConfig) -> ModelConfig:
-    """The network as it predicts: the same parameters, and no seeds of rows to bring."""
+    """The config of the same network for prediction: equal parameters, no dropout and so no row seeds."""
     return config.changed(dropout=0.0)
 
 
 def list_blocks(config: ModelConfig, shapes: Shapes) -> BlockList:
-    """The blocks of the network that ``build_model`` builds; same arguments, same refusals. Of a shipped one none is built."""
+    """List the blocks of ``build_model``'s network; same arguments and errors. No block of a shipped network is built."""
     _require_features(config, shapes)
     if config.network is not None:
         return own_blocks(config.network, shapes, inputs=_inputs(shapes), options=config.options, dropout=config.dropout,
@@ -68,7 +68,7 @@ def list_blocks(config: ModelConfig, shapes: Shapes) -> BlockList:
 
 
 def _inputs(shapes: Shapes) -> tuple[str, ...]:
-    """The tensors of a batch of such rows."""
+    """Names of the input tensors that such rows have."""
     if shapes.image is not None:
         return (IMAGE,)
     if shapes.length:

@@ -1,12 +1,12 @@
-"""Texts that a decoder goes on with, token by token: what it sees, which token it takes, when a text ends. Knows nothing of ranks.
+"""Continuing texts with a decoder, token by token: its window, the next token, a text's end. Knows nothing of ranks.
 
     prompts -> window (B, T): each open text's last tokens -> the decoder -> logits -> choose (B,) -> add -> window ...
 
-Each token is the likeliest, or drawn with a temperature; what is drawn for a text depends on the seed, the text's number and the
-token's place, and on nothing else. Of a text longer than the rows that the decoder was trained on, it sees the end. Every pass
-computes the whole window anew: nothing is kept between tokens.
-Source: drawing by the largest of logits with Gumbel noise: Gumbel, "Statistical theory of extreme values", 1954; Maddison et al.,
-"A* sampling", NeurIPS 2014, section 2.
+Each token is the likeliest one, or drawn with a temperature. The randomness of a draw depends only on the seed, the
+text's number and the token's position. Of a text longer than the decoder's rows, the decoder sees the end. Every pass
+computes the whole window again: nothing is kept between tokens.
+Source: drawing by the largest of logits with Gumbel noise: Gumbel, "Statistical theory of extreme values", 1954;
+Maddison et al., "A* sampling", NeurIPS 2014, section 2.
 """
 
 from __future__ import annotations
@@ -24,52 +24,52 @@ from sparkring.models.dropout import random_words
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How texts go on."""
+    """How the next tokens of texts are chosen."""
 
     max_tokens: int
-    """New tokens of a text at most."""
+    """Largest number of new tokens of a text."""
     temperature: float = 0.0
-    """0 takes the likeliest token; 1 draws as the decoder predicts; less is more sure of itself."""
+    """0 takes the likeliest token; 1 draws with the predicted probabilities; values between favour likely tokens."""
     seed: int = 0
-    """Of what is drawn."""
+    """Seed of the draws."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenIds:
-    """What the decoder's rows are made of."""
+    """The length of the decoder's rows, and their special tokens."""
 
     length: int
     """T, tokens of a row."""
     end_id: int
     """Ends a document."""
     pad_id: int
-    """Fills rows up, and is never taken."""
+    """Fills rows; never chosen."""
 
 
 class Texts:
-    """Texts that are being gone on with."""
+    """Texts that a decoder continues."""
 
     def __init__(self, prompts: Sequence[Sequence[int]], ids: TokenIds, sampling: Sampling) -> None:
-        """Begin.
+        """Start from prompts.
 
         Args:
-            prompts: Tokens of each text; an empty one begins a new document.
-            ids: The decoder's.
-            sampling: How to go on.
+            prompts: Tokens of each text; an empty prompt begins a new document.
+            ids: The decoder's row length and special tokens.
+            sampling: How next tokens are chosen.
         """
         self._texts = [list(prompt) or [ids.end_id] for prompt in prompts]
         self._ids, self._sampling = ids, sampling
         self.added: list[list[int]] = [[] for _ in prompts]
-        """New tokens of each text; the last one is ``end_id`` where it ended by itself."""
+        """New tokens of each text; the last one is ``end_id`` if the decoder ended the text."""
 
     @property
     def open(self) -> list[int]:
-        """Numbers of the texts that go on."""
+        """Numbers of the texts that have not ended."""
         return [number for number, tokens in enumerate(self.added)
                 if len(tokens) < self._sampling.max_tokens and tokens[-1:] != [self._ids.end_id]]
 
     def window(self) -> Tensor:
-        """(B, T) the last tokens of the open texts, filled up behind; T is as long as the longest of them needs."""
+        """(B, T) the last tokens of the open texts, padded at the end; T is the longest's length, at most a row's."""
         seen = [self._texts[number][-self._ids.length:] for number in self.open]
         window = torch.full((len(seen), max(map(len, seen))), self._ids.pad_id)
         for row, tokens in enumerate(seen):
@@ -77,7 +77,7 @@ class Texts:
         return window
 
     def choose(self, logits_BTV: Tensor) -> Tensor:
-        """(B,) the next token of each open text, from the decoder's answer to the window."""
+        """(B,) the next token of each open text, given the decoder's logits of the window."""
         last = [min(len(self._texts[number]), self._ids.length) - 1 for number in self.open]
         logits_BV = logits_BTV[torch.arange(len(last)), last].double().cpu()
         logits_BV[:, self._ids.pad_id] = -torch.inf
@@ -86,13 +86,13 @@ class Texts:
         return logits_BV.argmax(dim=1)
 
     def add(self, chosen_B: Tensor) -> None:
-        """Take the next token of each open text."""
+        """Append the next token to each open text."""
         for number, token in zip(self.open, chosen_B.tolist(), strict=True):
             self._texts[number].append(token)
             self.added[number].append(token)
 
     def _gumbel_noise(self, vocabulary: int) -> Tensor:
-        """(B, V)"""
+        """(B, V) Gumbel noise for the next token of each open text."""
         keys = [hashlib.blake2b(struct.pack("<3q", self._sampling.seed, number, len(self.added[number])), digest_size=8).digest()
                 for number in self.open]
         words_BV = random_words(torch.tensor([int.from_bytes(key, "little", signed=True) for key in keys]), vocabulary)
@@ -101,12 +101,12 @@ class Texts:
 
 
 def decode(texts: Texts, *, forward: Callable[[Tensor], Tensor | None], share: Callable[[Tensor | None], Tensor]) -> list[list[int]]:
-    """Go on until all texts have ended.
+    """Continue texts until all of them have ended.
 
     Args:
-        texts: On every rank the same.
-        forward: The decoder: window in, logits out; None where another rank has them.
-        share: Gives every rank what one of them chose.
+        texts: The same on every rank.
+        forward: The decoder: takes the window, returns its logits, or None if another rank has them.
+        share: Gives every rank the tokens that one of them chose; None on ranks that chose none.
     Returns:
         ``texts.added``.
     """
@@ -118,7 +118,7 @@ def decode(texts: Texts, *, forward: Callable[[Tensor], Tensor | None], share: C
 
 
 def decode_locally(texts: Texts, decoder: Callable[[Tensor], Tensor]) -> list[list[int]]:
-    """Go on in one process that holds the whole decoder, in evaluation mode."""
+    """Continue texts in one process that holds the whole decoder, in evaluation mode."""
 
     def own(chosen: Tensor | None) -> Tensor:
         assert chosen is not None

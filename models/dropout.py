@@ -1,16 +1,17 @@
-"""Dropout whose mask belongs to a row and a place in the model, not to a process.
+"""Dropout whose mask depends on the row and the place in the model, not on the process.
 
     row seed    64 random bits of (seed of the run, epoch, id of the row); travels with the row from stage to stage
     key         of the row seed and the layer's name in the whole model
     bits        word i of the key's stream, 16 bits for an element of the row
     kept        where those 16 bits, as a number, are at least p * 2**16
 
-So neither the cut, nor replicas, shards, micro-batches, the number of ranks, nor a forward pass that is done again changes what
-is dropped, and a run that goes on from a checkpoint drops what it would have dropped. torch's own dropout draws from one
-generator a process, whose state says what that process did before. p is taken to the nearest 2**-16.
+So the mask is the same in every cut, on any number of ranks, replicas and shards, with any micro-batches, in a repeated
+forward pass, and in a run that resumes from a checkpoint. torch's own dropout draws from one generator per process,
+whose state depends on all earlier draws of that process. p is rounded to a multiple of 2**-16.
 
-Source: the streams are SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, figure 16
-(with Stafford's constants); what is kept is scaled up as in Srivastava et al., "Dropout", JMLR 2014, section 10.
+Source: the streams are SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014,
+figure 16 (with Stafford's constants); kept elements are scaled up as in Srivastava et al., "Dropout", JMLR 2014,
+section 10.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ROW_SEEDS = "row_seeds"
 """Name of the tensor (B,) int64 that blocks with dropout read beside their input."""
 ELEMENTS_PER_WORD = 4
 LEVELS = 1 << 16
-"""What 16 bits can tell apart."""
+"""Number of values of 16 bits."""
 _GAMMA, _FIRST, _SECOND = 0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64)
 """SplitMix64's constants as int64."""
 
@@ -33,18 +34,18 @@ class RowDropout(nn.Module):
     """Zeroes a share of each row's elements while training, and scales up the others. Holds no state."""
 
     def __init__(self, p: float, *, place: str) -> None:
-        """Fix what depends on neither rows nor shapes.
+        """Derive the place's bits from its name.
 
         Args:
             p: Share of the elements that are dropped, 0 <= p < 1.
-            place: Name in the whole model: two places drop different elements.
+            place: Name of the layer in the whole model; different places drop different elements.
         """
         super().__init__()
         self.p, self.place = p, place
         self._place_bits = int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8).digest(), "little", signed=True)
 
     def forward(self, x: Tensor, row_seeds_B: Tensor | None = None) -> Tensor:
-        """Return a tensor of the shape of ``x`` (B, ...); the seeds may be missing where nothing is dropped."""
+        """Return a tensor of the shape of ``x`` (B, ...); the seeds may be None if nothing is dropped."""
         dropped = min(round(self.p * LEVELS), LEVELS - 1)
         if not self.training or not dropped:
             return x
@@ -56,16 +57,16 @@ class RowDropout(nn.Module):
         return x * kept.view_as(x) * (LEVELS / (LEVELS - dropped))
 
     def extra_repr(self) -> str:
-        """For ``repr``."""
+        """The layer's arguments, for ``repr``."""
         return f"p={self.p:g}, place={self.place!r}"
 
 
 def random_words(keys_B: Tensor, count: int) -> Tensor:
-    """64 random bits each.
+    """Draw words of 64 random bits.
 
     Args:
-        keys_B: (B,) int64; of equal keys come equal words.
-        count: Words of a key.
+        keys_B: (B,) int64; equal keys give equal words.
+        count: Words for each key.
     Returns:
         (B, count) int64.
     """

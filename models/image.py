@@ -1,13 +1,13 @@
 """The network for images: a small residual convnet.
 
-    image (B, C, H, W) -> conv 3x3 -> norm -> [stage: (halve, but in the first) -> residual block] x len(widths)
+    image (B, C, H, W) -> conv 3x3 -> norm -> [stage: (halve, except in the first) -> residual block] x len(widths)
                        -> mean over H and W -> linear -> logits (B, K)
 
     residual block:  x + conv3x3(dropout(relu(norm(conv3x3(relu(norm(x)))))))
 
-Normalisation is by groups of channels of one image: a row's logits do not depend on which rows it meets on its rank, so the
-ring's gradient is the serial one however the rows are dealt. By choice it is over the rows of a micro-batch instead
-(``batch_norm.py``); then micro-batches are a part of what is trained.
+Normalisation is over groups of channels of one image. So a row's logits do not depend on the other rows of its batch,
+and the ring's gradient equals the serial one for any distribution of rows. With ``norm="batch"`` it is over the rows of
+a micro-batch (``batch_norm.py``), and the gradient depends on which rows form a micro-batch.
 Source: He et al., "Identity mappings in deep residual networks", ECCV 2016 (the block); Wu and He, "Group
 normalization", ECCV 2018; Zagoruyko and Komodakis, "Wide residual networks", BMVC 2016 (where dropout acts).
 """
@@ -30,17 +30,17 @@ from sparkring.models.dropout import ROW_SEEDS, RowDropout
 IMAGE = "image"
 Norm = Literal["group", "batch"]
 CHANNELS_PER_GROUP = 8
-"""Of a normalisation; a width that 8 does not divide takes the largest divisor that both share."""
+"""Channels that are normalised together; for a width that 8 does not divide, the greatest common divisor of both."""
 
 
 def image_blocks(channels: int, num_outputs: int, *, widths: Sequence[int], norm: Norm = "group", dropout: float = 0.0) -> BlockList:
-    """The network's blocks: the stem, each halving and each residual block, and what makes logits.
+    """List the network's blocks: the stem, each halving and each residual block, and the head, which makes logits.
 
     Args:
         channels: C of the images.
         num_outputs: K, the logits of a row; with 1 they are returned as (B,).
         widths: Channels of each stage; every stage but the first halves height and width.
-        norm: Over groups of channels of a row, or over the rows of a micro-batch.
+        norm: ``group`` normalises over groups of channels of a row, ``batch`` over the rows of a micro-batch.
         dropout: Share dropped inside each residual block; above 0 the network takes ``row_seeds`` (B,), too.
     """
     seeds = (ROW_SEEDS,) if dropout else ()
@@ -57,7 +57,7 @@ def image_blocks(channels: int, num_outputs: int, *, widths: Sequence[int], norm
 
 
 class ResidualBlock(nn.Module):
-    """Two normalised 3x3 convolutions around which the input passes."""
+    """Two normalised 3x3 convolutions, whose result is added to the input."""
 
     def __init__(self, width: int, norm: Norm = "group", *, dropout: float = 0.0, name: str = "") -> None:
         super().__init__()
@@ -80,7 +80,9 @@ def _pooled_logits(parts: Sequence[nn.Module], x_BCHW: Tensor) -> Tensor:
 
 
 def needs_bias(norm: Norm) -> bool:
-    """Whether convolutions have one: a mean over all rows takes it out again, and Adam would then follow the noise of its gradient."""
+    """Whether convolutions have a bias. Batch normalisation subtracts it, so Adam would follow the noise of its
+    gradient.
+    """
     return norm == "group"
 
 

@@ -1,4 +1,4 @@
-"""Losses summed over rows; who divides by how many is the training step's affair, not the loss's. Computed in float32 at least."""
+"""Losses summed over rows, in float32 or wider. The training step divides them by the rows of the whole step."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def next_token_nats(logits: Tensor, tokens: Tensor, *, pad_id: int) -> tuple[Ten
     """The cross entropy of every predicted token.
 
     Returns:
-        (rows, length) nats of the token after each position, and (rows, length) whether there is one to predict; where there
-        is none (the end of the row, padding) the nats are 0.
+        (rows, length) nats of the token after each position, and (rows, length) whether that token is predicted. It is
+        not at the end of a row and before padding; there the nats are 0.
     """
     targets = next_tokens(tokens, pad_id=pad_id)
     nats = functional.cross_entropy(widened(logits).flatten(0, 1), targets.flatten(), ignore_index=pad_id, reduction="none")
@@ -68,10 +68,10 @@ def widened(logits: Tensor) -> Tensor:
 
 
 def next_tokens(tokens: Tensor, *, pad_id: int) -> Tensor:
-    """(rows, length) the token after each position; ``pad_id`` at the end, where there is none."""
+    """(rows, length) the token after each position; ``pad_id`` at the last position."""
     return functional.pad(tokens[:, 1:], (0, 1), value=pad_id)
 
 
 def mean_over_tokens(nats: Tensor, counted: Tensor) -> Tensor:
-    """Sum over rows of the mean of the nats that are counted; the others are 0."""
+    """Sum over rows of the mean of a row's counted nats; the other nats must be 0."""
     return (nats.sum(dim=1) / counted.sum(dim=1).clamp(min=1)).sum()

@@ -5,8 +5,9 @@
         return nn.Sequential(nn.Linear(shapes.num_numeric, width),  network: wide
                              nn.ReLU(), nn.Linear(width, 1))        options: {width: 256}
 
-A name runs nothing by itself: a config, a checkpoint or a model card that names a network gets the function that the program
-registered, or an error. Functions travel to ranks and Spark tasks as Spark ships every Python function (``Registry.carrying``).
+A name alone runs no code: a config, a checkpoint or a model card that names a network gets the function that the
+program registered, or an error. Spark sends the functions to ranks and tasks like every Python function
+(``Registry.carrying``).
 
 ``own.py`` says what a function may return. Programs and launchers import this module alone; it does not load torch.
 """
@@ -41,12 +42,12 @@ class Registry:
         return dict(self._builds)
 
     def carrying(self, fn: Callable[..., Returned]) -> Callable[..., Returned]:
-        """``fn``, which registers these networks in the process that calls it."""
+        """Wrap ``fn`` so that it first registers these networks in the process that calls it."""
         return partial(_called_with, self.builds(), fn) if self._builds else fn
 
 
 REGISTRY = Registry()
-"""Filled while a program runs; every rank and task process fills its own from what it is sent."""
+"""The networks of this process. A program registers its own; rank and task processes receive them."""
 
 
 def network(build: Build) -> Build:

@@ -1,8 +1,9 @@
-"""Blocks of a network of the user's own (``networks.py``): what its function may return, and what it may not hold.
+"""The blocks of a user's own network (``networks.py``): what its function may return, and which layers are refused.
 
-    torch.nn.Sequential          each of its modules is a block, so that it can be cut between any two
-    BlockList, or a BlockRun     as it says
-    any other torch.nn.Module    one block, whose ``forward`` takes the rows' tensors by name; a sequence with a ``forward`` of its own, too
+    torch.nn.Sequential          each of its modules is a block, so it can be cut between any two
+    BlockList, or a BlockRun     the blocks that it lists
+    any other torch.nn.Module    one block, whose ``forward`` takes the rows' tensors by name; also a subclass of
+                                 Sequential with its own ``forward``
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from sparkring.models.networks import REGISTRY
 from sparkring.models.sequential import is_chain, materialised, sequential_blocks
 
 NETWORK = "network"
-"""The one part of a module that is not cut."""
+"""Name of the only part of a module that is not cut."""
 _RANDOM = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
-"""Layers that draw while they train, and cannot be told not to."""
+"""Layers that draw random numbers while they train, and have no setting against it."""
 
 
 def own_blocks(name: str, shapes: object, *, inputs: Sequence[str], options: Mapping[str, Any], dropout: float, per_row: bool) -> BlockList:
-    """The blocks of a registered network.
+    """List the blocks of a registered network.
 
     Args:
-        name: Under which it is registered.
-        shapes: Of the rows.
+        name: Name under which it is registered.
+        shapes: Shapes of the rows, its first argument.
         inputs: Names of the rows' tensors.
-        options: Its own arguments.
+        options: Its further arguments.
         dropout: Its argument of that name, if it has one; above 0 the network takes ``row_seeds``, too.
-        per_row: Whether a row has one answer, which the network may give as a column of one.
+        per_row: Whether each row has one logit; the network may then return a column of them.
     Raises:
-        ConfigError: nobody registered it, it takes other arguments or returns something else, or it has layers of which every rank would
-            make something else.
+        ConfigError: it is not registered, takes other arguments, returns something else, or has layers whose results
+            would differ between ranks.
     """
     make = _function(name, shapes, options, dropout)
     inputs = (*inputs, *([ROW_SEEDS] if dropout else []))
@@ -52,25 +53,25 @@ def own_blocks(name: str, shapes: object, *, inputs: Sequence[str], options: Map
     if not isinstance(made, nn.Module):
         raise ConfigError(f"model.network={name} returned a {type(made).__name__}; return a torch.nn.Module or a BlockList.")
     _require_alike_everywhere(name, made)
-    anew: Factory = make  # type: ignore[assignment]  # it is called with the same arguments
+    rebuild: Factory = make  # type: ignore[assignment]  # it is called with the same arguments
     if not is_chain(made):
-        return BlockList((Block(NETWORK, {NETWORK: partial(_anew, anew)}, run=partial(_by_name, _named(name, made, inputs), finish),
+        return BlockList((Block(NETWORK, {NETWORK: partial(_rebuilt, rebuild)}, run=partial(_by_name, _named(name, made, inputs), finish),
                                 reads=inputs, writes=(LOGITS,)),), inputs=inputs)
     if len(inputs) != 1:
         names = ", ".join(inputs)
-        raise ConfigError(f"model.network={name} is a torch.nn.Sequential, which takes one tensor, and these rows have {names}; return a "
+        raise ConfigError(f"model.network={name} is a torch.nn.Sequential, which takes one tensor, but these rows have {names}; return a "
                           f"module whose forward({names}) takes them.")
-    return sequential_blocks(made, reads=inputs[0], anew=anew, finish=finish)
+    return sequential_blocks(made, reads=inputs[0], rebuild=rebuild, finish=finish)
 
 
 def _function(name: str, shapes: object, options: Mapping[str, Any], dropout: float) -> Callable[[], object]:
-    """The registered function with all its arguments."""
+    """The registered function, bound to its arguments."""
     networks = REGISTRY.builds()
     build = networks.get(name)
     if build is None:
-        raise ConfigError(f"model.network={name}: no network of that name is known here{nearest(name, networks)}; register its function "
-                          "with @sparkring.network before, or name its file: sparkring --networks FILE.py ...")
-    if dropout or "dropout" in inspect.signature(build).parameters:  # without dropout, too: as a model that was trained with it predicts
+        raise ConfigError(f"model.network={name}: no network of that name is registered{nearest(name, networks)}; register its function "
+                          "with @sparkring.network first, or name its file: sparkring --networks FILE.py ...")
+    if dropout or "dropout" in inspect.signature(build).parameters:  # also at 0, with which trained models predict
         options = {**options, "dropout": dropout}
     try:
         inspect.signature(build).bind(shapes, **options)
@@ -81,7 +82,7 @@ def _function(name: str, shapes: object, options: Mapping[str, Any], dropout: fl
 
 
 def _listed(name: str, blocks: BlockList, finish: Callable[[Tensor], Tensor]) -> BlockList:
-    """Blocks as they were given, but that the last one to write the logits may give them as a column."""
+    """The user's blocks, with ``finish`` applied to the logits by the last block that writes them."""
     with torch.device("meta"), torch.random.fork_rng(devices=()):
         for part, factory in {part: factory for block in blocks for part, factory in block.parts.items()}.items():
             _require_alike_everywhere(name, factory(), prefix=part)
@@ -97,37 +98,37 @@ def _require_alike_everywhere(name: str, made: nn.Module, prefix: str = "") -> N
         where = f"model.network={name} holds a {type(module).__name__} ({path or 'itself'})"
         tracks = isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats  # noqa: SLF001 - no public name
         if tracks or isinstance(module, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001 - the same
-            raise ConfigError(f"{where}, whose statistics would be those of one rank's rows; take LayerNorm, GroupNorm or "
+            raise ConfigError(f"{where}, whose statistics would cover one rank's rows only; use LayerNorm, GroupNorm or "
                               "sparkring.models.batch_norm.StepBatchNorm.")
         p = _share_dropped(module)
         if p > 0:
-            raise ConfigError(f"{where} with dropout {p:g}, of which every rank would drop something else; take "
+            raise ConfigError(f"{where} with dropout {p:g}, which would drop other elements on each rank; use "
                               "sparkring.models.dropout.RowDropout, or set it to 0.")
         if isinstance(module, _RANDOM):
-            raise ConfigError(f"{where}, which every rank would draw otherwise; take a layer that draws nothing.")
+            raise ConfigError(f"{where}, which would draw other random numbers on each rank; use a layer that draws none.")
 
 
 def _share_dropped(module: nn.Module) -> float:
-    """By torch's own layers, from a generator of the process."""
+    """Share of elements that one of torch's own layers drops, by the generator of its process; 0 for other layers."""
     if isinstance(module, nn.modules.dropout._DropoutNd):  # noqa: SLF001 - torch has no public name for all of them
         return module.p
     return float(module.dropout) if isinstance(module, nn.MultiheadAttention | nn.RNNBase) else 0.0
 
 
 def _named(name: str, made: nn.Module, inputs: Sequence[str]) -> tuple[str, ...]:
-    """By what names ``forward`` takes the tensors; seeds that it wants and that are not there stand last, for None."""
+    """Names by which ``forward`` takes the tensors; row seeds that it takes but that do not exist come last, for None."""
     takes = inspect.signature(made.forward)
     names = (*inputs, *([ROW_SEEDS] if ROW_SEEDS in takes.parameters and ROW_SEEDS not in inputs else []))
     try:
         takes.bind(**dict.fromkeys(names))
     except TypeError as error:
         raise ConfigError(f"model.network={name}: {error}; its forward{takes} is called with {', '.join(inputs)} by name"
-                          f"{', as model.dropout is above 0' if ROW_SEEDS in inputs else ''}.") from None
+                          f"{', since model.dropout is above 0' if ROW_SEEDS in inputs else ''}.") from None
     return names
 
 
-def _anew(anew: Factory) -> nn.Module:
-    return materialised(NETWORK, anew())
+def _rebuilt(rebuild: Factory) -> nn.Module:
+    return materialised(NETWORK, rebuild())
 
 
 def _by_name(names: Sequence[str], finish: Callable[[Tensor], Tensor], parts: Sequence[nn.Module], *tensors: Tensor) -> Tensor:
@@ -136,7 +137,7 @@ def _by_name(names: Sequence[str], finish: Callable[[Tensor], Tensor], parts: Se
 
 def _finishing(finish: Callable[[Tensor], Tensor], place: int, run: Callable[..., Result], output: str,
                parts: Sequence[nn.Module], *tensors: Tensor) -> Result:
-    """Run a block, and do so with that one of what it returns."""
+    """Run a block, and apply ``finish`` to the one of its results that is named ``output``, or is number ``place``."""
     result = run(parts, *tensors)
     if isinstance(result, Tensor):
         return finish(result)

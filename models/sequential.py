@@ -1,7 +1,8 @@
-"""Blocks of a ``torch.nn.Sequential``: each of its modules is one, so a user's plain model can be cut as it is.
+"""The blocks of a ``torch.nn.Sequential``: one for each of its modules, so a user's plain model can be cut unchanged.
 
-Built in full on every rank, the modules keep their weights. A model too large for that is built ``with torch.device("meta")``,
-which costs no memory: each module is then made, with weights from its own seed, where it is needed.
+A model that is built in full on every rank keeps its weights. A model too large for that is built ``with
+torch.device("meta")``, which takes no memory. Each rank then builds only the modules that it holds, with weights drawn
+from their own seeds.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def blocks_of(model: nn.Module) -> BlockList:
     """The blocks of a model that lists them, or of a sequence of modules.
 
     Raises:
-        ConfigError: it does neither, or a sequence's modules share parameters.
+        ConfigError: it is neither, or modules of the sequence share parameters.
     """
     if isinstance(model, BlockRun):
         return model.block_list
@@ -35,39 +36,39 @@ def blocks_of(model: nn.Module) -> BlockList:
 
 
 def is_chain(model: nn.Module) -> TypeGuard[nn.Sequential]:
-    """Whether a model is its modules in turn and nothing beside: a class of the user's may have a ``forward`` or weights of its own."""
+    """Whether a model only calls its modules in turn: a subclass of Sequential may do more, or have its own weights."""
     return (isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward
             and not model._parameters and not model._buffers)  # noqa: SLF001 - its own, not those of its modules
 
 
-def sequential_blocks(model: nn.Sequential, *, reads: str = X, writes: str = LOGITS, anew: Callable[[], nn.Module] | None = None,
+def sequential_blocks(model: nn.Sequential, *, reads: str = X, writes: str = LOGITS, rebuild: Callable[[], nn.Module] | None = None,
                       finish: Callable[[Tensor], Tensor] | None = None) -> BlockList:
-    """A block a module, named as in ``state_dict``.
+    """List one block for each module, named as in ``state_dict``.
 
     Args:
-        model: Its modules take one tensor and return one; on the meta device or built.
+        model: A sequence of modules that take one tensor and return one; built, or on the meta device.
         reads: Name of the input tensor.
-        writes: Name of what the last module returns.
-        anew: Makes such a model once more: each block's module is taken from one of its own, drawn by the block's generator. Default:
-            the modules of ``model`` themselves.
-        finish: What the last block does with what its module returns.
+        writes: Name of the tensor that the last module returns.
+        rebuild: Builds the model again. Each block then takes its module from a model of its own, drawn by the block's
+            generator. Default: the modules of ``model`` themselves.
+        finish: Applied by the last block to the result of its module.
     """
     children = list(zip((str(name) for name in model._modules), model, strict=True))  # noqa: SLF001 - named_children() drops repeats
     owners = Counter(chain.from_iterable({id(parameter) for parameter in child.parameters()} for _, child in children))
     if any(count > 1 for count in owners.values()):
         names = [name for name, child in children if any(owners[id(parameter)] > 1 for parameter in child.parameters())]
         raise ConfigError(f"modules {', '.join(names)} of the sequence share parameters; list them as blocks that have one part in common "
-                          "(sparkring.models.blocks), so that a cut between them keeps it one.")
+                          "(sparkring.models.blocks), so that a cut between them keeps the copies equal.")
     last = len(children) - 1
     return BlockList(tuple(
-        Block(name, {name: partial(materialised, name, child) if anew is None else partial(_made_anew, name, anew)},
+        Block(name, {name: partial(materialised, name, child) if rebuild is None else partial(_rebuilt_part, name, rebuild)},
               run=partial(_finished, finish) if finish and place == last else in_turn,
               reads=(X if place else reads,), writes=(X if place < last else writes,))
         for place, (name, child) in enumerate(children)), inputs=(reads,))
 
 
-def _made_anew(name: str, anew: Callable[[], nn.Module]) -> nn.Module:
-    return materialised(name, anew().get_submodule(name))
+def _rebuilt_part(name: str, rebuild: Callable[[], nn.Module]) -> nn.Module:
+    return materialised(name, rebuild().get_submodule(name))
 
 
 def _finished(finish: Callable[[Tensor], Tensor], parts: Sequence[nn.Module], x: Tensor) -> Tensor:
@@ -75,10 +76,10 @@ def _finished(finish: Callable[[Tensor], Tensor], parts: Sequence[nn.Module], x:
 
 
 def materialised(name: str, child: nn.Module) -> nn.Module:
-    """The module itself, or one with memory and fresh weights if it is a sketch on the meta device.
+    """The module itself; or, if it is on the meta device, a copy with memory and newly drawn weights.
 
     Raises:
-        ConfigError: it is a sketch that does not say how its weights are drawn.
+        ConfigError: it is on the meta device, and a module in it has no ``reset_parameters``.
     """
     if not any(tensor.is_meta for tensor in chain(child.parameters(), child.buffers())):
         return child
@@ -88,14 +89,14 @@ def materialised(name: str, child: nn.Module) -> nn.Module:
         if any(True for _ in chain(module.parameters(recurse=False), module.buffers(recurse=False))):
             reset = getattr(module, "reset_parameters", None)
             if reset is None:
-                raise ConfigError(f"{path} ({type(module).__name__}) lies on the meta device and has no reset_parameters(); add one that "
+                raise ConfigError(f"{path} ({type(module).__name__}) is on the meta device and has no reset_parameters(); add one that "
                                   "draws its initial weights.")
             reset()
     return made
 
 
 def _tie(made: nn.Module, sketch: nn.Module) -> None:
-    """Make one parameter again of those that are one in the sketch, each of which got memory of its own."""
+    """Tie the parameters of ``made`` that are tied in ``sketch``: ``to_empty`` gave each of them its own memory."""
     first: dict[int, nn.Parameter] = {}
     for path, parameter in sketch.named_parameters(remove_duplicate=False):
         owner, _, leaf = path.rpartition(".")

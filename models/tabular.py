@@ -25,11 +25,11 @@ NUMERIC, CATEGORICAL = "numeric", "categorical"
 
 def tabular_blocks(num_numeric: int, cardinalities: Sequence[int], *, hidden: Sequence[int], max_embedding: int,
                    num_outputs: int = 1, dropout: float = 0.0) -> BlockList:
-    """The network's blocks: the embeddings, each hidden layer, and what makes logits.
+    """List the network's blocks: the embeddings, each hidden layer, and the last layer, which makes logits.
 
     Args:
         num_numeric: F, columns of ``numeric``.
-        cardinalities: Ids of each category column, id 0 (unknown) included.
+        cardinalities: Number of ids of each category column, including id 0 (unknown).
         hidden: Widths of the hidden layers.
         max_embedding: Largest embedding width.
         num_outputs: K; with 1 the logits are returned as (B,).

@@ -3,10 +3,10 @@
     tokens (B, T) -> embedding + position -> [x + attention(norm(x)); x + mlp(norm(x))] x layers -> norm -> logits (B, T, V)
 
 Position t sees the tokens 0..t only. The output matrix may be the embedding's (tied), which saves V x D parameters.
-Dropout acts where the residual stream is made or added to: on the embedding, on attention's and on the perceptron's result.
+Dropout acts on the embedding, and on the results of attention and perceptron.
 Shapes: B rows, T tokens, D width, H heads, V vocabulary.
-Source: Radford et al., "Language models are unsupervised multitask learners", 2019 (pre-norm blocks, residual weights scaled
-down with depth); Press and Wolf, "Using the output embedding to improve language models", EACL 2017 (tying).
+Source: Radford et al., "Language models are unsupervised multitask learners", 2019 (pre-norm blocks, residual weights
+scaled down with depth); Press and Wolf, "Using the output embedding to improve language models", EACL 2017 (tying).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ INITIAL_STD = 0.02
 
 
 def text_blocks(vocabulary: int, length: int, *, width: int, layers: int, heads: int, tied: bool, dropout: float = 0.0) -> BlockList:
-    """The network's blocks: the embeddings, each decoder block, and what makes logits.
+    """List the network's blocks: the embeddings, each decoder block, and the head, which makes logits.
 
     Args:
-        vocabulary: V, token ids.
-        length: T, tokens of a row at most.
+        vocabulary: V, the number of token ids.
+        length: T, the largest number of tokens in a row.
         width: D; a multiple of ``heads``.
-        layers: Decoder blocks.
+        layers: Number of decoder blocks.
         heads: H.
         tied: Whether the output matrix is the embedding's.
         dropout: Share of elements dropped; above 0 the network takes ``row_seeds`` (B,) beside the tokens.
@@ -61,19 +61,19 @@ def text_blocks(vocabulary: int, length: int, *, width: int, layers: int, heads:
 
 
 class TokenEmbedding(nn.Embedding):
-    """A vector a token, and the logits of the tokens that a vector is like."""
+    """Token embeddings, which also make the logits of a tied model."""
 
     def logits(self, x_BTD: Tensor) -> Tensor:
-        """Return (B, T, V)."""
+        """Return (B, T, V), the product of each position with each token's embedding."""
         return functional.linear(x_BTD, self.weight)
 
 
 class TokenLogits(nn.Linear):
-    """The logits of the tokens, from a matrix of their own."""
+    """The output layer of a model that is not tied."""
 
 
 class DecoderBlock(nn.Module):
-    """Attention, then a multilayer perceptron, each normalised before and added after."""
+    """Attention, then a multilayer perceptron; each takes normalised input, and its result is added to the input."""
 
     def __init__(self, width: int, heads: int, *, dropout: float = 0.0, name: str = "") -> None:
         super().__init__()
@@ -120,7 +120,10 @@ def _tied_logits(parts: Sequence[nn.Module], x_BTD: Tensor) -> Tensor:
 
 
 def _initialised(make: Factory, added_std: float = INITIAL_STD) -> nn.Module:
-    """Make a part with normal weights; ``added_std`` is that of what a decoder block adds to the residual stream, twice a block."""
+    """Build a part with normally distributed weights.
+
+    ``added_std`` is the deviation of the two matrices whose results a decoder block adds to the residual stream.
+    """
     part = make()
     for module in part.modules():
         if isinstance(module, nn.Linear | nn.Embedding):

@@ -23,7 +23,7 @@ class TrainJob(BaseModel):
     dataset_version: int
     run_url: str
     generation: int
-    """How often the run's ring was started before."""
+    """Number of earlier starts of the run's ring."""
     lanes: int
     """Fixed at the run's first start."""
     predicted_s: float | None = None
@@ -54,7 +54,7 @@ def layout_of(config: Config, manifest: Manifest) -> Layout | None:
     """The layout that a config asks for; None for plain data parallelism, where each rank holds the whole model.
 
     Raises:
-        LayoutRefused, ConfigError: there is no such layout.
+        LayoutRefused, ConfigError: the layout is impossible.
     """
     if not config.train.parallel.pipelined:
         return None

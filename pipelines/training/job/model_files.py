@@ -1,4 +1,4 @@
-"""A trained model on disk: safetensors for the weights, JSON for all else. Nothing is pickled, nothing unpickled.
+"""A trained model on disk: safetensors for the weights, JSON for everything else. Nothing is pickled or unpickled.
 
     <run>/model/weights-<sha256>.safetensors     written first
     <run>/model/model.json                       the card, which names the weights by hash: the commit
@@ -109,7 +109,7 @@ def model_from_bytes(card: ModelCard, weights: bytes) -> nn.Module:
     """Build the card's network around checked weights, in evaluation mode (what a Spark executor does).
 
     Raises:
-        CheckpointDamaged: the weights are none, or not of that network.
+        CheckpointDamaged: there are no weights, or they belong to another network.
     """
     model = build_model(without_dropout(card.model), shapes_of(card.task, card.preprocessing))
     try:

@@ -44,7 +44,7 @@ def clip_before_step(optimizer: torch.optim.Optimizer, max_norm: float, *, holde
     Args:
         optimizer: Updates this rank's parameters.
         max_norm: Gradients of a smaller norm stay as they are.
-        holders: The number of ranks that hold a parameter with the same gradient, for parameters that several sum.
+        holders: Of parameters that several ranks hold with the same gradient, the number of these ranks.
         sum_over_ranks: Sums a tensor of one float64 over all ranks, in place; None where every rank holds all parameters.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -67,6 +67,6 @@ def clip_before_step(optimizer: torch.optim.Optimizer, max_norm: float, *, holde
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Make ``rate`` that of the next step, for all parameters."""
+    """Set the learning rate of the next step, for all parameters."""
     for group in optimizer.param_groups:
         group["lr"] = rate

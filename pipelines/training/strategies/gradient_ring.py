@@ -1,15 +1,15 @@
 """The exact gradient: buckets of a model's gradients, summed over the ranks while the backward pass fills them.
 
 A rank differentiates (sum of the losses of its rows) / (rows of the step over all ranks), so the *sum* over the ranks
-is the gradient of the mean loss of the whole step: equal to serial training, however the rows fall to the ranks.
-An average of the ranks' averages is not, as soon as they hold unequal rows.
+is the gradient of the mean loss of the whole step: equal to serial training for any distribution of rows. An average of
+the ranks' averages is not, if ranks hold unequal numbers of rows.
 
     parameters  p0 p1 p2 p3 p4          backward reaches p4 first
     buckets     [ p4 p3 ] [ p2 p1 p0 | loss ]
-                 ready ->  summed while the pass goes on
+                 ready ->  summed while the pass continues
 
-The step's loss travels in the tail of the last bucket, and what ranks signal each other (signals.py), so every rank knows the sums at
-no cost of their own.
+The tail of the last bucket carries the step's loss and the ranks' signals (signals.py), so every rank gets their sums
+without another exchange.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from sparkring.pipelines.parallel.mesh import Ranks
 from sparkring.pipelines.training.strategies.signals import Signals
 
 TAIL = 4
-"""Numbers behind the gradients of the last bucket: the loss and the signals."""
+"""Numbers after the gradients of the last bucket: the loss and the signals."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Parameters whose gradients travel together, and where each lies in the flat buffer."""
+    """Parameters whose gradients are summed together, and their positions in the flat buffer."""
 
     parameters: tuple[int, ...]
     """Numbers of the parameters, in the order in which the backward pass is expected to reach them."""
     offsets: tuple[int, ...]
-    """First element of each."""
+    """First element of each parameter."""
     length: int
-    """Elements in all."""
+    """Elements of all parameters."""
 
 
 def plan_buckets(sizes: Sequence[int], *, bucket_elements: int) -> list[Bucket]:
@@ -72,7 +72,7 @@ class GradientRing:
         step_loss = ring.finish() # every .grad is now the sum over the ranks
         optimizer.step()
 
-    With micro-batches, ``ring.begin()`` and the passes that add up, ``ring.last_pass(loss_sum)`` before the last of them.
+    With micro-batches: ``ring.begin()``, then the backward passes, ``ring.last_pass(loss_sum)`` before the last one.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], communicator: Communicator, *, bucket_mb: float, group: Ranks = (),
@@ -80,14 +80,13 @@ class GradientRing:
         """Allocate the buckets and hook the parameters that need gradients.
 
         Args:
-            parameters: Of the model, in its order.
-            communicator: The joined ring; every rank of it makes its ring at the same point.
-            bucket_mb: Megabytes of a bucket, about.
-            group: Ranks that hold these parameters and sum together, this one among them; default all.
+            parameters: The model's parameters, in its order; there may be none, as in a stage of activations only.
+            communicator: The started ring; all its ranks create their GradientRing at the same point.
+            bucket_mb: Approximate megabytes of a bucket.
+            group: Ranks that hold these parameters and sum together, including this one; default all.
             open_gradient_reducer: Opens the reducer.
         Raises:
-            ConfigError: parameters of several types or devices, which one flat bucket cannot hold. None at all are fine: a stage may
-                be an activation.
+            ConfigError: parameters of several types or devices, which one flat bucket cannot hold.
         """
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         kinds = {(parameter.dtype, parameter.device) for parameter in self._parameters}
@@ -103,16 +102,16 @@ class GradientRing:
         self.wait_s = 0.0
         """Seconds of the last step spent on summing and waiting for other ranks."""
         self.signals = Signals()
-        """Before a step what this rank says, after it what all of them said."""
+        """Before a step this rank's votes, after it the sums of all ranks' votes."""
         self._views = self._make_views()
         self._bucket_of = {number: index for index, bucket in enumerate(self._buckets) for number in bucket.parameters}
         self._missing = [set(bucket.parameters) for bucket in self._buckets]
-        """Of each bucket, what the last pass has not reached yet."""
+        """For each bucket, the parameters that the last pass has not reached yet."""
         self._untouched = set(range(len(self._parameters)))
-        """What no pass of this step has reached yet."""
+        """The parameters that no pass of this step has reached yet."""
         self._more = False
         self._alone = tuple(group) == (communicator.context.rank,)
-        """Whether there is nobody to sum with: gradients then stay where autograd adds them up."""
+        """Whether no other rank holds these parameters: gradients then stay where autograd adds them up."""
         self._hooks = [] if self._alone else [parameter.register_post_accumulate_grad_hook(self._make_hook(number))
                                               for number, parameter in enumerate(self._parameters)]
 
@@ -120,8 +119,8 @@ class GradientRing:
         """Start a step.
 
         Args:
-            loss_share: Its loss on this rank (sum over its rows / rows of the step); None if more than one backward pass comes:
-                then ``last_pass`` says it.
+            loss_share: This rank's share of the step's loss (sum over its rows / rows of the step); None if several
+                backward passes follow, and ``last_pass`` gets it.
         """
         self.wait_s = 0.0
         self._missing = [set(bucket.parameters) for bucket in self._buckets]
@@ -133,14 +132,14 @@ class GradientRing:
             self.last_pass(loss_share)
 
     def last_pass(self, loss_share: Tensor | float) -> None:
-        """The pass that comes is the step's last one on this rank: buckets that it fills can be summed at once."""
+        """Announce this rank's last backward pass of the step: buckets that it fills can be summed at once."""
         self._more = False
         tail = self._reducer.buffers[-1][-TAIL:]
         tail[0] = loss_share if isinstance(loss_share, float) else loss_share.detach()
         tail[1], tail[2], tail[3] = self.signals.stop, self.signals.save, self.signals.writing
 
     def finish(self) -> float:
-        """Send what the backward pass did not reach as zeros, wait for the sums, and return the step's loss.
+        """Send zeros for parameters that no backward pass reached, wait for the sums, and return the step's loss.
 
         ``signals`` then holds the sums over the ranks.
         """
@@ -169,7 +168,7 @@ class GradientRing:
         return bool(torch.stack([self._reducer.buffers[-1][-TAIL], *sums]).isfinite().all())
 
     def close(self) -> None:
-        """Unhook the parameters and let go of the buckets."""
+        """Remove the hooks from the parameters, and release the buckets."""
         for hook in self._hooks:
             hook.remove()
         for parameter in self._parameters:
@@ -192,7 +191,7 @@ class GradientRing:
         return [views[number] for number in range(len(self._parameters))]
 
     def _make_hook(self, number: int) -> Callable[[Tensor], None]:
-        """What is to happen when the backward pass has made this parameter's gradient."""
+        """Make the function to call when the backward pass has computed this parameter's gradient."""
         view, index = self._views[number], self._bucket_of[number]
 
         def gradient_arrived(parameter: Tensor) -> None:

@@ -35,7 +35,7 @@ class TiedParameter:
 
 @dataclass(frozen=True)
 class Share:
-    """What all steps of a worker share."""
+    """The objects that all steps of a worker use."""
 
     chunks: tuple[StageModule, ...]
     replicas: SetReducer

@@ -17,7 +17,7 @@ from torch import nn
 from sparkring.pipelines.parallel.collectives.sets import SetReducer
 
 BUFFER_ELEMENTS = 1 << 20
-"""Elements of a buffer in which parameters travel, about."""
+"""Approximate number of elements of a buffer in which parameters are sent."""
 
 
 def owners(sizes: Mapping[str, int], replicas: int) -> dict[str, int]:

@@ -111,7 +111,7 @@ class MicroBatches:
         return self._inputs.labels(self._parts[self._place(micro_batch)])
 
     def rows(self, micro_batch: int) -> int:
-        """Its number of rows, which stages that read none of them know too."""
+        """Number of rows of a micro-batch; stages that read no rows know it, too."""
         return self._rows[self._place(micro_batch)]
 
     def _place(self, micro_batch: int) -> int:

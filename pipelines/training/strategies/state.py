@@ -1,4 +1,4 @@
-"""All that training changes, as named tensors: the model's parameters and buffers, and the optimizer's state of each.
+"""Everything that training changes, as named tensors: the model's parameters and buffers, and the optimizer's state.
 
 Keyed by the model's own parameter names, so that a state does not depend on how a layout numbers them. The bytes are
 safetensors: nothing is pickled or unpickled.
@@ -25,7 +25,9 @@ def pack_state(modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -
 
 
 def dealt(tensors: Mapping[str, Tensor], place: int, places: int) -> dict[str, Tensor]:
-    """What one of several, who all hold the same tensors, is to save of them: about as much each; the same deal everywhere."""
+    """The tensors that one of several ranks saves, of tensors that all of them hold; each rank saves about equally
+    much.
+    """
     owner = owners({name: tensor.numel() for name, tensor in tensors.items()}, places)
     return {name: tensor for name, tensor in tensors.items() if owner[name] == place}
 
@@ -45,11 +47,12 @@ def unpack_state(state: Iterable[bytes], modules: Sequence[nn.Module], optimizer
     """Put a packed state into a model, or its parts, and an optimizer of the same kind.
 
     Args:
-        state: Its parts as safetensors, in any order; what several of them hold is equal. Of each, no more is kept than goes in.
-        modules: The parts that hold the optimizer's parameters.
-        optimizer: Of their parameters.
+        state: Its parts as safetensors, in any order; tensors that several parts hold are equal. Tensors of other
+            modules are not kept in memory.
+        modules: The parts of the model that hold the optimizer's parameters.
+        optimizer: The optimizer of their parameters.
         partly: Whether the state may hold more than these modules and this optimizer have.
-        cut: (parameter, tensor) -> what these modules hold of it.
+        cut: (parameter, whole tensor) -> the slice that these modules hold.
     Raises:
         CheckpointDamaged: the tensors' names or shapes are not those of the modules.
     """
@@ -69,10 +72,10 @@ def unpack_state(state: Iterable[bytes], modules: Sequence[nn.Module], optimizer
             raise _does_not_fit(error) from None
 
     tensors: dict[str, Tensor] = {}
-    for part in state:  # in turn: together they may be more than there is room for
+    for part in state:  # one at a time: together they may not fit into memory
         tensors |= taken(part)
     weights = {name.removeprefix(MODEL): tensor for name, tensor in tensors.items() if name.startswith(MODEL)}
-    optimizer.state.clear()  # a state may be older than what is there, and lack what came since
+    optimizer.state.clear()  # the packed state may be older, and lack later entries
     try:
         for module, names in zip(modules, own, strict=True):
             module.load_state_dict({name: tensor for name, tensor in weights.items() if name in names} if partly else weights)
@@ -94,7 +97,7 @@ def _tensors_of(part: bytes) -> dict[str, Tensor]:
     try:
         return load(part)
     except SafetensorError as error:
-        raise CheckpointDamaged(f"a part of the state is no safetensors file: {error}; use the checkpoint before.") from None
+        raise CheckpointDamaged(f"a part of the state is not a safetensors file: {error}; use an earlier checkpoint.") from None
 
 
 def named_tensors(modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:

@@ -52,6 +52,7 @@ class Inputs:
     names: tuple[str, ...]
     """Passed to the model by name."""
     label: str
+    """Name of the tensor of labels."""
     precision: Precision
     device: torch.device
     seed: int

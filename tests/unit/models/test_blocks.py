@@ -152,10 +152,10 @@ def test_an_input_that_a_later_block_reads_crosses_the_borders_before_it() -> No
 
 
 @pytest.mark.parametrize(("blocks", "message"), [
-    pytest.param([Block("a", {}, reads=("y",), writes=("logits",))], r"y: a block reads it .* no block before writes it",
+    pytest.param([Block("a", {}, reads=("y",), writes=("logits",))], r"y: a block reads it .* no earlier block writes it",
                  id="read, never written"),
     pytest.param([Block("a", {})], "logits: .* name it in the writes of a block", id="no outputs"),
-    pytest.param([Block("a", {}), Block("a", {}, writes=("logits",))], "blocks named a twice", id="one name twice"),
+    pytest.param([Block("a", {}), Block("a", {}, writes=("logits",))], "several blocks are named a", id="one name twice"),
     pytest.param([], "no blocks", id="no blocks"),
 ])
 def test_a_list_that_cannot_run_is_refused_when_it_is_made(blocks: list[Block], message: str) -> None:
@@ -210,7 +210,7 @@ def test_what_cannot_be_cut_is_refused_with_what_to_do() -> None:
         blocks_of(nn.Bilinear(1, 1, 1))
     with torch.device("meta"):
         sketch = nn.Sequential(_Scale())
-    with pytest.raises(ConfigError, match=r"0 \(_Scale\) lies on the meta device and has no reset_parameters"):
+    with pytest.raises(ConfigError, match=r"0 \(_Scale\) is on the meta device and has no reset_parameters"):
         StageModule(sequential_blocks(sketch), seed=0)
 
 

@@ -143,22 +143,22 @@ def test_blocks_are_taken_as_they_are_and_dropout_goes_by_row() -> None:
 
 @pytest.mark.parametrize(("made", "config", "shapes", "message"), [
     pytest.param(lambda _: nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.1)), {}, NUMBERS,
-                 r"holds a Dropout \(1\) with dropout 0.1, of which every rank would drop something else; take .*RowDropout", id="dropout"),
+                 r"holds a Dropout \(1\) with dropout 0.1, which would drop other elements on each rank; use .*RowDropout", id="dropout"),
     pytest.param(lambda _: nn.Sequential(nn.TransformerEncoderLayer(4, 2, dropout=0.2)), {}, NUMBERS,
-                 r"with dropout 0.2, of which every rank", id="dropout within attention"),
+                 r"with dropout 0.2, which would drop other", id="dropout within attention"),
     pytest.param(lambda _: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), {}, NUMBERS,
-                 r"holds a BatchNorm1d \(1\), whose statistics would be those of one rank's rows; take .*StepBatchNorm", id="batch norm"),
+                 r"holds a BatchNorm1d \(1\), whose statistics would cover one rank's rows only; use .*StepBatchNorm", id="batch norm"),
     pytest.param(lambda _: nn.Sequential(nn.Linear(3, 1)), {}, BOTH,
-                 r"takes one tensor, and these rows have numeric, categorical; return a module whose forward\(numeric, categorical\)",
+                 r"takes one tensor, but these rows have numeric, categorical; return a module whose forward\(numeric, categorical\)",
                  id="a sequence for two tensors"),
-    pytest.param(lambda _: nn.Sequential(nn.Linear(3, 4), nn.RReLU()), {}, NUMBERS, r"holds a RReLU \(1\), which every rank would draw",
+    pytest.param(lambda _: nn.Sequential(nn.Linear(3, 4), nn.RReLU()), {}, NUMBERS, r"holds a RReLU \(1\), which would draw other",
                  id="slopes that are drawn"),
     pytest.param(lambda _: nn.Sequential(nn.InstanceNorm1d(3, track_running_stats=True)), {}, NUMBERS,
                  r"holds a InstanceNorm1d \(0\), whose statistics", id="instance norm that keeps statistics"),
     pytest.param(lambda _: listed(nn.Dropout(0.1)), {}, NUMBERS, r"holds a Dropout \(a\) with dropout 0.1", id="dropout in a list"),
     pytest.param(lambda _: listed(nn.BatchNorm1d(3)), {}, NUMBERS, r"holds a BatchNorm1d \(a\), whose", id="batch norm in a list"),
     pytest.param(lambda _, dropout: Both(BOTH) if dropout else None, {"dropout": 0.5}, BOTH,
-                 r"its forward\(.*\).* is called with numeric, categorical, row_seeds by name, as model.dropout is above 0",
+                 r"its forward\(.*\).* is called with numeric, categorical, row_seeds by name, since model.dropout is above 0",
                  id="no seeds for dropout"),
     pytest.param(lambda _: 5, {}, NUMBERS, r"returned a int; return a torch.nn.Module or a BlockList", id="no module"),
     pytest.param(lambda _shapes, _width: None, {"options": {"depth": 3}}, NUMBERS, r"its function is made\(_shapes, _width\), called with",
@@ -173,7 +173,7 @@ def test_what_would_not_do_is_told(made: object, config: dict[str, object], shap
 
 def test_a_name_that_nobody_registered_runs_nothing() -> None:
     networks.network(wide)
-    with pytest.raises(ConfigError, match=r"=wild: no network of that name is known here; did you mean 'wide'\?.*--networks FILE"):
+    with pytest.raises(ConfigError, match=r"=wild: no network of that name is registered; did you mean 'wide'\?.*--networks FILE"):
         list_blocks(ImageModelConfig(kind="image", network="wild"), Shapes(image=(1, 8, 8)))
     for name in ("os.system", "__import__('os')", ""):
         with pytest.raises(ValidationError, match="network"):
