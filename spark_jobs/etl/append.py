@@ -35,8 +35,8 @@ def appendable(dataset: Dataset, config: PrepareConfig) -> Manifest:
     wanted = config.model_dump(mode="json")
     other = [key for key in _ALIKE if parent.recipe.get(key) != wanted[key]]
     if other:
-        raise ConfigError(f"version {parent.version} was prepared with another prepare.{other[0]} than this config's; rows of both would "
-                          "not be alike. Give the same, or prepare a whole version without --append.")
+        raise ConfigError(f"version {parent.version} was prepared with another prepare.{other[0]} than this config's, so new rows would "
+                          "not match its rows. Set the same value, or prepare a whole version without --append.")
     return parent
 
 

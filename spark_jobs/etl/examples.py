@@ -111,7 +111,7 @@ def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Ca
         found = figures.collect()[0]
         if whole and not found["rows"]:
             raise SourceError(f"the query yields no row whose {config.label} is not null (and {unlabelled()} where it is); "
-                              "see that its joins and filters keep rows.")
+                              "check that its joins and filters keep rows.")
     except PySparkException as error:  # such as a cast or a division in the query that a row does not allow
         raise SourceError(f"prepare.query fails on its rows: {reason(error)}; correct the query or the source.") from None
     _check_figures(found, config, whole=whole)
@@ -123,23 +123,23 @@ def _check_names(config: PrepareConfig) -> None:
     for role, name, _, _ in roles_of_query(config):
         if not name.isidentifier() or name.startswith("_") or iskeyword(name):
             raise ConfigError(f"{role}: {name!r} cannot name a dataset's column; give it a name of letters, digits and _ in the query "
-                              "(AS), not beginning with a digit or _, and no word of Python's such as class.")
+                              "(AS), not beginning with a digit or _, and not a keyword of Python such as class.")
     features = config.features
     kept = (config.label, config.row_id, split_key(config).column)
     for name in (*features.numbers, *features.categorical, *(raw.column for raw in features.raw),
                  *(bucket.column for bucket in features.buckets), *(hashed.column for hashed in features.hashed)):
         if name in kept:
             raise ConfigError(f"prepare.features holds {name}, which is the label, the row id or the split column; a model would "
-                              "learn nothing else. Leave it out, or give a copy that may be known another name in the query.")
+                              "learn nothing else. Leave it out; or, if a model may know it, give a copy of it another name in the query.")
     for raw in features.raw:
         require_pad(raw)
         if raw.column in made_tensors(features):
-            raise ConfigError(f"prepare.features.raw: a batch has a tensor {raw.column} that is made of other columns; give that column "
+            raise ConfigError(f"prepare.features.raw: a batch has another tensor {raw.column}, made of other columns; give this column "
                               "another name in the query (AS).")
     for name in features.derived:
         if name in kept:
             raise ConfigError(f"prepare.features makes a column {name}, which is the name of the label, the row id or the split column; "
-                              "give that one another name in the query.")
+                              "give the latter another name in the query.")
     _require_apart(config)
 
 
@@ -160,8 +160,8 @@ def _check_figures(found: Row, config: PrepareConfig, *, whole: bool) -> None:
     rows = found["rows"]
     if found["strange"]:
         raise SourceError(f"label {config.label} is neither 0 nor 1 in {found['strange']} of {rows} rows, e.g. {found['strange_example']}; "
-                          "make it 0 or 1 in the query, e.g. CAST(x > 15 AS INT), or null for rows to leave out. Classes that whole "
-                          "numbers name need prepare.task: multiclass; a label of measured numbers (regression) is not supported yet.")
+                          "make it 0 or 1 in the query, e.g. CAST(x > 15 AS INT), or null for rows to leave out. For numbers of classes "
+                          "set prepare.task: multiclass; a label of measured numbers (regression) is not supported yet.")
     for name, missing in ((config.row_id, found["no_id"]), (split_key(config).column, found["no_key"])):
         if missing:
             raise SourceError(f"column {name} is null in {missing} of {rows} rows; each needs one: filter or fill it in the query.")
@@ -174,7 +174,7 @@ def _check_figures(found: Row, config: PrepareConfig, *, whole: bool) -> None:
     train_rows = found[SPLITS[0]]
     if whole and config.task == "binary" and found["positives"] in (0, train_rows):
         raise SourceError(f"label {config.label} is {min(found['positives'], 1)} in all {train_rows} train rows, so there is nothing to "
-                          "tell apart; change the query or prepare.split.")
+                          "predict; change the query or prepare.split.")
 
 
 def _is_temporary(spark: SparkSession, name: str) -> bool:

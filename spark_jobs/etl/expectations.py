@@ -68,7 +68,7 @@ def check_rows(rows: DataFrame, config: ExpectationsConfig) -> list[ExpectationR
     for column in config.columns:
         if column not in rows.columns:
             raise ConfigError(f"prepare.expectations names column {column}, which is neither feature, label, id nor split column"
-                              f"{nearest(column, rows.columns)}; there are {', '.join(rows.columns)}.")
+                              f"{nearest(column, rows.columns)}; the columns are {', '.join(rows.columns)}.")
     if not expects_rows(config):
         return []
     checks = list(_checks(config))
@@ -118,7 +118,7 @@ def _measure(rows: DataFrame, checks: Sequence[_Check]) -> list[Any]:
     asset = context.data_sources.add_spark("sparkring", persist=False).add_dataframe_asset("rows")
     batch = asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": rows})
     for place, check in enumerate(checks):
-        check.expectation.meta = {"place": place}  # results come in an order of their own
+        check.expectation.meta = {"place": place}  # results come in another order
     suite = great_expectations.ExpectationSuite("sparkring", expectations=[check.expectation for check in checks])
     results = batch.validate(suite, result_format={"result_format": "BASIC", "partial_unexpected_count": _EXAMPLES}).results
     return sorted(results, key=lambda result: result.expectation_config.meta["place"])

@@ -17,7 +17,7 @@ from sparkring.spark_jobs.etl.columns.quantiles import quantiles
 from sparkring.spark_jobs.etl.fit_numbers import fit_numbers, require_values
 
 _Values = list[tuple[str, MomentPart | None]]
-"""Name of a feature, and how its value is made."""
+"""Name of a feature, and the part of a moment that it is; None for a column's own value."""
 
 
 def fit(train: DataFrame, features: FeaturesConfig, *, rows: int, row_id: str, min_category_rows: int) -> Preprocessing:
@@ -25,9 +25,9 @@ def fit(train: DataFrame, features: FeaturesConfig, *, rows: int, row_id: str, m
 
     Args:
         train: The examples of the train split, with the features' columns.
-        features: Which columns are what, and how numbers are filled and scaled.
+        features: The features, and how numbers are filled and scaled.
         rows: Rows of ``train``.
-        row_id: The column that tells its rows apart.
+        row_id: The column that identifies a row.
         min_category_rows: Rows that a category needs to get an id of its own.
     Returns:
         The fitted figures; the same input gives the same.
@@ -53,7 +53,7 @@ def _fit_categorical(train: DataFrame, values: _Values, rows: int, *, min_catego
         return ()
     pairs = train.select(sf.posexplode(sf.array(*(value_of(*value).cast("string") for value in values))).alias("place", "value"))
     counts = pairs.where(sf.col("value").isNotNull()).groupBy("place", "value").agg(sf.count(sf.lit(1)).alias("rows"))
-    counts = counts.where(sf.is_valid_utf8("value"))  # Python would hold another text than Spark does, and two such for the same
+    counts = counts.where(sf.is_valid_utf8("value"))  # in Python, two invalid values could become the same text
     frequent = sf.when(sf.col("rows") >= min_category_rows, sf.struct((-sf.col("rows")).alias("rank"), "value"))
     grouped = counts.groupBy("place").agg(sf.collect_list(frequent).alias("entries"))
     vocabularies = {row["place"]: row["entries"] for row in grouped.collect()}

@@ -1,6 +1,7 @@
-"""Fit numbers: what a null of them counts as and how they are scaled, from train rows only.
+"""Fit numbers: the value that replaces a null, and the scale, from train rows only.
 
-Every number gets its mean and deviation, which drift is measured in, and what its own filling and scaling need beside them.
+Every number gets its mean and deviation, with which drift is measured, and the figures that its filling and scaling
+need.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ def fit_numbers(train: DataFrame, wanted: Sequence[tuple[NumberConfig, MomentPar
 
     Args:
         train: The examples of the train split, with the columns that the numbers are made of.
-        wanted: How each number is filled and scaled, and of which moment it is a part, if of one.
+        wanted: How each number is filled and scaled, and the part of a moment that it is; None for a column's own
+            value.
         rows: Rows of ``train``.
-        row_id: The column that tells its rows apart.
+        row_id: The column that identifies a row.
     Raises:
-        SourceError: a number is null in all rows, is beyond what can be added up or what a float32 holds, or has no logarithm in some.
+        SourceError: a number is null in all rows, is too large for a sum or a float32, or lacks a logarithm that it
+            needs.
     """
     if not wanted:
         return ()
@@ -49,7 +52,7 @@ def fit_numbers(train: DataFrame, wanted: Sequence[tuple[NumberConfig, MomentPar
 
 
 def require_values(name: str, filled: int, rows: int) -> None:
-    """Refuse a feature of which nothing can be learned."""
+    """Refuse a feature that is null in all train rows."""
     if not filled:
         raise SourceError(f"feature {name} is null in all {rows} rows of the train split, so nothing can be learned from it; "
                           "leave it out of prepare.features, or move prepare.split.validation_from.")
@@ -59,14 +62,14 @@ def _check(number: NumberConfig, figures: Row, rows: int) -> None:
     require_values(number.column, figures["filled"], rows)
     if not (math.isfinite(figures["mean"]) and math.isfinite(figures["std"])):
         raise SourceError(f"feature {number.column} has numbers too large to have a mean and a deviation: train rows reach from "
-                          f"{figures['least']:g} to {figures['most']:g}; make what stands for a missing value null in the query.")
+                          f"{figures['least']:g} to {figures['most']:g}; turn numbers that mean a missing value into nulls in the query.")
     if number.scale == "log1p" and figures["least"] <= -1:
         raise SourceError(f"feature {number.column} is scaled by ln(1 + x), which needs numbers above -1, and its smallest train row is "
-                          f"{figures['least']:g}; choose another scale, or make a number above -1 of it in the query.")
+                          f"{figures['least']:g}; choose another scale, or raise it above -1 in the query.")
 
 
 def _fitted(number: NumberConfig, moment: MomentPart | None, figures: Row, quarters: Sequence[float], rows: int) -> NumericFeature:
-    """The feature of what was found in train rows.
+    """Make the feature from the figures of the train rows.
 
     Mean and deviation keep nine digits: sums taken in another order differ in the last ones, and the same input must give the
     same dataset. The other figures are values of rows, or lie between two of them.
@@ -84,18 +87,20 @@ def _fitted(number: NumberConfig, moment: MomentPart | None, figures: Row, quart
 
 
 def _require_float32(feature: NumericFeature, *, least: float, most: float) -> None:
-    """See that all train rows, and what nulls are filled with, can be encoded."""
+    """Check that all train rows, and the value that replaces nulls, can be encoded."""
     lowest, highest = feature.least_and_most
     beyond = next((value for value in (least, most, feature.filled_with) if not lowest <= value <= highest), None)
     if beyond is not None:
         what = "is filled with" if lowest <= least <= most <= highest else "has a train row of"
         raise SourceError(f"feature {feature.column} {what} {beyond:g}, which scaled by {feature.scale} is beyond the 3.4e38 of a float32; "
-                          "choose another scale, or make what stands for a missing value null in the query.")
+                          "choose another scale, or turn numbers that mean a missing value into nulls in the query.")
 
 
 def _mean_and_deviation(figures: Row) -> tuple[float, float]:
-    """Both with nine digits. Rows that no nine digits tell apart have the middle of their range in the place of the mean, and half of the
-    range in that of the deviation: a constant is its own middle to the last digit, and its deviation counts as 1.
+    """The mean and the deviation, to nine digits.
+
+    If the values differ only beyond nine digits, the middle of their range stands for the mean, and half of the range
+    for the deviation. So a constant has itself as its mean, to the last digit, and the deviation 1.
     """
     if figures["std"] > 1e-9 * abs(figures["mean"]):
         return _nine_digits(figures["mean"]), _nine_digits(figures["std"])

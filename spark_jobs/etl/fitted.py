@@ -32,19 +32,19 @@ class Fitted:
     """Checked rows, and the preprocessing that was fitted on the train split."""
 
     examples: DataFrame
-    """Rows of all splits, features still as the query gave them (numbers and texts) or as they are stored (images, tokens)."""
+    """Rows of all splits; numbers and texts as the query yields them, images, arrays and tokens as they are stored."""
     split: Column
     """The split of a row."""
     preprocessing: Preprocessing
     files: dict[str, bytes] = field(default_factory=dict)
     """Further files of the dataset by name, e.g. a tokenizer."""
     documents: DataFrame | None = None
-    """The texts that rows were cut from, if they were."""
+    """The texts that the rows were cut from; None for other rows."""
 
 
 @contextmanager
 def fitted_examples(spark: SparkSession, config: PrepareConfig, begin: Callable[[str], None]) -> Iterator[Fitted]:
-    """Run the query, check its rows and fit; the block's end releases what Spark caches of them.
+    """Run the query, check its rows and fit; the end of the block releases Spark's cached rows.
 
     Args:
         spark: A session in which the sources are visible as tables.

@@ -202,7 +202,7 @@ def test_bytes_that_are_no_text_are_no_category_and_no_label(spark: SparkSession
     assert {row["city"] == 0 for trip, row in _rows(config).items() if trip % 4 < 2} == {True}
     assert {row["city"] == 0 for trip, row in _rows(config).items() if trip % 4 > 1} == {False}  # the control
     label = etl_config(tmp_path / "label", query=query.format(BROKEN), features={"numeric": ["km"]}, task="multiclass")
-    with pytest.raises(SourceError, match=r"label late holds bytes that are no text \(UTF-8\) in \d+ rows"):
+    with pytest.raises(SourceError, match=r"label late holds bytes that are not UTF-8 text in \d+ rows"):
         prepare(label, spark=spark)
 
 
@@ -214,7 +214,7 @@ def test_a_text_that_is_too_large_a_number_is_no_number(spark: SparkSession, tmp
         cells = lines[number].split(",")
         lines[number] = ",".join([*cells[:2], km, *cells[3:]])
     source.write_text("\n".join(lines), encoding="utf-8")
-    with pytest.raises(SourceError, match=r"source trips: 1 of 900 values of column km are no double, e\.g\. '1e999'; correct its type"):
+    with pytest.raises(SourceError, match=r"source trips: 1 of 900 values of column km are not double, e\.g\. '1e999'; correct its type"):
         prepare(config, spark=spark)
 
 

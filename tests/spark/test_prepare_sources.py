@@ -72,7 +72,7 @@ def test_parquet_columns_are_cast_to_the_declared_types(spark: SparkSession, tmp
     pq.write_table(pa.table({"id": ["1", "2"], "a.b": [row[1] for row in ROWS], "when": moments}), tmp_path / "table.parquet")
     config = _config(tmp_path / "table.parquet", format="parquet")
     assert _read(spark, config, tmp_path) == ROWS
-    with pytest.raises(SourceError, match=r"1 of 2 values of column a\.b are no int, e\.g\. 'x, \"y\"'"):
+    with pytest.raises(SourceError, match=r"1 of 2 values of column a\.b are not int, e\.g\. 'x, \"y\"'"):
         read_table(spark, locate("table", config.model_copy(update={"columns": {"a.b": "int"}})), cache=tmp_path)
 
 
@@ -81,7 +81,7 @@ def test_a_fraction_is_no_integer(spark: SparkSession, tmp_path: Path) -> None:
     config = SourceConfig(path=str(tmp_path / "table.parquet"), format="parquet", columns={"whole": "int"})
     frame, _ = read_table(spark, locate("table", config), cache=tmp_path)
     assert sorted(row.whole or 0 for row in frame.collect()) == [0, 1, 2]
-    with pytest.raises(SourceError, match=r"1 of 3 values of column half are no int, e\.g\. '1\.5'"):
+    with pytest.raises(SourceError, match=r"1 of 3 values of column half are not int, e\.g\. '1\.5'"):
         read_table(spark, locate("table", config.model_copy(update={"columns": {"half": "int"}})), cache=tmp_path)
 
 
@@ -101,7 +101,7 @@ def test_a_csv_may_have_line_breaks_in_quotes_and_another_encoding_where_the_con
     config = SourceConfig(path=str(path), columns={"name": "string"}, multi_line=True)
     assert [row.name for row in read_table(spark, locate("table", config), cache=tmp_path)[0].collect()] == ["x\ny"]
     path.write_text("id,name\n1,Z\N{LATIN SMALL LETTER U WITH DIAERESIS}rich\n", encoding="latin-1")
-    with pytest.raises(SourceError, match=r"values of column name hold bytes that are no UTF-8, e\.g\. .*; correct encoding in"):
+    with pytest.raises(SourceError, match=r"values of column name hold bytes that are not UTF-8, e\.g\. .*; correct encoding in"):
         read_table(spark, locate("table", config), cache=tmp_path)
     frame, _ = read_table(spark, locate("table", config.model_copy(update={"encoding": "ISO-8859-1"})), cache=tmp_path)
     assert [row.name for row in frame.collect()] == ["Z\N{LATIN SMALL LETTER U WITH DIAERESIS}rich"]

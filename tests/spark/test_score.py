@@ -220,7 +220,7 @@ def test_where_spark_has_no_client_for_the_store_it_is_told_in_one_line(spark: S
     with pytest.raises(EnvironmentProblem, match=r"Spark cannot read s3://bucket/prefix: .*S3AFileSystem.*spark\.jars\.packages") as raised:
         read_committed(spark, bucket, files)
     assert "\n" not in str(raised.value)
-    with pytest.raises(StorageError, match=r"Spark cannot read file:.*PATH_NOT_FOUND.*; see that its files are there"):
+    with pytest.raises(StorageError, match=r"Spark cannot read file:.*PATH_NOT_FOUND.*; check that its files exist"):
         read_committed(spark, store, [files[0].model_copy(update={"path": "gone.parquet"})])
     assert read_committed(spark, store, files).count() == manifest.splits["test"].rows  # the control
 

@@ -70,8 +70,8 @@ def check_moments(moments: Sequence[MomentConfig], types: Mapping[str, DataType]
             raise SourceError(f"prepare.features.moments asks for the {timed[0]} of {moment.column}, which is a date in {rows}; "
                               f"{remedy or 'leave that part out, or yield a timestamp'}.")
         if moment.time_zone != "UTC" and not isinstance(kind, TimestampType):
-            raise SourceError(f"prepare.features.moments reads {moment.column} by the clocks of {moment.time_zone}, but it is "
-                              f"{kind.simpleString()} in {rows} and so no instant; "
+            raise SourceError(f"prepare.features.moments reads {moment.column} in the time zone {moment.time_zone}, but it is "
+                              f"{kind.simpleString()} in {rows}, which is not an instant; "
                               f"{remedy or 'leave time_zone out, or yield a timestamp'}.")
 
 

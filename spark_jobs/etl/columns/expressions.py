@@ -23,7 +23,8 @@ def finite(column: Column) -> Column:
 
 
 def seeded_hash(key: Column, seed: int) -> Column:
-    """64 bits, signed: XXH64 of the key's text, seeded with XXH64 of the eight little-endian bytes of ``seed``, that one seeded with 42.
+    """A signed 64-bit hash: XXH64 of the key's text, seeded with XXH64 (seed 42) of ``seed``'s eight little-endian bytes.
+
     The order of rows hashes an id before its seed (``write_dataset.py``), so the two hashes are independent.
 
     Source: Collet, "XXH64 algorithm description", https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md

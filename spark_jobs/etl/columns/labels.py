@@ -30,14 +30,15 @@ def fit_classes(examples: DataFrame, label: str, *, split: Column) -> tuple[str,
         label: Column of whole numbers or texts.
         split: The split of a row.
     Raises:
-        SourceError: fewer than two values in the train split, a row elsewhere whose value no train row has, or one that is no text.
+        SourceError: the train split has fewer than two values, a held-out row has a value that no train row has, or a
+            value is not UTF-8 text.
     """
     counts = examples.groupBy(named(label).cast("string").alias("value")).agg(
         sf.count(sf.lit(1)).alias("rows"), sf.count_if(split == "train").alias("train_rows")).withColumn(
         "is_text", sf.is_valid_utf8("value")).collect()
     broken = next((row for row in counts if not row["is_text"]), None)
     if broken is not None:
-        raise SourceError(f"label {label} holds bytes that are no text (UTF-8) in {broken['rows']} rows, shown as {broken['value']!r}; "
+        raise SourceError(f"label {label} holds bytes that are not UTF-8 text in {broken['rows']} rows, shown as {broken['value']!r}; "
                           "correct them in the source, or decode them in the query.")
     whole = isinstance(examples.schema[label].dataType, IntegralType)
     classes = sorted((row["value"] for row in counts if row["train_rows"]), key=int if whole else None)
@@ -46,7 +47,7 @@ def fit_classes(examples: DataFrame, label: str, *, split: Column) -> tuple[str,
         raise SourceError(f"label {label} is {unseen['value']!r} in {unseen['rows']} held-out rows and in no train row, so it "
                           "cannot be learned; change prepare.split, or leave those rows out in the query.")
     if len(classes) < 2:
-        raise SourceError(f"label {label} is {classes[0]!r} in all train rows, so there is nothing to tell apart; "
+        raise SourceError(f"label {label} is {classes[0]!r} in all train rows, so there is nothing to predict; "
                           "change the query or prepare.split.")
     return tuple(classes)
 
@@ -55,12 +56,12 @@ def require_known_classes(examples: DataFrame, label: str, classes: tuple[str, .
     """Check that every label is a known class.
 
     Raises:
-        SourceError: a row's label is none of ``classes``.
+        SourceError: a row's label is not one of ``classes``.
     """
     unknown = ~named(label).cast("string").isin(*classes)
     count, example = examples.agg(sf.count_if(unknown), sf.min(sf.when(unknown, named(label).cast("string")))).collect()[0]
     if count:
-        raise SourceError(f"label {label} is {example!r} in {count} new rows, and the version that they are to be added to knows only "
+        raise SourceError(f"label {label} is {example!r} in {count} new rows, but the version to which they would be appended knows only "
                           f"{', '.join(classes)}; prepare a whole version instead, without --append.")
 
 

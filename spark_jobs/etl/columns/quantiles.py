@@ -1,8 +1,9 @@
 """Quantiles of train rows, for borders of buckets, medians and quartiles.
 
-They are exact up to a million rows. Beyond, they are the quantiles of about a million rows that the hash of their ids chooses, so
-the same rows give the same dataset in any order. The share of all rows below such a quantile q has a standard deviation of
-``sqrt(q (1 - q) / 1e6)``, 0.05 % at the median. Spark's ``approxQuantile`` has a bound, but its answer depends on partitions.
+They are exact up to a million rows. Of more rows, they are the quantiles of about a million, chosen by a hash of their
+ids, so the same rows give the same dataset in any order. The share of all rows below such a quantile q has a standard
+deviation of ``sqrt(q (1 - q) / 1e6)``, 0.05 % at the median. Spark's ``approxQuantile`` has a bound, but its result
+depends on partitions.
 
 Source: Cochran, "Sampling Techniques", Wiley 1977, section 3.2, of a share in a random sample.
 """
@@ -29,10 +30,10 @@ def quantiles(train: DataFrame, wanted: Sequence[tuple[str, Sequence[float]]], *
         train: The rows.
         wanted: Column and shares, each between 0 and 1; a column may come more than once.
         rows: Rows of ``train``.
-        row_id: The column that tells its rows apart.
+        row_id: The column that identifies a row.
     Returns:
-        For each of ``wanted`` the values below which these shares of the finite ones lie, linear between two rows; none where
-        there is no finite value.
+        For each of ``wanted`` the quantiles of its finite values, linear between two rows; an empty list if there is
+        none.
     """
     place = sf.shiftrightunsigned(seeded_hash(named(row_id), _SEED), 11).cast("double") / sf.lit(2.0**53)
     sample = train.where(place < SAMPLE_ROWS / rows) if rows > SAMPLE_ROWS else train

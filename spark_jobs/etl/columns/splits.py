@@ -2,13 +2,13 @@
 
     time     older rows train, newer rows validate and test
     hash     rows with an equal key stay together; a share of the keys goes to each split
-    random   the same with the row id (of a text, its name) as the key: every row for itself
+    random   the same with the row id (of texts, the document's name) as the key, so each row falls on its own
     fold     the keys are dealt to k folds; fold i tests, the next one validates, the others train
     column   a column names it
 
-For hash, random and fold the key, cast to a string, is hashed with the seed: XXH64 of the key's UTF-8 bytes, seeded with
-XXH64 of the eight little-endian bytes of ``seed``, that one seeded with 42. Spark's ``xxhash64(seed, key)`` is that, and any
-XXH64 library computes it, so the split of a key can be found without Spark.
+For hash, random and fold the key, cast to a string, is hashed with the seed: XXH64 of the key's UTF-8 bytes, seeded
+with XXH64 (seed 42) of the eight little-endian bytes of ``seed``. Spark's ``xxhash64(seed, key)`` computes this, and so
+does any XXH64 library, so the split of a key can be found without Spark.
 
     share   the hash's upper 53 bits / 2^53:   0.0 [ test )[ validation )[ train            ) 1.0
     fold    the hash modulo k, as a number from 0 to k - 1
@@ -39,7 +39,7 @@ class SplitKey:
     types: tuple[type[DataType], ...]
     """Types that it may have."""
     expected: str
-    """The same in words; the first word is a type to cast to."""
+    """These types in words; the first word is a type to cast to."""
 
 
 def split_key(config: PrepareConfig) -> SplitKey:
@@ -77,7 +77,9 @@ def split_name(config: PrepareConfig) -> Column:
 
 
 def key_figures(config: PrepareConfig, counted: Column) -> list[Column]:
-    """Aggregates named ``first``, ``last`` and ``keys``: the range of the key over the rows where ``counted``, and its different values."""
+    """Aggregates over the rows where ``counted``: the key's range, ``first`` and ``last``, and its number of values,
+    ``keys``.
+    """
     key = named(split_key(config).column)
     text = sf.date_format(key.cast("timestamp"), "yyyy-MM-dd'T'HH:mm:ssXXX") if isinstance(config.split, TimeSplit) else key.cast("string")
     seen = sf.when(counted, text)
@@ -99,7 +101,7 @@ def why_empty(config: PrepareConfig, name: str, found: Row) -> str:
         case split:
             asked = f"validation_share={split.validation_share:g} and test_share={split.test_share:g}"
     return (f"the {name} split is empty: {column} has about {found['keys']} different values, too few for {asked}; "
-            "ask for other shares, fewer folds or a key with more values (prepare.split).")
+            "set other shares, fewer folds or a key with more values (prepare.split).")
 
 
 def utc(moment: datetime) -> datetime:

@@ -39,7 +39,7 @@ KEPT_PREFIX = "__raw_"
 
 
 def describe_raw(config: RawConfig) -> DataField:
-    """The dataset's column."""
+    """Describe the dataset's column of a raw feature."""
     return DataField(name=config.column, dtype=config.dtype, shape=config.shape, codec=config.codec if config.shape else "scalar")
 
 
@@ -100,7 +100,7 @@ def _checked(values: pa.Array, field: DataField) -> pa.Array:
 
 
 def _refuse(values: pa.Array, wrong: pa.Array, field: DataField) -> None:
-    """Raise if any is wrong."""
+    """Raise ValueError if any value is wrong."""
     found = values.filter(wrong)
     if len(found):
         raise ValueError(f"column {field.name} holds {found[0].as_py():g}, which {field.dtype} cannot hold; correct dtype or the query")
@@ -117,7 +117,7 @@ def require_pad(config: RawConfig) -> None:
     kind = np.dtype(config.dtype)
     least, most = (0, 1) if kind == np.bool_ else (np.iinfo(kind).min, np.iinfo(kind).max)
     if not (least <= config.pad <= most and config.pad == round(config.pad)):
-        raise ConfigError(f"prepare.features.raw: {config.column} is filled up with {config.pad:g}, which {config.dtype} cannot hold; "
+        raise ConfigError(f"prepare.features.raw: {config.column} is padded with {config.pad:g}, which {config.dtype} cannot hold; "
                           "give another pad or dtype.")
 
 
@@ -148,7 +148,7 @@ def _compressed(values: NDArray[np.generic], field: DataField) -> bytes:
 
 
 def _store_batches(batches: Iterable[pa.RecordBatch], *, fields: dict[str, DataField], shared: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """What a task runs."""
+    """Encode raw columns, in a task."""
     for batch in batches:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         stored = {name: stored_column(columns[name], field) for name, field in fields.items()}

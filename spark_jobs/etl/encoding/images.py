@@ -100,7 +100,7 @@ def fit_images(normalised: DataFrame, config: ImageConfig, *, train: Column, row
 
 
 def normalise_image(data: bytes, config: ImageConfig) -> Normalised:
-    """Decode one image, and resize and encode it where it does not fit the config.
+    """Decode one image, and resize and encode it if it does not fit the config.
 
     Raises:
         ValueError: it cannot be decoded; the message says what was found.
@@ -109,7 +109,7 @@ def normalise_image(data: bytes, config: ImageConfig) -> Normalised:
 
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED) if data else None
     if pixels is None:
-        raise ValueError(f"{len(data)} bytes beginning with {data[:4].hex() or 'nothing'} are no image that OpenCV reads")
+        raise ValueError(f"{len(data)} bytes beginning with {data[:4].hex() or 'nothing'} are not an image that OpenCV reads")
     if not _fits(data, pixels, config):
         # OpenCV turns it upright by its EXIF tag, drops the alpha channel and keeps 8 bits a value.
         wanted = cv2.IMREAD_GRAYSCALE if config.channels == 1 else cv2.IMREAD_COLOR
@@ -158,7 +158,7 @@ def _encoded(pixels: Pixels, config: ImageConfig) -> bytes:
 
 
 def _normalise_batches(batches: Iterator[pa.RecordBatch], *, config: ImageConfig) -> Iterator[pa.RecordBatch]:
-    """In a task, which has one core."""
+    """Normalise images in a task, in one thread, since a task has one core."""
     import cv2
 
     cv2.setNumThreads(0)

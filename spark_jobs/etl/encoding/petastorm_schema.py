@@ -25,7 +25,7 @@ COMMON_METADATA = "_common_metadata"
 
 _SCALARS: dict[str, types.DataType] = {
     "int8": types.ByteType(), "int16": types.ShortType(), "int32": types.IntegerType(), "int64": types.LongType(),
-    "uint8": types.ShortType(), "uint16": types.IntegerType(), "uint32": types.LongType(),  # Spark has none unsigned: the next wider
+    "uint8": types.ShortType(), "uint16": types.IntegerType(), "uint32": types.LongType(),  # Spark has none unsigned
     "float16": types.FloatType(), "float32": types.FloatType(), "float64": types.DoubleType(), "bool": types.BooleanType(),
 }
 
@@ -58,7 +58,7 @@ def dataset_metadata(files: pa.Schema, schema: Unischema, row_groups: Mapping[st
 
     Args:
         files: The Arrow schema of the folder's Parquet files.
-        schema: What the fields are.
+        schema: Petastorm's description of the fields.
         row_groups: Row groups of each file, by its name in the folder.
     """
     keys = {UNISCHEMA_KEY: pickle.dumps(schema), ROW_GROUPS_PER_FILE_KEY: json.dumps(dict(row_groups)).encode()}

@@ -1,7 +1,7 @@
-"""Cut documents into rows of equally many tokens: encode them, join them with an end id between, and cut.
+"""Cut documents into rows of equally many tokens: encode them, add an end id to each, join them, and cut.
 
     documents of one pack   | a a a a a E b b E c c c c c c c E |      E ends a document
-    rows of 4 tokens        [a a a a][a E b b][E c c c][c c c c][E P P P]     P fills the last one up
+    rows of 4 tokens        [a a a a][a E b b][E c c c][c c c c][E P P P]     P fills the last row
 
 A pack is some megabytes of one split's documents, chosen and ordered by a hash of their names. So the rows do not depend on how
 Spark schedules the work, and a changed document changes the rows of its own pack only. Without a tokenizer, ids 0 to 255 are
@@ -55,14 +55,14 @@ class TokenEncoding:
         """Read the tokenizer that the config names, if it names one.
 
         Raises:
-            ConfigError: there is no such file, or it is no tokenizer.
+            ConfigError: the file does not exist, or is not a tokenizer.
         """
         if config.tokenizer is None:
             return cls()
         try:
             return cls.of(Path(config.tokenizer).read_text(encoding="utf-8"))
-        except Exception as error:  # noqa: BLE001 - what tokenizers raises
-            raise ConfigError(f"prepare.features.tokens.tokenizer: {config.tokenizer} is no tokenizer.json that can be read: "
+        except Exception as error:  # noqa: BLE001 - tokenizers raises no other class
+            raise ConfigError(f"prepare.features.tokens.tokenizer: {config.tokenizer} is not a readable tokenizer.json: "
                               f"{error}; name a file that the library tokenizers has saved.") from None
 
     @classmethod
@@ -79,7 +79,7 @@ class TokenEncoding:
 
     @property
     def pad_id(self) -> int:
-        """The id that fills rows up."""
+        """The id that fills the last row of a pack."""
         return self.size + 1
 
     @property
@@ -146,7 +146,7 @@ def pack_documents(documents: DataFrame, config: PrepareConfig, encoding: TokenE
         documents: A document a row, with the columns that the config names.
         config: Columns, length, pack size, and the seed of the order in which documents are joined.
         encoding: From text to ids.
-        sizes: What ``measure_documents`` found.
+        sizes: Bytes of each split, from ``measure_documents``.
         first_pack: Number of the first pack; row ids follow from it.
     Returns:
         The row id, ``SPLIT``, ``tokens`` (as NdarrayCodec stores them) and ``COUNT``; not computed yet.

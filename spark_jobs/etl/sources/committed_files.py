@@ -22,7 +22,7 @@ from sparkring.spark_jobs.spark.errors import CLIENTS, SPARK_ERRORS, lacks_clien
 from sparkring.spark_jobs.spark.session import spark_path
 
 READER_OPTIONS = {"parquet.page.verify-checksum.enabled": "true"}
-"""Spark's reader passes over page checksums unless it is asked to verify them."""
+"""By default, Spark's reader ignores page checksums."""
 
 
 def read_committed(spark: SparkSession, store: Store, files: Iterable[DataFile]) -> DataFrame:
@@ -39,29 +39,29 @@ def read_committed(spark: SparkSession, store: Store, files: Iterable[DataFile])
     """
     try:
         frame = spark.read.options(**READER_OPTIONS).parquet(*(literal(spark_path(store.path(file.path))) for file in files))
-        _ = frame.schema  # over Connect nothing was looked at until here
+        _ = frame.schema  # with Spark Connect, the first access to the files
     except SPARK_ERRORS as error:
         if lacks_client(error):
             client = CLIENTS.get(urlparse(store.path("")).scheme, "its client")
             raise EnvironmentProblem(
                 f"Spark cannot read {store.url}: {reason(error)}; to score, evaluate or append, add "
                 f"{client} of Spark's Hadoop release to spark.conf.spark.jars.packages (docs/reference/stores.md).") from error
-        raise StorageError(f"Spark cannot read {store.url}: {reason(error)}; see that its files are there, and that Spark "
+        raise StorageError(f"Spark cannot read {store.url}: {reason(error)}; check that its files exist, and that Spark "
                            "(the driver and the executors) reaches them with its own settings (docs/reference/stores.md).") from error
     return frame
 
 
 @contextmanager
 def naming_damaged_pages(store: Store, files: Iterable[DataFile]) -> Iterator[None]:
-    """Around what Spark does with rows of ``read_committed``: a page that lacks its checksum becomes our error.
+    """Turn Spark's error about a damaged page into ours; put it around actions on rows of ``read_committed``.
 
-    Spark names the file at most, so the file is read again to name the row group and the column.
+    Spark names at most the file, so the file is read again to find the row group and the column.
 
     Args:
         store: The dataset's.
-        files: Those that Spark reads.
+        files: The files that Spark reads.
     Raises:
-        DatasetError: a page is damaged; it is named.
+        DatasetError: a page is damaged; the error names its file, row group and column.
     """
     try:
         yield
@@ -73,6 +73,6 @@ def naming_damaged_pages(store: Store, files: Iterable[DataFile]) -> Iterator[No
 
 
 def _suspects(error: str, files: Iterable[DataFile]) -> Iterator[DataFile]:
-    """Those that Spark may have failed on: the one that it names, if it names one."""
+    """The files on which Spark may have failed: those that its error names, else all."""
     named = set(re.findall(r"[^/\s]+\.parquet", error))
     return (file for file in files if not named or file.path.rpartition("/")[2] in named)

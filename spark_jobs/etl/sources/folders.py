@@ -119,7 +119,7 @@ def _read_remote(spark: SparkSession, name: str, config: SourceConfig) -> tuple[
         rows = files.select("path").count()
     except SPARK_ERRORS as error:
         raise SourceError(f"source {name}: Spark cannot read {config.path}: {reason(error)}; correct prepare.sources.{name}.") from None
-    root = urlparse(config.path).path.rstrip("/") + "/"  # Spark writes scheme and host in ways of its own
+    root = urlparse(config.path).path.rstrip("/") + "/"  # Spark may write scheme and host in another form
     return files.select(sf.regexp_replace("path", rf"^.*?\Q{root}\E", "").alias("path"), "content"), rows
 
 

@@ -134,7 +134,7 @@ def open_idx(name: str, path: Path, *, rank: int) -> IdxFile:
 
 
 def _unpacked(path: Path, cache: Path) -> Path:
-    """The file itself, or what a ``.gz`` holds, unpacked into ``cache`` unless it is there already."""
+    """The file itself; of a ``.gz``, its content, unpacked into ``cache`` unless it is there already."""
     if path.suffix != ".gz":
         return path
     packed = path.read_bytes()
@@ -154,7 +154,7 @@ def _unpacked(path: Path, cache: Path) -> Path:
 
 
 def _read_slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What a task runs: read its slices and encode the images."""
+    """Read slices and encode their images, in a task."""
     import cv2
 
     for batch in batches:

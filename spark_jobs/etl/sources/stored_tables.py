@@ -1,8 +1,8 @@
-"""Sources that are tables already: of the session's catalogs, of a database, of Delta, of Iceberg.
+"""Sources that are tables: of the session's catalogs, of a database, of Delta or of Iceberg.
 
-Delta and Iceberg keep every version, so version and snapshot say what was read. A catalog's table and a database change
-under the same name; those are known by a digest of their rows. A password goes from the environment to the database's
-driver: no plan, error, log or manifest shows it.
+Delta and Iceberg keep every version, so a version or snapshot identifies the rows. Tables of catalogs and databases
+change under the same name, so a digest of their rows identifies them. A password goes from the environment to the
+database's driver: no plan, error, log or manifest shows it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PACKAGES = {
 
 
 def address(config: StoredTable) -> str:
-    """How errors and the manifest call the table."""
+    """The table's name in errors and in the manifest."""
     match config:
         case TableSource(table=table):
             return f"table {table}"
@@ -44,12 +44,12 @@ def address(config: StoredTable) -> str:
 
 
 def open_table(spark: SparkSession, name: str, config: StoredTable) -> DataFrame:
-    """The table as it is, all columns; nothing was read yet but its schema.
+    """Open the table with all its columns; only its schema is read.
 
     Args:
         spark: The session to read with.
         name: The source's name, for errors.
-        config: Which table.
+        config: Identifies the table.
     Raises:
         SourceError: Spark cannot find or open it.
         ConfigError: an environment variable that it names is not set.
@@ -71,7 +71,7 @@ def open_table(spark: SparkSession, name: str, config: StoredTable) -> DataFrame
 
 
 def identify_table(spark: SparkSession, name: str, config: StoredTable) -> dict[str, Any]:
-    """What a manifest says about the table: equal facts mean equal rows.
+    """Facts about the table for the manifest: equal facts mean equal rows.
 
     Raises:
         SourceError: it cannot be read, or lacks a column that is declared.
@@ -88,13 +88,13 @@ def identify_table(spark: SparkSession, name: str, config: StoredTable) -> dict[
 
 
 def redacted(config: object, text: str) -> str:
-    """``text``, in which a foreign error may have put the password, without it."""
+    """The text of a foreign error, without the password that it may hold."""
     secret = os.environ.get(config.password_env or "") if isinstance(config, JdbcSource) else None
     return text.replace(secret, "***") if secret else text
 
 
 def lacking(kind: str, error: Exception) -> str:
-    """What to add to Spark where ``error`` says that it does not know a format; else nothing."""
+    """Advice on the package that Spark lacks, if ``error`` says that it does not know the format; else an empty text."""
     signs = ("DATA_SOURCE_NOT_FOUND", "Failed to find data source", "ClassNotFoundException", "No suitable driver", "CONFIGURE_SPARK")
     unknown = any(sign in str(error) for sign in signs)
     return f", or add to spark.conf.spark.jars.packages {PACKAGES[kind]}" if unknown and kind in PACKAGES else ""
@@ -120,11 +120,11 @@ def _secret(name: str, variable: str | None) -> str | None:
 
 
 def _digest(table: DataFrame, name: str, config: StoredTable) -> str:
-    """Number of rows, and sum and exclusive or of a 64-bit hash of each: the order of rows has no say, their multiplicity does."""
+    """The number of rows, and the sum and exclusive or of their 64-bit hashes; the order of rows does not matter."""
     if missing := [column for column in config.columns if column not in table.columns]:
         raise SourceError(f"source {name} has no column {missing[0]}{nearest(missing[0], table.columns)}; it has "
                           f"{', '.join(table.columns)}. Correct prepare.sources.{name}.columns.")
-    # A null leaves Spark's hash as it was: whether there is one must be hashed too.
+    # Spark's hash skips nulls, so whether a value is null is hashed, too.
     row = sf.xxhash64(*(part for column in config.columns for part in (named(column), named(column).isNull())))
     total = sf.sum(row.cast("decimal(20,0)")).cast("string")
     try:

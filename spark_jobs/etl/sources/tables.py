@@ -7,8 +7,8 @@
 
 Tables of catalogs, databases, Delta and Iceberg are in ``stored_tables.py``.
 
-A ``.csv.zip`` is unpacked once into a cache folder, since Spark cannot look into it. A column that is missing, that does
-not have its type, or that holds nothing, is an error here, before any row is used.
+A ``.csv.zip`` is unpacked once into a cache folder, since Spark cannot read inside it. A missing column, a value that
+does not fit its type, and a column of nulls are errors here, before any row is used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 from sparkring.spark_jobs.spark.session import spark_path
 
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
-"""What Spark puts where bytes are no characters of the file's encoding."""
+"""Spark's replacement for bytes that are not characters of the file's encoding."""
 _CHUNK = 1 << 20
 
 
@@ -82,7 +82,7 @@ def locate(name: str, config: SourceConfig | StoredTable) -> Source:
     if not local.exists():
         siblings = [entry.name for entry in local.parent.iterdir()] if local.parent.is_dir() else []
         remedy = config.if_missing or f"correct prepare.sources.{name}.path."
-        raise SourceError(f"source {name}: {local} is not there{nearest(local.name, siblings)}; {remedy}")
+        raise SourceError(f"source {name}: {local} does not exist{nearest(local.name, siblings)}; {remedy}")
     return Source(name, config, local)
 
 
@@ -94,7 +94,7 @@ def identify(source: Source, session: Callable[[], SparkSession]) -> dict[str, A
         session: Called only for a source that Spark alone can reach. There the hash is over names, sizes and times of
             change, since reading everything would cost as much as the job that it may save.
     Returns:
-        ``path``, ``bytes`` and ``sha256`` (over the content), or ``listing_sha256`` in its place; of a table its version or digest.
+        ``path``, ``bytes`` and ``sha256`` of the content, or ``listing_sha256``; of a table, its version or digest.
     Raises:
         SourceError: Spark finds nothing there.
     """
@@ -148,7 +148,7 @@ def read_table(spark: SparkSession, source: Source, *, cache: Path) -> tuple[Dat
 
 
 def _open(spark: SparkSession, source: Source, cache: Path) -> DataFrame:
-    """The table as it is, all columns; those of a CSV are strings."""
+    """Open the table with all its columns; those of a CSV are strings."""
     config = source.config
     if not isinstance(config, SourceConfig):
         return open_table(spark, source.name, config)
@@ -161,11 +161,11 @@ def _open(spark: SparkSession, source: Source, cache: Path) -> DataFrame:
         path = literal(spark_path(str(local)))
     try:
         if config.format == "csv":
-            # Else a short line would be filled up with nulls, and a long one cut off; with columns left out, neither would be seen.
+            # By default Spark pads short lines with nulls and cuts long ones; with column pruning it would notice neither.
             return spark.read.options(mode="FAILFAST", columnPruning=False).csv(
                 path, header=True, nullValue=config.null_value, escape='"', enforceSchema=False, multiLine=config.multi_line,
                 encoding=config.encoding)
-        # A line that is no JSON would else be a row of nulls.
+        # By default a line that is not JSON becomes a row of nulls.
         return spark.read.format(config.format).options(**{"mode": "FAILFAST"} if config.format == "json" else {}).load(path)
     except SPARK_ERRORS as error:
         raise SourceError(f"source {source.name}: Spark cannot read {config.path} as {config.format}: {reason(error)}; "
@@ -179,9 +179,9 @@ def _typed(raw: DataFrame, source: Source, column: str) -> Column:
     try:
         kind = DataType.fromDDL(wanted)
     except SPARK_ERRORS:
-        raise ConfigError(f"{key}: {wanted!r} is no Spark SQL type; give int, bigint, double, string, date or timestamp.") from None
+        raise ConfigError(f"{key}: {wanted!r} is not a Spark SQL type; give int, bigint, double, string, date or timestamp.") from None
     found = raw.schema[column].dataType
-    if found.simpleString() == kind.simpleString():  # which says nothing of whether an array may hold nulls: tables know, DDL does not
+    if found.simpleString() == kind.simpleString():  # ignores whether arrays may hold nulls, which DDL does not say
         return named(column)
     if not isinstance(kind, AtomicType) or not isinstance(found, AtomicType):
         raise SourceError(f"source {source.name}: column {column} is {found.simpleString()} and cannot become {wanted}; correct {key}.")
@@ -199,7 +199,7 @@ def _is_csv(source: Source) -> bool:
 
 
 def _hint(source: Source) -> str:
-    """The usual fault of a file that cannot be read to its end."""
+    """Advice on the usual fault of a CSV that cannot be read to its end."""
     return "the line (too few or too many fields; a line break inside quotes needs multi_line: true), or " if _is_csv(source) else ""
 
 
@@ -207,20 +207,20 @@ def _check(source: Source, figures: Row) -> int:
     """Check the number of rows, and each column's counts of filled and of wrong values, with an example; returns the rows."""
     rows: int = figures[0]
     if not rows:
-        raise SourceError(f"source {source.name}: {source.address} has no rows; see that it is the right file.")
+        raise SourceError(f"source {source.name}: {source.address} has no rows; check that it is the right file.")
     config = source.config
     null_value = f" or null_value (now {config.null_value!r})" if isinstance(config, SourceConfig) and config.format == "csv" else ""
     for place, (column, kind) in enumerate(config.columns.items()):
         filled, wrong, example = figures[1 + 3 * place:4 + 3 * place]
         if wrong and isinstance(config, SourceConfig) and UNREADABLE in example:
-            raise SourceError(f"source {source.name}: values of column {column} hold bytes that are no {config.encoding}, "
+            raise SourceError(f"source {source.name}: values of column {column} hold bytes that are not {config.encoding}, "
                               f"e.g. {example!r}; correct encoding in prepare.sources.{source.name}.")
         if wrong:
-            raise SourceError(f"source {source.name}: {wrong} of {rows} values of column {column} are no {kind}, e.g. {example!r}; "
+            raise SourceError(f"source {source.name}: {wrong} of {rows} values of column {column} are not {kind}, e.g. {example!r}; "
                               f"correct its type{null_value} in prepare.sources.{source.name}.")
         if not filled:
             raise SourceError(f"source {source.name}: column {column} is null in all {rows} rows; "
-                              f"leave it out of prepare.sources.{source.name}.columns and the query, or see that the file is right.")
+                              f"leave it out of prepare.sources.{source.name}.columns and the query, or check that the file is right.")
     return rows
 
 
@@ -233,7 +233,7 @@ def _in_package(name: str, path: str) -> Path:
 
 
 def _data_files(folder: Path) -> Iterator[Path]:
-    """What Spark reads in a folder: all files but those whose name, or a folder's on the way, begins with ``_`` or ``.``."""
+    """The files that Spark reads in a folder: it skips files and folders whose names begin with ``_`` or ``.``."""
     for file in sorted(folder.rglob("*")):
         if file.is_file() and not any(part.startswith(("_", ".")) for part in file.relative_to(folder).parts):
             yield file
@@ -252,7 +252,7 @@ def _listing(source: Source, path: str, spark: SparkSession) -> tuple[int, str]:
 
 
 def _unpacked(archive: Path, cache: Path) -> Path:
-    """The one file inside a zip, unpacked into ``cache`` unless it is there already, whole."""
+    """The one file inside a zip, unpacked into ``cache`` unless it is there already and complete."""
     with zipfile.ZipFile(archive) as opened:
         members = [member for member in opened.infolist() if not member.is_dir()]
         if len(members) != 1:

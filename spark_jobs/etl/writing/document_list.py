@@ -21,7 +21,7 @@ from sparkring.spark_jobs.spark.session import spark_path
 
 FOLDER, COLUMN = "documents", "document"
 TOKENIZER = "tokenizer.json"
-"""Beside the list: the tokenizer, if the texts were not encoded by their bytes."""
+"""The tokenizer beside the list; it does not exist if tokens are bytes."""
 
 
 def write_documents(documents: DataFrame, store: Store, folder: str, *, column: str) -> tuple[DataFile, ...]:
@@ -67,10 +67,10 @@ def kept_encoding(dataset: Dataset, parent: Manifest) -> TokenEncoding:
     name = f"data/{parent.data_id}/{TOKENIZER}"
     try:
         encoding = TokenEncoding.of(dataset.store.read(name).decode())
-    except Exception as error:  # noqa: BLE001 - what tokenizers raises
-        raise DatasetError(f"{dataset.url}/{name}, which the texts of version {parent.version} were cut by, cannot be read: {error}; "
-                           "bring it back from a copy, or prepare without --append.") from None
+    except Exception as error:  # noqa: BLE001 - tokenizers raises no other class
+        raise DatasetError(f"{dataset.url}/{name}, the tokenizer of version {parent.version}, cannot be read: {error}; "
+                           "restore it from a copy, or prepare without --append.") from None
     if encoding.sha256 != tokens.tokenizer_sha256:
         raise DatasetError(f"{dataset.url}/{name} has SHA-256 {encoding.sha256}, version {parent.version} says {tokens.tokenizer_sha256}; "
-                           "bring it back from a copy, or prepare without --append.")
+                           "restore it from a copy, or prepare without --append.")
     return encoding

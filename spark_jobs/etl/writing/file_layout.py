@@ -46,12 +46,12 @@ def lay_out_files(bucket_rows: Sequence[int], *, num_files: int, row_bytes: int,
 
     Args:
         bucket_rows: Rows of each bucket.
-        num_files: Files asked for; fewer where there are fewer row groups.
+        num_files: Wanted number of files; fewer if there are fewer row groups.
         row_bytes: Decoded bytes of a row.
-        group_bytes: Decoded bytes that a row group should have about.
-        min_groups: Row groups of the split at least, where each gets ``LEAST_GROUP_ROWS``.
+        group_bytes: Wanted decoded bytes of a row group.
+        min_groups: Least number of row groups, as far as each gets ``LEAST_GROUP_ROWS``.
     Returns:
-        The layout; each file has a row.
+        The layout; each file has at least one row.
     """
     rows = sum(bucket_rows)
     groups = max(math.ceil(rows * row_bytes / group_bytes), min(min_groups, rows // LEAST_GROUP_ROWS), 1)

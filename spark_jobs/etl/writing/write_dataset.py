@@ -48,7 +48,7 @@ def split_layouts(examples: DataFrame, config: PrepareConfig, tensors: Sequence[
     Args:
         examples: The row id and the columns that ``split`` needs.
         config: Seed, files, row groups.
-        tensors: What a row is decoded to.
+        tensors: The tensors that a row becomes.
         split: The split of an example.
     Returns:
         A layout for each split that has rows.
@@ -63,7 +63,7 @@ def split_layouts(examples: DataFrame, config: PrepareConfig, tensors: Sequence[
     worst = max(counts, key=lambda row: row["most"])
     if worst["most"] > 1:
         raise SourceError(f"{config.row_id} is not unique: {worst['worst']} stands for {worst['most']} rows; "
-                          "see that no join of the query matches a row twice, or choose an id that tells the rows apart.")
+                          "check that no join of the query matches a row twice, or choose a column that is unique.")
     rows: dict[str, list[int]] = {}
     for row in counts:
         rows.setdefault(row["split"], [0] * NUM_BUCKETS)[row["bucket"]] = row["rows"]
@@ -78,7 +78,7 @@ def write_split(encoded: DataFrame, store: Store, folder: str, *, fields: Sequen
     Args:
         encoded: The rows, with the fields' columns; the first field is the row id, the second the label.
         store: The dataset's.
-        folder: The split's folder in it; not there yet.
+        folder: The split's folder in it, which does not exist yet.
         fields: The columns to write.
         layout: Files and row groups.
         seed: Seed of the shuffle; None keeps the rows' order, one file a partition.
@@ -103,8 +103,8 @@ def _in_order(rows: DataFrame, *, key: Column, layout: FileLayout) -> DataFrame:
 def _one_a_task(spark: SparkSession, count: int) -> list[int]:
     """Integers that Spark's ``repartition(count, ...)`` sends to the tasks 0 .. count - 1, in this order.
 
-    It takes the hash modulo ``count``, so of many integers one is found for each task. Left to itself it sends what it likes where it
-    likes: with four files numbered 0 to 3, three went to one task.
+    Spark takes the hash modulo ``count``, so among many integers there is one for each task. The files' own numbers
+    would collide: of 0 to 3, three went to one task.
     """
     tried = 20 * count
     while True:
@@ -169,7 +169,7 @@ def read_back(store: Store, folder: str, fields: Sequence[DataField]) -> Split:
 
 
 def describe_file(store: Store, name: str, *, columns: list[str]) -> tuple[DataFile, pa.Table]:
-    """What the manifest says about a file, and some of its columns."""
+    """Describe a file as in the manifest, and read some of its columns."""
     with store.open_input(name) as source:
         size, sha256 = source.size(), _sha256(source)
         parquet = pq.ParquetFile(source)
@@ -198,9 +198,9 @@ def _key(row_id: Column, seed: int) -> Column:
 def _group_options(rows: int) -> dict[str, str]:
     """Writer options that end each row group, and each of its pages, after exactly ``rows`` rows.
 
-    parquet-java learned ``parquet.block.row.count.limit`` in 1.16 and Spark 4.0 carries 1.15. But every version looks at a
-    row group's size only when as many rows have come as the size check says, at least and at most; with a limit of one
-    byte it finds every group too large at the first look.
+    parquet-java has ``parquet.block.row.count.limit`` from 1.16 on, but Spark 4.0 brings 1.15. Every version checks a
+    row group's size after a number of rows between two settings. Here both are ``rows`` and the size limit is one byte,
+    so the first check ends the row group.
     """
     return {"parquet.block.size": "1", "parquet.page.size.row.check.min": str(rows), "parquet.page.size.row.check.max": str(rows),
             "parquet.page.row.count.limit": str(rows),
@@ -208,6 +208,6 @@ def _group_options(rows: int) -> dict[str, str]:
 
 
 def _never_null(column: Column, field: DataField) -> Column:
-    """The column in its field's type. No row is null here; coalesce lets Spark know it, so that Parquet says REQUIRED."""
+    """The column in its field's type. No row is null; coalesce tells Spark so, and Parquet marks the column REQUIRED."""
     kind = stored_type(field)
     return sf.coalesce(column.cast(kind), sf.lit(b"") if kind == BinaryType() else sf.lit(0).cast(kind))

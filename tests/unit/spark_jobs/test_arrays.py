@@ -96,5 +96,5 @@ def test_a_pad_is_a_number_of_the_column_s_type(dtype: str, pad: float, fits: bo
     if fits:
         require_pad(config)
         return
-    with pytest.raises(ConfigError, match=rf"prepare\.features\.raw: x is filled up with {pad:g}, which {dtype} cannot hold"):
+    with pytest.raises(ConfigError, match=rf"prepare\.features\.raw: x is padded with {pad:g}, which {dtype} cannot hold"):
         require_pad(config)

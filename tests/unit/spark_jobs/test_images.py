@@ -82,7 +82,7 @@ def test_a_photograph_is_turned_upright_as_its_camera_says() -> None:
 
 
 @pytest.mark.parametrize(("data", "message"), [(b"", "0 bytes beginning with nothing"), (b"GIF8 is not read", "beginning with 47494638"),
-                                               (encoded(GREY)[:40], "are no image")])
+                                               (encoded(GREY)[:40], "are not an image")])
 def test_what_is_no_image_is_said(data: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         normalise_image(data, _config())

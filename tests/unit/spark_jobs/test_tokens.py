@@ -60,5 +60,5 @@ def test_a_file_that_is_no_tokenizer_is_refused_by_name(tmp_path: Path, content:
     path = tmp_path / "tokenizer.json"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(ConfigError, match=r"prepare.features.tokens.tokenizer: .*tokenizer.json is no tokenizer"):
+    with pytest.raises(ConfigError, match=r"prepare.features.tokens.tokenizer: .*tokenizer.json is not a readable tokenizer"):
         TokenEncoding.load(TokensConfig(column="text", document="path", tokenizer=str(path)))
