@@ -171,7 +171,9 @@ def _complaint(error: ErrorDetails) -> str:
     unsaid = isinstance(error["input"], Mapping | BaseModel) or error["type"] == SECRET or error["loc"][:2] == ("spark", "conf")
     text = repr(error["input"])
     found = "" if unsaid else f" (found {text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + ' ...'})"
-    return f"{where or 'value'}: {error['msg'].removeprefix('Value error, ')}{found}"
+    said = error["msg"].removeprefix("Value error, ")
+    names_it = said.startswith((f"{where}.", f"{where}="))  # a check of several keys names each with its path
+    return f"{said}{found}" if names_it else f"{where or 'value'}: {said}{found}"
 
 
 def _without_tags(loc: Sequence[str]) -> tuple[list[str], type[BaseModel] | None]:

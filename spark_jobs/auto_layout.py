@@ -85,7 +85,7 @@ class LayoutChooser:
         wanted = layout_constraints(train).num_ranks
         if wanted and wanted != train.num_ranks:
             but = "they are ignored" if wanted > train.num_ranks else "the others stay idle"
-            self._progress.note(f"training: parallel.replicas={list(train.parallel.replicas)} take {wanted} ranks, and there are "
+            self._progress.note(f"training: train.parallel.replicas={list(train.parallel.replicas)} take {wanted} ranks, and there are "
                                 f"{train.num_ranks}; {but}")
 
     def _profile(self, config: Config, spark: SparkSession, subject: dict[str, Any]) -> Sequence[RankProfile]:

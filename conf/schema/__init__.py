@@ -9,7 +9,9 @@ Not here: reading files and merging them (loading.py).
     whole.py                                                 the config that holds them all
 
 YAML keys are the field names; unknown keys are refused. A field without a default is required. How files, overrides
-and unknown keys are handled is in ``conf/loading.py``. All names are imported from here.
+and unknown keys are handled is in ``conf/loading.py``. The message of a check names keys with their whole path and states a remedy
+after ``"; "``. Sections and types of keys are imported from here; what few modules need (``BETWEEN_STAGES``,
+``KEPT_BY_AUTO``, ``default_batch_rows``) from the file that defines it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from sparkring.conf.schema.sources import (
 )
 from sparkring.conf.schema.spark import ScoreConfig, SparkConfig
 from sparkring.conf.schema.splits import ColumnSplit, FoldSplit, HashSplit, RandomSplit, SplitConfig, TimeSplit
-from sparkring.conf.schema.train import OptimizerConfig, RingConfig, TrainConfig
+from sparkring.conf.schema.train import OptimizerConfig, RecoveryConfig, RingConfig, TrainConfig
 from sparkring.conf.schema.whole import Config
 
 __all__ = [
@@ -42,7 +44,7 @@ __all__ = [
     "DeltaSource", "ExpectationsConfig", "FeaturesConfig", "FillBy", "FoldSplit", "HashConfig", "HashSplit",
     "IcebergSource", "ImageConfig", "ImageModelConfig", "JdbcSource", "ModelConfig", "MomentConfig", "NumberConfig",
     "NumberPart", "OptimizerConfig", "ParallelConfig", "Positive", "PrepareConfig", "RandomSplit", "RawConfig",
-    "Recompute", "RingConfig", "Scale", "ScoreConfig", "Seconds", "Section", "Seed", "Share", "SourceConfig",
+    "Recompute", "RecoveryConfig", "RingConfig", "Scale", "ScoreConfig", "Seconds", "Section", "Seed", "Share", "SourceConfig",
     "SparkConfig", "SplitConfig", "StoredTable", "TableSource", "TabularModelConfig", "TextModelConfig", "TimeSplit",
     "TokensConfig", "TrainConfig", "Wave", "kind_of_source",
 ]

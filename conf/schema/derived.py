@@ -83,7 +83,7 @@ class BucketConfig(Section):
     def _one_way(self) -> Self:
         if (self.quantiles is None) == (self.edges is None):
             raise ValueError(f"{self.column} needs either quantiles (fitted on train rows) or edges (given), "
-                             f"found {'neither' if self.edges is None else 'both'}")
+                             f"found {'neither' if self.edges is None else 'both'}; give one of them")
         for before, after in pairwise(self.edges or ()):
             if before >= after:
                 raise ValueError(f"edges of {self.column} do not ascend: {after:g} follows {before:g}; sort them and leave doubles out")

@@ -32,7 +32,7 @@ class ColumnExpectations(Section):
     @model_validator(mode="after")
     def _range_is_one(self) -> Self:
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"min={self.min} is above max={self.max}")
+            raise ValueError(f"min={self.min} is above max={self.max}; swap them")
         return self
 
 

@@ -77,9 +77,11 @@ class RawConfig(Section):
     def _one_ragged_axis(self) -> Self:
         ragged = self.shape.count(None)
         if ragged > 1:
-            raise ValueError(f"shape={list(self.shape)} has {ragged} axes that differ from row to row, at most one may")
+            raise ValueError(f"shape={list(self.shape)} has {ragged} axes that differ from row to row, at most one may; give the "
+                             "others a length")
         if (ragged == 1) != (self.pad is not None) or (self.pad is None) != (self.pad_to is None):
-            raise ValueError("a shape with a null axis needs pad and pad_to, another takes neither")
+            raise ValueError(f"shape={list(self.shape)} has {ragged or 'no'} null axis, found pad={self.pad} and pad_to={self.pad_to}; "
+                             "a shape with a null axis needs both, another takes neither")
         return self
 
 
@@ -110,13 +112,13 @@ class FeaturesConfig(Section):
         names = [*self.numbers, *self.categorical, *self.derived, *([self.image.column] if self.image else []),
                  *(raw.column for raw in self.raw)]
         if not names and not self.tokens:
-            raise ValueError("no features: name at least one column under numeric, categorical, moments, buckets, hashed, image, tokens "
-                             "or raw")
+            raise ValueError("there are no features; name at least one column under numeric, categorical, moments, buckets, hashed, image, "
+                             "tokens or raw")
         if names and self.tokens:
             raise ValueError(f"tokens stand alone, found {', '.join(names)} beside them; leave one or the other out")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"features named twice: {', '.join(twice)}")
+            raise ValueError(f"features named twice: {', '.join(twice)}; keep one of each, or rename a column in prepare.query")
         return self
 
     @property

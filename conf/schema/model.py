@@ -24,11 +24,12 @@ class _NetworkConfig(Section):
     @model_validator(mode="after")
     def _one_network_is_described(self) -> Self:
         if self.network is None and self.options:
-            raise ValueError(f"options={self.options} are for your own network; name it with network=...")
-        shipped = [name for name, field in type(self).model_fields.items()
+            raise ValueError(f"model.options={self.options} are for your own network; name it with model.network=...")
+        shipped = [f"model.{name}" for name, field in type(self).model_fields.items()
                    if name not in ("kind", "network", "options", "dropout") and getattr(self, name) != field.default]
         if self.network is not None and shipped:
-            raise ValueError(f"{', '.join(shipped)} describes the shipped network, not {self.network}; give your arguments as options")
+            raise ValueError(f"{', '.join(shipped)} describes the shipped network, not {self.network}; give your arguments as "
+                             "model.options")
         return self
 
 
@@ -76,7 +77,8 @@ class TextModelConfig(_NetworkConfig):
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:
         if self.width % self.heads:
-            raise ValueError(f"width={self.width} is not a multiple of heads={self.heads}")
+            raise ValueError(f"model.width={self.width} is not a multiple of model.heads={self.heads}; "
+                             f"set model.width to {-(-self.width // self.heads) * self.heads}, or another number of heads")
         return self
 
 

@@ -52,7 +52,7 @@ class NumberConfig(Section):
         try:
             return validate(given)
         except ValidationError:
-            raise ValueError("give mean, median or a finite number") from None
+            raise ValueError("neither a known word nor a finite number; give mean, median or a number") from None
 
     @model_validator(mode="after")
     def _has_a_logarithm(self) -> Self:

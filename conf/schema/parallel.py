@@ -89,17 +89,17 @@ class ParallelConfig(Section):
     def _auto_chooses(self) -> Self:
         fields = type(self).model_fields
         kept = ("auto", *KEPT_BY_AUTO, "replicas", *(["shards"] if self.replicas else []))
-        chosen = [name for name in fields if name not in kept and getattr(self, name) != fields[name].default]
+        chosen = [f"train.parallel.{name}" for name in fields if name not in kept and getattr(self, name) != fields[name].default]
         if self.auto and chosen:
-            raise ValueError(f"auto chooses {', '.join(chosen)}; remove that key, or auto")
+            raise ValueError(f"train.parallel=auto chooses {', '.join(chosen)} itself; leave that out, or auto")
         return self
 
     @model_validator(mode="after")
     def _each_stage_has_its_own(self) -> Self:
         stages = max(1, len(self.replicas))
         if len(self.recompute) not in (1, stages):
-            raise ValueError(f"recompute={list(self.recompute)} is for {len(self.recompute)} stages, replicas={list(self.replicas)} for "
-                             f"{stages}; give one word for all stages, or one for each")
+            raise ValueError(f"train.parallel.recompute={list(self.recompute)} is for {len(self.recompute)} stages, "
+                             f"train.parallel.replicas={list(self.replicas)} for {stages}; give one word for all stages, or one for each")
         return self
 
     @property
@@ -110,14 +110,15 @@ class ParallelConfig(Section):
     @model_validator(mode="after")
     def _schedules_need_stages(self) -> Self:
         fields = type(self).model_fields
-        idle = [f"{name}={getattr(self, name)}" for name in BETWEEN_STAGES if getattr(self, name) != fields[name].default]
+        idle = [f"train.parallel.{name}={getattr(self, name)}" for name in BETWEEN_STAGES if getattr(self, name) != fields[name].default]
         if idle and len(self.replicas) <= 1 and not self.auto:
-            raise ValueError(f"{' and '.join(idle)} only matter between stages, and replicas={list(self.replicas)} is one stage; "
-                             "leave them out, or give replicas of several stages, e.g. [1, 1]")
+            raise ValueError(f"{' and '.join(idle)} would have no effect: train.parallel.replicas={list(self.replicas)} is one stage; "
+                             "leave that out, or give replicas of several stages, e.g. [1, 1]")
         return self
 
     @model_validator(mode="after")
     def _chunks_are_interleaved(self) -> Self:
         if self.chunks_per_stage > 1 and self.schedule != "interleaved":
-            raise ValueError(f"chunks_per_stage={self.chunks_per_stage} needs schedule interleaved, found {self.schedule}")
+            raise ValueError(f"train.parallel.chunks_per_stage={self.chunks_per_stage} needs the schedule interleaved, found "
+                             f"{self.schedule}; set train.parallel.schedule=interleaved, or leave chunks_per_stage out")
         return self

@@ -62,5 +62,6 @@ class PrepareConfig(Section):
         if text != (self.features.tokens is not None):
             raise ValueError("task next_token and features.tokens go together; give both or neither")
         if text == bool(self.label):
-            raise ValueError("task next_token has no label; the text is its own" if text else f"task {self.task} needs a label")
+            raise ValueError(f"task next_token has no label, found {self.label}; leave prepare.label out" if text else
+                             f"task {self.task} needs a label; name its column in prepare.label")
         return self

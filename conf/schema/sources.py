@@ -44,7 +44,8 @@ class SourceConfig(Section):
     def _columns_fit_the_format(self) -> Self:
         folder = self.format in ("images", "idx", "text")
         if folder == bool(self.columns):
-            raise ValueError(f"format {self.format} has fixed columns; name none" if folder else f"format {self.format} needs columns")
+            raise ValueError(f"format {self.format} has fixed columns; name none" if folder else
+                             f"format {self.format} needs columns; name each with its type")
         return self
 
 

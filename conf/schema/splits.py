@@ -24,7 +24,8 @@ class TimeSplit(Section):
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.validation_from >= self.test_from:
-            raise ValueError(f"validation_from={self.validation_from} is not before test_from={self.test_from}")
+            raise ValueError(f"validation_from={self.validation_from} is not before test_from={self.test_from}; swap them, or "
+                             "move one")
         return self
 
 
@@ -41,7 +42,8 @@ class _ShareSplit(Section):
     @model_validator(mode="after")
     def _some_train(self) -> Self:
         if self.validation_share + self.test_share >= 1:
-            raise ValueError(f"validation_share={self.validation_share} and test_share={self.test_share} leave nothing to train on")
+            raise ValueError(f"validation_share={self.validation_share} and test_share={self.test_share} leave nothing to train on; "
+                             "give shares whose sum is below 1")
         return self
 
 
@@ -80,7 +82,7 @@ class FoldSplit(Section):
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
         if self.fold >= self.folds:
-            raise ValueError(f"fold={self.fold} is not one of the {self.folds} folds, which are 0 to {self.folds - 1}")
+            raise ValueError(f"fold={self.fold} is not one of the {self.folds} folds; give 0 to {self.folds - 1}")
         return self
 
 

@@ -138,7 +138,8 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def _lanes_cover_the_ring(self) -> Self:
         if self.lanes is not None and self.lanes < self.num_ranks:
-            raise ValueError(f"lanes={self.lanes} is less than num_ranks={self.num_ranks}: some ranks would never get a row")
+            raise ValueError(f"train.lanes={self.lanes} is less than train.num_ranks={self.num_ranks}, so some ranks would never get a "
+                             f"row; set train.lanes to at least {self.num_ranks}, or leave it out")
         return self
 
     @model_validator(mode="after")
@@ -147,15 +148,16 @@ class TrainConfig(Section):
             return self
         shards, ranks = self.parallel.shards, sum(self.replicas) * self.parallel.shards
         if ranks != self.num_ranks:
-            raise ValueError(f"parallel.replicas={list(self.replicas)} of {shards} shards are {ranks} ranks, num_ranks={self.num_ranks}; "
-                             "make them equal")
+            raise ValueError(f"train.parallel.replicas={list(self.replicas)} of {shards} shards are {ranks} ranks, "
+                             f"train.num_ranks={self.num_ranks}; make them equal")
         replicas, micro_batches = self.replicas, self.num_micro_batches
         uneven = [count for count in replicas if micro_batches % count]
         if uneven:
-            raise ValueError(f"parallel.micro_batches={micro_batches} is not a multiple of a stage's {uneven[0]} replicas, so some "
+            raise ValueError(f"train.parallel.micro_batches={micro_batches} is not a multiple of a stage's {uneven[0]} replicas, so some "
                              f"would idle; give a multiple of each of {list(replicas)}")
         if self.lanes is not None and self.lanes < micro_batches:
-            raise ValueError(f"lanes={self.lanes} is less than parallel.micro_batches={micro_batches}: some would never get a row")
+            raise ValueError(f"train.lanes={self.lanes} is less than train.parallel.micro_batches={micro_batches}, so some would never get "
+                             f"a row; set train.lanes to at least {micro_batches}, or leave it out")
         return self
 
     def fitted_to(self, train_rows: int) -> Self:

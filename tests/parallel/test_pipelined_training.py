@@ -176,9 +176,9 @@ def test_each_stage_does_as_many_passes_again_as_it_is_told(dataset: Path, tmp_p
 
 def test_what_cannot_be_laid_out_is_refused_with_the_reason(dataset: Path, tmp_path: Path) -> None:
     for parallel, ranks, found in (
-            ({"replicas": [2, 1], "micro_batches": 6}, 2, "are 3 ranks, num_ranks=2"),
+            ({"replicas": [2, 1], "micro_batches": 6}, 2, "are 3 ranks, train.num_ranks=2"),
             ({"replicas": [2, 1], "micro_batches": 5}, 3, "not a multiple of a stage's 2 replicas"),
-            ({"replicas": [1, 1], "micro_batches": 4, "chunks_per_stage": 2}, 2, "needs schedule interleaved"),
+            ({"replicas": [1, 1], "micro_batches": 4, "chunks_per_stage": 2}, 2, "needs the schedule interleaved"),
             ({"replicas": [1] * 9, "micro_batches": 9}, 9, "the model has 4 blocks"),
             ({"replicas": [1, 1], "micro_batches": 4, "cut": ["nowhere"]}, 2, "no block is called 'nowhere'"),
             ({"cut": [2, 2]}, 2, "makes 2 runs of blocks")):

@@ -96,8 +96,13 @@ def test_extends_is_seen_from_the_file_that_says_it_not_from_the_current_folder(
     pytest.param(["train.epochs=none"], "train.epochs: Input should be a valid integer", id="a text for a number"),
     pytest.param(["train.epochs=0"], "train.epochs: Input should be greater than 0 (found 0)", id="a number out of range"),
     pytest.param(["train.optimizer.name=adm"], "'sgd', 'adam' or 'adamw' (found 'adm')", id="a word that is not offered"),
-    pytest.param(["train.lanes=1"], "lanes=1 is less than num_ranks=2", id="values that contradict each other"),
-    pytest.param(["prepare.features.numeric=[]"], "no features: name at least one column", id="no features"),
+    pytest.param(["train.num_ranks=4", "train.parallel.replicas=[1, 2]"], "config {}: train.parallel.replicas=[1, 2] of 1 shards are 3 "
+                 "ranks, train.num_ranks=4; make them equal", id="keys of two sections, each with its path"),
+    pytest.param(["train.parallel.chunks_per_stage=2", "train.parallel.replicas=[1, 1]"], "config {}: train.parallel.chunks_per_stage=2 "
+                 "needs the schedule interleaved, found 1f1b; set train.parallel.schedule=interleaved", id="keys of an inner section"),
+    pytest.param(["train.lanes=1"], "config {}: train.lanes=1 is less than train.num_ranks=2, so some ranks "
+                 "would never get a row; set train.lanes to at least 2", id="values that contradict each other"),
+    pytest.param(["prepare.features.numeric=[]"], "there are no features; name at least one column", id="no features"),
     pytest.param(["prepare.features.moments=[{column: day}]"], "prepare.features.moments.0: nothing is made of day; name parts of it",
                  id="a moment of which nothing is made"),
     pytest.param(["prepare.features.moments=[{column: day, waves: [year]}]"],
@@ -118,7 +123,8 @@ def test_extends_is_seen_from_the_file_that_says_it_not_from_the_current_folder(
                  id="a key of the chosen network"),
     pytest.param(["model.hiden=[8]"], "unknown key model.hiden; did you mean 'hidden'?", id="a key of the network that is not named"),
     pytest.param(["model.kind=imge"], "model: unknown kind; give tabular, image or text", id="no such network"),
-    pytest.param(["model.kind=text", "model.width=130"], "model: width=130 is not a multiple of heads=4", id="heads that do not fit"),
+    pytest.param(["model.kind=text", "model.width=130"], "config {}: model.width=130 is not a multiple of model.heads=4; set model.width "
+                 "to 132", id="heads that do not fit"),
     pytest.param(["prepare.features.tokens={column: a, document: b}"], "tokens stand alone, found km beside them", id="text and numbers"),
     pytest.param(["prepare.task=next_token"], "task next_token and features.tokens go together", id="a task without its text"),
     pytest.param(["prepare.sources.more={path: more.csv}"], "prepare.sources.more: format csv needs columns", id="a table without columns"),
@@ -142,13 +148,13 @@ def test_extends_is_seen_from_the_file_that_says_it_not_from_the_current_folder(
     pytest.param(["prepare.split=5"], "prepare.split: by must be time", id="no section at all"),
     pytest.param(["prepare.split={by: random, test_share: 0.6, validation_share: 0.4}"],
                  "prepare.split: validation_share=0.4 and test_share=0.6 leave nothing to train on", id="shares that take all"),
-    pytest.param(["prepare.split={by: fold, column: id, folds: 5, fold: 5}"], "fold=5 is not one of the 5 folds, which are 0 to 4",
-                 id="a fold beyond the last"),
+    pytest.param(["prepare.split={by: fold, column: id, folds: 5, fold: 5}"], "prepare.split: fold=5 is not one of the 5 folds; give 0 to "
+                 "4", id="a fold beyond the last"),
 ])
 def test_a_mistake_is_told_in_one_line_with_its_place_and_a_remedy(minimal: str, overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         load_config(minimal, overrides)
-    assert message in str(raised.value)
+    assert message.replace("config {}", f"config {minimal}") in str(raised.value)
     assert "\n" not in str(raised.value)
 
 

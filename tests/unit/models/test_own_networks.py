@@ -181,7 +181,7 @@ def test_a_name_that_nobody_registered_runs_nothing() -> None:
 
 
 @pytest.mark.parametrize(("config", "message"), [
-    ({"options": {"width": 3}}, "are for your own network; name it"),
+    ({"options": {"width": 3}}, "are for your own network; name it with model.network"),
     ({"network": "wide", "hidden": [3]}, "hidden describes the shipped")])
 def test_a_config_describes_one_network(config: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):

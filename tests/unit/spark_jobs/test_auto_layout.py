@@ -47,8 +47,9 @@ def test_one_word_asks_for_it(tmp_path: Path, override: str) -> None:
 
 
 @pytest.mark.parametrize(("given", "complaint"), [
-    pytest.param("{auto: true, replicas: [2, 2], schedule: gpipe}", "auto chooses schedule; remove", id="what it chooses"),
-    pytest.param("{auto: true, shards: 2}", "auto chooses shards; remove", id="shards of no replicas"),
+    pytest.param("{auto: true, replicas: [2, 2], schedule: gpipe}",
+                 r"train\.parallel=auto chooses train\.parallel\.schedule itself; leave", id="what it chooses"),
+    pytest.param("{auto: true, shards: 2}", r"chooses train\.parallel\.shards itself; leave", id="shards of no replicas"),
     pytest.param("automatic", "train.parallel: ", id="another word"),
 ])
 def test_what_contradicts_it_is_refused(tmp_path: Path, given: str, complaint: str) -> None:

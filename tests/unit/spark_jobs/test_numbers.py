@@ -31,8 +31,8 @@ def test_what_is_said_survives_the_recipe() -> None:
 
 
 @pytest.mark.parametrize(("numeric", "message"), [
-    ("[{column: km, fill: mode}]", "prepare.features.numeric.0.fill: give mean, median or a finite number (found 'mode')"),
-    ("[{column: km, fill: .nan}]", "prepare.features.numeric.0.fill: give mean, median or a finite number"),
+    ("[{column: km, fill: mode}]", "0.fill: neither a known word nor a finite number; give mean, median or a number"),
+    ("[{column: km, fill: .nan}]", "prepare.features.numeric.0.fill: neither a known word nor a finite number;"),
     ("[{column: km, scale: log}]", "prepare.features.numeric.0.scale: Input should be 'standard', 'min_max', 'robust', 'log1p' or 'none'"),
     ("[{column: km, scal: log1p}]", "unknown key prepare.features.numeric.0.scal; did you mean 'scale'?"),
     ("[{column: km, fill: -1, scale: log1p}]", "km is filled with -1, which has no ln(1 + x); give a number above -1"),
