@@ -1,4 +1,4 @@
-"""Which ranks act together: each rank's stage, replica and shard, and one canonical list of process sets.
+"""The groups of ranks that act together: each rank's stage, replica and shard, and one canonical list of process sets.
 
 Pure: integers in, tuples out. Imports neither horovod nor torch, so every layout can be tested without a launch.
 

@@ -1,4 +1,4 @@
-"""Which process sets Horovod can start on several hosts under Gloo, and why it cannot start the others.
+"""The rules for process sets that Horovod can start on several hosts under Gloo, and the reason that it cannot start the others.
 
 Pure: integers in, a sentence out. For each process set Horovod opens two rings beside the set's own: one of its members on a
 host, and one of its members with the same *place* (0 = first rank) on their hosts. It names the second ring by the member's
@@ -53,5 +53,5 @@ def _rings_across_hosts(ranks: tuple[int, ...], hosts: Sequence[int]) -> dict[in
 
 
 def _place(rank: int, among: tuple[int, ...], hosts: Sequence[int]) -> int:
-    """How many of ``among`` come before ``rank`` on its host."""
+    """Number of ranks in ``among`` that come before ``rank`` on its host."""
     return sum(1 for other in among if other < rank and hosts[other] == hosts[rank])

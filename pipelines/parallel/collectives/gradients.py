@@ -25,7 +25,7 @@ class GradientReducer(Protocol):
     """Sums buffers that it owns over all ranks. One round: fill them, call ``ready`` for each in any order, then ``finish``."""
 
     description: str
-    """Says how sums are made, for events and reports."""
+    """The way in which sums are made, for events and reports."""
 
     @property
     def buffers(self) -> Sequence[Tensor]:

@@ -47,11 +47,11 @@ class HierarchicalReducer:
     """Sums through shared memory inside the host, and by the leaders' ring between hosts."""
 
     def __init__(self, communicator: Communicator, segments: Sequence[Segment], ring: Ranks, peers: PeerProcesses) -> None:
-        """Take what ``open_gradient_reducer`` has opened.
+        """Use the segments that ``open_gradient_reducer`` has opened.
 
         Args:
             communicator: The joined ring.
-            segments: Of the group's ranks on this host, ascending.
+            segments: Segments of the group's ranks on this host, ascending.
             ring: The group's first rank on each host.
             peers: Processes of the group's ranks on this host.
         """
@@ -182,7 +182,7 @@ class HierarchicalReducer:
         self._mine.counters[phase, index] = self._round
 
     def _awaited(self) -> list[int]:
-        """The ranks of this host that the first open buffer waits for; none where it waits for the ring between hosts."""
+        """The ranks of this host that the first open buffer waits for; none if it waits for the ring between hosts."""
         index, phase = next(iter(self._open.items()))
         awaited = self._segments
         if phase is Phase.SUMMED and self._ring is not None and self._mine is not self._leader:

@@ -17,7 +17,7 @@ from typing import TypeVar
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 
 BEAT_S = 1.0
-"""Most seconds between two answers of a rank."""
+"""The most seconds between two answers of a rank."""
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ def wait_keeping_alive(communicator: Communicator, ended: Callable[[float], bool
     Args:
         communicator: The ring; all of its ranks call this.
         ended: Waits at most the given seconds, and returns whether this rank's work has ended.
-        name: Of the operation between the ranks.
+        name: Name of the operation between the ranks.
     Raises:
         DeadlinePassed: a rank does not answer.
     """
@@ -42,8 +42,8 @@ def run_keeping_alive(communicator: Communicator, work: Callable[[], T] | None, 
 
     Args:
         communicator: The ring; all of its ranks call this.
-        work: This rank's, or None; it must not use the communicator.
-        name: Of the operation between the ranks.
+        work: This rank's work, or None; it must not use the communicator.
+        name: Name of the operation between the ranks.
     Returns:
         The result of ``work``; None without work.
     Raises:
@@ -62,8 +62,8 @@ def in_thread(work: Callable[[], T], *, name: str) -> Future[T]:
     """Run work in a daemon thread: unlike a pool's, it does not keep the process of a failed rank alive.
 
     Args:
-        work: What to run.
-        name: Of the thread.
+        work: The work to run.
+        name: Name of the thread.
     """
     future: Future[T] = Future()
 

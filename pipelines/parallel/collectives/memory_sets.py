@@ -25,7 +25,7 @@ class MemorySetReducer:
 
         Args:
             segments: In the order of ranks, each with ``rounds.BUFFERS``.
-            index: This rank's among them.
+            index: Index of this rank's segment.
             deadline_s: Seconds to wait for another rank.
         """
         self.size, self.index = len(segments), index
@@ -57,7 +57,7 @@ def open_set_reducer(communicator: Communicator, ranks: Ranks) -> SetReducer:
         communicator: The joined ring, with the set's process set.
         ranks: The set, ascending, this rank among them; it may be the only one.
     Returns:
-        One through memory where the set's ranks share a host and can map each other's memory, else one by Horovod.
+        A reducer through memory if the set's ranks share a host and can map each other's memory, else one by Horovod.
     """
     context = communicator.context
     if context.shared_memory and context.device == "cpu":

@@ -110,7 +110,7 @@ class ModelProfile:
     step_s: float = 0.0
     """Seconds of a step beside passes, messages, sums and the optimizer: rows, the loss over all ranks, records."""
     shards: Mapping[int, tuple[BlockProfile, ...]] = field(default_factory=dict)
-    """By number of shards, the same blocks as one shard computes them, sums included; empty where the model cannot be sharded."""
+    """By number of shards, the same blocks as one shard computes them, sums included; empty if the model cannot be sharded."""
 
     def of_shards(self, count: int) -> ModelProfile:
         """The profile of one of ``count`` shards."""
@@ -167,8 +167,8 @@ class Links:
 
         Args:
             hosts: Host number of each rank.
-            num_bytes: Of the buffer.
-            at_once: Such sums that share the hosts' links.
+            num_bytes: Bytes of the buffer.
+            at_once: Number of such sums that share the hosts' links.
         """
         num_hosts = len(set(hosts))
         if not self.by_host:
@@ -186,8 +186,8 @@ class Links:
 
         Args:
             transport: Its name.
-            num_bytes: Of the message.
-            between: Such messages that share a link between hosts; 0: the message stays on its host.
+            num_bytes: Bytes of the message.
+            between: Number of such messages that share a link between hosts; 0: the message stays on its host.
         """
         hop = (self.hop_between if between else self.hop_local).get(transport, Hop())
         alone = hop.at(num_bytes)

@@ -3,8 +3,8 @@
     4 ranks     (4)  |  (2 2) (3 1) (1 3)  |  (2 1 1) (1 2 1) (1 1 2)  |  (1 1 1 1)         and the same for 1 and 2 ranks
 
 Unequal replicas multiply the layouts, so beyond ``MOST_UNEQUAL`` ranks all stages have equally many. Recomputation and a sharded
-optimizer only cost time, so the planner tries them only where a layout does not fit without (``remedies``). Transports are not
-tried either: the faster one for the layout's messages is taken.
+optimizer only cost time, so the planner tries them only if a layout does not fit without them (``remedies``). It does not try
+transports either: it takes the faster one for the layout's messages.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def candidates(world: int, *, num_blocks: int, batch_rows: int, shards: Iterable
 
     Args:
         world: Ranks that are available.
-        num_blocks: Of the model; it is cut between blocks.
-        batch_rows: Of a step over all ranks; a micro-batch has at least one row.
+        num_blocks: Blocks of the model; it is cut between them.
+        batch_rows: Rows of a step over all ranks; a micro-batch has at least one row.
         shards: Numbers of shards that the blocks can be dealt to.
         fixed: Limits on the choice.
     """

@@ -1,8 +1,8 @@
-"""How long a step waits for the sum of a stage's gradients, whose buckets fill during the last backward pass. Pure.
+"""The seconds that a step waits for the sum of a stage's gradients, whose buckets fill during the last backward pass. Pure.
 
     backward    [ block 2 ][ block 1 ][ block 0 ]
     buckets              [ sum of 2  ]..[ sum of 1 and 0 ]
-                                                 |<----->|  what the step waits for
+                                                 |<----->|  the step waits
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def waiting_s(gradient_bytes: Sequence[float], backward_s: Sequence[float], *, b
     """Seconds from the end of the backward pass until all gradients are summed.
 
     Args:
-        gradient_bytes: Of each block, in the model's order.
+        gradient_bytes: Bytes of each block's gradients, in the model's order.
         backward_s: Seconds of each block's backward pass; the last block's comes first.
         bucket_bytes: A bucket is summed once it holds this many bytes or more.
         sum_s: Seconds of a sum by bytes; buckets are summed one after the other.

@@ -37,11 +37,11 @@ class StageMemory:
     gradients: float
     optimizer: float
     activations: float
-    """Of all micro-batches in flight."""
+    """Activations of all micro-batches in flight."""
     messages: float
     """Messages at the stage's borders, one micro-batch each way."""
     process: float
-    """Of the process without any model."""
+    """Memory of the process without any model."""
 
     @property
     def total(self) -> float:
@@ -64,7 +64,7 @@ def stage_memories(model: ModelProfile, cluster: Cluster, schedule: Schedule, *,
         schedule: Determines how many micro-batches each worker holds.
         bounds: First block of each chunk and, last, the number of blocks.
         costs: Bytes of activations by chunk, of the largest micro-batch.
-        rows: Of a micro-batch.
+        rows: Rows of a micro-batch.
         owners: (stages,) ranks among which a stage's optimizer state is sharded; 1: each keeps all of it.
     """
     stages = schedule.num_stages

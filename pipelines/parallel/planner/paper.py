@@ -20,7 +20,7 @@ UTILIZATION = 0.35
 BACKWARD = 2.0
 """Floating-point operations of a backward pass per operation of the forward pass."""
 INSIDE_BYTES_S = 10e9
-"""Between devices of one host: 16 lanes of PCIe 3.0, of whose 15.75 GB/s copies reach about 10."""
+"""Bytes a second between devices of one host: 16 lanes of PCIe 3.0, of whose 15.75 GB/s copies reach about 10."""
 LATENCY_S = 30e-6
 """Latency of one step of a ring, and of a hop."""
 RESERVED = 0.1
@@ -83,7 +83,7 @@ class Assumptions:
 
     device: Device
     link_bytes_s: float
-    """Between hosts; each host has one link."""
+    """Bytes a second between hosts; each host has one link."""
     ranks_per_host: int = 4
     inside_bytes_s: float = INSIDE_BYTES_S
     latency_s: float = LATENCY_S

@@ -33,7 +33,7 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Predicted seconds of a step; infinite where the layout cannot be used."""
+        """Predicted seconds of a step; infinite if the layout cannot be used."""
         return self.prediction.seconds
 
     def section(self) -> dict[str, object]:
@@ -62,7 +62,7 @@ def plan(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows: int, 
         model: Costs of its blocks.
         cluster: Machines and links.
         world: Ranks that are available.
-        batch_rows: Of a step over all ranks.
+        batch_rows: Rows of a step over all ranks.
         fixed: Limits on the choice.
     Returns:
         The fastest first, and of equally fast layouts the simpler first. The very first is the simplest of those that no prediction
@@ -143,7 +143,7 @@ def _best_first(ranked: Sequence[Prediction]) -> list[Prediction]:
 
 
 def _reason(prediction: Prediction, ranked: Sequence[Prediction]) -> str:
-    """Why a layout has its rank."""
+    """The reason for a layout's place in the table."""
     if prediction.refused:
         return prediction.refused
     best = ranked[0]

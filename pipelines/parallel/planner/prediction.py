@@ -31,13 +31,13 @@ class Prediction:
     memory: tuple[StageMemory, ...]
     """(stages,) bytes of a rank."""
     seconds: float
-    """Of a step; infinite where the layout cannot be used."""
+    """Seconds of a step; infinite if the layout cannot be used."""
     idle: float = 0.0
     """Share of the passes' time in which a rank is idle."""
     sum_s: float = 0.0
     """Seconds of a step spent waiting for gradients, on the stage that waits longest."""
     refused: str = ""
-    """Why the layout cannot be used; empty where it can."""
+    """The reason that the layout cannot be used; empty if it can."""
 
     @property
     def cut(self) -> tuple[int, ...]:
@@ -49,10 +49,10 @@ def predict(model: ModelProfile, cluster: Cluster, candidate: Candidate, *, batc
     """Predict one layout.
 
     Args:
-        model: Profiled, or computed from published figures.
+        model: The model's costs, measured or computed from published figures.
         cluster: Machines and links.
         candidate: The layout.
-        batch_rows: Of a step over all ranks.
+        batch_rows: Rows of a step over all ranks.
     Returns:
         The prediction; ``refused`` says why the layout cannot be used.
     Raises:
@@ -81,7 +81,7 @@ def predict(model: ModelProfile, cluster: Cluster, candidate: Candidate, *, batc
 
 
 def _too_large(memory: Sequence[StageMemory], limit: float) -> str:
-    """The stage that does not fit, and its largest part; empty where all fit."""
+    """The stage that does not fit, and its largest part; empty if all fit."""
     worst = max(range(len(memory)), key=lambda stage: memory[stage].total)
     if memory[worst].total <= limit:
         return ""
@@ -103,7 +103,7 @@ def _even_cut(seconds: tuple[float, ...], copies: tuple[int, ...]) -> Bounds:
 @lru_cache(maxsize=1024)
 def _not_started(mesh: Mesh, hosts: tuple[int, ...], transport: str, wraps: bool,  # noqa: FBT001 - keys of a cache
                  tied: tuple[tuple[int, ...], ...]) -> str:
-    """Why Horovod cannot start the layout's process sets on these hosts; empty where it can."""
+    """The reason that Horovod cannot start the layout's process sets on these hosts; empty if it can."""
     try:
         mesh.process_sets(hosts, transport=TRANSPORTS[transport], wraps=wraps, tied=tied)
     except LayoutRefused as refused:

@@ -26,7 +26,7 @@ def step_record(schedule: Schedule, worker: Worker, entries: Sequence[TimedActio
     """One worker's step as plain values.
 
     Args:
-        schedule: Whose list the worker followed.
+        schedule: The schedule that the worker followed.
         worker: The worker.
         entries: Its actions in order, timed by any clock.
         clock_s: Offset from that clock to seconds since 1970.
@@ -43,7 +43,7 @@ def timeline_of(records: Iterable[StepRecord]) -> tuple[Schedule, WorkerTimings]
     """The schedule that all workers followed, and their actions, timed from the moment that the first worker began.
 
     Args:
-        records: Of one step, one per worker, in any order.
+        records: The records of one step, one per worker, in any order.
     Raises:
         ScheduleInvalid: a worker has no record or several, or workers followed different schedules.
     """

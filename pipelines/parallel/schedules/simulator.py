@@ -94,10 +94,10 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
     """Play one step.
 
     Args:
-        schedule: Accepted by ``check_schedule``, with or without transfers.
-        costs: Of all its chunks and stages.
+        schedule: A schedule that ``check_schedule`` accepts, with or without transfers.
+        costs: Costs of all its chunks and stages.
     Raises:
-        ScheduleStuck: lists wait for each other; the message names the workers, their next actions and what these wait for.
+        ScheduleStuck: lists wait for each other; the message names the workers, their next actions and the awaited ones.
     """
     assert len(costs.forward_s) == schedule.num_chunks, f"costs of {len(costs.forward_s)} chunks, the schedule has {schedule.num_chunks}"
     assert len(costs.hop_forward_s) == len(costs.hop_backward_s) == schedule.num_chunks - 1
@@ -178,7 +178,7 @@ class _Simulation:
         return arrived
 
     def _waits(self) -> Iterator[tuple[str, str, str]]:
-        """(worker, its next action, what that waits for), for all that are not done and for finished ones that they wait for."""
+        """(worker, its next action, the awaited action) of all unfinished workers, and of finished ones that they wait for."""
         schedule = self.program.schedule
         for number, worker in enumerate(self.workers):
             place = len(self.entries[number])

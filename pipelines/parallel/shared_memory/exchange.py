@@ -18,7 +18,7 @@ from sparkring.pipelines.parallel.shared_memory.rounds import BUFFERS, PIECE_BYT
 from sparkring.pipelines.parallel.shared_memory.segment import Segment, SupportsAgree, open_segments, private_segment
 
 HEAD_BYTES = 16
-"""Of what each rank shows first: the length of its data and a checksum of the name, both int64."""
+"""Bytes that each rank shows first: the length of its data and a checksum of the name, both int64."""
 
 
 class MemoryExchange:
@@ -28,8 +28,8 @@ class MemoryExchange:
         """Take the segments of all ranks and meet the other ranks.
 
         Args:
-            segments: By rank, each with ``rounds.BUFFERS``.
-            rank: This one.
+            segments: The segments by rank, each with ``rounds.BUFFERS``.
+            rank: This rank.
             deadline_s: Seconds to wait for another rank.
         """
         self._rounds = MemoryRounds(segments, rank, deadline_s=deadline_s)
@@ -67,7 +67,7 @@ def open_exchange(communicator: SupportsAgree) -> MemoryExchange | None:
     """Open the exchange of a ring on one host. Every rank calls this at the same point.
 
     Returns:
-        The exchange; None where gradients do not pass through memory alone, or ranks cannot map each other's memory.
+        The exchange; None if gradients do not pass through memory alone, or if ranks cannot map each other's memory.
     """
     context = communicator.context
     if not context.sums_in_memory:

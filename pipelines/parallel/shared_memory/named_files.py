@@ -31,23 +31,23 @@ _NAME = re.compile(rf"sparkring-[0-9a-f]{{32}}-\d+(\.socket|{re.escape(PENDING)}
 
 
 def segment_path(token: str, rank: int) -> Path:
-    """Where a rank's segment is named."""
+    """The path of a rank's segment."""
     return FOLDER / f"sparkring-{token}-{rank}"
 
 
 def socket_path(token: str, rank: int) -> Path:
-    """Where a rank's listening socket is named."""
+    """The path of a rank's listening socket."""
     return FOLDER / f"sparkring-{token}-{rank}.socket"
 
 
 def create_locked(path: Path, length: int) -> int | None:
     """Create a file that ``remove_abandoned`` leaves alone until its descriptor is closed or this process ends.
 
-    Its memory is reserved at once: writing to a file that is only truncated to size would end in SIGBUS where memory runs out.
+    Its memory is reserved at once: writing to a file that is only truncated to size would end in SIGBUS if memory runs out.
 
     Args:
-        path: Its name, which must be free.
-        length: Bytes.
+        path: Its path, which must be free.
+        length: Its bytes.
     Returns:
         The open descriptor; None if the file cannot be made.
     """

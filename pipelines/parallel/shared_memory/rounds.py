@@ -27,7 +27,7 @@ BUFFERS = (PIECE_BYTES, PIECE_BYTES)
 FILLED = 0
 """Row of the counters that is used."""
 SPINS = 200
-"""Looks without sleep before a rank sleeps between looks: shards finish a layer at nearly the same time."""
+"""Number of looks without sleep before a rank sleeps between looks: shards finish a layer at nearly the same time."""
 NAP_S, LONGEST_NAP_S = 0.00005, 0.002
 
 
@@ -39,7 +39,7 @@ class MemoryRounds:
 
         Args:
             segments: In the order of ranks, each with ``BUFFERS``.
-            index: This rank's among them.
+            index: Index of this rank's segment.
             deadline_s: Seconds to wait for another rank.
         """
         self.size, self.index = len(segments), index

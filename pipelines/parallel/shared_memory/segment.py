@@ -25,7 +25,7 @@ from sparkring.pipelines.parallel.mesh import Ranks
 from sparkring.pipelines.parallel.shared_memory.named_files import create_locked, segment_path
 
 LINE = 64
-"""Bytes of a cache line: what two ranks write never shares one."""
+"""Bytes of a cache line; two ranks never write to the same one."""
 PHASES = 3
 """Counters of each buffer."""
 UNUSED_SIZES = (1,)
@@ -61,7 +61,7 @@ def open_segments(communicator: SupportsAgree, sizes: Sequence[int], dtype: torc
     Args:
         communicator: The joined ring.
         sizes: Elements of each buffer; the same on all of ``ranks``.
-        dtype: Of the buffers.
+        dtype: Type of the buffers.
         ranks: Ranks of this host to map, this one among them, ascending; default all.
     Returns:
         Their segments, ascending. None if any rank of any host cannot have them: it has no /dev/shm, too little room in it, or
@@ -98,7 +98,7 @@ def _aligned(length: int) -> int:
 
 
 def _map(path: Path, length: int) -> mmap.mmap | None:
-    """Map another rank's segment; None if it is not there, or is not what this user's rank would have made."""
+    """Map another rank's segment; None if it does not exist, has another size or belongs to another user."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:

@@ -67,9 +67,9 @@ class SplitBackward:
 
         Args:
             outputs: The chunk's outputs that need a gradient, or its loss.
-            gradients: Of each output; None for a loss.
+            gradients: The gradient of each output; None for a loss.
             inputs: The chunk's inputs that need a gradient.
-            noted: From the forward pass.
+            noted: The layers' outputs from the forward pass.
         Returns:
             The gradient of each input (None: it was not used), and the second half.
         """

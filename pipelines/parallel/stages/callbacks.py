@@ -13,7 +13,7 @@ RowsOf = Callable[[int], int]
 
 
 class StepCallbacks(Protocol):
-    """What the executor calls during one step; one object per step."""
+    """The callbacks of the executor during one step; one object per step."""
 
     def batch(self, micro_batch: int) -> Tensors:
         """The first chunk's inputs for a micro-batch."""

@@ -1,4 +1,4 @@
-"""Which edges a schedule's transfers take: from actions of workers to messages between ranks. Pure."""
+"""The edges that a schedule's transfers take: from actions of workers to messages between ranks. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def edges_of(schedule: Schedule, rank_of: Callable[[Worker], int]) -> list[Edge]
     """All edges on which the ranks of a schedule exchange messages, for one shard.
 
     Args:
-        schedule: With transfers.
+        schedule: A schedule with transfers.
         rank_of: The rank of a worker; each shard has its own ranks.
     """
     kinds = (Kind.SEND_F, Kind.SEND_B)

@@ -1,4 +1,4 @@
-"""Runs one worker's list of a schedule, action by action. Knows neither losses nor optimizers.
+"""Runs one worker's list of a schedule, action by action. It knows neither losses nor optimizers.
 
     batch -> [chunk 0] -f0-> [chunk 1] -f1-> [chunk 2] -> loss          F, SEND_F, RECV_F
              [chunk 0] <-b1- [chunk 1] <-b2- [chunk 2] <----            B (or I, later W), SEND_B, RECV_B
@@ -63,11 +63,11 @@ class Executor:
         """Take this worker's list and chunks.
 
         Args:
-            schedule: With transfers; the same on all ranks.
-            worker: This rank's.
+            schedule: A schedule with transfers; the same on all ranks.
+            worker: This rank's worker.
             chunks: This worker's chunks by number.
             rank_of: The rank of a worker's shard with this rank's shard number.
-            transport: Opened with the schedule's edges (``edges_of``); None where the schedule has no transfers.
+            transport: Opened with the schedule's edges (``edges_of``); None if the schedule has no transfers.
             recompute: Activation checkpointing.
         """
         self._schedule, self._worker, self._chunks, self._rank_of, self._transport = schedule, worker, chunks, rank_of, transport
@@ -238,7 +238,7 @@ class Executor:
         self._hand_back(place, held, found)
 
     def _roots(self, place: PassKey, work: StepCallbacks) -> tuple[_Held, list[Tensor], list[Tensor | None]]:
-        """A forward pass (run again if need be), the tensors that its backward pass starts from, and their gradients."""
+        """A forward pass (run again if necessary), the tensors that its backward pass starts from, and their gradients."""
         held = self._held.pop(place)
         if held.generator is not None:
             with torch.random.fork_rng(devices=()):

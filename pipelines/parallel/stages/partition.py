@@ -70,7 +70,7 @@ def cut_by_hand(names: Sequence[str], wanted: Sequence[int] | Sequence[str]) -> 
     """Cut as the user asks.
 
     Args:
-        names: Of the model's blocks.
+        names: Names of the model's blocks.
         wanted: Number of blocks of each run, e.g. ``[3, 2, 1]``; or the name of the first block of each run but the first.
     Raises:
         LayoutRefused: a number is below 1, numbers do not add up, or names are unknown or out of order.
@@ -97,11 +97,11 @@ def cut_by_time(costs: Sequence[BlockCost], num_runs: int, *, replicas: Sequence
     """Make the slowest run as fast as possible.
 
     Args:
-        costs: Of the blocks, in order.
+        costs: Costs of the blocks, in order.
         num_runs: Stages, or stages times chunks.
         replicas: Copies of each run, which share its micro-batches; default: one each.
-        border_seconds: Seconds that a micro-batch takes of both sides at each inner border, border 1 first.
-        memory: Limits each run.
+        border_seconds: Seconds that a micro-batch costs on either side of each inner border, border 1 first.
+        memory: The memory limit of each run.
     Raises:
         LayoutRefused: there are fewer blocks than runs, or no cut fits.
     """

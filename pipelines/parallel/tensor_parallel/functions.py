@@ -1,6 +1,6 @@
 """The functions f and g between whole and sharded tensors; each is the other's backward pass.
 
-Horovod's own differentiable operations do not serve: their backward passes have no names, so they hang on ranks with different
+Horovod's own differentiable operations are unsuitable: their backward passes have no names, so they hang on ranks with different
 histories, and they sum a gradient that all shards already hold.
 """
 
@@ -44,9 +44,9 @@ def to_shards(x: Tensor, reducer: SetReducer, name: str) -> Tensor:
     """Apply f: pass a tensor that all shards hold to sharded layers; their gradients are summed.
 
     Args:
-        x: The same on all shards.
-        reducer: Over the shards.
-        name: Of the layer; names the sum.
+        x: The tensor, the same on all shards.
+        reducer: Sums over the shards.
+        name: Name of the layer; it names the sum.
     """
     result: Tensor = _ToShards.apply(x, reducer, name)  # type: ignore[no-untyped-call]
     return result
@@ -56,9 +56,9 @@ def sum_of_shards(x: Tensor, reducer: SetReducer, name: str) -> Tensor:
     """Apply g: sum each shard's part of a tensor; all shards then hold the sum.
 
     Args:
-        x: This shard's part, of the sum's shape.
-        reducer: Over the shards.
-        name: Of the layer; names the sum.
+        x: This shard's part, in the sum's shape.
+        reducer: Sums over the shards.
+        name: Name of the layer; it names the sum.
     """
     result: Tensor = _SumOfShards.apply(x, reducer, name)  # type: ignore[no-untyped-call]
     return result

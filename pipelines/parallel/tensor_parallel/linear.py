@@ -20,7 +20,7 @@ class ShardedModule(nn.Module):
     """A module with parameters of which this rank holds a slice."""
 
     splits: Mapping[str, ShardSpec]
-    """How its sharded parameters are cut, by name."""
+    """The cuts of its sharded parameters, by name."""
 
 
 class ColumnLinear(ShardedModule):
@@ -31,9 +31,9 @@ class ColumnLinear(ShardedModule):
 
         Args:
             whole: The whole layer; it is not kept.
-            reducer: Over the shards.
-            name: In the whole model.
-            outputs: How the outputs are dealt, along dimension 0.
+            reducer: Sums over the shards.
+            name: Its name in the whole model.
+            outputs: The cut of the outputs, along dimension 0.
         """
         super().__init__()
         self._reducer, self._name = reducer, name

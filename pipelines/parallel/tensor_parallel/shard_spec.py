@@ -1,4 +1,4 @@
-"""Which slice of a parameter each shard holds: cut a whole tensor into shards, and join them again.
+"""The slice of a parameter that each shard holds: cut a whole tensor into shards, and join them again.
 
     query_key_value.weight of 4 heads (a, b, c, d) on 3 shards: rows of each of query, key and value
 

@@ -27,7 +27,7 @@ Rule = Callable[[nn.Module, SetReducer, str], nn.Module]
 
 @dataclass(frozen=True)
 class AbsentShards:
-    """Stands in for the reducer of ``size`` shards where no ring runs: it shows what the first shard would hold."""
+    """Stands in for the reducer of ``size`` shards if no ring runs: it shows what the first shard would hold."""
 
     size: int
     index: int = 0
@@ -70,9 +70,9 @@ def shard_blocks(blocks: BlockList, reducer: SetReducer, *, rules: Mapping[type[
     """The same blocks, whose parts are built as this shard's slices.
 
     Args:
-        blocks: Of the whole model.
-        reducer: Over the ranks that together compute one copy of the stage.
-        rules: How parts are cut, by type; parts of other types are held whole by every shard.
+        blocks: The blocks of the whole model.
+        reducer: Sums over the ranks that together compute one copy of the stage.
+        rules: The rule for each type of part; every shard holds parts of other types whole.
     Raises:
         LayoutRefused: no part has a rule, or a part has too few units for so many shards.
     """
@@ -102,7 +102,7 @@ def _cut(part: nn.Module, reducer: SetReducer, name: str, rules: Mapping[type[nn
 
 
 def shard_specs(model: nn.Module) -> dict[str, ShardSpec]:
-    """How a model's sharded parameters are cut, by name; the others are held whole by every shard."""
+    """The cuts of a model's sharded parameters, by name; every shard holds the others whole."""
     return {f"{path}.{name}" if path else name: split
             for path, module in model.named_modules()
             for name, split in getattr(module, "splits", {}).items()}

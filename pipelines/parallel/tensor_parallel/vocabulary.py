@@ -35,8 +35,8 @@ class VocabularyEmbedding(TokenEmbedding):
 
         Args:
             whole: The whole embedding; it is not kept.
-            reducer: Over the shards.
-            name: In the whole model.
+            reducer: Sums over the shards.
+            name: Its name in the whole model.
         """
         split = vocabulary_split(whole.num_embeddings, reducer.size)
         mine = split.take(whole.weight.detach(), reducer.index)
@@ -82,11 +82,11 @@ def vocabulary_nats(logits_Nv: Tensor, targets_N: Tensor, *, split: ShardSpec, r
     """The cross entropy of each prediction, in nats, the same on all shards.
 
     Args:
-        logits_Nv: (N, v), of this shard's tokens.
+        logits_Nv: Logits (N, v) of this shard's tokens.
         targets_N: (N,) int64, numbers in the whole vocabulary.
-        split: Of the vocabulary.
-        reducer: Over the shards.
-        name: Of the sum.
+        split: The cut of the vocabulary.
+        reducer: Sums over the shards.
+        name: Name of the sum.
     Returns:
         (N,), of the logits' dtype, or float32 if that has fewer bits.
     """

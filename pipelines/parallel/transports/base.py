@@ -44,7 +44,7 @@ def canonical_edges(edges: Sequence[Edge], *, size: int) -> list[Edge]:
     """The edges in the order that all ranks share, each once.
 
     Args:
-        edges: In any order.
+        edges: The edges, in any order.
         size: Ranks of the ring.
     Raises:
         ConfigError: an edge leads from a rank to itself, or to a rank outside the ring.
@@ -66,10 +66,10 @@ class Transport(Protocol):
         """Send ``tensors``; never waits. They must not change before ``drain``. A slot is free again once its message was received.
 
         Args:
-            edge: From this rank.
-            slot: Of the edge.
-            tensors: Dense ones.
-            rows: Tells apart kinds of messages that differ in shape; sender and receiver pass the same number.
+            edge: An edge from this rank.
+            slot: A slot of the edge.
+            tensors: Dense tensors.
+            rows: Distinguishes kinds of messages that differ in shape; sender and receiver pass the same number.
         Raises:
             PipelineShapeError: dtypes or shapes differ from the first message of this kind, and shapes are not dynamic. The
                 receiver gets the same error.
@@ -103,7 +103,7 @@ class Transport(Protocol):
 class Link(Protocol):
     """Carries messages to and from some of the ranks.
 
-    Waits end at ``until``, a time of the monotonic clock, with LinkTimeout; they raise PeerEnded where the other rank has ended.
+    Waits end at ``until``, a time of the monotonic clock, with LinkTimeout; they raise PeerEnded if the other rank has ended.
     """
 
     def send(self, edge: Edge, slot: int, specs: TensorSpecs, tensors: Sequence[Tensor], *, rows: int) -> None:

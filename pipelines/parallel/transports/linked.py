@@ -34,7 +34,7 @@ class LinkedTransport:
 
     name = "links"
     description = ""
-    """Says how messages travel, where the name does not."""
+    """The way that messages travel, if the name does not describe it."""
 
     def __init__(self, communicator: Communicator, edges: Sequence[Edge], links: Mapping[int, Link], *, dynamic_shapes: bool) -> None:
         """Take the links.
@@ -42,7 +42,7 @@ class LinkedTransport:
         Args:
             communicator: The joined ring.
             edges: All edges of the job.
-            links: By the rank that each of them reaches.
+            links: The links, by the rank that each of them reaches.
             dynamic_shapes: Whether the messages of an edge may differ in their shapes.
         """
         context = communicator.context
@@ -123,7 +123,7 @@ class LinkedTransport:
         return list({id(link): link for link in self._links.values()}.values())
 
     def _refuse(self, link: Link, edge: Edge, slot: int, *, agreed: TensorSpecs, found: TensorSpecs) -> NoReturn:
-        """Tell the receiver, for half the deadline at most, and raise."""
+        """Refuse to the receiver, within half the deadline, and raise."""
         self.journal.note("refuse", _Message(edge, slot))
         with suppress(LinkTimeout, PeerEnded, DrainFailed):  # a receiver that cannot be reached learns it from our end
             link.refuse(edge, slot, agreed=agreed, found=found, until=time.monotonic() + self._deadline_s / 2)

@@ -34,7 +34,7 @@ _DATAGRAM = struct.Struct("<BxHIII")  # kind, number of the edge, slot, number o
 _RECEIVE_BYTES = _DATAGRAM.size + 2 * HEADER_BYTES
 _FILES = socket.CMSG_SPACE(4)
 _POLL_S = 0.5
-"""How often the thread that sends late datagrams looks whether the link was closed."""
+"""Seconds between two checks of the thread that sends late datagrams whether the link was closed."""
 
 Datagram = tuple[bytes, int | None]
 """Bytes, and the file descriptor that goes with them."""
@@ -47,8 +47,8 @@ class MemoryLink:
         """Take the connected socket.
 
         Args:
-            peer: To the other rank.
-            edges: Between the two ranks, in any order; both number them alike.
+            peer: The socket to the other rank.
+            edges: The edges between the two ranks, in any order; both number them alike.
         """
         peer.settimeout(0)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
@@ -105,7 +105,7 @@ class MemoryLink:
         return specs, tensors
 
     def drain(self, until: float) -> None:
-        """See Link; it waits only where the socket was full."""
+        """See Link; it waits only if the socket was full."""
         with self._changed:
             self._changed.wait_for(lambda: not self._late or self._gone != "", max(0.0, until - time.monotonic()))
             if self._late:
@@ -136,7 +136,7 @@ class MemoryLink:
                                          found=unpack_header(headers[length:]))
 
     def _listen(self, until: float) -> None:
-        """Read the next datagram, after waiting for it if need be."""
+        """Wait for the next datagram and read it."""
         while True:
             try:
                 data, extra, _, _ = self._socket.recvmsg(_RECEIVE_BYTES, _FILES)

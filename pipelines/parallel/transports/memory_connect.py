@@ -1,7 +1,7 @@
 """Connecting the ranks of a host for ``MemoryLink``: a Unix socket per pair of ranks that share an edge.
 
     each rank      listens in /dev/shm, mode 0600, under a name with the launch's random token
-    higher rank    connects to the lower one, and says which rank it is
+    higher rank    connects to the lower one, and sends its own number
 
 The names are removed once all ranks have connected (shared_memory/named_files.py removes those of killed ranks). Only processes
 of the same user are accepted.
@@ -66,7 +66,7 @@ def _raise_file_limit() -> None:
 
 
 def _listening(listener: socket.socket, path: Path, most: int) -> bool:
-    """Listen at ``path``, where only this user may connect; whether that worked."""
+    """Listen at ``path``, where only this user may connect; returns whether that worked."""
     try:
         listener.bind(str(path))
         path.chmod(0o600)  # before anybody can connect
@@ -77,7 +77,7 @@ def _listening(listener: socket.socket, path: Path, most: int) -> bool:
 
 
 def _connected(path: Path, rank: int) -> socket.socket | None:
-    """A socket to the rank that listens at ``path``, after telling it that this is ``rank``; None if it cannot be reached."""
+    """A socket to the rank that listens at ``path``, which has been sent ``rank``; None if it cannot be reached."""
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connected.connect(str(path))

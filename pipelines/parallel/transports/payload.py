@@ -1,4 +1,4 @@
-"""A message's tensors as flat bytes. Knows nothing of how bytes travel.
+"""A message's tensors as flat bytes, however these travel.
 
     payload   tensor 0 | tensor 1 | ...                                                 each on a 64-byte line
     refusal   the launch's random token | header of the refused message                 in place of a payload
@@ -84,7 +84,7 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def flat_bytes(tensor: Tensor) -> Tensor:
-    """The tensor's bytes in row-major order, flat uint8; a copy only where it is not contiguous.
+    """The tensor's bytes in row-major order, flat uint8; a copy only if it is not contiguous.
 
     Raises:
         PipelineShapeError: the tensor is sparse, nested or has no values.
@@ -103,7 +103,7 @@ def refusal(specs: TensorSpecs, *, token: bytes, length: int) -> Tensor:
 
 
 def read_refusal(payload: Tensor, *, token: bytes) -> TensorSpecs | None:
-    """The refused specs if ``payload`` is a refusal, else None; they are empty where the header did not fit.
+    """The refused specs if ``payload`` is a refusal, else None; they are empty if the header did not fit.
 
     A refusal begins with the launch's random token: 16 bytes, with which a payload begins by chance once in 2**128.
     """

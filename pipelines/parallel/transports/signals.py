@@ -1,4 +1,4 @@
-"""How a link ends a wait: exceptions that a transport turns into errors for its user."""
+"""The exceptions with which a link ends a wait; a transport turns them into errors for its user."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class LinkTimeout(Exception):
 
 
 class PeerEnded(Exception):
-    """The other rank has ended or, where the link cannot tell which, some rank of the ring."""
+    """The other rank has ended; or some rank of the ring, if the link cannot tell which."""
 
     def __init__(self, how: str, *, whole_ring: bool = False) -> None:
-        """Say how the link noticed, and whether any rank of the ring may be meant."""
+        """Note how the link noticed it, and whether any rank of the ring may have ended."""
         self.how, self.whole_ring = how, whole_ring
         super().__init__(how)
 

@@ -62,7 +62,7 @@ class TensorSpecs:
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Where each tensor begins in the payload, in bytes."""
+        """The offset of each tensor in the payload, in bytes."""
         ends = [0]
         for size in self.sizes:
             ends.append(ends[-1] + -(-size // LINE) * LINE)

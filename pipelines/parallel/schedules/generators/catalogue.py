@@ -25,9 +25,9 @@ def build_schedule(name: str, replicas: Sequence[int], micro_batches: int, *, ch
     Args:
         name: One of ``SCHEDULE_NAMES``.
         replicas: Replicas of each stage.
-        micro_batches: Of the step, over all replicas.
+        micro_batches: Micro-batches of the step, over all replicas.
         chunks_per_stage: More than 1 only for ``interleaved``.
-        costs: To fit the lists to; the same on every rank of a run.
+        costs: Costs to which the lists are fitted; the same on every rank of a run.
     Raises:
         ConfigError: the name is unknown, or the schedule does not allow this shape.
     """

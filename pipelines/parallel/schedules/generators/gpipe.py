@@ -18,7 +18,7 @@ def gpipe(replicas: Sequence[int], micro_batches: int) -> Schedule:
 
     Args:
         replicas: Replicas of each stage; they may differ.
-        micro_batches: Of the step, over all replicas.
+        micro_batches: Micro-batches of the step, over all replicas.
     Returns:
         Lists of computation, without transfers.
     Raises:

@@ -1,4 +1,4 @@
-"""How many micro-batches a worker must hold at once, so that no stage waits for another once the pipeline is full.
+"""The number of micro-batches that a worker must hold at once, so that no stage waits for another once the pipeline is full.
 
 Between its forward and its backward pass, a micro-batch spends one turn at each replica from here to the end, and some turns
 on its way. So, by Little's law, a stage holds as many micro-batches as there are replicas from it to the end, shared among its

@@ -27,7 +27,7 @@ def interleaved(replicas: Sequence[int], micro_batches: int, *, chunks_per_stage
 
     Args:
         replicas: Replicas of each stage; all the same.
-        micro_batches: Of the step, over all replicas; any number.
+        micro_batches: Micro-batches of the step, over all replicas; any number.
         chunks_per_stage: 1 gives plain 1F1B.
     Returns:
         Lists of computation, without transfers.

@@ -31,7 +31,7 @@ def list_scheduled(replicas: Sequence[int], micro_batches: int, *, split: bool, 
 
     Args:
         replicas: Replicas of each stage.
-        micro_batches: Of the step, over all replicas.
+        micro_batches: Micro-batches of the step, over all replicas.
         split: Whether backward passes are split into two halves.
         costs: Durations; default: F, I and W are equally long, and stages equally fast.
     """

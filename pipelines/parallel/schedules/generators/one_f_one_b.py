@@ -22,7 +22,7 @@ def one_f_one_b(replicas: Sequence[int], micro_batches: int, *, costs: Costs | N
 
     Args:
         replicas: Replicas of each stage; they may differ.
-        micro_batches: Of the step, over all replicas.
+        micro_batches: Micro-batches of the step, over all replicas.
         costs: Long hops make the warm-up longer, and lists of unequal stages are fitted to the costs. Default: hops take no
             time, and stages are equally fast.
     Returns:
