@@ -52,7 +52,7 @@ def decoding_config(config: Config, model: ModelConfig) -> Config:
     """The config for generating: one replica of each stage and one micro-batch, since a token depends on the one before.
 
     Args:
-        config: The run's.
+        config: The run's config.
         model: The trained network.
     """
     parallel = config.train.parallel
@@ -101,7 +101,7 @@ def generate_rank(context: RankContext, document: dict[str, Any]) -> list[list[i
 
 
 def next_token_edges(mesh: Mesh) -> list[Edge]:
-    """The way of the next tokens: from the last stage to the first and on to the last but one, shard to same shard."""
+    """The edges of the next tokens: from the last stage to the first and on to the last but one, between equal shards."""
     return [Edge(mesh.rank(one, 0, shard), mesh.rank(other, 0, shard), "next")
             for shard in range(mesh.shards) for one, other in pairwise(_way(mesh)) if mesh.num_stages > 1]
 

@@ -31,7 +31,7 @@ class RankRows:
     """One rank's view of a dataset version."""
 
     def __init__(self, job: TrainJob, version: DatasetVersion, layout: Layout | None, context: RankContext) -> None:
-        """Read nothing yet; ``layout`` is None where each rank holds the whole model."""
+        """Read nothing yet; ``layout`` is None if each rank holds the whole model."""
         self._train, self._model, self._lanes = job.config.train, job.config.model, job.lanes
         self._version, self._manifest = version, version.manifest
         self._layout, self._context = layout, context
@@ -50,7 +50,7 @@ class RankRows:
         return Loader(reader, config, rank=replica, num_ranks=num_replicas)
 
     def inputs(self) -> Inputs:
-        """Which tensors of a batch the model and the loss take."""
+        """The tensors of a batch that the model and the loss take."""
         return Inputs(names=input_tensors(self._model), label=label_tensor(self._manifest.task), seed=self._train.seed,
                       precision=PRECISIONS[self._train.precision], device=torch.device(self._context.device))
 
@@ -62,7 +62,7 @@ class RankRows:
         return ReceiptRank(coordinate.replica if coordinate.stage == coordinate.shard == 0 else count, count)
 
     def _store(self, split: str) -> Readable:
-        """The dataset's store, behind a cache on local disk where the config asks for one and the store is remote."""
+        """The dataset's store, behind a cache on local disk if the config asks for one and the store is remote."""
         train, store = self._train, self._version.dataset.store
         if train.cache_mb is None or isinstance(store, LocalStore):
             return store

@@ -1,4 +1,4 @@
-"""Before the first step: every file that the run will read is the one that was committed, or no rank begins.
+"""The check before the first step: no rank begins unless every file that the run will read is the committed one.
 
 Each rank checks the footers of its share of the files; then all ranks share their findings.
 """

@@ -1,4 +1,4 @@
-"""One rank of a training job: opens what the loop needs, checks the dataset's files, and runs the loop (loop/training_loop.py)."""
+"""One rank of a training job: opens the loop's tools, checks the dataset's files, and runs the loop (loop/training_loop.py)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparkring.pipelines.training.strategies.strategy import DataParallelStrateg
 
 
 class RunFiles(Protocol):
-    """Opens what a rank writes into the run's folder; ``sparkring chaos`` has one that fails on purpose."""
+    """Opens the files that a rank writes into the run's folder; ``sparkring chaos`` has one that fails on purpose."""
 
     def events(self, run_url: str, *, generation: int, rank: int) -> EventWriter:
         """Open this rank's event stream."""

@@ -1,6 +1,6 @@
-"""What a checkpoint says of itself: the position of the run, the parts of the state by hash, and their origin.
+"""The documents of checkpoints: the position of the run, the parts of the state by hash, and their origin.
 
-The documents are JSON, checked when they are read. Where they lie and which of them count: ``store.py``.
+They are JSON, checked when they are read. ``store.py`` decides their place and which of them count.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FORMAT: Final = 5
 
 
 class Position(BaseModel):
-    """Where a run stands: all it needs to resume, on any number of ranks."""
+    """The position of a run: all that it needs to resume, on any number of ranks."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -39,9 +39,9 @@ class Position(BaseModel):
     seconds: float = 0.0
     """Seconds of the epoch so far."""
     to_evaluate: bool = False
-    """Whether the epoch before is still to be evaluated. ``loss_sum``, ``rows``, ``rows_digest`` and ``seconds`` are then those of it."""
+    """Whether the epoch before must still be evaluated; ``loss_sum``, ``rows``, ``rows_digest`` and ``seconds`` are then that epoch's."""
     rows_left_out: int = 0
-    """Those of ``rows`` that were read in steps that were not finite; nothing was learned from them."""
+    """The part of ``rows`` that was read in steps that were not finite; the model learned nothing from them."""
 
 
 class CheckpointPart(BaseModel):
@@ -57,7 +57,7 @@ class CheckpointPart(BaseModel):
 
 
 class CheckpointDocument(BaseModel):
-    """What is committed: the position, the parts of the state, and their origin."""
+    """The document that is committed: the position, the parts of the state, and their origin."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="constants")
 
@@ -80,12 +80,12 @@ class CheckpointDocument(BaseModel):
     lr: float | None = None
     """Learning rate of the next step, for people: it follows from the position and the config."""
     layout: str = ""
-    """How the model lay over the ranks, for people: any layout resumes from any checkpoint."""
+    """The layout of the model over the ranks, for people: any layout resumes from any checkpoint."""
     parts: tuple[CheckpointPart, ...] = ()
 
     @property
     def commit(self) -> Commit:
-        """What its file name says."""
+        """Its steps and generation, as in its file name."""
         return Commit(self.position.steps_done, self.generation)
 
 
@@ -101,10 +101,10 @@ def parse_document(text: bytes, *, where: str) -> CheckpointDocument:
     """Read a document.
 
     Args:
-        text: Its bytes.
+        text: The document's bytes.
         where: Names the checkpoint in errors.
     Raises:
-        CheckpointDamaged: it makes no sense.
+        CheckpointDamaged: the bytes are no document.
         ConfigError: it is of another format.
     """
     try:

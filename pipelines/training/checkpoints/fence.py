@@ -1,6 +1,6 @@
-"""Which checkpoints count, if a generation that is over still commits one: a rank that hung in an upload, a host that was cut off.
+"""The rule for checkpoints that count, if a generation that is over still commits one, e.g. after a rank hung in an upload.
 
-    <run>/checkpoints/fences/<generation>-<steps>.json     a generation has begun, after so many steps
+    <run>/checkpoints/fences/<generation>-<steps>.json     a generation has begun after so many steps
 
     generation 3    ... 100 committed .... 150 hangs in an upload ........................ tries to commit 150
     generation 4              resumes from 100, as its fence says .... 130 committed
@@ -9,7 +9,7 @@ Before it commits, rank 0 looks for the fence of a later generation and gives up
 the commit, so readers look too: commits of generation 3 beyond 100 steps do not count, whenever they came. File names carry the
 generation, so none overwrites or deletes the files of a later one.
 
-The names alone say everything, so one listing is enough. Pure: names in, decisions out.
+The names hold everything, so one listing is enough. Pure: names in, decisions out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Fences: TypeAlias = frozenset[tuple[int, int]]
 
 
 def fence_name(generation: int, steps: int) -> str:
-    """Name of the document that says: this generation began after so many steps."""
+    """Name of the document which records that a generation began after so many steps."""
     return f"{generation}-{steps}.json"
 
 
@@ -46,7 +46,7 @@ def void_by(fences: Fences, *, generation: int, steps: int) -> tuple[int, int] |
 
 
 def counting(commits: Iterable[Commit], fences: Fences) -> dict[int, Commit]:
-    """For each number of steps the commit that counts, of the latest generation; if none counts, the latest one all the same."""
+    """For each number of steps the commit that counts, of the latest generation; if none counts, the latest commit."""
     def worth(commit: Commit) -> tuple[bool, int]:
         return void_by(fences, generation=commit.generation, steps=commit.steps) is None, commit.generation
 

@@ -1,4 +1,4 @@
-"""The files of a run's checkpoints in its store, one method an access. Which checkpoints count: ``fence.py``, ``store.py``."""
+"""The files of a run's checkpoints in its store, one method for each access. ``fence.py`` and ``store.py`` decide which ones count."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CheckpointFiles:
         return sorted(commit for name in self._store.names(FOLDER) if (commit := commit_of(name)))
 
     def fences(self) -> Fences:
-        """Where each generation began."""
+        """The fences of all generations."""
         return fences_of(self._store.names(FENCES))
 
     def part_names(self) -> list[str]:
@@ -39,7 +39,7 @@ class CheckpointFiles:
         return [name for name in self._store.names(DATA) if re.fullmatch(PART_NAME, name)]
 
     def put_fence(self, generation: int, *, steps: int) -> None:
-        """Write that a generation begins after so many steps."""
+        """Record that a generation begins after so many steps."""
         self._store.put(f"{FENCES}/{fence_name(generation, steps)}", b"{}\n")
 
     def put_part(self, state: Pieces, *, steps: int, rank: int, generation: int) -> CheckpointPart:
@@ -55,14 +55,14 @@ class CheckpointFiles:
         self._store.put(document.commit.name, document.model_dump_json(indent=1).encode())
 
     def has(self, commit: Commit) -> bool:
-        """Whether the document is there."""
+        """Whether the document exists."""
         return self._store.size(commit.name) is not None
 
     def document(self, commit: Commit) -> CheckpointDocument:
         """Read a document, whether it counts or not.
 
         Raises:
-            CheckpointDamaged: it is gone or makes no sense.
+            CheckpointDamaged: it is gone or cannot be parsed.
             ConfigError: it is of another format.
             StorageError: it cannot be read now.
         """
@@ -73,7 +73,7 @@ class CheckpointFiles:
         """Read a part and check its hash.
 
         Raises:
-            CheckpointDamaged: it is gone or is not what was committed.
+            CheckpointDamaged: it is gone or differs from the committed one.
             StorageError: it cannot be read now.
         """
         where = f"checkpoint {self.path(commit)}: its part {part.name}"
@@ -107,15 +107,15 @@ class CheckpointFiles:
             self.delete_part(part.name)
 
     def _read(self, name: str, where: str) -> bytes:
-        """Tell a file that is gone from storage that fails: a run that took the second for the first would discard newer checkpoints."""
+        """Read a file. A missing file and failing storage raise different errors: a run that confused them would discard checkpoints."""
         try:
             return self._store.read(name)
         except OSError as error:
             said = str(error).partition("\n")[0] or type(error).__name__
             if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
                 raise CheckpointDamaged(f"{where} cannot be read: {said}") from None
-            raise StorageError(f"{where} cannot be read now ({said}); this does not show that it is damaged. Mend the storage and run the "
-                               "same command again, or delete that checkpoint to resume from the one before.") from error
+            raise StorageError(f"{where} cannot be read now ({said}); this does not show that it is damaged. Repair the storage and run "
+                               "the same command again, or delete that checkpoint to resume from the one before.") from error
 
 
 def _hash(pieces: Pieces) -> str:

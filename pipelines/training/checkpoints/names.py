@@ -1,8 +1,8 @@
-"""Names of a run's checkpoint files: what each says of its file, without reading it. Pure.
+"""Names of a run's checkpoint files; each name describes its file, which need not be read. Pure.
 
     <run>/checkpoints/data/<steps>-<rank>-<generation>-<mark>.safetensors   one rank's part of a state, written first
     <run>/checkpoints/<steps>-<generation>.json                             the document that names all parts by hash: the commit
-    <run>/checkpoints/fences/<generation>-<steps>.json                      where each generation began (fence.py)
+    <run>/checkpoints/fences/<generation>-<steps>.json                      the start of each generation (fence.py)
 
 ``<steps>`` counts optimizer steps since the run began. ``<generation>`` is the life of the ring that wrote the file, so no generation
 overwrites the files of another. ``<mark>`` is random: a part that is written twice gets two names.
@@ -28,7 +28,7 @@ class Commit(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Relative to the run."""
+        """The document's name, relative to the run's folder."""
         return f"{FOLDER}/{self.steps}-{self.generation}.json"
 
 

@@ -20,9 +20,9 @@ class StateParts(Sequence[bytes]):
 
         Args:
             read: Reads a part and checks its hash; CheckpointDamaged if it differs.
-            parts: By rank.
+            parts: The parts by rank.
         Raises:
-            CheckpointDamaged: a part is missing or is not what was committed.
+            CheckpointDamaged: a part is missing or differs from the committed one.
         """
         self._read, self._parts, self._at_hand = read, parts, dict[int, bytes]()
         room = AT_HAND_BYTES
@@ -49,5 +49,5 @@ class StateParts(Sequence[bytes]):
     def _again(self, part: CheckpointPart) -> bytes:
         try:
             return self._read(part)
-        except CheckpointDamaged as error:  # it went bad just now: the next generation finds it damaged and uses the one before
-            raise StorageError(f"{error}; it was whole when it was checked first") from error
+        except CheckpointDamaged as error:  # damaged since the check: the next generation finds it and uses the one before
+            raise StorageError(f"{error}; it was whole at the first check") from error

@@ -1,4 +1,4 @@
-"""Which checkpoints are deleted, and when: all but the latest few and the best, and what an earlier generation left beyond this one."""
+"""Delete checkpoints: all but the latest few and the best, and those that earlier generations left beyond the newest one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def readable(files: CheckpointFiles) -> dict[Commit, CheckpointDocument]:
 
 
 def best_first(documents: Mapping[Commit, CheckpointDocument]) -> list[Commit]:
-    """Those with a held-out loss that is a number, the lowest loss first."""
+    """The commits whose held-out loss is a number, the lowest loss first."""
     losses = ((document.validation.get("loss", math.nan), commit) for commit, document in documents.items() if document.validation)
     return [commit for _, commit in sorted((loss, commit) for loss, commit in losses if not math.isnan(loss))]
 
@@ -35,10 +35,10 @@ def retain(files: CheckpointFiles, keep: int, *, generation: int | None) -> None
     Parts beyond the latest checkpoint stay: a rank may just be writing them.
 
     Args:
-        files: Of the run.
-        keep: How many to keep, at least 1.
-        generation: Who asks. Files of later generations stay, and nothing is deleted once a later one has begun. None: an outsider,
-            while no ring runs.
+        files: The run's files.
+        keep: Number of latest checkpoints to keep, at least 1.
+        generation: The caller's generation. Files of later generations stay, and nothing is deleted once a later one has begun. None:
+            the caller is no rank, and no ring runs.
     """
     if _is_over(files, generation):
         return
@@ -59,7 +59,7 @@ def retain(files: CheckpointFiles, keep: int, *, generation: int | None) -> None
 
 
 def forget_overtaken(files: CheckpointFiles, newest: Commit) -> None:
-    """Delete what generations up to this one have of more steps, now that ``newest`` counts. Where storage is away, they stay for now."""
+    """Delete the checkpoints of this and earlier generations beyond ``newest``, which now counts. If storage is away, they stay for now."""
     with suppress(OSError):
         for commit in files.commits():
             beyond = commit.steps > newest.steps or (commit.steps == newest.steps and commit != newest)

@@ -1,8 +1,8 @@
-"""Tensors as a safetensors file in pieces: the header, then each tensor's own memory, copied nowhere.
+"""Tensors as a safetensors file in pieces: the header, then each tensor's own memory, without a copy.
 
     8 bytes            length of the header, little-endian
     header             JSON: name -> dtype, shape, first and last byte; filled up with spaces to a multiple of 8
-    data               the tensors, those of wider numbers first, so that each lies where its numbers may lie
+    data               the tensors, those of wider numbers first, so that each is aligned
 
 Source: https://github.com/huggingface/safetensors, section "Format".
 """
@@ -27,7 +27,7 @@ def safetensors_pieces(tensors: Mapping[str, Tensor]) -> list[memoryview]:
     """The pieces of a safetensors file.
 
     Args:
-        tensors: On the CPU and contiguous; their memory is what is returned, so they may not change before it is used.
+        tensors: On the CPU and contiguous. The pieces are their memory, so they must not change before the pieces are used.
     """
     header: dict[str, object] = {}
     data: list[memoryview] = []

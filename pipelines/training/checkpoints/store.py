@@ -1,7 +1,7 @@
 """The checkpoints of a run: each a state in parts and its exact position, made visible by one commit.
 
     names.py        file names                          files.py       their files in the store
-    documents.py    what is committed                   parts.py       the state, read lazily
+    documents.py    the committed documents             parts.py       the state, read lazily
     fence.py        which commits count                 retention.py   which are deleted
     pace.py         when a checkpoint is begun          writer.py      how one is written beside training
 
@@ -27,7 +27,7 @@ from sparkring.pipelines.training.checkpoints.retention import best_first, forge
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read and whose hashes are right."""
+    """A checkpoint that was read, and whose hashes are right."""
 
     document: CheckpointDocument
     state: Sequence[bytes]
@@ -45,11 +45,11 @@ class Checkpoints:
         return sorted({commit.steps for commit in self._files.commits()})
 
     def generations(self) -> list[int]:
-        """Generations that have written where they resumed from."""
+        """Generations that have written a fence."""
         return sorted(generation for generation, _ in self._files.fences())
 
     def fence(self, generation: int, *, steps: int) -> None:
-        """Write that a generation resumes after so many steps: commits of earlier generations beyond them do not count from now on."""
+        """Record that a generation resumes after so many steps: from now on, earlier generations' commits beyond them do not count."""
         self._files.put_fence(generation, steps=steps)
 
     def put_part(self, state: bytes | Pieces, *, steps: int, rank: int, generation: int = 0) -> CheckpointPart:
@@ -61,7 +61,7 @@ class Checkpoints:
         self._files.drop_part(part)
 
     def is_committed(self, document: CheckpointDocument) -> bool:
-        """Whether that document of that generation is there."""
+        """Whether that document of that generation exists."""
         return self._files.has(document.commit)
 
     def commit(self, document: CheckpointDocument) -> str:
@@ -74,18 +74,18 @@ class Checkpoints:
         overtaken_by = later(self._files.fences(), commit.generation)
         if overtaken_by is not None:
             raise CommitConflict(f"generation {commit.generation} is over: generation {overtaken_by} of the run has begun, and its "
-                                 f"checkpoints count; {self._files.path(commit)} was not committed. End what is left of the older.")
+                                 f"checkpoints count; {self._files.path(commit)} was not committed. End the older one's processes.")
         self._files.put_document(document)
         forget_overtaken(self._files, commit)
         return commit.name
 
     def document(self, number: int) -> CheckpointDocument:
-        """Read what a checkpoint says of itself.
+        """Read a checkpoint's document.
 
         Args:
             number: Its optimizer steps.
         Raises:
-            CheckpointDamaged: it is gone, makes no sense, or does not count.
+            CheckpointDamaged: it is gone, cannot be parsed, or does not count.
             ConfigError: it is of another format.
             StorageError: it cannot be read now.
         """
@@ -107,7 +107,7 @@ class Checkpoints:
         Args:
             number: Its optimizer steps.
         Raises:
-            CheckpointDamaged: a file is missing or is not what was committed.
+            CheckpointDamaged: a file is missing or differs from the committed one.
             StorageError: it cannot be read now.
         """
         document = self.document(number)
@@ -118,7 +118,7 @@ class Checkpoints:
 
         Raises:
             ConfigError: one is of another format; skipping it would begin the run again and void it.
-            StorageError: whether one is whole cannot be known now.
+            StorageError: a checkpoint cannot be read now, so nobody knows whether it is whole.
         """
         damaged: list[CheckpointDamaged] = []
         for number in reversed(self.numbers()):

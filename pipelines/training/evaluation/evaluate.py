@@ -1,10 +1,10 @@
 """Exact metrics on held-out rows, over all ranks' rows at once; no average of averages.
 
-    binary       every row's probability reaches rank 0 (16 bytes a row), which judges them all together
+    binary       every row's probability reaches rank 0 (16 bytes a row), which evaluates them all together
     multiclass   loss and hits are summed over rows and ranks, then divided once by the rows of the split
     next_token   nats and hits are summed over predicted tokens and ranks, then divided once by their number
 
-``evaluate`` gives the figures that are told each epoch, ``evaluate_fully`` all that ``sparkring evaluate`` writes of a network.
+``evaluate`` returns the metrics of each epoch, ``evaluate_fully`` all metrics that ``sparkring evaluate`` writes about a network.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def evaluate(predictions: Predictions, communicator: Communicator, manifest: Man
     """Evaluate predictions for all rows of the validation split.
 
     Args:
-        predictions: Of this rank's rows.
-        communicator: Of the ring; every rank calls this at the same time.
-        manifest: Says what the task is.
+        predictions: Predictions for this rank's rows.
+        communicator: The ring; every rank calls this at the same time.
+        manifest: Names the task.
     Returns:
         On rank 0 the metrics by name, ``loss`` first, and None on the others. Binary: ``loss``, ``auc``,
         ``average_precision``, ``calibration_error``. Multiclass: ``loss``, ``accuracy``. Next token: ``loss`` (nats a
@@ -62,13 +62,13 @@ def evaluate_fully(predictions: Predictions, communicator: Communicator, manifes
     """Evaluate predictions for all rows of a split.
 
     Args:
-        predictions: Of this rank's rows.
-        communicator: Of the ring; every rank calls this at the same time.
-        manifest: Says what the task is.
+        predictions: Predictions for this rank's rows.
+        communicator: The ring; every rank calls this at the same time.
+        manifest: Names the task.
         split: Name of the split.
     Returns:
-        On rank 0, and None on the others: ``rows`` (of next tokens: predicted ones), ``loss``, and by task what ``BinaryMetrics``
-        holds; ``accuracy`` and ``confusion`` (rows of each class, by the class that was predicted); or ``accuracy`` and
+        On rank 0 the metrics, and None on the others: ``rows`` (for next tokens the predicted ones), ``loss``, and by task the rest of
+        ``BinaryMetrics``; ``accuracy`` and ``confusion`` (rows of each class, by the predicted class); or ``accuracy`` and
         ``bits_per_byte``.
     """
     if manifest.task == "binary":
@@ -96,7 +96,7 @@ def _class_totals(logits: Tensor, labels: Tensor) -> Tensor:
     """(3,) loss, hits and rows."""
     loss = functional.cross_entropy(logits.double(), labels, reduction="sum")
     hits = (logits.argmax(dim=1) == labels).sum(dtype=torch.float64)
-    return torch.stack([loss, hits, loss.new_tensor(len(labels))]).cpu()  # all three on the model's device: a GPU stacks no others
+    return torch.stack([loss, hits, loss.new_tensor(len(labels))]).cpu()  # all three on the model's device, as stack requires
 
 
 def _token_totals(logits: Tensor, tokens: Tensor, manifest: Manifest) -> Tensor:
@@ -108,7 +108,7 @@ def _token_totals(logits: Tensor, tokens: Tensor, manifest: Manifest) -> Tensor:
 
 
 def _binary(predictions: Predictions, communicator: Communicator) -> BinaryMetrics | None:
-    """On rank 0."""
+    """The metrics of a binary task, on rank 0."""
     parts: list[Tensor] = []
     for logits, labels in predictions:
         probability = torch.sigmoid(logits.double())  # float32 would round a confident one to 1

@@ -1,4 +1,4 @@
-"""Rows on which ranks only judge, left off together as soon as one of them is asked to stop: that may take longer than a step."""
+"""Evaluation batches that all ranks leave together as soon as one of them is asked to stop: they may take longer than a step."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from sparkring.pipelines.parallel.collectives.communicator import Communicator
 
 
 class Epochs(Protocol):
-    """What gives batches, one a step on every rank."""
+    """Yields batches, one for each step on every rank."""
 
     def epoch(self, epoch: int) -> Generator[Batch]:
-        """All of an epoch."""
+        """All batches of an epoch."""
         ...
 
 
 class Interrupted(Exception):
-    """Some rank was asked to stop; all ranks have this after the same batch."""
+    """Some rank was asked to stop; all ranks raise this after the same batch."""
 
 
 class Interruptible:
-    """Batches before each of which the ranks tell each other whether they are asked to stop."""
+    """Batches; before each one the ranks exchange whether they are asked to stop."""
 
     def __init__(self, batches: Epochs, communicator: Communicator, asked: Callable[[], bool]) -> None:
-        """Take what gives this rank's batches, as many as on every other, and whether it is asked."""
+        """``batches`` yields equally many on every rank; ``asked`` returns whether this rank is asked to stop."""
         self._batches, self._communicator, self._asked = batches, communicator, asked
 
     def epoch(self, epoch: int) -> Generator[Batch]:
@@ -37,7 +37,7 @@ class Interruptible:
         Raises:
             Interrupted: some rank is asked to stop.
         """
-        with closing(self._batches.epoch(epoch)) as batches:  # else its threads would read on
+        with closing(self._batches.epoch(epoch)) as batches:  # otherwise its threads would continue to read
             for batch in batches:
                 if float(self._communicator.sum(torch.tensor(float(self._asked())), name="evaluation.stop")) > 0:
                     raise Interrupted

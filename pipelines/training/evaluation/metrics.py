@@ -42,7 +42,7 @@ class CalibrationBin(BaseModel):
 
 
 class RocCurve(BaseModel):
-    """Points from (0, 0) to (1, 1); empty where there is nothing to rank."""
+    """Points from (0, 0) to (1, 1); empty if there is nothing to rank."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -53,7 +53,7 @@ class RocCurve(BaseModel):
 
 
 class BinaryMetrics(BaseModel):
-    """What a set of predictions is worth; the formulas are in the module's docstring."""
+    """The quality of a set of predictions; the formulas are in the module's docstring."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -61,9 +61,9 @@ class BinaryMetrics(BaseModel):
     positives: int
     loss: float
     auc: float
-    """NaN (null in JSON) where the labels are all 0 or all 1: there is nothing to rank."""
+    """NaN (null in JSON) if the labels are all 0 or all 1: there is nothing to rank."""
     average_precision: float
-    """NaN (null in JSON) where no label is 1."""
+    """NaN (null in JSON) if no label is 1."""
     calibration_error: float
     calibration: tuple[CalibrationBin, ...]
     """Bins that hold a row, from low to high probability."""
@@ -71,7 +71,7 @@ class BinaryMetrics(BaseModel):
 
 
 def binary_metrics(probability: ArrayLike, label: ArrayLike) -> BinaryMetrics:
-    """Judge predictions.
+    """Compute the metrics of predictions.
 
     Args:
         probability: Predicted probability of label 1, shape (rows,), each in [0, 1].
@@ -79,7 +79,7 @@ def binary_metrics(probability: ArrayLike, label: ArrayLike) -> BinaryMetrics:
     Returns:
         The metrics; see the module's docstring.
     Raises:
-        DatasetError: no rows, unequal lengths, a label that is not 0 or 1, or a probability that is none.
+        DatasetError: no rows, unequal lengths, a label that is not 0 or 1, or a probability outside [0, 1].
     """
     predicted = np.asarray(probability, dtype=np.float64)
     observed = np.asarray(label, dtype=np.float64)

@@ -13,7 +13,7 @@ from typing import Any
 from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
 
 Metrics = dict[str, Any]
-"""By name, as ``evaluation.json`` holds them."""
+"""Metrics by name, as ``evaluation.json`` holds them."""
 
 
 def mean_metrics(*, nats: float, hits: int, count: int) -> Metrics:

@@ -1,11 +1,11 @@
-"""Where the lines of one rank's event file lie: appended to a local file, or shipped piece by piece where nothing can be appended.
+"""Storage of one rank's event lines: appended to a local file, or shipped in segments to a store that cannot append.
 
     local, mounted    events/<generation>-<rank>.jsonl                              each line reaches the file when it is written
     S3, HDFS, ...     events/<generation>-<rank>.jsonl, <...>.1.jsonl, <...>.2.jsonl   segments of whole lines; the last one is
-                                                                                       written anew as it grows, the others stay
+                                                                                       written again as it grows, the others stay
 
-A full disk, or storage that is away, keeps nobody from training: lines wait in memory until there is room. ``settle`` is what a checkpoint
-asks for before its commit: all lines so far outlive the machine, or there is an error. Knows nothing of what a line says.
+A full disk, or storage that is away, does not stop training: lines wait in memory until they can be stored. A checkpoint calls ``settle``
+before its commit: all lines so far then outlive the machine, or it raises. This module does not interpret lines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.local import LocalStore
 
 SEGMENT_BYTES = 256 * 1024
-"""A segment is closed once it holds this many: so much at most is sent again for each line more."""
+"""Bytes from which a segment is closed. Each new line sends its segment again, so this limits the bytes that are sent again."""
 SHIP_S = 2.0
 """Seconds between two shipments while lines come."""
 
@@ -30,14 +30,14 @@ class Lines(Protocol):
     """One rank's lines on their way to storage; may be used by several threads."""
 
     def append(self, line: str) -> None:
-        """Take a line, without its end; never fails for want of storage."""
+        """Take a line, without its newline; never fails because of storage."""
         ...
 
     def settle(self) -> None:
-        """See that all lines so far are in storage, and outlive this machine as far as its storage does.
+        """Put all lines so far into storage, so that they outlive this machine as far as its storage does.
 
         Raises:
-            OSError: they are not; they stay here, and another call may do.
+            OSError: some are not stored; they stay in memory, and a later call may succeed.
         """
         ...
 
@@ -80,20 +80,20 @@ class AppendedLines:
         self._file.close()
 
     def _write(self) -> None:
-        """A full disk may take the first part of a line: the rest goes on behind it another time."""
+        """Write the waiting lines. A full disk may take only the first part of a line; a later call appends the rest."""
         while self._waiting:
             del self._waiting[:self._file.write(self._waiting) or 0]
 
 
 class ShippedLines:
-    """Lines that go through a store which puts whole files only."""
+    """Lines in a store that can only put whole files."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store, self._name = store, name
         self._first, self._shipped = 0, 0
-        """Number of the first segment that is not in the store whole, and how many bytes of it are."""
+        """Number of the first segment that is not completely in the store, and its bytes that are."""
         self._segments = [bytearray()]
-        """That one and those after it."""
+        """That segment and those after it."""
         self._guard, self._shipping, self._over = threading.Lock(), threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._ship, name="sparkring-events", daemon=True)
         self._thread.start()
@@ -142,7 +142,7 @@ def read_segments(store: Store, name: str) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the bytes of each segment of the file ``name``, in order.
 
     Raises:
-        FileNotFoundError: there is not even the first one.
+        FileNotFoundError: the first segment does not exist.
     """
     yield name, store.read(name)
     number = 1
@@ -164,11 +164,11 @@ class LineTail:
         self._segment, self._offset = 0, 0
 
     def new_lines(self) -> bytes:
-        """The whole lines that have come since the last call; what cannot be read now comes another time."""
+        """The whole lines since the last call; lines that cannot be read now come with a later call."""
         found = b""
         while True:
             try:
-                whole = self._store.size(segment_name(self._name, self._segment + 1)) is not None  # if so, this one grows no more
+                whole = self._store.size(segment_name(self._name, self._segment + 1)) is not None  # if so, this one no longer grows
                 data = self._rest()
             except OSError:
                 return found

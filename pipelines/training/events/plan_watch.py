@@ -1,4 +1,4 @@
-"""Predicted seconds of a step beside those on the clock: said after the first steps of a run, then after each epoch."""
+"""Predicted seconds of a step beside the measured ones: reported after the first steps of a run, then after each epoch."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import statistics
 from collections.abc import Callable
 
 WARM_UP, FIRST_STEPS = 3, 20
-"""Steps that do not count, since buffers and files are new to them; and those after which it is said for the first time."""
+"""Steps that do not count, since buffers and files are new to them; and counted steps before the first report."""
 APART = 0.2
 """Share of the predicted seconds beyond which the difference is worth a warning."""
 
 
 class PlanWatch:
-    """Takes the seconds of a rank's steps, and writes an event ``plan`` now and then."""
+    """Takes the seconds of a rank's steps, and writes ``plan`` events."""
 
     def __init__(self, predicted_s: float | None, write: Callable[..., None]) -> None:
-        """Watch; or do nothing where nothing was predicted.
+        """Start to watch.
 
         Args:
-            predicted_s: Of a step; None if nobody planned it.
+            predicted_s: Predicted seconds of a step; None if no planner chose the layout: then this does nothing.
             write: Takes ``plan`` and the event's values.
         """
         self._predicted_s, self._write = predicted_s, write
@@ -27,7 +27,7 @@ class PlanWatch:
         self._spoke = False
 
     def step(self, seconds: float) -> None:
-        """A step is done."""
+        """Count a step."""
         if self._predicted_s is None:
             return
         if self._passed_over < WARM_UP:
@@ -38,7 +38,7 @@ class PlanWatch:
             self.epoch_ends()
 
     def epoch_ends(self) -> None:
-        """Say what the steps since the last word took, if there were any."""
+        """Report the steps since the last report, if there were any."""
         if self._predicted_s is None or not self._seconds:
             return
         self._spoke = True
@@ -49,11 +49,11 @@ class PlanWatch:
 
 
 def warning(predicted_s: float, measured_s: float) -> str:
-    """One line where prediction and clock are far apart, else nothing."""
+    """One line if the two differ much, else an empty text."""
     apart = measured_s / predicted_s - 1
     if abs(apart) <= APART:
         return ""
     more = "more" if apart > 0 else "less"
     return (f"a step takes {1e3 * measured_s:.4g} ms, {abs(apart):.0%} {more} than the {1e3 * predicted_s:.4g} ms that were planned, so "
-            "another layout may be faster. Other work on these machines does that, and slow reading; to have them measured anew, delete "
-            "the run's plan.json and start it again.")
+            "another layout may be faster. Other work on these machines and slow reading have the same effect; to measure again, "
+            "delete the run's plan.json and start the run again.")

@@ -1,4 +1,4 @@
-"""One event file whose hash chain was checked: where it starts, its step records, and its hash at any step.
+"""One event file whose hash chain was checked: its start record, its step records, and its hash at any step.
 
 The bytes are read twice rather than kept: once to check the chain, once for the receipts of the steps that count.
 """
@@ -31,7 +31,7 @@ class SealedEvents:
         self._store, self.name = store, f"events/{name}"
         self.records = 0
         self.start: dict[str, Any] | None = None
-        """The start record; None where the rank ended before it."""
+        """The start record; None if the rank ended before it."""
         self.places: list[Place] = []
         """The step records' places, ascending."""
         self._heads: list[str] = []
@@ -47,12 +47,12 @@ class SealedEvents:
             self._take(where, json.loads(line), head)
 
     def head_before(self, place: Place) -> str | None:
-        """The hash of the last step record before ``place``; None where there is none."""
+        """The hash of the last step record before ``place``; None if there is none."""
         index = bisect_left(self.places, place)
         return self._heads[index - 1] if index else None
 
     def steps(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Where each step record stands, and the record."""
+        """Each step record with its file and line."""
         for where, line in self._lines():
             record = json.loads(line)
             if record["event"] == "step":
@@ -72,7 +72,7 @@ class SealedEvents:
             self._heads.append(head)
 
     def _lines(self) -> Iterator[tuple[str, str]]:
-        """Where each whole line stands, and the line; what a killed rank left half written is no line."""
+        """Each whole line with its file and number. A last line that a killed rank left half written is skipped."""
         for name, data in read_segments(self._store, self.name):
             path = self._store.path(name)
             for number, line in enumerate(data.split(b"\n")[:-1], start=1):

@@ -100,19 +100,19 @@ class StepSeconds:
 
 
 class SlowRanks:
-    """Adds up what the ranks report, and remembers which of them are slow, so that each change is said once."""
+    """Adds up the ranks' reports, and remembers the slow ranks, so that each change is reported once."""
 
     def __init__(self, groups: Groups) -> None:
-        """``groups``: ranks that do the same work. A rank alone in its group has nothing to be compared with."""
+        """``groups``: ranks that do the same work. A rank alone in its group is compared with none."""
         self._groups = groups
         self._slow: dict[tuple[int, Cause], Slow] = {}
         self._reports: list[Report] = []
 
     def update(self, reports: Sequence[Sequence[float]]) -> list[Slow]:
-        """Take what the ranks report at one checkpoint.
+        """Add the ranks' reports of one checkpoint.
 
         Args:
-            reports: By rank, what its ``StepSeconds.take`` gave.
+            reports: By rank, the result of its ``StepSeconds.take``.
         Returns:
             Ranks that have become slow and ranks that have caught up; nothing before ``OBSERVED_S`` seconds of training are behind it.
         """
@@ -147,7 +147,7 @@ def find_slow(seconds: Sequence[Seconds], groups: Groups) -> list[Slow]:
     """The late ranks, or the network, or none.
 
     Args:
-        seconds: Of one step, by rank.
+        seconds: Seconds of one step, by rank.
         groups: Ranks that do the same work.
     """
     late = [one for group in groups for rank in group if (one := _late(rank, group, seconds))]

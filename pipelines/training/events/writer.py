@@ -1,29 +1,29 @@
-"""The event stream of a run: JSON lines, one file a rank and generation, merged by whoever reads.
+"""The event stream of a run: JSON lines, one file for each rank and generation, which readers merge.
 
     <run>/events/<generation>-<rank>.jsonl        (lines.py: in segments, where a store cannot append)
 
 Each record has ``event`` (its kind), ``time`` (seconds since 1970), ``generation`` and ``rank``. Kinds:
 
     start       size, host, pid, device, lanes, seed, batch_rows, dataset_url, dataset_version, content_id, manifest_sha256, reduction,
-                steps_per_epoch, epochs, epoch, step (where it goes on), resumed (hash of the receipts that it goes on from)
+                steps_per_epoch, epochs, epoch, step (where it resumes), resumed (hash of the receipts that it resumes from)
     step        epoch, step, rows (this rank's), global_rows, loss (of the whole step, equal on all ranks), lr,
                 data_s, compute_s, comm_s, digest (of this rank's row ids, rowhash.py), offsets and windows (its receipt,
-                receipts.py), row_ids (when recorded), left_out (true where the rows were read and not learned from)
-    timeline    epoch, step, and what this worker did in that step, action by action (parallel/schedule_records.py); one step an epoch,
-                from the first shard of each worker of a model in stages
+                receipts.py), row_ids (when recorded), left_out (true if the rows were read but not learned from)
+    timeline    epoch, step, and this worker's actions in that step (parallel/schedules/records.py); one step an epoch, from the first
+                shard of each worker of a model in stages
     epoch       epoch, seconds, train_loss, rows, exact (the digest equals the split's), validation {loss, auc, ...}; rank 0 only
     checkpoint  epoch, step, seconds, name; rank 0 only
-    plan        predicted_s, measured_s (of a step), steps (measured), text (a warning, where they are far apart); rank 0 only, where the
+    plan        predicted_s, measured_s (of a step), steps (measured), text (a warning if they differ much); rank 0 only, and only if the
                 planner chose the layout
-    rollback    epoch, step (which was not finite), steps_done (of the checkpoint), text; the last record of its file: the ranks go on as
-                the next generation
-    slow        epoch, step, slow_rank (-1: the network), cause (data, compute, network), step_s, own_s, others_s, over: who holds up
-                the others, or does no more (slow_ranks.py); rank 0 only
-    warning     text; e.g. a damaged checkpoint that was passed over; of one that could not be written: what ("checkpoint"), count (so far)
+    rollback    epoch, step (which was not finite), steps_done (of the checkpoint), text; the last record of its file: the ranks continue
+                as the next generation
+    slow        epoch, step, slow_rank (-1: the network), cause (data, compute, network), step_s, own_s, others_s, over: the rank that
+                delays the others, or no longer does (slow_ranks.py); rank 0 only
+    warning     text; e.g. a damaged checkpoint that was skipped; for one that could not be written: what ("checkpoint"), count (so far)
     end         seconds
 
 Each line ends with ``chain``, a hash over itself and the line before it (receipts.py); ``sparkring audit`` checks them. A last
-line that a killed rank left half written is passed over.
+line that a killed rank left half written is skipped.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from sparkring.pipelines.training.events.lines import LineTail, open_lines, read
 Record = dict[str, Any]
 FOLDER = "events"
 FOLLOW_S, FOLLOW_REMOTE_S = 0.25, 2.0
-"""Seconds between two looks at a file that grows: on a disk, and where each look is a request."""
+"""Seconds between two looks at a file that grows: on a disk, and in a store where each look is a request."""
 
 
 class EventWriter:
-    """Writes one rank's records; where storage fails they wait in memory."""
+    """Writes one rank's records; if storage fails, they wait in memory."""
 
     def __init__(self, run_url: str, *, generation: int, rank: int) -> None:
         self._store = open_store(run_url)
@@ -59,7 +59,7 @@ class EventWriter:
 
     @property
     def generation(self) -> int:
-        """Whose records these are."""
+        """The generation of these records."""
         return self._common["generation"]
 
     def write(self, event: str, **values: Any) -> None:
@@ -69,15 +69,15 @@ class EventWriter:
         self._lines.append(line)
 
     def settle(self) -> None:
-        """See that all records so far are in storage for good; any thread may ask.
+        """Put all records so far into storage for good; any thread may call it.
 
         Raises:
-            OSError: they are not.
+            OSError: some are not stored.
         """
         self._lines.settle()
 
     def next_generation(self) -> None:
-        """Go on in the file of the next generation, whose chain begins anew: this ring starts over without being started again."""
+        """Continue in the file of the next generation, with a new chain: this ring starts over without a new launch."""
         self._lines.close()
         self._common["generation"] += 1
         self._lines = open_lines(self._store, file_name(**self._common))
@@ -91,7 +91,7 @@ class EventWriter:
 
 
 def file_name(generation: int, rank: int) -> str:
-    """Of one rank's events, in the run folder."""
+    """Name of one rank's event file, in the run folder."""
     return f"{FOLDER}/{generation}-{rank}.jsonl"
 
 
@@ -132,7 +132,7 @@ def _damaged(found: str) -> DocumentDamaged:
 
 
 class EventTail:
-    """Follows one rank's file while it grows, and that of the next generation where the ring starts over by itself."""
+    """Follows one rank's file while it grows, and that of the next generation if the ring starts over by itself."""
 
     def __init__(self, run_url: str, *, generation: int, rank: int) -> None:
         self._store, self._generation, self._rank = open_store(run_url), generation, rank

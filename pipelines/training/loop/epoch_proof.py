@@ -19,10 +19,10 @@ from sparkring.pipelines.training.loop.setup import RankSetup
 
 @dataclass(frozen=True)
 class StepProof:
-    """What a step record says of the rows that this rank read."""
+    """The values of a step record that describe the rows of this rank."""
 
     rows: int = 0
-    """0 where another rank writes the receipt."""
+    """0 if another rank writes the receipt."""
     digest: int = 0
     receipt: dict[str, Any] = field(default_factory=dict)
 
@@ -45,7 +45,7 @@ class EpochProof:
         self._digest = 0
 
     def add_step(self, position: Position, batch: Batch) -> StepProof:
-        """Add the rows of the step at ``position``; returns what its record says of them."""
+        """Add the rows of the step at ``position``; returns the values that describe them in its record."""
         if self._receipts is None:
             return StepProof()
         digest = rows_digest(batch.tensors[ROW_ID].numpy())
@@ -65,7 +65,7 @@ class EpochProof:
         return digest, self._head
 
     def _make_receipts(self) -> ReceiptMaker | None:
-        """None where another rank writes the receipts of this rank's rows."""
+        """Make the receipts; None if another rank writes those of this rank's rows."""
         setup, place = self._setup, self._setup.receipt_rank
         return ReceiptMaker(setup.train_loader.order, batch_rows=setup.config.train.step_rows, rank=place.number,
                             num_ranks=place.num_ranks) if place.writes else None

@@ -1,4 +1,4 @@
-"""What the ranks tell each other at a checkpoint and at an epoch's end, in one round: digests, hashes, and seconds of steps."""
+"""The ranks' exchange at a checkpoint and at an epoch's end, in one round: digests, hashes, and seconds of steps."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ DIGEST_BYTES = 8
 
 
 class RankReport(NamedTuple):
-    """What one rank tells the others; as many bytes on every rank."""
+    """One rank's report to the others; equally many bytes on every rank."""
 
     digest: int
-    """Of its rows since the last exchange."""
+    """Digest of its rows since the last exchange."""
     head: str
     """Hash of its last step record, in hex."""
     seconds: tuple[float, ...]
     """Its ``StepSeconds``."""
 
     def pack(self) -> bytes:
-        """Digest, hash, seconds."""
+        """The report as bytes: digest, hash, seconds."""
         return self.digest.to_bytes(DIGEST_BYTES, "big") + bytes.fromhex(self.head) + pack(self.seconds)
 
     @classmethod
@@ -38,7 +38,7 @@ class RankReport(NamedTuple):
 
 
 class PositionExchange:
-    """Completes a position with what all ranks know; on rank 0 it also reports slow ranks."""
+    """Completes a position with the digests and hashes of all ranks; on rank 0 it also reports slow ranks."""
 
     def __init__(self, setup: RankSetup, proof: EpochProof) -> None:
         self._communicator, self._events, self._is_first = setup.communicator, setup.events, setup.is_first

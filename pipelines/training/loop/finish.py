@@ -18,7 +18,7 @@ def finish_run(setup: RankSetup, position: Position, *, resumed_at: int, failed_
 
     Args:
         setup: This rank's tools.
-        position: Where the generation ended.
+        position: The position at which the generation ended.
         resumed_at: Optimizer steps that were done when it started.
         failed_checkpoints: Checkpoints that it could not write.
     """

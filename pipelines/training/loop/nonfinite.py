@@ -46,7 +46,7 @@ class NonFiniteSteps:
         """Take note of the step at ``position``, which did not update the model.
 
         Raises:
-            NotFinite: the run is to stop at such a step.
+            NotFinite: the run must stop at such a step.
         """
         cause = f"the loss is {result.loss}" + (", but a gradient is NaN or infinite" if math.isfinite(result.loss) else "")
         failure = f"step {position.step} of epoch {position.epoch}: {cause}"
@@ -62,10 +62,10 @@ class NonFiniteSteps:
         """Count one more rollback.
 
         Args:
-            position: After the failed step.
-            to: The last checkpoint; None where there is none.
+            position: The position after the failed step.
+            to: The last checkpoint; None if there is none.
         Returns:
-            What failed and what is done about it, for the event.
+            The failure and the action taken, for the event.
         Raises:
             NotFinite: there is no checkpoint, or the run has gone back to it often enough.
         """

@@ -1,4 +1,4 @@
-"""How a position moves with each step and each epoch. Pure."""
+"""The change of a position with each step and each epoch. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def after_evaluation(position: Position) -> Position:
 
 
 def mean_loss(position: Position) -> float:
-    """The mean loss of the epoch's rows that the model learned from; NaN where there are none."""
+    """The mean loss of the epoch's rows that the model learned from; NaN if there are none."""
     learned = position.rows - position.rows_left_out
     return position.loss_sum / learned if learned else math.nan
 

@@ -40,7 +40,7 @@ class LoopRecords:
         self._sampled = sampled_step(first=position.step, steps=self._setup.steps_per_epoch)
 
     def timeline(self, position: Position) -> None:
-        """Write what this rank did in the sampled step, if it follows a schedule."""
+        """Write this rank's actions in the sampled step, if it follows a schedule."""
         record = self._setup.strategy.step_record() if position.step == self._sampled else None
         if record is not None:
             self._events.write("timeline", epoch=position.epoch, step=position.step, **record)

@@ -17,7 +17,7 @@ def restore(setup: RankSetup) -> Position | None:
     """Load each rank's part of the last whole checkpoint; all ranks call this together.
 
     Returns:
-        Its position; None where there is no checkpoint, and the state stays as it is.
+        Its position; None if there is no checkpoint: the state then stays as it is.
     """
     communicator = setup.communicator
     latest = _latest(setup)

@@ -39,7 +39,7 @@ class Saver:
         self._writer = CheckpointWriter(setup.checkpoints, setup.communicator, keep=train.keep_checkpoints,
                                         settle=setup.events.settle, steps_done=lambda: self._done)
         self._last_failure = ""
-        """As far as this rank knows it."""
+        """The last failure, as far as this rank knows it."""
         self._warned_slow = False
         self.failures = 0
         """Checkpoints that were not written."""
@@ -55,11 +55,11 @@ class Saver:
 
     @property
     def writing(self) -> bool:
-        """Whether this rank still writes the last checkpoint; it tells the others."""
+        """Whether this rank still writes the last checkpoint; the others learn it with the step."""
         return self._writer.writing
 
     def wants(self, steps_done: int) -> bool:
-        """Whether rank 0 asks for a checkpoint after ``steps_done`` steps; it tells the others."""
+        """Whether rank 0 asks for a checkpoint after ``steps_done`` steps; the others learn it with the step."""
         return self._decides and self._pace.due(steps_done)
 
     def due(self, signals: Signals) -> bool:
@@ -98,7 +98,7 @@ class Saver:
                 self._report(saved)
 
     def _report(self, saved: Saved) -> None:
-        """Write its event, and adjust the pace."""
+        """Write the event of an ended checkpoint, and adjust the pace."""
         position, waited_s = saved.document.position, self._waited_s
         self._waited_s = 0.0
         if saved.failure:

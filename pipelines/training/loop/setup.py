@@ -1,4 +1,4 @@
-"""What one rank trains with: opened once by ``train_rank`` and shared by all parts of the loop."""
+"""One rank's tools for training: opened once by ``train_rank`` and shared by all parts of the loop."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RankSetup:
     job: TrainJob
     version: DatasetVersion
     layout: Layout | None
-    """None where every rank holds the whole model."""
+    """None if every rank holds the whole model."""
     communicator: Communicator
     strategy: Strategy
     events: EventWriter

@@ -1,7 +1,7 @@
 """The loop: from the last checkpoint, or the seed, to a trained model.
 
     start     all ranks restore rank 0's last checkpoint, or start alike, and prove that their states are equal
-    step      exact gradient, update, one event; a checkpoint beside training where one is due
+    step      exact gradient, update, one event; a checkpoint beside training if one is due
     epoch     every row came exactly once (proved by digest), held-out metrics, checkpoint
     end       the epoch with the lowest held-out loss becomes the run's model
 
@@ -71,7 +71,7 @@ class TrainingLoop:
     def _start(self) -> Position:
         """Put all ranks into the state of the last checkpoint, or of a fresh run."""
         restored = restore(self._setup)
-        if restored is None and isinstance(self._strategy, DataParallelStrategy):  # the seed gave all the same; this makes sure
+        if restored is None and isinstance(self._strategy, DataParallelStrategy):  # the seed gives all ranks the same; this makes sure
             fresh = self._setup.communicator.broadcast_bytes(self._strategy.whole(), name="start.fresh")
             self._strategy.unpack([fresh])
         position = restored or Position()
@@ -85,7 +85,7 @@ class TrainingLoop:
         """Train from ``position`` to the end of its epoch and evaluate it.
 
         Returns:
-            The first position of the next epoch. Where ranks stop or roll back earlier, the position to resume at.
+            The first position of the next epoch. If ranks stop or roll back earlier, the position to resume at.
         """
         seconds = _stopwatch(position.seconds)
         self._proof.begin_epoch()
@@ -110,7 +110,7 @@ class TrainingLoop:
         """Evaluate the epoch before ``position`` and save a checkpoint.
 
         Returns:
-            The first position of the next epoch. Where ranks are asked to stop meanwhile, ``position``: the next generation
+            The first position of the next epoch. If ranks are asked to stop meanwhile, ``position``: the next generation
             evaluates first.
         """
         setup, seconds = self._setup, _stopwatch(position.seconds)
@@ -148,14 +148,14 @@ class TrainingLoop:
         self._exchange.add_step(data_s, cost.compute_s, cost.comm_s)
 
     def _votes(self, position: Position) -> Signals:
-        """What this rank tells the others in the step at ``position``."""
+        """This rank's signals to the others in the step at ``position``."""
         return self._setup.signals.now(due=self._saver.wants(position.steps_done + 1), writing=self._saver.writing)
 
     def _roll_back(self, position: Position) -> Position:
         """Put all ranks back into the state of the last checkpoint; their events continue as a new generation.
 
         Args:
-            position: After the step that was not finite.
+            position: The position after the step that was not finite.
         Raises:
             NotFinite: there is no checkpoint, or the run has gone back to it often enough.
         """
@@ -183,7 +183,7 @@ class TrainingLoop:
             layout=str(setup.layout or f"{setup.communicator.context.size} ranks, each with the whole model")))
 
     def _batches(self, position: Position) -> Generator[tuple[Batch, float]]:
-        """The rest of an epoch, each batch with the seconds that it was waited for; closing it ends the reader threads."""
+        """The rest of an epoch, each batch with the seconds that this rank waited for it; closing it ends the reader threads."""
         waiting = time.perf_counter()
         with closing(self._setup.train_loader.epoch(position.epoch, first_step=position.step)) as batches:
             for batch in batches:

@@ -71,7 +71,7 @@ def count_blocks(blocks: BlockList, inputs: Callable[[int], dict[str, Tensor]], 
     Args:
         blocks: The whole model.
         inputs: The model's inputs by rows, on the ``META`` device.
-        dtype: Of parameters and activations.
+        dtype: Type of parameters and activations.
     """
     tied = blocks.shared_parts(range(len(blocks) + 1))
     tensors: Mapping[str, Tensor] = inputs(ROWS)

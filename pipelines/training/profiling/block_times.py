@@ -44,14 +44,14 @@ class TimedModel:
     """The model to measure."""
 
     blocks: BlockList
-    """Of the whole model; built one at a time."""
+    """The blocks of the whole model; built one at a time."""
     inputs: Callable[[int], dict[str, Tensor]]
     """The model's inputs, by rows."""
     row_counts: Sequence[int]
     """Rows of the micro-batches to measure; at least two numbers."""
     optimizer: OptimizerConfig
     dtype: torch.dtype
-    """Of parameters and activations."""
+    """Type of parameters and activations."""
 
 
 def time_blocks(subject: TimedModel, loss: Loss) -> list[BlockSeconds]:
@@ -59,7 +59,7 @@ def time_blocks(subject: TimedModel, loss: Loss) -> list[BlockSeconds]:
 
     Args:
         subject: The model.
-        loss: Of the model's output; its passes count for the last block.
+        loss: The loss of the model's output; its passes count for the last block.
     """
     blocks, row_counts = subject.blocks, subject.row_counts
     tensors = {rows: subject.inputs(rows) for rows in row_counts}

@@ -35,9 +35,9 @@ def measured(config: Config, manifest: Manifest, ranks: Sequence[RankProfile]) -
     """The planner's inputs from the measurements of all ranks.
 
     Args:
-        config: Of the run that is planned.
-        manifest: Of its dataset version.
-        ranks: By rank. Seconds are medians over all ranks; links come from the ranks that measured them.
+        config: The config of the run to plan.
+        manifest: The manifest of its dataset version.
+        ranks: Measurements by rank. Seconds are medians over all ranks; links come from the ranks that measured them.
     """
     first = ranks[0]
     hosts = tuple(first["hosts"])

@@ -78,8 +78,8 @@ def time_links(communicator: Communicator, backends: MeasuredBackends = TRAINING
     Figures of ``local`` links count from the first rank of ``fullest_host``, others from rank 0.
 
     Args:
-        communicator: Started with ``extra_sets`` and ``hops=True``.
-        backends: To measure.
+        communicator: A communicator that was started with ``extra_sets`` and ``hops=True``.
+        backends: The transports and the reducer to measure.
     """
     context = communicator.context
     found = [_time_sums(communicator, backends, where, group) for where, group in _groups(context)]

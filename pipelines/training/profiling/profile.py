@@ -73,7 +73,7 @@ def profile_rank(context: RankContext, document: Mapping[str, object], dataset_u
         context: This rank's identity.
         document: The config.
         dataset_url: The dataset whose rows' shapes are used; no row is read.
-        version: Of the dataset.
+        version: The dataset version.
         places: By rank, the kind and the number of its host in an earlier measurement.
     Returns:
         The measurements; None on all ranks if every rank is on a host as in the earlier measurement.

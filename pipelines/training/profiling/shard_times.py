@@ -35,10 +35,10 @@ def shard_groups(context: RankContext, blocks: BlockList) -> list[Ranks]:
 
 def time_shards(communicator: Communicator, subject: TimedModel, loss: Callable[[SetReducer], Loss],
                 ) -> list[tuple[int, list[BlockSeconds]]]:
-    """Measure; every rank of the ring calls this.
+    """Measure the blocks of each number of shards; every rank of the ring calls this.
 
     Args:
-        communicator: Started with ``shard_groups``.
+        communicator: A communicator that was started with ``shard_groups``.
         subject: The whole model.
         loss: Makes the loss of a shard's outputs from the shards' reducer.
     Returns:
