@@ -126,7 +126,7 @@ def test_who_reads_a_large_checkpoint_has_not_all_of_it_in_memory(tmp_path: Path
     for path in (tmp_path / "checkpoints/data").iterdir():
         path.write_bytes(b"other")
     assert state[0][:1] == b"\0", "one of those that are at hand"
-    with pytest.raises(StorageError, match=r"has 5 bytes.*it was whole when"):  # a generation that ends of it is tried again, and then
+    with pytest.raises(StorageError, match=r"has 5 bytes.*it was whole at"):  # a generation that ends of it is tried again, and then
         state[-1]
     with pytest.raises(CheckpointDamaged, match="has 5 bytes"):  # it is passed over
         checkpoints.read(1)
