@@ -29,7 +29,8 @@ from torch.nn import functional
 from benchmarks.report import print_result
 from harness.ranks import run_on_ranks
 from sparkring.models.blocks import LOGITS, StageModule
-from sparkring.models.text import TOKENS, text_blocks
+from sparkring.models.inputs import TOKENS
+from sparkring.models.text import text_blocks
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from sparkring.conf.schema import ImageModelConfig, ModelConfig, TabularModelConfig
 from sparkring.errors import ConfigError
 from sparkring.models.blocks import BlockList, WholeModel
-from sparkring.models.image import IMAGE, image_blocks
+from sparkring.models.image import image_blocks
+from sparkring.models.inputs import CATEGORICAL, IMAGE, NUMERIC, TOKENS
 from sparkring.models.own import own_blocks
-from sparkring.models.tabular import CATEGORICAL, NUMERIC, tabular_blocks
-from sparkring.models.text import TOKENS, text_blocks
+from sparkring.models.tabular import tabular_blocks
+from sparkring.models.text import text_blocks
 
 
 @dataclass(frozen=True, kw_only=True)

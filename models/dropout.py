@@ -21,8 +21,8 @@ import hashlib
 import torch
 from torch import Tensor, nn
 
-ROW_SEEDS = "row_seeds"
-"""Name of the tensor (B,) int64 that blocks with dropout read beside their input."""
+from sparkring.models.inputs import ROW_SEEDS
+
 ELEMENTS_PER_WORD = 4
 LEVELS = 1 << 16
 """Number of values of 16 bits."""

@@ -25,9 +25,9 @@ from torch.nn import functional
 
 from sparkring.models.batch_norm import StepBatchNorm
 from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, X
-from sparkring.models.dropout import ROW_SEEDS, RowDropout
+from sparkring.models.dropout import RowDropout
+from sparkring.models.inputs import IMAGE, ROW_SEEDS
 
-IMAGE = "image"
 Norm = Literal["group", "batch"]
 CHANNELS_PER_GROUP = 8
 """Channels that are normalised together; for a width that 8 does not divide, the greatest common divisor of both."""

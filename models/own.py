@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from sparkring.errors import ConfigError, nearest
 from sparkring.models.blocks import LOGITS, Block, BlockList, BlockRun, Factory, Result
-from sparkring.models.dropout import ROW_SEEDS
+from sparkring.models.inputs import ROW_SEEDS
 from sparkring.models.networks import REGISTRY
 from sparkring.models.sequential import is_chain, materialised, sequential_blocks
 

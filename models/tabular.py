@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, X, in_turn
-from sparkring.models.dropout import ROW_SEEDS, RowDropout
-
-NUMERIC, CATEGORICAL = "numeric", "categorical"
+from sparkring.models.dropout import RowDropout
+from sparkring.models.inputs import CATEGORICAL, NUMERIC, ROW_SEEDS
 
 
 def tabular_blocks(num_numeric: int, cardinalities: Sequence[int], *, hidden: Sequence[int], max_embedding: int,

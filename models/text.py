@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, X, in_turn
-from sparkring.models.dropout import ROW_SEEDS, RowDropout
+from sparkring.models.dropout import RowDropout
+from sparkring.models.inputs import ROW_SEEDS, TOKENS
 
-TOKENS = "tokens"
 INITIAL_STD = 0.02
 
 

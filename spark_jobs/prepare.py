@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import Config, PrepareConfig
 from sparkring.errors import SourceError
+from sparkring.models.inputs import TOKENS
 from sparkring.pipelines.data.dataset.commit import commit_version
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, content_id
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
@@ -32,7 +33,7 @@ from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.data.stores.writable import require_writable
 from sparkring.spark_jobs.etl.append import appendable, joined_splits, known_rows
 from sparkring.spark_jobs.etl.columns.splits import SPLITS
-from sparkring.spark_jobs.etl.encoding.describe import TOKENS, describe
+from sparkring.spark_jobs.etl.encoding.describe import describe
 from sparkring.spark_jobs.etl.encoding.encode import encode
 from sparkring.spark_jobs.etl.encoding.tokens import TokenEncoding
 from sparkring.spark_jobs.etl.examples import tables

@@ -20,7 +20,7 @@ from torch import Tensor
 from sparkring.conf.schema import Config, ModelConfig
 from sparkring.models.build import list_blocks, without_dropout
 from sparkring.models.decoding import Sampling, Texts, TokenIds, decode
-from sparkring.models.text import TOKENS
+from sparkring.models.inputs import TOKENS
 from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.collectives.communicator import Communicator

@@ -1,6 +1,6 @@
 """What ``prepare`` does with Spark, in the order in which a row passes.
 
-May import: conf, pipelines/data, spark_jobs/spark, the rooms inside.
+May import: conf, models, pipelines/data, spark_jobs/spark, the rooms inside.
 Not here: training, scoring.
 
     sources/                 find, identify and read the tables, or folders of images and texts, of the config

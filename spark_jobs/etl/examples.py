@@ -17,12 +17,13 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import ConfigError, SourceError, nearest
+from sparkring.models.inputs import TOKENS
 from sparkring.spark_jobs.etl.columns.derive import check_moments
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.columns.roles import cast_advice, roles_of_query
 from sparkring.spark_jobs.etl.columns.splits import SPLITS, key_figures, split_key, split_name, why_empty
 from sparkring.spark_jobs.etl.encoding.arrays import require_pad
-from sparkring.spark_jobs.etl.encoding.describe import TOKENS, made_tensors
+from sparkring.spark_jobs.etl.encoding.describe import made_tensors
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 
 

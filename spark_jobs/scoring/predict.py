@@ -35,12 +35,13 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from sparkring.models.inputs import CATEGORICAL, NUMERIC, TOKENS
 from sparkring.models.networks import REGISTRY
 from sparkring.pipelines.data.dataset.manifest import Task
 from sparkring.pipelines.data.dataset.preprocessing import ClassType
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card, load_weights, model_from_bytes
 from sparkring.spark_jobs.etl.columns.expressions import named
-from sparkring.spark_jobs.etl.encoding.describe import TOKENS, describe_image, describe_tokens
+from sparkring.spark_jobs.etl.encoding.describe import describe_image, describe_tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,8 +136,8 @@ def _inputs(batch: pa.RecordBatch, card: ModelCard) -> dict[str, Tensor]:
     features = card.preprocessing
     if card.model.kind == "tabular":
         categorical = [feature.column for feature in features.with_ids]
-        return {"numeric": torch.from_numpy(_matrix(batch, features.numeric_columns, np.float32)),
-                "categorical": torch.from_numpy(_matrix(batch, categorical, np.int64))}
+        return {NUMERIC: torch.from_numpy(_matrix(batch, features.numeric_columns, np.float32)),
+                CATEGORICAL: torch.from_numpy(_matrix(batch, categorical, np.int64))}
     if card.model.kind == "image":
         assert features.image is not None
         field, tensor = describe_image(features.image)

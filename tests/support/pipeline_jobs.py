@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from sparkring.models.blocks import LOGITS, Block, BlockList, X
-from sparkring.models.dropout import ROW_SEEDS
 from sparkring.models.image import image_blocks
+from sparkring.models.inputs import ROW_SEEDS
 from sparkring.models.losses import cross_entropy_sum, next_token_loss_sum
 from sparkring.models.text import text_blocks
 from tests.support.pipelines import ROWS, Job

@@ -12,16 +12,15 @@ from torch import Tensor
 
 from sparkring.conf.schema import ModelConfig
 from sparkring.models.build import Shapes
-from sparkring.models.dropout import ROW_SEEDS
+from sparkring.models.inputs import CATEGORICAL, IMAGE, NUMERIC, ROW_SEEDS, TOKENS
 from sparkring.models.losses import cross_entropy_sum, log_loss_sum, next_token_loss_sum
 from sparkring.pipelines.data.dataset.manifest import Task
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.row_schema import LABEL
 
 LossSum = Callable[[Tensor, Tensor], Tensor]
-NUMERIC, CATEGORICAL, IMAGE, TOKENS = "numeric", "categorical", "image", "tokens"
-"""Names of the tensors that models take."""
 _INPUTS = {"tabular": (NUMERIC, CATEGORICAL), "image": (IMAGE,), "text": (TOKENS,)}
+"""By the kind of a model."""
 
 
 def input_tensors(model: ModelConfig) -> tuple[str, ...]:

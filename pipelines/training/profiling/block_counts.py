@@ -19,8 +19,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from sparkring.conf.schema import Config
 from sparkring.models.blocks import BlockList, StageModule, part_elements
 from sparkring.models.build import Shapes
-from sparkring.models.dropout import ROW_SEEDS
-from sparkring.pipelines.training.job.tasks import CATEGORICAL, IMAGE, NUMERIC, input_tensors
+from sparkring.models.inputs import CATEGORICAL, IMAGE, NUMERIC, ROW_SEEDS
+from sparkring.pipelines.training.job.tasks import input_tensors
 
 ROWS = 2
 """Rows of the counted micro-batch."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkring.models.blocks import BlockRun
-from sparkring.models.dropout import ROW_SEEDS
+from sparkring.models.inputs import ROW_SEEDS
 from sparkring.models.losses import log_loss_sum
 from sparkring.pipelines.data.dataset.row_schema import ROW_ID
 from sparkring.pipelines.data.loading.loader import Batch

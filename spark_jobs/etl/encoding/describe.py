@@ -8,14 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from sparkring.conf.schema import FeaturesConfig, PrepareConfig, RawConfig
+from sparkring.models.inputs import CATEGORICAL, IMAGE, NUMERIC, TOKENS
 from sparkring.pipelines.data.dataset.preprocessing import ImageFeature, Preprocessing, TokensFeature
 from sparkring.pipelines.data.dataset.row_schema import LABEL, ROW_ID, Augment, DataField, ImageSpec, TensorSpec
 from sparkring.spark_jobs.etl.encoding.arrays import describe_raw
-
-TOKENS, IMAGE = "tokens", "image"
-"""Names of tensors; ``tokens`` is the column's name too."""
-NUMERIC, CATEGORICAL = "numeric", "categorical"
-"""Names of the tensors of a table's columns."""
 
 
 def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple[DataField, ...], tuple[TensorSpec, ...]]:

@@ -27,10 +27,10 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import PrepareConfig, TokensConfig
 from sparkring.errors import ConfigError, SourceError
+from sparkring.models.inputs import TOKENS
 from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.columns.splits import SPLITS, key_figures, split_key, split_name, why_empty
-from sparkring.spark_jobs.etl.encoding.describe import TOKENS
 from sparkring.spark_jobs.etl.encoding.npy import npy_column
 from sparkring.spark_jobs.spark.errors import reason
 

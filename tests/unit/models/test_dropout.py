@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from sparkring.conf.schema import TextModelConfig
 from sparkring.models.blocks import BlockList, WholeModel
 from sparkring.models.build import Shapes, build_model, without_dropout
-from sparkring.models.dropout import ROW_SEEDS, RowDropout, random_words
+from sparkring.models.dropout import RowDropout, random_words
 from sparkring.models.image import image_blocks
+from sparkring.models.inputs import ROW_SEEDS
 from sparkring.models.tabular import tabular_blocks
 from sparkring.models.text import text_blocks
 from sparkring.pipelines.data.order.rowhash import mix, row_bits

@@ -16,7 +16,8 @@ from sparkring.errors import ConfigError
 from sparkring.models import networks
 from sparkring.models.blocks import LOGITS, Block, BlockList, StageModule, X
 from sparkring.models.build import Shapes, build_model, list_blocks, without_dropout
-from sparkring.models.dropout import ROW_SEEDS, RowDropout
+from sparkring.models.dropout import RowDropout
+from sparkring.models.inputs import ROW_SEEDS
 from sparkring.models.sequential import blocks_of
 from tests.support import seams
 

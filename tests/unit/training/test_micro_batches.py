@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from sparkring.models.dropout import ROW_SEEDS
+from sparkring.models.inputs import ROW_SEEDS
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.data.order.rowhash import row_bits
 from sparkring.pipelines.training.job.precision import PRECISIONS
