@@ -149,7 +149,7 @@ def _fits(config: Config, manifest: Manifest, train_config: TrainConfig) -> bool
 
 
 class _SparkRing:
-    """The rings of one run, in Spark: the supervisor starts and observes them (``supervisor.Ring``)."""
+    """The rings of one run, in Spark: the supervisor starts and observes them (``recovery/ring.py``)."""
 
     def __init__(self, folder: RunFolder, dataset_url: str, manifest: Manifest, *, lanes: int, spark: SparkSession | None,
                  progress: Progress, bar: Bar, work: Callable[..., Any] | None) -> None:

@@ -85,7 +85,7 @@ class PretendedRing:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seams.SUPERVISOR_LOOK_S, 0.01)
+    monkeypatch.setattr(seams.WIDTH_LOOK_S, 0.01)
 
 
 class _Notes(SilentProgress):
