@@ -1,4 +1,4 @@
-"""Where it runs: one module a command that a user submits, and what these share.
+"""The jobs: one module for each command that a user submits, and the rooms that these share.
 
 May import: conf, models, pipelines, the rooms inside.
 Not here: options and output of the command line (sparkring/cli).

@@ -70,7 +70,7 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
     """Commit a dataset version, or reuse the latest one if this config and source would give the same.
 
     Args:
-        config: ``prepare`` says what to read and how; ``workspace`` or ``dataset_url`` where to commit.
+        config: Its ``prepare`` defines sources and encoding; its ``workspace`` or ``dataset_url`` is the place of the commit.
         append: Keep the latest version's files and add the rows of the query whose ids it lacks, encoded with its statistics and
             vocabularies. For texts, add rows cut with its tokenizer from the documents whose names it lacks.
         spark: The session to use; default the active one, or one made from ``config.spark`` when it is needed.
@@ -239,7 +239,7 @@ def _recipe_id(config: PrepareConfig, facts: dict[str, dict[str, Any]], parent: 
 
 
 def _same_recipe(dataset: Dataset, recipe_id: str) -> Manifest | None:
-    """The latest version, if it has this recipe and all its files are there."""
+    """The latest version, if it has this recipe and all its files exist with their sizes."""
     if not dataset.versions():
         return None
     manifest = dataset.manifest()

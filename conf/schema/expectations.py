@@ -44,4 +44,4 @@ class ExpectationsConfig(Section):
     max_rows: Positive | None = None
     """Most rows of all splits together."""
     columns: dict[str, ColumnExpectations] = {}
-    """By column of the query's result."""
+    """Checks by column of the query's result."""

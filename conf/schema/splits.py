@@ -30,7 +30,7 @@ class TimeSplit(Section):
 
 
 class _ShareSplit(Section):
-    """What splits by shares have in common."""
+    """The fields of all splits by shares."""
 
     validation_share: Share = 0.1
     """Share of the rows for validation."""

@@ -1,4 +1,4 @@
-"""Which rank does what: a rank's identity, the mesh laid over all ranks, and which process sets Horovod can start. Pure.
+"""The place of each rank: its identity, the mesh laid over all ranks, and the process sets that Horovod can start. Pure.
 
 May import: nothing of ours.
 Not here: anything that talks to another rank (the rooms inside).

@@ -166,7 +166,7 @@ def _writable(url: str) -> str | None:
 
 
 def _local_dir(needs: Needs) -> str:
-    """Where Spark spills on this machine."""
+    """The folder into which Spark spills on this machine."""
     named = os.environ.get("SPARK_LOCAL_DIRS") or needs.spark.conf.get("spark.local.dir") or tempfile.gettempdir()
     return _existing(named.split(",")[0]) or tempfile.gettempdir()
 

@@ -20,7 +20,7 @@ OPEN_AT_ONCE = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What one job needs."""
+    """The needs of one job."""
 
     spark: SparkConfig
     train: TrainConfig

@@ -76,7 +76,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What one Spark task found."""
+    """The findings of one Spark task."""
 
     machine: Machine
     sees_probe: bool | None = None
@@ -84,10 +84,10 @@ class TaskReport:
     gpus: list[str] = field(default_factory=list)
     """Addresses of the GPUs that Spark assigned to the task."""
     address: str | None = None
-    """Where the ring would listen; None if the tasks did not meet."""
+    """The address at which the ring would listen; None if the tasks did not meet."""
     interface: str | None = None
     trouble: list[str] = field(default_factory=list)
-    """Why this task could not listen, or could not reach another."""
+    """Each reason that this task could not listen, or could not reach another."""
 
     @classmethod
     def from_json(cls, text: str) -> TaskReport:

@@ -77,7 +77,7 @@ def draw(num_faults: int, *, seed: int, kinds: Sequence[str] = KINDS) -> tuple[F
     """Draw faults, evenly over the run and over the kinds, each somewhere within its share of the run.
 
     Args:
-        num_faults: At least 1.
+        num_faults: Number of faults, at least 1.
         seed: Determines the draw.
         kinds: The kinds to draw from.
     Returns:

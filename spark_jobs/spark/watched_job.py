@@ -267,7 +267,7 @@ def _why_not_ended(job: _Job, ended: threading.Event, num_tasks: int, may_end_ea
 
 def _stuck(job: _Job) -> DeadlinePassed:
     who = " and ".join(_ask_spark(job.running, otherwise=[])) or "some task"
-    return DeadlinePassed(f"{who} did not come or stands still: the ring's other tasks ended {LAST_TASK_S:g} s ago, having waited for it; "
+    return DeadlinePassed(f"{who} did not come or hangs: the ring's other tasks ended {LAST_TASK_S:g} s ago, having waited for it; "
                           "see the log of its executor, and that its machine is not suspended or out of memory.")
 
 

@@ -1,4 +1,4 @@
-"""What several ranks do together: agree, gather, broadcast, and sum gradients, within a host and between hosts.
+"""Operations of several ranks: agree, gather, broadcast, and sum gradients, within a host and between hosts.
 
 May import: pipelines/parallel, pipelines/parallel/shared_memory.
 Not here: messages between two ranks (transports).

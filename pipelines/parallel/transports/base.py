@@ -110,7 +110,7 @@ class Link(Protocol):
         """Send; never waits. Raises MessageRefused if the other rank has refused a message and ended since."""
 
     def refuse(self, edge: Edge, slot: int, *, agreed: TensorSpecs, found: TensorSpecs, until: float) -> None:
-        """Tell the receiver of this slot that its message is ``found`` and will not come; wait until the receiver knows."""
+        """Send a refusal to the receiver of this slot: its message is ``found`` and will not come. Wait until it has arrived."""
 
     def expect(self, edge: Edge, slot: int, *, rows: int) -> None:
         """Get ready for a message; never waits."""

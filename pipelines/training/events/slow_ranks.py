@@ -1,4 +1,4 @@
-"""Which rank slows the others down, and why: found at checkpoints, from what the ranks exchange there anyway.
+"""Finds the rank that slows the others down, and the cause, from figures that the ranks exchange at checkpoints anyway.
 
     rank   data  compute  communication     seconds of a step, over the last seconds of training
     0      0.01     0.10           0.21

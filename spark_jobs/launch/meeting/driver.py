@@ -1,4 +1,4 @@
-"""Where the tasks of a ring exchange their facts if they are not a barrier stage: at the driver.
+"""The meeting at the driver, where the tasks of a ring exchange their facts if they are not a barrier stage.
 
 Spark refuses barrier stages under dynamic allocation (SPARK-24942). There the tasks belong to a plain stage: they start one by one, as
 executors arrive, and Spark restarts a lost task elsewhere.

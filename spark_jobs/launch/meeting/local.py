@@ -1,4 +1,4 @@
-"""Where the tasks of a ring on one host exchange their facts, in milliseconds instead of Spark's second.
+"""The meeting on one host, where the tasks of a ring exchange their facts in milliseconds instead of Spark's second.
 
 Spark's own ``allGather`` polls once a second. Tasks that share a network namespace meet at an abstract Unix socket instead; the task of
 partition 0 is the host:

@@ -1,4 +1,4 @@
-"""The status board: which ranks are done or failed, and what their tasks must do.
+"""The status board: the ranks that are done or failed, and the verdict for their tasks.
 
 A task reports its rank's end once; every task asks for the verdict and is answered as soon as there is one. The
 board itself is plain state under a lock; ``rendezvous.py`` serves it, ``StatusBoardClient`` asks over HTTP.
@@ -31,7 +31,7 @@ the requests of the others, so that hosts that were all suspended do not count e
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the tasks must do."""
+    """The verdict that the tasks follow."""
 
     kind: Literal["running", "finished", "stop"]
     severity: int = 0

@@ -1,4 +1,4 @@
-"""How a rank ended, and which of several ends is the cause of the others.
+"""The end of a rank, and the one of several ends that caused the others.
 
 Plain data that crosses from the Spark tasks to the driver as JSON; imports neither pyspark nor torch.
 """
