@@ -17,18 +17,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sparkring.conf.schema import Norm
 from sparkring.models.batch_norm import StepBatchNorm
 from sparkring.models.blocks import LOGITS, Block, BlockList, Factory, X
 from sparkring.models.dropout import RowDropout
 from sparkring.models.inputs import IMAGE, ROW_SEEDS
 
-Norm = Literal["group", "batch"]
 CHANNELS_PER_GROUP = 8
 """Channels that are normalised together; for a width that 8 does not divide, the greatest common divisor of both."""
 

@@ -19,10 +19,10 @@ from __future__ import annotations
 from sparkring.conf.schema.derived import WAVES, BucketConfig, HashConfig, MomentConfig, NumberPart, Wave
 from sparkring.conf.schema.expectations import ColumnExpectations, ExpectationsConfig
 from sparkring.conf.schema.features import AugmentConfig, FeaturesConfig, ImageConfig, RawConfig, TokensConfig
-from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, TabularModelConfig, TextModelConfig
+from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, Norm, TabularModelConfig, TextModelConfig
 from sparkring.conf.schema.numbers import FillBy, NumberConfig, Scale
-from sparkring.conf.schema.parallel import ParallelConfig, Recompute
-from sparkring.conf.schema.prepare import PrepareConfig
+from sparkring.conf.schema.parallel import ParallelConfig, Recompute, ScheduleName, TransportName
+from sparkring.conf.schema.prepare import PrepareConfig, Task
 from sparkring.conf.schema.section import SECRET, Positive, Seconds, Section, Seed, Share
 from sparkring.conf.schema.sources import (
     AnySource,
@@ -42,9 +42,10 @@ from sparkring.conf.schema.whole import Config
 __all__ = [
     "SECRET", "WAVES", "AnySource", "AugmentConfig", "BucketConfig", "ColumnExpectations", "ColumnSplit", "Config",
     "DeltaSource", "ExpectationsConfig", "FeaturesConfig", "FillBy", "FoldSplit", "HashConfig", "HashSplit",
-    "IcebergSource", "ImageConfig", "ImageModelConfig", "JdbcSource", "ModelConfig", "MomentConfig", "NumberConfig",
-    "NumberPart", "OptimizerConfig", "ParallelConfig", "Positive", "PrepareConfig", "RandomSplit", "RawConfig",
-    "Recompute", "RecoveryConfig", "RingConfig", "Scale", "ScoreConfig", "Seconds", "Section", "Seed", "Share", "SourceConfig",
-    "SparkConfig", "SplitConfig", "StoredTable", "TableSource", "TabularModelConfig", "TextModelConfig", "TimeSplit",
-    "TokensConfig", "TrainConfig", "Wave", "kind_of_source",
+    "IcebergSource", "ImageConfig", "ImageModelConfig", "JdbcSource", "ModelConfig", "MomentConfig", "Norm",
+    "NumberConfig", "NumberPart", "OptimizerConfig", "ParallelConfig", "Positive", "PrepareConfig", "RandomSplit",
+    "RawConfig", "Recompute", "RecoveryConfig", "RingConfig", "Scale", "ScheduleName", "ScoreConfig", "Seconds",
+    "Section", "Seed", "Share", "SourceConfig", "SparkConfig", "SplitConfig", "StoredTable", "TableSource",
+    "TabularModelConfig", "Task", "TextModelConfig", "TimeSplit", "TokensConfig", "TrainConfig", "TransportName",
+    "Wave", "kind_of_source",
 ]

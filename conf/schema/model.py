@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, JsonValue, Tag, model_validator
 from sparkring.conf.schema.section import Positive, Section
 
 Dropout = Annotated[float, Field(ge=0, lt=1)]
+Norm = Literal["group", "batch"]
 
 
 class _NetworkConfig(Section):
@@ -52,7 +53,7 @@ class ImageModelConfig(_NetworkConfig):
     kind: Literal["image"]
     widths: tuple[Positive, ...] = (32, 64, 128)
     """Channels of each stage; every stage but the first halves height and width."""
-    norm: Literal["group", "batch"] = "group"
+    norm: Norm = "group"
     """Normalise over groups of channels of a row, or over the rows of a micro-batch; batch needs
     ``train.parallel.micro_batches``."""
     dropout: Dropout = 0.0

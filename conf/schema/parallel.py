@@ -12,6 +12,8 @@ Recompute = Literal["never", "always", "except_last"]
 """Which micro-batches compute their forward pass again before the backward pass; ``except_last``: all but the last of
 each worker."""
 MOST_FIRST: tuple[Recompute, ...] = ("always", "except_last", "never")
+ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
+TransportName = Literal["sidecar", "horovod"]
 AUTO = "auto"
 MOST_MICRO_BATCHES = 1 << 14
 """Most micro-batches whose messages can be told apart in one step."""
@@ -42,13 +44,13 @@ class ParallelConfig(Section):
     micro_batches: Annotated[Positive, Field(le=MOST_MICRO_BATCHES)] | None = None
     """Parts of a step's rows, over all replicas: a multiple of each stage's replicas. Default: one per replica; with
     several stages four per stage, rounded up."""
-    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble"] = "1f1b"
+    schedule: ScheduleName = "1f1b"
     chunks_per_stage: Positive = 1
     """Runs of blocks per stage; more than one only with ``interleaved``."""
     cut: tuple[Positive, ...] | tuple[str, ...] = ()
     """Blocks of each stage (or chunk), e.g. ``[3, 2]``, or the name of the first block of each stage but the first.
     Empty: equally many each."""
-    transport: Literal["sidecar", "horovod"] = "sidecar"
+    transport: TransportName = "sidecar"
     """Carries activations. sidecar: shared memory and Gloo sockets beside Horovod. horovod: Horovod's own process
     sets."""
     dynamic_shapes: bool = False

@@ -12,6 +12,9 @@ from sparkring.conf.schema.section import Positive, Section, Seed
 from sparkring.conf.schema.sources import AnySource
 from sparkring.conf.schema.splits import SplitConfig
 
+Task = Literal["binary", "multiclass", "next_token"]
+"""The prediction: a label of 0 or 1, one of several classes, or the next token at each position of a sequence."""
+
 
 class PrepareConfig(Section):
     """From source tables to a committed dataset version."""
@@ -23,7 +26,7 @@ class PrepareConfig(Section):
     features."""
     row_id: str = "row_id"
     """Column of the result that identifies a row: a unique, non-null bigint."""
-    task: Literal["binary", "multiclass", "next_token"] = "binary"
+    task: Task = "binary"
     """What is predicted: a label of 0 or 1, one of several classes, or each next token of a text."""
     label: str = ""
     """Column of the result to predict; rows where it is null are left out. Binary: 0 or 1. Multiclass: a number or

@@ -1,5 +1,5 @@
 """The place of each rank: its identity, the mesh laid over all ranks, and the process sets that Horovod can start. Pure.
 
-May import: nothing of ours.
+May import: conf/schema.
 Not here: anything that talks to another rank (the rooms inside).
 """

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise, permutations
 from math import lcm
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from sparkring.conf.schema import TransportName
 from sparkring.errors import LayoutRefused
 from sparkring.pipelines.parallel.process_set_rules import why_not_startable
 
 Ranks = tuple[int, ...]
-TransportKind = Literal["horovod", "sidecar"]
 _LAYOUTS_TRIED = 2000
 
 
@@ -116,7 +116,7 @@ class Mesh:
                  for shard in range(self.shards)}
         return tuple(sorted({(min(pair), max(pair)) for pair in pairs}))
 
-    def process_sets(self, hosts: Sequence[int], *, transport: TransportKind = "horovod", wraps: bool = False,
+    def process_sets(self, hosts: Sequence[int], *, transport: TransportName = "horovod", wraps: bool = False,
                      tied: Sequence[Sequence[int]] = ()) -> tuple[Ranks, ...]:
         """The process sets that this mesh needs beside Horovod's global one, in the same order on every rank.
 
@@ -145,7 +145,7 @@ class Mesh:
                                     f"start: {reason}. {_advice(self, hosts, sets_of)}")
         return sets_of(self)
 
-    def wanted_sets(self, *, transport: TransportKind = "horovod", wraps: bool = False,
+    def wanted_sets(self, *, transport: TransportName = "horovod", wraps: bool = False,
                     tied: Sequence[Sequence[int]] = ()) -> tuple[Ranks, ...]:
         """The sets of ``process_sets``, whether or not Horovod can start them."""
         wanted = {self.replica_set(stage, shard) for stage in range(self.num_stages) for shard in range(self.shards)}

@@ -1,5 +1,5 @@
 """Predictions on Spark, their exact metrics, and the baselines.
 
-May import: models, pipelines/data, pipelines/training, spark_jobs/etl.
+May import: conf, models, pipelines/data, pipelines/training, spark_jobs/etl.
 Not here: training; metrics on ranks (training/evaluation).
 """

@@ -35,9 +35,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from sparkring.conf.schema import Task
 from sparkring.models.inputs import CATEGORICAL, NUMERIC, TOKENS
 from sparkring.models.networks import REGISTRY
-from sparkring.pipelines.data.dataset.manifest import Task
 from sparkring.pipelines.data.dataset.preprocessing import ClassType
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card, load_weights, model_from_bytes
 from sparkring.spark_jobs.etl.columns.expressions import named

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from sparkring.conf.schema import Task
 from sparkring.errors import DatasetError
 from sparkring.models.inputs import IMAGE, NUMERIC
-from sparkring.pipelines.data.dataset.manifest import Task
 from sparkring.pipelines.data.dataset.preprocessing import ImageFeature, NumericFeature, Preprocessing
 from sparkring.pipelines.data.dataset.row_schema import LABEL, ROW_ID, Codec, DataField, Dtype, ImageSpec, TensorSpec
 from sparkring.pipelines.data.dataset.unischema_pickle import PetastormField

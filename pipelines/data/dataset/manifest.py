@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, StringConstraints, ValidationError
 
+from sparkring.conf.schema import Task
 from sparkring.errors import DatasetError
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
@@ -27,8 +28,6 @@ FORMAT = 1
 UNSEALED = "0" * 64
 """Stands for the seal while the seal is computed."""
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Task = Literal["binary", "multiclass", "next_token"]
-"""The prediction: a probability, one of several classes, or the next token at each position of a sequence."""
 
 
 def _inside(path: str) -> str:

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import lcm
 
-from sparkring.conf.schema import Recompute
-from sparkring.pipelines.parallel.schedules.generators.catalogue import ScheduleName
+from sparkring.conf.schema import Recompute, ScheduleName
 
 MOST_UNEQUAL = 6
 """Ranks up to which stages may have unequal replicas."""

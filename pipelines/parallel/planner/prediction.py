@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import get_args
 
+from sparkring.conf.schema import TransportName
 from sparkring.errors import LayoutRefused
-from sparkring.pipelines.parallel.mesh import Mesh, TransportKind
+from sparkring.pipelines.parallel.mesh import Mesh
 from sparkring.pipelines.parallel.planner.cost_model import Cluster, ModelProfile
 from sparkring.pipelines.parallel.planner.enumerate import Candidate
 from sparkring.pipelines.parallel.planner.memory import StageMemory
@@ -17,7 +19,8 @@ from sparkring.pipelines.parallel.planner.pipeline_costs import PipelineCosts
 from sparkring.pipelines.parallel.schedules.simulator import simulate
 from sparkring.pipelines.parallel.stages.partition import BlockCost, Bounds, cut_by_time
 
-TRANSPORTS: Mapping[str, TransportKind] = {"sidecar": "sidecar", "horovod": "horovod"}
+TRANSPORTS: Mapping[str, TransportName] = {name: name for name in get_args(TransportName)}
+"""From the name of a measured transport to the config's."""
 
 
 @dataclass(frozen=True, kw_only=True)

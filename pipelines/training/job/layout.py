@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from sparkring.conf.schema import TrainConfig
+from sparkring.conf.schema import TrainConfig, TransportName
 from sparkring.errors import LayoutRefused
 from sparkring.models.blocks import BlockList
-from sparkring.pipelines.parallel.mesh import Mesh, Ranks, TransportKind, host_leaders
+from sparkring.pipelines.parallel.mesh import Mesh, Ranks, host_leaders
 from sparkring.pipelines.parallel.process_set_rules import why_not_startable
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Schedule, Worker
@@ -32,7 +32,7 @@ class Layout:
     """First block of each chunk and, last, the number of blocks."""
     tied: dict[str, tuple[int, ...]]
     """The parts that several chunks hold, with those chunks."""
-    transport: TransportKind
+    transport: TransportName
 
     @classmethod
     def of(cls, train: TrainConfig, blocks: BlockList) -> Layout:

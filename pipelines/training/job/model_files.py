@@ -15,10 +15,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from sparkring.conf.schema import ModelConfig
+from sparkring.conf.schema import ModelConfig, Task
 from sparkring.errors import CheckpointDamaged, ConfigError
 from sparkring.models.build import build_model, without_dropout
-from sparkring.pipelines.data.dataset.manifest import Task
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.job.tasks import shapes_of

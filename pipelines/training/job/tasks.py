@@ -10,11 +10,10 @@ from functools import partial
 
 from torch import Tensor
 
-from sparkring.conf.schema import ModelConfig
+from sparkring.conf.schema import ModelConfig, Task
 from sparkring.models.build import Shapes
 from sparkring.models.inputs import CATEGORICAL, IMAGE, NUMERIC, ROW_SEEDS, TOKENS
 from sparkring.models.losses import cross_entropy_sum, log_loss_sum, next_token_loss_sum
-from sparkring.pipelines.data.dataset.manifest import Task
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.row_schema import LABEL
 

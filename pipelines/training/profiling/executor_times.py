@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from sparkring.conf.schema import ScheduleName
 from sparkring.models.blocks import Block, BlockList, StageModule, X
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
 from sparkring.pipelines.parallel.planner.cost_model import PassSeconds
-from sparkring.pipelines.parallel.schedules.generators.catalogue import ScheduleName, build_schedule
+from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Kind, Worker
 from sparkring.pipelines.parallel.stages.executor import Executor
 from sparkring.pipelines.training.profiling.block_times import REPETITIONS, WARM_UP, BlockTimer, after_warm_up

@@ -1,5 +1,5 @@
 """One module a schedule: GPipe, 1F1B, interleaved 1F1B, zero bubble. Pure.
 
-May import: pipelines/parallel/schedules.
+May import: conf/schema, pipelines/parallel/schedules.
 Not here: costs that are measured.
 """

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import get_args
 
+from sparkring.conf.schema import ScheduleName
 from sparkring.errors import ConfigError, nearest
 from sparkring.pipelines.parallel.schedules.costs import Costs
 from sparkring.pipelines.parallel.schedules.generators.gpipe import gpipe
@@ -14,7 +15,6 @@ from sparkring.pipelines.parallel.schedules.generators.zero_bubble import zero_b
 from sparkring.pipelines.parallel.schedules.schedule import Schedule
 from sparkring.pipelines.parallel.schedules.transfers import with_transfers
 
-ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
 SCHEDULE_NAMES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 
 
