@@ -119,7 +119,7 @@ def open_idx(name: str, path: Path, *, rank: int) -> IdxFile:
     """Read the header of an unpacked file and check that the file is as long as it says.
 
     Raises:
-        SourceError: it is no IDX file of unsigned bytes of this rank, or it has another length.
+        SourceError: it is not an IDX file of unsigned bytes of this rank, or has another length.
     """
     with path.open("rb") as file:
         magic, sizes = file.read(4), file.read(4 * rank)
@@ -134,7 +134,7 @@ def open_idx(name: str, path: Path, *, rank: int) -> IdxFile:
 
 
 def _unpacked(path: Path, cache: Path) -> Path:
-    """The file itself; of a ``.gz``, its content, unpacked into ``cache`` unless it is there already."""
+    """The file itself; of a ``.gz``, its content, unpacked into ``cache`` unless it exists there."""
     if path.suffix != ".gz":
         return path
     packed = path.read_bytes()

@@ -252,7 +252,7 @@ def _listing(source: Source, path: str, spark: SparkSession) -> tuple[int, str]:
 
 
 def _unpacked(archive: Path, cache: Path) -> Path:
-    """The one file inside a zip, unpacked into ``cache`` unless it is there already and complete."""
+    """The one file inside a zip, unpacked into ``cache`` unless it exists there and is complete."""
     with zipfile.ZipFile(archive) as opened:
         members = [member for member in opened.infolist() if not member.is_dir()]
         if len(members) != 1:
