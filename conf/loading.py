@@ -63,14 +63,15 @@ def _with_parents(name: str, *, folder: Path, seen: tuple[str, ...]) -> dict[str
     beside = folder / name
     if not shipped.is_file() and (beside.is_dir() or not beside.exists()):  # a pipe is as good as a file
         known = shipped_configs()
-        raise ConfigError(f"no config named {name}: not a YAML file, and not one of {', '.join(known)}{nearest(name, known)}")
+        raise ConfigError(f"no config named {name}: not a YAML file, and not one of {', '.join(known)}"
+                          f"{nearest(name, known) or '; name one of these, or give the path of a file'}")
     source = shipped if shipped.is_file() else beside
     if str(source) in seen:
         raise ConfigError(f"config {name} extends itself ({' -> '.join([*seen, str(source)])}); remove one `extends`.")
     try:
         text = source.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"config {name} cannot be read as text: {error}") from None
+        raise ConfigError(f"config {name} cannot be read as text ({error}); give a YAML file in UTF-8") from None
     values = _parse_yaml(text, origin=name)
     parent = values.pop("extends", None)
     if parent is None:
@@ -82,9 +83,9 @@ def _parse_yaml(text: str, *, origin: str) -> dict[str, Any]:
     try:
         values = yaml.load(text, Loader=_Loader)  # noqa: S506 - _Loader is the safe loader
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date such as 2013-10-32 is a ValueError
-        raise ConfigError(f"config {origin} is not valid YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"config {origin} is not valid YAML ({' '.join(str(error).split())}); correct it there") from None
     if not isinstance(values, dict):
-        raise ConfigError(f"config {origin} holds a {type(values).__name__}, expected keys and values such as `name: flights`.")
+        raise ConfigError(f"config {origin} holds a {type(values).__name__}, expected keys and values; write e.g. `name: flights`.")
     return values
 
 
@@ -112,7 +113,7 @@ class _Loader(yaml.SafeLoader):
 def _parse_override(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise ConfigError(f"--set {text!r} is not of the form key.path=value, e.g. --set train.epochs=2")
+        raise ConfigError(f"--set {text!r} is not of the form key.path=value; give e.g. --set train.epochs=2")
     try:
         parsed: Any = yaml.load(value, Loader=_Loader)  # noqa: S506 - _Loader is the safe loader
     except (yaml.YAMLError, ValueError):

@@ -31,7 +31,7 @@ def blocks_of(model: nn.Module) -> BlockList:
         return model.block_list
     if is_chain(model):
         return sequential_blocks(model)
-    raise ConfigError(f"{type(model).__name__} cannot be cut into stages: it lists no blocks. Make it a torch.nn.Sequential, or derive it "
+    raise ConfigError(f"{type(model).__name__} cannot be cut into stages: it lists no blocks; make it a torch.nn.Sequential, or derive it "
                       "from sparkring.models.blocks.BlockRun.")
 
 

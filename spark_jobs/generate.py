@@ -61,7 +61,8 @@ def generate(config: Config, prompts: Sequence[str], *, max_tokens: int = 200, t
     from sparkring.models.decoding import Sampling
 
     if max_tokens < 1 or temperature < 0:
-        raise ConfigError(f"max_tokens={max_tokens}, temperature={temperature:g}: give at least one token and no temperature below 0.")
+        raise ConfigError(f"max_tokens={max_tokens}, temperature={temperature:g} cannot be used; give at least one token and no "
+                          "temperature below 0.")
     card = load_card(config.run)
     tokens = card.preprocessing.tokens
     if tokens is None or card.model.kind != "text":

@@ -105,7 +105,7 @@ def plan_on_paper(config: Config, assumed: Assumptions, *, world: int, picture: 
         DatasetVersionNotFound: there is no such version.
     """
     if world < 1:
-        raise ConfigError(f"--world {world}: give a number of ranks from 1 up.")
+        raise ConfigError(f"--world {world} asks for no rank; give a number from 1 up.")
     from sparkring.pipelines.training.profiling.fit import on_paper
     from sparkring.spark_jobs.reporting.charts.plan import Scaling, scaling_file
 

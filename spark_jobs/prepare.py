@@ -193,8 +193,8 @@ class _PrepareJob:
             splits[name] = read_back(store, f"{folder}/{name}", fields)
             if splits[name].rows != layouts[name].rows:
                 raise SourceError(f"the {name} split has {splits[name].rows} rows as written and {layouts[name].rows} as "
-                                  "counted: prepare.query gives different rows each time, as with rand() or a LIMIT without an order. "
-                                  "Choose rows by their ids.")
+                                  "counted: prepare.query gives different rows each time, as with rand() or a LIMIT without an order; "
+                                  "choose rows by their ids.")
         tokens = config.features.tokens
         if tokens is None or fitted.documents is None:
             return _Written(splits)

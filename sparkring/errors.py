@@ -1,4 +1,4 @@
-"""Every error a user can meet. Each says what was found, what was expected, and what to do next.
+"""Every error a user can meet. Each says what was found, what was expected, and what to do next: ``SparkringError`` has the form.
 
 The command line prints them as one line and exits with code 2; anything else that escapes is a bug and keeps its
 traceback. Each class also derives from the builtin that a caller would expect to catch.
@@ -21,8 +21,31 @@ def nearest(word: str, known: Iterable[str]) -> str:
 _FINDINGS_SHOWN = 5
 
 
+def in_one_line(findings: Sequence[str]) -> str:
+    """The first findings of several, and the number of the others. No semicolon parts them: in a message it comes before the remedy."""
+    more = [f"{len(findings) - _FINDINGS_SHOWN} more"] if len(findings) > _FINDINGS_SHOWN else []
+    return ", and ".join([*findings[:_FINDINGS_SHOWN], *more])
+
+
 class SparkringError(Exception):
-    """Base of all errors that are the input's or the cluster's fault, not a bug of ours."""
+    """Base of all errors that are the input's or the cluster's fault, not a bug of ours.
+
+    The first line of a message is ``found; remedy``: what was found and expected, a semicolon and a space, what to do next. What was
+    found holds no such semicolon. Further lines give details, such as a table or a traceback.
+    """
+
+    @property
+    def found(self) -> str:
+        """What was found, without what to do."""
+        return self._parts()[0]
+
+    @property
+    def remedy(self) -> str:
+        """What to do next; empty if the message does not say."""
+        return self._parts()[2]
+
+    def _parts(self) -> tuple[str, str, str]:
+        return str(self).partition("\n")[0].partition("; ")
 
     def __reduce__(self) -> tuple[Callable[..., SparkringError], tuple[object, ...]]:
         """Copies and pickles keep message and attributes, whatever arguments the class takes (a process pool hangs otherwise)."""
@@ -85,9 +108,12 @@ class DatasetVersionNotFound(SparkringError, LookupError):
     """The dataset has no such committed version."""
 
     def __init__(self, url: str, *, wanted: int | None, existing: Sequence[int]) -> None:
-        found = f"it has {', '.join(map(str, existing))}" if existing else "it has none yet"
         what = "no committed version" if wanted is None else f"no version {wanted}"
-        super().__init__(f"{url} has {what}; {found}. Run `sparkring prepare` to commit one, or name an existing version.")
+        if existing:
+            super().__init__(f"{url} has {what}, it has {', '.join(map(str, existing))}; name one of these, or run `sparkring prepare` to "
+                             "commit another.")
+        else:
+            super().__init__(f"{url} has {what}, it has none yet; run `sparkring prepare` to commit one.")
 
 
 class DatasetChanged(DatasetError):
@@ -95,9 +121,8 @@ class DatasetChanged(DatasetError):
 
     def __init__(self, url: str, *, version: int, findings: Sequence[str]) -> None:
         self.findings = tuple(findings)
-        more = f"; and {len(findings) - _FINDINGS_SHOWN} more" if len(findings) > _FINDINGS_SHOWN else ""
-        super().__init__(f"version {version} of {url} has changed: {'; '.join(findings[:_FINDINGS_SHOWN])}{more}. "
-                         "Restore the named files from a copy, or prepare a new version and train on that.")
+        super().__init__(f"version {version} of {url} has changed: {in_one_line(findings)}; "
+                         "restore the named files from a copy, or prepare a new version and train on that.")
 
 
 class HostileDataset(DatasetError):
@@ -140,8 +165,8 @@ class ScheduleStuck(SparkringError, RuntimeError):
 
     def __init__(self, name: str, waits: Sequence[tuple[str, str, str]]) -> None:
         self.waits = tuple(waits)
-        lines = "; ".join(f"worker {worker} at {action} waits for {awaited}" for worker, action, awaited in waits)
-        super().__init__(f"schedule {name} cannot continue: {lines}. Reorder the lists so that awaited actions come first.")
+        lines = ", and ".join(f"worker {worker} at {action} waits for {awaited}" for worker, action, awaited in waits)
+        super().__init__(f"schedule {name} cannot continue: {lines}; reorder the lists so that awaited actions come first.")
 
 
 class EnvironmentProblem(SparkringError, RuntimeError):
@@ -205,7 +230,7 @@ class RankFailed(RingError):
     def __init__(self, rank: int, summary: str, rank_traceback: str, *, host: str = "") -> None:
         self.rank, self.summary, self.rank_traceback, self.host = rank, summary, rank_traceback, host
         is_fault = summary.partition(":")[0] in class_names(SparkringError)
-        super().__init__(f"rank {rank} raised {summary}" + ("" if is_fault else f"; its traceback:\n{rank_traceback.rstrip()}"))
+        super().__init__(f"rank {rank} raised {summary}" + ("" if is_fault else f"; see its traceback:\n{rank_traceback.rstrip()}"))
 
 
 class RankDied(RingError):

@@ -142,7 +142,7 @@ class Mesh:
             reason = why_not_startable(ranks, hosts)
             if reason:
                 raise LayoutRefused(f"{self} on hosts of {_counts(hosts)} ranks need the process set {list(ranks)}, which Horovod cannot "
-                                    f"start: {reason}. {_advice(self, hosts, sets_of)}")
+                                    f"start: {reason}; {_advice(self, hosts, sets_of)}")
         return sets_of(self)
 
     def wanted_sets(self, *, transport: TransportName = "horovod", wraps: bool = False,
@@ -202,8 +202,8 @@ def _counts(hosts: Sequence[int]) -> str:
 def _advice(mesh: Mesh, hosts: Sequence[int], sets_of: Callable[[Mesh], tuple[Ranks, ...]]) -> str:
     for other in _nearby_layouts(mesh):
         if not any(why_not_startable(ranks, hosts) for ranks in sets_of(other)):
-            return f"The nearest layout that starts there has {other}."
-    return "No layout of as many stages and shards starts there; take fewer of them, or give all hosts as many ranks as a stage has."
+            return f"the nearest layout that starts there has {other}."
+    return "no layout of as many stages and shards starts there, so take fewer of them, or give all hosts as many ranks as a stage has."
 
 
 def _nearby_layouts(mesh: Mesh) -> Iterator[Mesh]:

@@ -29,10 +29,14 @@ def guarded(name: str, look: Callable[[], Check]) -> Check:
     try:
         return look()
     except SparkringError as error:
-        found, _, advice = str(error).partition("; ")  # errors say what was found, then what to do
-        return Check(name, "fail", found, advice[:1].upper() + advice[1:] or "See what was found.")
+        return Check(name, "fail", error.found, sentence(error.remedy) or "See what was found.")
     except Exception as error:  # noqa: BLE001 - a bug in one check must not cost the reader the others
         return Check(name, "fail", f"the check itself failed: {type(error).__name__}: {error}", "Please report this as a bug of sparkring.")
+
+
+def sentence(remedy: str) -> str:
+    """The remedy of an error, as advice that stands alone."""
+    return remedy[:1].upper() + remedy[1:]
 
 
 def verdict(name: str, problems: list[tuple[Status, str, str]], *, fine: str) -> Check:

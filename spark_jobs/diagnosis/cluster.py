@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from sparkring.errors import SparkringError
 from sparkring.spark_jobs.diagnosis import survey
-from sparkring.spark_jobs.diagnosis.check import Check, Status, verdict
+from sparkring.spark_jobs.diagnosis.check import Check, Status, sentence, verdict
 from sparkring.spark_jobs.diagnosis.needs import MB, Needs
 from sparkring.spark_jobs.diagnosis.packages import describe_horovod, release
 from sparkring.spark_jobs.diagnosis.survey import Machine, TaskReport
@@ -36,8 +36,7 @@ def check_settings(spark: SparkSession, needs: Needs) -> Check:
         try:
             require_on_demand(spark, num_ranks=needs.train.num_ranks)
         except SparkringError as refused:
-            found, _, advice = str(refused).partition("; ")
-            problems.append(("fail", found, f"{advice[:1].upper()}{advice[1:]}"))
+            problems.append(("fail", refused.found, sentence(refused.remedy)))
     elif is_on(spark, "spark.speculation"):
         problems.append(("warn", "spark.speculation is true: tasks of prepare and score may run twice (those of the ring never do)",
                          "Set spark.speculation=false."))

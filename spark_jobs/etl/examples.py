@@ -61,7 +61,7 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
         types = {field.name: field.dataType for field in result.schema}
         alike = Counter(field.name.lower() for field in result.schema)  # SQL does not tell Km and km apart
     except SPARK_ERRORS as error:
-        raise ConfigError(f"prepare.query cannot run: {reason(error)}") from None
+        raise ConfigError(f"prepare.query cannot run: {reason(error)}; correct the query, or the columns of its sources.") from None
     roles = roles_of_query(config)
     for role, name, kinds, expected in roles:
         if name not in types:
@@ -130,8 +130,8 @@ def _check_names(config: PrepareConfig) -> None:
     for name in (*features.numbers, *features.categorical, *(raw.column for raw in features.raw),
                  *(bucket.column for bucket in features.buckets), *(hashed.column for hashed in features.hashed)):
         if name in kept:
-            raise ConfigError(f"prepare.features holds {name}, which is the label, the row id or the split column; a model would "
-                              "learn nothing else. Leave it out; or, if a model may know it, give a copy of it another name in the query.")
+            raise ConfigError(f"prepare.features holds {name}, which is the label, the row id or the split column, and a model would "
+                              "learn nothing else; leave it out or, if a model may know it, give a copy of it another name in the query.")
     for raw in features.raw:
         require_pad(raw)
         if raw.column in made_tensors(features):

@@ -106,7 +106,7 @@ def explain(error: BaseException, *, num_tasks: int, host_of: Callable[[str], st
         return EnvironmentProblem(
             f"the executors' Python cannot be used ({wrong_python.group()}); install sparkring and its dependencies there, or point "
             f"PYSPARK_PYTHON at a Python that has them, such as {sys.executable} on this machine.")
-    words = f"Spark ended the ring: {' '.join(_said(text))[:600]} -- see the executors' logs."
+    words = f"Spark ended the ring: {' '.join(_said(text))[:600]}; see the executors' logs."
     lost = re.search(r"ExecutorLostFailure \(executor (\S+)", text)
     if lost is None:
         return RingError(words)

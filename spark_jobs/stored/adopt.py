@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkring.errors import ConfigError, DatasetError
+from sparkring.errors import ConfigError, DatasetError, in_one_line
 from sparkring.pipelines.data.dataset.foreign_schema import (
     fields_of_columns,
     fields_of_unischema,
@@ -190,7 +190,8 @@ def _footer(store: Store, name: str) -> pq.FileMetaData:
         with store.open_input(name) as opened:
             return pq.ParquetFile(opened).metadata
     except UNREADABLE as error:
-        raise DatasetError(f"{store.path(name)} is no readable Parquet file: {str(error).partition(chr(10))[0]}") from None
+        raise DatasetError(f"{store.path(name)} is no readable Parquet file: {str(error).partition(chr(10))[0]}; "
+                           "leave it out, or write it again.") from None
 
 
 def _describe(store: Store, name: str, fields: tuple[DataField, ...]) -> DataFile:
@@ -198,7 +199,8 @@ def _describe(store: Store, name: str, fields: tuple[DataField, ...]) -> DataFil
     footer = _footer(store, name)
     drift = schema_drift(fields, footer.schema.to_arrow_schema())
     if drift:
-        raise DatasetError(f"{store.path(name)} has another schema than the dataset: {'; '.join(drift)}; adopt takes files of one schema.")
+        raise DatasetError(f"{store.path(name)} has another schema than the dataset: {in_one_line(drift)}; "
+                           "adopt takes files of one schema.")
     _require_no_nulls(footer, name)
     digest = hashlib.sha256()
     with store.open_input(name) as opened:

@@ -141,7 +141,7 @@ def adopt(url: Annotated[str, typer.Argument(metavar="URL", help="Folder of the 
 def _split_folder(text: str) -> tuple[str, str]:
     name, equals, folder = text.partition("=")
     if not (name and equals):
-        raise ConfigError(f"--split {text} is not of the form NAME=FOLDER, e.g. --split train=train.")
+        raise ConfigError(f"--split {text} is not of the form NAME=FOLDER; give e.g. --split train=train.")
     return name, folder
 
 

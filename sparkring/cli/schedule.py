@@ -56,13 +56,13 @@ def schedule(what: What = None, overrides: Overrides = None, *, stages: Stages =
     from sparkring.spark_jobs.schedule import export, figures, from_file, of_run, planned
 
     if what is not None and what.endswith(".csv"):
-        _refuse(shape | {"--set": overrides}, f"{what} holds the whole schedule; leave that out, or name a schedule instead of a file")
+        _refuse(shape | {"--set": overrides}, f"{what} holds the whole schedule", "name a schedule instead of a file")
         step = from_file(Path(what), times=_times(times))
     elif what is not None and ("/" in what or "." in what):
-        _refuse(shape | {"--times": times}, f"the run of {what} has its own values; leave that out, or name a schedule instead of a config")
+        _refuse(shape | {"--times": times}, f"the run of {what} has its own values", "name a schedule instead of a config")
         step = of_run(load_config(what, overrides or []))
     else:
-        _refuse({"--set": overrides}, "no config is read; leave that out, or name a config whose run is to be drawn")
+        _refuse({"--set": overrides}, "no config is read", "name a config whose run is to be drawn")
         replicas = _replicas(stages or STAGES)
         if what is None:
             _compare(replicas, micro_batches, chunks_per_stage, _times(times), out=out, as_json=as_json)
@@ -75,11 +75,11 @@ def schedule(what: What = None, overrides: Overrides = None, *, stages: Stages =
     show(found, as_json=as_json, text=_text(step, found, width))
 
 
-def _refuse(given: Mapping[str, object], why: str) -> None:
+def _refuse(given: Mapping[str, object], why: str, otherwise: str) -> None:
     """Refuse options that do not apply to the drawing."""
     wrong = [name for name, value in given.items() if value is not None]
     if wrong:
-        raise ConfigError(f"{', '.join(wrong)}: {why}.")
+        raise ConfigError(f"{', '.join(wrong)} cannot be given here, since {why}; leave that out, or {otherwise}.")
 
 
 def _replicas(text: str) -> tuple[int, ...]:
@@ -87,7 +87,7 @@ def _replicas(text: str) -> tuple[int, ...]:
     try:
         numbers = tuple(int(word) for word in text.split(","))
     except ValueError:
-        raise ConfigError(f"--stages {text} is neither a number nor the replicas of each stage, e.g. --stages 4 or --stages 2,1.") from None
+        raise ConfigError(f"--stages {text} is neither a number nor the replicas of each stage; give e.g. 4 or 2,1.") from None
     return (1,) * numbers[0] if len(numbers) == 1 else numbers
 
 
@@ -101,7 +101,7 @@ def _times(text: str | None) -> PassTimes:
     except ValueError:
         forward = backward = message = -1.0
     if not (0 < forward < math.inf and 0 < backward < math.inf and 0 <= message < math.inf):
-        raise ConfigError(f"--times {text} is not milliseconds of F, of B (both above 0) and of a message, e.g. --times 10,20,0.")
+        raise ConfigError(f"--times {text} is not milliseconds of F, of B (both above 0) and of a message; give e.g. --times 10,20,0.")
     return PassTimes(forward_ms=forward, backward_ms=backward, message_ms=message)
 
 

@@ -53,7 +53,7 @@ def test_a_run_trains_once_and_is_reused_afterwards(spark: SparkSession, tmp_pat
 
 def test_without_the_version_or_the_rows_nothing_is_written(spark: SparkSession, tmp_path: Path) -> None:
     config = _config(tmp_path)
-    with pytest.raises(DatasetVersionNotFound, match="has no version 9; it has 1"):
+    with pytest.raises(DatasetVersionNotFound, match="has no version 9, it has 1"):
         train(config.model_copy(update={"dataset_version": 9}), spark=spark)
     write_dataset(tmp_path / "empty", FILES, validation_rows=0)
     with pytest.raises(DatasetError, match="has no rows in its validation split"):

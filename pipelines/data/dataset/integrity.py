@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkring.errors import DatasetChanged, DatasetError, StorageError
+from sparkring.errors import DatasetChanged, DatasetError, StorageError, in_one_line
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, content_id, seal_holds
 from sparkring.pipelines.data.dataset.row_schema import DataField
 from sparkring.pipelines.data.dataset.versions import Dataset
@@ -218,7 +218,7 @@ def _check_footer(store: Store, schema: _Schema, owners: dict[_Facts, str], file
         what = _size_text(store.size(file.path) or 0, file.bytes) or f"has no readable footer ({_first_line(error)})"
         return Mismatch(file.path, what)
     if drift:
-        return Mismatch(file.path, f"has another schema than the manifest: {'; '.join(drift)}")
+        return Mismatch(file.path, f"has another schema than the manifest: {in_one_line(drift)}")
     if found == _facts(file):
         return None
     return Mismatch(file.path, _facts_text(found, file, owners))

@@ -48,7 +48,7 @@ class Dataset:
         document = self.store.read(f"{folder}/{wanted}.json")
         manifest = parse_manifest(document, origin=origin)
         if manifest.version != wanted:
-            raise DatasetError(f"{origin} says that it is version {manifest.version}: it was copied or renamed. Restore the right file.")
+            raise DatasetError(f"{origin} says that it is version {manifest.version}: it was copied or renamed; restore the right file.")
         return DatasetVersion(self, manifest, hashlib.sha256(document).hexdigest())
 
     def document(self, version: int) -> bytes:

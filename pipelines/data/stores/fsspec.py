@@ -162,8 +162,8 @@ class FsspecStore:
             ConfigError: this file system lacks one of them.
         """
         if self.scheme not in _OBJECTS or self.scheme == "memory":
-            raise ConfigError(f"{self.url} cannot be locked against a second writer. "
-                              "Set workspace to a local or mounted folder, s3:, hdfs:, gs: or abfs:, and dataset_url to this address.")
+            raise ConfigError(f"{self.url} cannot be locked against a second writer; "
+                              "set workspace to a local or mounted folder, s3:, hdfs:, gs: or abfs:, and dataset_url to this address.")
         return lease(self, name, busy=busy, lost=lost)
 
     def _path(self, name: str) -> str:
@@ -262,7 +262,7 @@ def _open(url: str, scheme: str) -> tuple[Any, str]:
         fsspec.get_filesystem_class(scheme)
     except ImportError as error:
         lacking = f"pip install '{_PACKAGES[scheme]}'" if scheme in _PACKAGES else str(known_implementations[scheme].get("err", error))
-        raise EnvironmentProblem(f"{scheme}: addresses need a package that is not installed: {lacking}.") from None
+        raise EnvironmentProblem(f"{scheme}: addresses need a package that is not installed; install it: {lacking}.") from None
     try:
         opened: tuple[Any, str] = fsspec.core.url_to_fs(url, use_listings_cache=False, skip_instance_cache=scheme != "memory")
     except Exception as error:  # each file system has errors of its own

@@ -38,7 +38,7 @@ class HdfsStore:
     def __init__(self, url: str) -> None:
         authority, _, path = url.removeprefix("hdfs://").partition("/")
         if not url.startswith("hdfs://") or not path.strip("/"):
-            raise ConfigError(f"{url}: an HDFS address is hdfs://host:port/path, or hdfs:///path for the default file system.")
+            raise ConfigError(f"{url} is no address on HDFS; give hdfs://host:port/path, or hdfs:///path for the default file system.")
         nodes = name_nodes(authority, read_hadoop_conf())
         self.root = f"/{path.strip('/')}"
         self.url = f"hdfs://{nodes.authority}{self.root}"

@@ -77,7 +77,8 @@ class Ranges(io.RawIOBase):
             except FileNotFoundError:
                 raise
             except Exception as error:  # each file system has errors of its own
-                raise StorageError(f"{self._path}: {' '.join(str(error).split()) or type(error).__name__}") from error
+                raise StorageError(f"{self._path}: {' '.join(str(error).split()) or type(error).__name__}; check that the "
+                                   "storage can be reached.") from error
             if len(data) == end - start:
                 return data
             if len(data) != self._size:

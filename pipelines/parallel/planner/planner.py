@@ -90,7 +90,7 @@ def best_layout(model: ModelProfile, cluster: Cluster, *, world: int, batch_rows
     if plans[0].prediction.refused:
         nearest = min(plans, key=lambda each: max(memory.total for memory in each.prediction.memory))
         raise LayoutRefused(f"no layout on up to {world} ranks can be used: the smallest, {describe(nearest.candidate)}, "
-                            f"{nearest.prediction.refused}. Give ranks more memory, take more of them, or a smaller train.batch_rows.")
+                            f"{nearest.prediction.refused}; give ranks more memory, take more of them, or a smaller train.batch_rows.")
     return plans[0]
 
 

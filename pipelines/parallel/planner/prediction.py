@@ -110,5 +110,5 @@ def _not_started(mesh: Mesh, hosts: tuple[int, ...], transport: str, wraps: bool
     try:
         mesh.process_sets(hosts, transport=TRANSPORTS[transport], wraps=wraps, tied=tied)
     except LayoutRefused as refused:
-        return str(refused)
+        return refused.found
     return ""

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from sparkring.errors import ScheduleInvalid
+from sparkring.errors import ScheduleInvalid, in_one_line
 from sparkring.pipelines.parallel.schedules.schedule import CLOSING, TRANSFERS, Action, Kind, Schedule, Worker
 from sparkring.pipelines.parallel.schedules.transfers import with_transfers, without_transfers
-
-_SHOWN = 5
 
 
 def check_schedule(schedule: Schedule) -> Schedule:
@@ -27,9 +25,8 @@ def check_schedule(schedule: Schedule) -> Schedule:
     """
     findings = list(_findings(schedule))
     if findings:
-        more = f"; and {len(findings) - _SHOWN} more" if len(findings) > _SHOWN else ""
-        raise ScheduleInvalid(f"schedule {schedule.name} is invalid: {'; '.join(findings[:_SHOWN])}{more}. "
-                              "Correct the lists, or use those of a generator.")
+        raise ScheduleInvalid(f"schedule {schedule.name} is invalid: {in_one_line(findings)}; "
+                              "correct the lists, or use those of a generator.")
     return schedule
 
 

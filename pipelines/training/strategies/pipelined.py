@@ -114,8 +114,8 @@ class PipelinedStrategy:
         for ranks in (mesh.replica_set(stage, shard) for stage in range(mesh.num_stages) for shard in range(mesh.shards)):
             other = [rank for rank in ranks if digests[rank] != digests[ranks[0]]]
             if other:
-                raise RingError(f"the state of ranks {other} differs from rank {ranks[0]}'s, which holds the same parameters. "
-                                "Check that all executors run the same versions of torch and sparkring.")
+                raise RingError(f"the state of ranks {other} differs from rank {ranks[0]}'s, which holds the same parameters; "
+                                "check that all executors run the same versions of torch and sparkring.")
 
     def close(self) -> None:
         """See Strategy."""

@@ -86,12 +86,12 @@ def run_by_horovod(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
                 env=_environment(settings, threads=config.threads_per_rank), stderr=said, nics={interface}, verbose=0, use_gloo=True)
     except TimeoutException as error:
         raise DeadlinePassed(f"horovod.spark did not start its ranks within {start_timeout_s:g} seconds, train.ring's start_timeout_s and "
-                             f"deadline_s together: {error}") from error
+                             f"deadline_s together ({error}); give Spark more slots, or raise one of these.") from error
     except EnvironmentProblem:
         raise
     except Exception as error:  # upstream raises bare RuntimeError and Exception
         results_or_error(said.with_ends_of(ranks))
-        raise RingError(f"horovod.spark ended the ring: {' '.join(str(error).split())[:600]} -- see the executors' logs.") from error
+        raise RingError(f"horovod.spark ended the ring: {' '.join(str(error).split())[:600]}; see the executors' logs.") from error
     return [json.loads(text) for text in texts]
 
 
@@ -145,7 +145,7 @@ def _exchange(scope: str, rank: int, mine: Json, *, deadline_s: float) -> list[J
     for other in range(int(os.environ["HOROVOD_SIZE"])):
         while (value := _ask("GET", f"/{scope}/{other}")) is None:
             if time.monotonic() > deadline:
-                raise DeadlinePassed(f"rank {other} did not show up within {deadline_s:g} seconds.")
+                raise DeadlinePassed(f"rank {other} did not come within {deadline_s:g} seconds; see its last lines.")
             time.sleep(ASK_AGAIN_S)
         everyone.append(json.loads(value))
     return everyone

@@ -78,7 +78,7 @@ class HorovodRanks:
             rendezvous.close()
             self.tasks = driver.get_ranks_to_indices()
         if self.ends:
-            raise RingError(f"{len(self.ends)} of {len(slots)} ranks failed")
+            raise RingError(f"{len(self.ends)} of {len(slots)} ranks failed; see what they wrote.")
 
     def _meeting(self, driver: Any, port: int) -> dict[str, str]:
         """Variables by which the ranks find each other."""

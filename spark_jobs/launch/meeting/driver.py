@@ -39,8 +39,8 @@ ROUNDS: Final = 8
 
 
 def _lost(partition: int, host: str) -> ExecutorLost:
-    return ExecutorLost(f"Spark lost task {partition} of the ring on {host}, probably with its executor, and restarted it; a ring "
-                        "cannot take it back; see the executors' logs.", host=host)
+    return ExecutorLost(f"Spark lost task {partition} of the ring on {host}, probably with its executor, and restarted it, and a "
+                        "ring cannot take it back; see the executors' logs.", host=host)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,7 +108,7 @@ def test_a_failed_rank_is_named_and_its_own_traceback_follows(run: Run, config: 
     monkeypatch.setattr(seams.REPORT_REPORT, fail_with(RankFailed(1, "KeyError: 'label'", theirs)))
     code, _, err = run("report", config)
     assert code == 2
-    assert err == f"error: rank 1 raised KeyError: 'label'; its traceback:\n{theirs}\n"
+    assert err == f"error: rank 1 raised KeyError: 'label'; see its traceback:\n{theirs}\n"
 
 
 def test_ctrl_c_exits_with_130_and_no_traceback(run: Run, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ def test_a_folder_of_parquet_is_adopted(run: Run, tmp_path: Path) -> None:
     assert out.startswith(f"dataset version 1 (plain Parquet, binary) at {(tmp_path / 'theirs').as_uri()}\n")
     assert "rows: train 1,200, validation 257" in out
     code, _, err = run("adopt", str(tmp_path / "theirs"), "--row-id", "row_id", "--label", "late", "--split", "train")
-    assert (code, err.splitlines()[-1]) == (2, "error: --split train is not of the form NAME=FOLDER, e.g. --split train=train.")
+    assert (code, err.splitlines()[-1]) == (2, "error: --split train is not of the form NAME=FOLDER; give e.g. --split train=train.")
 
 
 @pytest.mark.parametrize("command", [("audit",), ("adopt",), ("datasets", "list"), ("datasets", "show"), ("datasets", "diff"),

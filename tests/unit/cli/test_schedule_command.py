@@ -170,7 +170,7 @@ def test_what_cannot_be_drawn_is_refused_in_one_line(run: Run, arguments: tuple[
 def test_a_run_has_its_own_shape_and_must_have_stages(run: Run, staged_file: str, tmp_path: Path) -> None:
     code, _, err = run("schedule", staged_file, "--stages", "2")
     assert (code, err.count("\n")) == (2, 1)
-    assert "--stages: the run of" in err
+    assert "--stages cannot be given here, since the run of" in err
     code, _, err = run("schedule", staged_file, "--set", f"workspace={tmp_path / 'elsewhere'}")
     assert (code, err.count("\n")) == (2, 1)
     assert "recorded no step in stages; train with several stages" in err

@@ -244,7 +244,7 @@ def test_a_misspelt_key_is_named_before_the_missing_one_that_it_causes(tmp_path:
 
 @pytest.mark.parametrize("override", ["train.epochs", "=3", ""])
 def test_a_set_option_without_key_or_value_shows_the_form(minimal: str, override: str) -> None:
-    with pytest.raises(ConfigError, match=r"is not of the form key.path=value, e.g. --set train.epochs=2"):
+    with pytest.raises(ConfigError, match=r"is not of the form key.path=value; give e.g. --set train.epochs=2"):
         load_config(minimal, [override])
 
 

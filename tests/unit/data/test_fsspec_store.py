@@ -37,7 +37,7 @@ def _rows(dataset: Dataset) -> list[int]:
 
 @pytest.mark.parametrize(("url", "kind", "message"), [
     pytest.param("gss://bucket/x", ConfigError, r"fsspec does not know gss: addresses; did you mean 'gs'\?", id="no such protocol"),
-    pytest.param("sftp://host/x", EnvironmentProblem, 'sftp: addresses need a package that is not installed: .*"paramiko"',
+    pytest.param("sftp://host/x", EnvironmentProblem, 'sftp: addresses need a package that is not installed; install it: .*"paramiko"',
                  id="no package of fsspec's list"),
     pytest.param("sftp://me:secret@host/x", ConfigError, "takes neither a password nor a chain", id="a password"),
     pytest.param("simplecache::memory://x", ConfigError, "takes neither a password nor a chain", id="a cache that would hide commits")])
@@ -53,7 +53,7 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
     for module in ("gcsfs", "adlfs", "fsspec.implementations.http"):
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, url.partition(":")[0], raising=False)
-    with pytest.raises(EnvironmentProblem, match=rf"addresses need a package that is not installed: pip install 'sparkring\[{extra}\]'"):
+    with pytest.raises(EnvironmentProblem, match=rf"a package that is not installed; install it: pip install 'sparkring\[{extra}\]'"):
         open_store(url)
 
 

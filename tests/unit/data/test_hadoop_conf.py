@@ -55,5 +55,5 @@ def test_site_files_are_read_where_the_environment_says(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["hdfs://nn:8020", "hdfs://nn:8020/", "hdfs:/data"])
 def test_an_address_without_a_folder_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="an HDFS address is hdfs://host:port/path"):
+    with pytest.raises(ConfigError, match="is no address on HDFS; give hdfs://host:port/path"):
         open_store(url)

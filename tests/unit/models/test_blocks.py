@@ -206,7 +206,7 @@ def test_what_cannot_be_cut_is_refused_with_what_to_do() -> None:
     linear = nn.Linear(2, 2)
     with pytest.raises(ConfigError, match="modules 0, 2 of the sequence share parameters"):
         sequential_blocks(nn.Sequential(linear, nn.ReLU(), linear))
-    with pytest.raises(ConfigError, match=r"Bilinear cannot be cut into stages: it lists no blocks. Make it a torch.nn.Sequential"):
+    with pytest.raises(ConfigError, match=r"Bilinear cannot be cut into stages: it lists no blocks; make it a torch.nn.Sequential"):
         blocks_of(nn.Bilinear(1, 1, 1))
     with torch.device("meta"):
         sketch = nn.Sequential(_Scale())

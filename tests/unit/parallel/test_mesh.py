@@ -116,7 +116,7 @@ def test_a_refusal_names_the_set_the_reason_and_the_nearest_layout_that_starts()
     message = str(caught.value)
     assert "stages of 1 + 3 replicas on hosts of 2 + 2 ranks need the process set [1, 2, 3]" in message
     assert "rank 1 is number 0 and rank 3 is number 1 of the set on its host" in message
-    assert "The nearest layout that starts there has stages of 2 + 2 replicas" in message
+    assert "the nearest layout that starts there has stages of 2 + 2 replicas" in message
     assert Mesh((2, 2)).process_sets((0, 0, 1, 1))
     assert Mesh((1, 3)).process_sets((0, 0, 0, 0))  # on one host nothing is refused
 

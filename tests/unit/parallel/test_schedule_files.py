@@ -98,7 +98,7 @@ def test_lists_of_other_workers_are_refused() -> None:
 
 def test_many_findings_are_counted_not_listed() -> None:
     schedule = build_schedule("1f1b", (1, 1), 9)
-    with pytest.raises(ScheduleInvalid, match=r"; and \d+ more\. Correct the lists"):
+    with pytest.raises(ScheduleInvalid, match=r", and \d+ more; correct the lists"):
         check_schedule(replace(schedule, actions=dict.fromkeys(schedule.workers, ())))
 
 

@@ -188,5 +188,5 @@ def test_lists_that_cannot_go_on_are_refused_naming_who_waits_for_what(lists: tu
 
 
 def test_a_replica_that_never_comes_to_reduce_is_named() -> None:
-    with pytest.raises(ScheduleStuck, match=r"0\.0 at REDUCE waits for REDUCE of stage 0's other replicas; worker 0\.1 at B1"):
+    with pytest.raises(ScheduleStuck, match=r"0\.0 at REDUCE waits for REDUCE of stage 0's other replicas, and worker 0\.1 at B1"):
         simulate(schedule_of("F0 B0 REDUCE", "B1 F1 REDUCE", replicas=(2,)), Costs.equal(1))

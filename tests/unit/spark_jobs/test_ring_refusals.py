@@ -103,7 +103,7 @@ def test_slots_of_a_local_master_are_in_its_name(master: str, slots: int | None)
                  "(Python in worker has different version: 3.10 than that in driver: 3.11)", id="another Python"),
     pytest.param("An error occurred while calling o1.collect.\n: java.lang.X: Stage failed.\norg.Y: Traceback (most recent call last):\n"
                  "  File \"worker.py\", line 1, in f\n    raise\nOSError: disk full\n\n\tat org.apache.X(Y.scala:1)\n",
-                 RingError, "Spark ended the ring: java.lang.X: Stage failed. OSError: disk full --", id="anything else"),
+                 RingError, "Spark ended the ring: java.lang.X: Stage failed. OSError: disk full; see", id="anything else"),
     pytest.param("Stage failed because barrier task ResultTask(0, 1) finished unsuccessfully.\n"
                  "ExecutorLostFailure (executor 12 exited caused by one of the running tasks) Reason: worker lost",
                  ExecutorLost, "Spark ended the ring: Stage failed because barrier task", id="an executor is lost"),
