@@ -21,7 +21,7 @@ from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.local import LocalStore
 
 SEGMENT_BYTES = 256 * 1024
-"""Bytes from which a segment is closed. Each new line sends its segment again, so this limits the bytes that are sent again."""
+"""Bytes from which a segment is closed. Each shipment sends its last segment again, so this limits the bytes that are sent again."""
 SHIP_S = 2.0
 """Seconds between two shipments while lines come."""
 
