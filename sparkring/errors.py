@@ -198,19 +198,17 @@ class HostsLeftOut(RingError):
     def __init__(self, *, wanted: int, slots: int, slots_left_out: int) -> None:
         self.wanted, self.slots, self.slots_left_out = wanted, slots, slots_left_out
         super().__init__(f"{slots_left_out} slots are on hosts that fail repeatedly and are left out, "
-                         f"which leaves {slots} for {wanted} ranks; set train.num_ranks to at most {slots}, or add executors.")
+                         f"which leaves {slots} for {wanted} ranks; add executors"
+                         + (f", or set train.num_ranks to at most {slots}." if slots else "."))
 
 
 class NotEnoughSlots(RingError):
-    """Spark cannot run ``wanted`` ranks at once; ``slots`` is the number that it can run, if known."""
+    """Spark cannot run ``wanted`` tasks at once, one of them for each rank; ``slots`` is the number that it can run, if known."""
 
-    def __init__(self, *, wanted: int, slots: int | None, master: str) -> None:
+    def __init__(self, *, wanted: int, slots: int | None, where: str, remedy: str) -> None:
         self.wanted, self.slots = wanted, slots
-        have = "fewer" if slots is None else str(slots)
-        lower = "" if slots is None else f"set train.num_ranks to at most {slots}, or "
-        super().__init__(
-            f"{wanted} ranks need {wanted} free slots at once, {master} has {have}; "
-            f"{lower}give Spark more cores (spark.master=local[{wanted}], or more executors).")
+        super().__init__(f"{where} has {'fewer than' if slots is None else f'{slots} of'} the {wanted} free "
+                         f"slot{'' if wanted == 1 else 's'} needed at once; {remedy}.")
 
 
 class ExecutorLost(RingError):

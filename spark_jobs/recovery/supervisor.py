@@ -30,6 +30,7 @@ from sparkring.errors import (
     RankFailed,
     RingError,
     SparkEnded,
+    SparkringError,
     Stopped,
     StorageError,
     class_names,
@@ -140,7 +141,7 @@ class Supervisor:
         return -1
 
     def _describe(self, error: Exception) -> Failure:
-        summary = str(error).partition("\n")[0]
+        summary = error.found if isinstance(error, SparkringError) else str(error).partition("\n")[0]  # what to do is done here
         if isinstance(error, RankFailed):
             kind = error.summary.partition(":")[0]
             is_storage = kind in _STORAGE_NAMES

@@ -60,7 +60,7 @@ class Widths:
             failed: Whether the generation before failed.
             begun: Returns whether the run has begun: before that it does not shrink.
         Raises:
-            NotEnoughSlots: there are fewer than ``min_ranks``.
+            NotEnoughSlots: the slots are too few for ``min_ranks`` or for any layout.
             SparkEnded: Spark no longer answers.
         """
         slots = self._slots_after_wait(failed=failed)
@@ -70,7 +70,7 @@ class Widths:
             return Width(self._wanted, wanted=True)  # the launcher refuses if there are too few
         train = self._shrunk_to(slots)
         if train is None:
-            raise NotEnoughSlots(wanted=self._wanted.recovery.min_ranks, slots=slots, master="what is left of the cluster")
+            raise self._too_few(slots)
         self._progress.note(f"training: there are {slots} slots for {self._wanted.num_ranks} ranks; continuing with {train.num_ranks}")
         self._came = None
         return Width(train, wanted=False)
@@ -142,6 +142,14 @@ class Widths:
             if time.monotonic() - began >= timeout_s or self._stop.wait(LOOK_S):
                 break
         return slots
+
+    def _too_few(self, slots: int) -> NotEnoughSlots:
+        most = self._wanted.num_ranks
+        needed = next((ranks for ranks in range(slots + 1, most) if self._shrunk_to(ranks)), most)
+        fits = resized(self._wanted, slots, works=self._works) is not None  # so it is min_ranks that asks for more
+        return NotEnoughSlots(wanted=needed, slots=slots, where="what is left of the cluster",
+                              remedy="run the same command again, which resumes, once executors are back"
+                                     + (f", or set train.recovery.min_ranks to at most {slots}" if fits else ""))
 
     def _shrunk_to(self, slots: int) -> TrainConfig | None:
         """The layout for so many slots, or None if it has fewer ranks than ``min_ranks``."""

@@ -41,7 +41,7 @@ def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float) -> No
     deadline = time.monotonic() + (0 if _is_local(master) else within_s)
     while (slots := slots_of(spark)) is not None and slots < num_ranks:
         if time.monotonic() >= deadline:
-            raise NotEnoughSlots(wanted=num_ranks, slots=slots, master=master)
+            raise too_few_slots(master, wanted=num_ranks, slots=slots)
         time.sleep(LOOK_AGAIN_S)
 
 
@@ -72,7 +72,19 @@ def require_on_demand(spark: SparkSession, *, num_ranks: int) -> None:
     if executors and cores:
         most, master = int(executors) * (int(cores) // int(spark.conf.get("spark.task.cpus", None) or 1)), master_of(spark)
         if most < num_ranks:
-            raise NotEnoughSlots(wanted=num_ranks, slots=most, master=f"{master} with spark.dynamicAllocation.maxExecutors={executors}")
+            raise NotEnoughSlots(wanted=num_ranks, slots=most, where=f"{master} with spark.dynamicAllocation.maxExecutors={executors}",
+                                 remedy=f"raise that{_or_fewer_ranks(most)}")
+
+
+def too_few_slots(master: str, *, wanted: int, slots: int | None) -> NotEnoughSlots:
+    """The error of a session with this master, which has ``slots`` of the ``wanted`` slots, or an unknown number of them."""
+    more = f"set spark.master=local[{wanted}]" if slots and _is_local(master) else "give Spark more executors or cores"
+    other = ", or let other jobs there end" if slots is None else _or_fewer_ranks(slots)
+    return NotEnoughSlots(wanted=wanted, slots=slots, where=master, remedy=more + other)
+
+
+def _or_fewer_ranks(slots: int) -> str:
+    return f", or set train.num_ranks to at most {slots}" if slots else ""
 
 
 def _is_local(master: str) -> bool:

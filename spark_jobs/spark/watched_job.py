@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from sparkring.errors import DeadlinePassed, EnvironmentProblem, ExecutorLost, NotEnoughSlots, RingError, SparkringError
-from sparkring.spark_jobs.spark.slots import master_of, spark_context
+from sparkring.spark_jobs.spark.slots import master_of, spark_context, too_few_slots
 
 if TYPE_CHECKING:
     from pyspark import SparkContext, SparkStageInfo
@@ -64,7 +64,7 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
     job: _Job = _ConnectJob(spark, tag) if sc is None else _ClassicJob(sc, tag)
     outcomes: queue.SimpleQueue[list[Row] | BaseException] = queue.SimpleQueue()
     ended = threading.Event()
-    too_late = NotEnoughSlots(wanted=num_tasks, slots=None, master=master_of(spark))
+    too_few = too_few_slots(master_of(spark), wanted=num_tasks, slots=None)
     collecting = InheritableThread(target=_collect, args=(frame, job, outcomes), session=spark, daemon=True)
     collecting.start()
 
@@ -74,7 +74,7 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
             if error is not None:
                 outcomes.put(error)
         elif not ended.is_set():
-            outcomes.put(too_late)
+            outcomes.put(too_few)
 
     threading.Thread(target=watch, name="sparkring-job", daemon=True).start()
     try:
@@ -91,15 +91,21 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
         _give_up(job, collecting)
         raise outcome
     if isinstance(outcome, BaseException):
-        raise explain(outcome, num_tasks=num_tasks, host_of=job.host_of) from outcome
+        raise explain(outcome, too_few=too_few, host_of=job.host_of) from outcome
     return outcome
 
 
-def explain(error: BaseException, *, num_tasks: int, host_of: Callable[[str], str]) -> SparkringError:
-    """Put Spark's message about a failed job into one line; ``host_of`` returns where an executor ran."""
+def explain(error: BaseException, *, too_few: NotEnoughSlots, host_of: Callable[[str], str]) -> SparkringError:
+    """Put Spark's message about a failed job into one line.
+
+    Args:
+        error: Spark's.
+        too_few: The error to return if Spark refuses the job because it needs more slots than there are.
+        host_of: Returns where an executor ran.
+    """
     text = str(error)
     if "SPARK-24819" in text or "requires more slots" in text:
-        return NotEnoughSlots(wanted=num_tasks, slots=None, master="Spark")
+        return too_few
     wrong_python = (re.search(r"No module named '[\w.]+'", text)
                     or re.search(r"Python in worker has different version: [\d.]+ than that in driver: [\d.]+", text))
     if wrong_python:

@@ -52,7 +52,6 @@ def test_executors_come_for_the_ranks_of_a_ring(on_demand: Driver, tmp_path: Pat
 def test_more_ranks_than_executors_come_for_are_told_how_many_came(on_demand: Driver, tmp_path: Path) -> None:
     outcome = on_demand.ring(ring_functions.introduce, str(tmp_path), num_ranks=3, start_timeout_s=ALL_WITHIN_S)
     assert outcome.error.startswith("NotEnoughSlots")
-    assert "3 ranks need 3 free slots at once" in outcome.message
     assert outcome.attributes == {"wanted": 3, "slots": 2}
     assert outcome.seconds > ALL_WITHIN_S
 

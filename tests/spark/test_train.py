@@ -59,7 +59,7 @@ def test_without_the_version_or_the_rows_nothing_is_written(spark: SparkSession,
     with pytest.raises(DatasetError, match="has no rows in its validation split"):
         train(config.model_copy(update={"dataset_url": str(tmp_path / "empty")}), spark=spark)
     assert not (tmp_path / "run").exists()
-    with pytest.raises(NotEnoughSlots, match="50 ranks need 50 free slots"):
+    with pytest.raises(NotEnoughSlots, match="of the 50 free slots needed"):
         train(_changed(tmp_path, num_ranks=50), spark=spark)
     assert not (tmp_path / "run/run.json").exists()  # the next attempt is free to choose its lanes
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from sparkring.conf.schema import RingConfig
-from sparkring.errors import HostsLeftOut, NotEnoughSlots, SparkringError
+from sparkring.errors import HostsLeftOut, SparkringError
 from sparkring.spark_jobs.launch.barrier.task import SCHEMA, Launch, run_task
 from sparkring.spark_jobs.launch.meeting.driver import DriverMeeting, unreachable
 from sparkring.spark_jobs.launch.meeting.driver_address import driver_address
@@ -24,7 +24,7 @@ from sparkring.spark_jobs.launch.meeting.encryption import require_plaintext_all
 from sparkring.spark_jobs.launch.meeting.hosts import memory_identity, python_version
 from sparkring.spark_jobs.launch.meeting.status_board import ANSWER_TIMEOUT_S
 from sparkring.spark_jobs.launch.rank.end import Json, RankEnd, results_or_error
-from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, master_of, require_slots, slots_of
+from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, master_of, require_slots, slots_of, too_few_slots
 from sparkring.spark_jobs.spark.watched_job import collect_when_started
 from sparkring.version import __version__
 
@@ -89,5 +89,5 @@ def _why_broken(meeting: DriverMeeting | None, num_ranks: int, master: str, num_
     if meeting.lost is not None:
         return meeting.lost
     if meeting.closed:
-        return NotEnoughSlots(wanted=num_ranks, slots=meeting.num_come, master=master)
+        return too_few_slots(master, wanted=num_ranks, slots=meeting.num_come)
     return unreachable("some executor", meeting.address, "see its log") if num_ended else None

@@ -97,10 +97,10 @@ def test_the_input_s_fault_is_one_line_on_stderr_and_exit_code_2(run: Run, confi
 
 def test_the_cluster_s_fault_is_one_line_on_stderr_and_exit_code_2(
         run: Run, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seams.REPORT_REPORT, fail_with(NotEnoughSlots(wanted=8, slots=2, master="local[2]")))
+    monkeypatch.setattr(seams.REPORT_REPORT, fail_with(NotEnoughSlots(wanted=8, slots=2, where="local[2]", remedy="add some")))
     code, out, err = run("report", config)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith("error: 8 ranks need 8 free slots at once, local[2] has 2; set train.num_ranks to at most 2")
+    assert err == "error: local[2] has 2 of the 8 free slots needed at once; add some.\n"
 
 
 def test_a_failed_rank_is_named_and_its_own_traceback_follows(run: Run, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_a_bug_keeps_its_traceback(config: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_notes_of_an_error_follow_it_a_line_each(run: Run, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    error = NotEnoughSlots(wanted=4, slots=2, master="local[2]")
+    error = NotEnoughSlots(wanted=4, slots=2, where="local[2]", remedy="add two")
     error.add_note("Not restarted: a restart would not help.")
     error.add_note("a second note")
     monkeypatch.setattr(seams.REPORT_REPORT, fail_with(error))

@@ -34,12 +34,10 @@ def test_a_caller_can_catch_it_as_the_builtin_that_it_expects(kind: type[Sparkri
     pytest.param(lambda: DatasetVersionNotFound("runs/x", wanted=None, existing=[]),
                  "runs/x has no committed version, it has none yet; run `sparkring prepare` to commit one.",
                  id="no version at all"),
-    pytest.param(lambda: NotEnoughSlots(wanted=4, slots=2, master="local[2]"),
-                 "4 ranks need 4 free slots at once, local[2] has 2; set train.num_ranks to at most 2, or give Spark more cores "
-                 "(spark.master=local[4], or more executors).", id="too few slots"),
-    pytest.param(lambda: NotEnoughSlots(wanted=4, slots=None, master="yarn"),
-                 "4 ranks need 4 free slots at once, yarn has fewer; give Spark more cores (spark.master=local[4], or more executors).",
-                 id="too few slots, nobody knows how many"),
+    pytest.param(lambda: NotEnoughSlots(wanted=4, slots=2, where="local[2]", remedy="add two"),
+                 "local[2] has 2 of the 4 free slots needed at once; add two.", id="too few slots"),
+    pytest.param(lambda: NotEnoughSlots(wanted=1, slots=None, where="yarn", remedy="add one"),
+                 "yarn has fewer than the 1 free slot needed at once; add one.", id="too few slots, nobody knows how many"),
     pytest.param(lambda: RankDied(1, "node-3", -9),
                  "rank 1 on node-3 was killed by SIGKILL; if nobody killed it, the machine may have run out of memory; "
                  "run the same command again to resume from the last checkpoint.", id="a rank that was killed"),
@@ -69,7 +67,7 @@ def test_a_rank_s_traceback_is_shown_for_bugs_only(summary: str, has_traceback: 
 
 
 @pytest.mark.parametrize("error", [
-    pytest.param(NotEnoughSlots(wanted=2, slots=1, master="local[1]"), id="keyword arguments"),
+    pytest.param(NotEnoughSlots(wanted=2, slots=1, where="local[1]", remedy="add one"), id="keyword arguments"),
     pytest.param(RankFailed(1, "ValueError: x", "Traceback ..."), id="attributes"),
     pytest.param(errors.ConfigError("plain"), id="a plain message"),
     pytest.param(errors.DeadlinePassed("too late"), id="of two builtins"),
@@ -109,7 +107,7 @@ def test_each_message_that_is_written_somewhere_states_a_remedy() -> None:
     errors.DocumentDamaged("x", found="nothing", expected="JSON", remedy="delete it"),
     errors.ExpectationsNotMet([errors.ExpectationResult("km", "min 0", "-1; -2", met=False)]),
     errors.ScheduleStuck("x", [("0", "F1", "F0"), ("1", "F2", "F1")]), errors.HostsLeftOut(wanted=4, slots=2, slots_left_out=2),
-    NotEnoughSlots(wanted=4, slots=2, master="local[2]"), RankFailed(1, "KeyError: 1", "Traceback; and more"),
+    NotEnoughSlots(wanted=4, slots=2, where="local[2]", remedy="add two"), RankFailed(1, "KeyError: 1", "Traceback; and more"),
     RankFailed(1, "ConfigError: a is 1; set it to 2", ""), RankDied(1, "n", -9, stderr_tail="a; b"), RankDied(1, "n", 3),
     errors.RingEnded("step 3", cause="it shut down"), errors.PeerSilent(rank=0, peer=1, doing="receiving f1", seconds=2),
     errors.PeerSilent(rank=0, peer=1, doing="receiving f1", seconds=2, ended="it left").at("stage 1", rank=0, last_actions=["F1"]),

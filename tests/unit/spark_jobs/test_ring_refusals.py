@@ -18,7 +18,7 @@ from sparkring.spark_jobs.launch.meeting.encryption import ENCRYPTING, require_p
 from sparkring.spark_jobs.launch.meeting.hosts import TaskFacts
 from sparkring.spark_jobs.launch.rank.environment import nccl_interface
 from sparkring.spark_jobs.launch.rank.gpu import common_device, unusable
-from sparkring.spark_jobs.spark.slots import local_slots
+from sparkring.spark_jobs.spark.slots import local_slots, require_on_demand, too_few_slots
 from sparkring.spark_jobs.spark.watched_job import explain
 
 LAUNCH = Launch(
@@ -27,6 +27,7 @@ LAUNCH = Launch(
 FACTS = TaskFacts(
     hostname="alpha", spark_host="alpha.example", network="n", memory="m", address="10.0.0.1", interface="eth0",
     addresses=("10.0.0.1",), sparkring="1.2.3", python="3.11", gpu="0", clock=99.0)
+TOO_FEW = too_few_slots("yarn", wanted=7, slots=None)
 
 
 def test_tasks_that_fit_make_a_ring() -> None:
@@ -94,9 +95,28 @@ def test_slots_of_a_local_master_are_in_its_name(master: str, slots: int | None)
     assert local_slots(master) == slots
 
 
+@pytest.mark.parametrize(("master", "slots", "remedy"), [
+    ("local[2]", 2, "set spark.master=local[4], or set train.num_ranks to at most 2."),
+    ("local[4]", None, "give Spark more executors or cores, or let other jobs there end."),
+    ("yarn", 2, "give Spark more executors or cores, or set train.num_ranks to at most 2."),
+    ("yarn", 0, "give Spark more executors or cores."),
+    ("yarn", None, "give Spark more executors or cores, or let other jobs there end.")])
+def test_too_few_slots_are_answered_with_what_this_session_can_change(master: str, slots: int | None, remedy: str) -> None:
+    error = too_few_slots(master, wanted=4, slots=slots)
+    assert (error.wanted, error.slots, error.remedy) == (4, slots, remedy)
+
+
+def test_a_limit_of_executors_is_named_where_it_allows_too_few() -> None:
+    properties = {"spark.master": "yarn", "spark.dynamicAllocation.maxExecutors": "3", "spark.executor.cores": "1"}
+    session = cast("SparkSession", SimpleNamespace(conf=SimpleNamespace(get=lambda key, default=None: properties.get(key, default))))
+    with pytest.raises(NotEnoughSlots, match=r"dynamicAllocation\.maxExecutors=3 has 3 of the 4 .*; raise that, or set train.num_ranks"):
+        require_on_demand(session, num_ranks=4)
+    require_on_demand(session, num_ranks=3)
+
+
 @pytest.mark.parametrize(("text", "kind", "words"), [
     pytest.param("org.apache.spark...: [SPARK-24819]: Barrier execution mode does not allow run a barrier stage that requires more slots",
-                 NotEnoughSlots, "7 ranks need 7 free slots", id="too few slots"),
+                 NotEnoughSlots, "yarn has fewer than the 7 free slots", id="too few slots"),
     pytest.param("  File \"worker.py\"\nModuleNotFoundError: No module named 'sparkring'\n", EnvironmentProblem,
                  "the executors' Python cannot be used (No module named 'sparkring')", id="sparkring is not there"),
     pytest.param("RuntimeError: [X] Python in worker has different version: 3.10 than that in driver: 3.11, cannot\n", EnvironmentProblem,
@@ -109,7 +129,7 @@ def test_slots_of_a_local_master_are_in_its_name(master: str, slots: int | None)
                  ExecutorLost, "Spark ended the ring: Stage failed because barrier task", id="an executor is lost"),
 ])
 def test_what_spark_says_becomes_one_line(text: str, kind: type[SparkringError], words: str) -> None:
-    error = explain(RuntimeError(text), num_tasks=7, host_of=str)
+    error = explain(RuntimeError(text), too_few=TOO_FEW, host_of=str)
     assert type(error) is kind
     assert words in str(error)
     assert "\n" not in str(error)
@@ -120,7 +140,7 @@ def test_what_spark_says_becomes_one_line(text: str, kind: type[SparkringError],
     ("caused by one of the running tasks", "host of 12"), ("unrelated to the running tasks", "")], ids=["died", "was taken back"])
 def test_a_host_is_to_blame_for_an_executor_that_died_there_and_not_for_one_that_was_taken_back(words: str, host: str) -> None:
     text = f"ExecutorLostFailure (executor 12 exited {words}) Reason: gone"
-    error = explain(RuntimeError(text), num_tasks=7, host_of=lambda executor: f"host of {executor}")
+    error = explain(RuntimeError(text), too_few=TOO_FEW, host_of=lambda executor: f"host of {executor}")
     assert isinstance(error, ExecutorLost)
     assert error.host == host
 

@@ -36,6 +36,7 @@ DONE = TrainSummary(steps=100, resumed_at=0)
 SAVED = TrainSummary(steps=50, resumed_at=0, interrupted=True)
 START_S = 1.0
 DIED = RankDied(1, "host-b", -9)
+FEW = NotEnoughSlots(wanted=4, slots=2, where="yarn", remedy="add two")
 
 
 class PretendedRing:
@@ -152,8 +153,9 @@ def test_a_run_shrinks_to_the_slots_that_are_left_but_not_below_its_least() -> N
     ring = PretendedRing(executor_lost, DONE, slots=4)
     assert _supervised(ring) is DONE
     assert ring.widths == [4, 3]
-    with pytest.raises(NotEnoughSlots):
+    with pytest.raises(NotEnoughSlots, match=r"or set train\.recovery\.min_ranks to at most 3") as few:
         _supervised(PretendedRing(executor_lost, DONE, slots=4), min_ranks=4)
+    assert (few.value.wanted, few.value.slots) == (4, 3)
     ring = PretendedRing(executor_lost, DONE, slots=4)
     _supervised(ring, shrink=False)
     assert ring.widths == [4, 4]  # the launcher then waits for them
@@ -176,14 +178,17 @@ def test_where_spark_itself_is_gone_the_run_ends_in_one_line_and_says_how_to_go_
     assert noted == ["training: the job has ended; restarting from the last checkpoint (restart 1 of 3)"]  # the control
 
 
+def test_a_restart_is_announced_with_what_was_found_and_without_the_advice_that_it_makes_needless() -> None:
+    noted: list[str] = []
+    _supervised(PretendedRing(RankDied(1, "host-b", -9, stderr_tail="last words"), DONE, slots=4), noted=noted)
+    assert noted == ["training: rank 1 on host-b was killed by SIGKILL; restarting from the last checkpoint (restart 1 of 3)"]
+
+
 def test_too_few_slots_for_a_run_that_has_not_begun_are_refused_and_not_shrunk_to() -> None:
-    ring = PretendedRing(NotEnoughSlots(wanted=4, slots=2, master="local[2]"), DONE, slots=2)
+    ring = PretendedRing(FEW, DONE, slots=2)
     with pytest.raises(NotEnoughSlots):
         _supervised(ring)
     assert ring.widths == [4]
-
-
-FEW = NotEnoughSlots(wanted=4, slots=2, master="yarn")
 
 
 def test_where_slots_come_on_demand_as_many_ranks_as_wanted_wait_for_them_and_then_as_many_as_have_come() -> None:
@@ -196,7 +201,7 @@ def test_where_slots_come_on_demand_as_many_ranks_as_wanted_wait_for_them_and_th
     pytest.param(FEW, -1, {}, id="it has not begun"),
     pytest.param(FEW, 20, {"shrink": False}, id="it may not shrink"),
     pytest.param(FEW, 20, {"min_ranks": 3}, id="it needs more"),
-    pytest.param(NotEnoughSlots(wanted=4, slots=None, master="yarn"), 20, {}, id="none came")])
+    pytest.param(NotEnoughSlots(wanted=4, slots=None, where="yarn", remedy="add some"), 20, {}, id="none came")])
 def test_slots_that_do_not_come_on_demand_end_a_run_that_cannot_do_without(
         few: NotEnoughSlots, committed: int, recovery: dict[str, Any]) -> None:
     ring = PretendedRing(few, DONE, slots=0, committed=committed, grows_on_demand=True)
@@ -250,7 +255,7 @@ def test_slots_that_go_again_before_the_larger_ring_is_there_do_not_end_the_run(
 
     def gone_again(ring: PretendedRing) -> TrainSummary:
         ring.available = 2
-        raise NotEnoughSlots(wanted=4, slots=2, master="yarn")
+        raise FEW
 
     ring = PretendedRing(until_asked, gone_again, DONE, slots=2, committed=20)
     assert _supervised(ring) is DONE
@@ -465,8 +470,10 @@ def test_slots_that_take_longer_to_come_back_than_the_run_would_wait_to_shrink_a
         ring.available = 0
         return SAVED
 
-    with pytest.raises(NotEnoughSlots):
+    with pytest.raises(NotEnoughSlots) as none:
         _supervised(PretendedRing(for_good, slots=4, committed=20))  # the control: they do not come
+    assert (none.value.wanted, none.value.slots) == (1, 0)
+    assert none.value.remedy == "run the same command again, which resumes, once executors are back.", "no number of ranks would do"
 
 
 @pytest.mark.parametrize("problem", [StorageError("503 Slow Down"), EnvironmentProblem("a task left the meeting")], ids=repr)
