@@ -28,9 +28,11 @@ PAGE = ROOT / "docs/figures.md"
 COMPARE = {"at least": ge, "at most": le, "exactly": eq}
 HEAD = """# Figures
 
-Written by `python scripts/figures.py` from [figures/](figures); do not edit. Each benchmark runs its peer in the same
-call; a ratio is the median over alternating rounds. Absolute times are of a shared machine with 2 cores and no GPU.
-A figure in **bold** misses its bar. The [log](log/README.md) has the history and what was tried.
+Written by `python scripts/figures.py` from [figures/](figures); do not edit. A *peer* is what a figure is compared with,
+for example another library. Each benchmark runs its peer too, in alternating rounds, and a ratio is the median over the
+rounds. A *bar* is the target that a figure must reach; a figure in **bold** misses it. "Times as fast" and "times the
+peer's seconds" are ratios to the peer. An error or a loss of time is a share: 0.05 is 5 %. Absolute times are of a
+shared machine with 2 cores and no GPU. The [log](log/README.md) has the history and what was tried.
 
 | command | figure | value | bar | peer | commit | date |
 |---|---|---|---|---|---|---|
@@ -58,18 +60,18 @@ FIGURES: Mapping[str, Sequence[Shown]] = {
         Shown("efficiency_2_flights", "efficiency of 2 ranks, flights network", "", "1 rank")),
     "launch": (
         Shown("ring_s", "seconds to launch 2 ranks and sum once"),
-        Shown("ratio_to_torch_distributor", "seconds over the peer's", "at most 0.5", "TorchDistributor"),
-        Shown("ratio_to_horovod_spark", "seconds over the peer's", "at most 0.5", "horovod.spark.run")),
+        Shown("ratio_to_torch_distributor", "times the peer's seconds to launch", "at most 0.5", "TorchDistributor"),
+        Shown("ratio_to_horovod_spark", "times the peer's seconds to launch", "at most 0.5", "horovod.spark.run")),
     "demo": (
         Shown("total_s", "seconds of `make demo` after set-up", "at most 180"),
         Shown("auc", "test AUC of the network", "at least 1.0 x auc_logistic", "logistic regression")),
     "loader": (
         Shown("rows_per_s", "rows/s, 33 columns"),
         Shown("ratio_to_arrow", "times as fast, tables", "at least 0.7", "Arrow's scan, unshuffled"),
-        Shown("ratio_to_petastorm", "times as fast, tables", "at least 10", "Petastorm's better pool"),
-        Shown("images_ratio_to_petastorm", "times as fast, images", "at least 1.5", "Petastorm's better pool"),
-        Shown("tokens_ratio_to_petastorm", "times as fast, tokens", "at least 3", "Petastorm's better pool"),
-        Shown("peak_rss_mb", "peak MB", "at most 1.0 x rss_budget_mb")),
+        Shown("ratio_to_petastorm", "times as fast, tables", "at least 10", "Petastorm, its faster pool"),
+        Shown("images_ratio_to_petastorm", "times as fast, images", "at least 1.5", "Petastorm, its faster pool"),
+        Shown("tokens_ratio_to_petastorm", "times as fast, tokens", "at least 3", "Petastorm, its faster pool"),
+        Shown("peak_rss_mb", "peak MB of the process that reads", "at most 1.0 x rss_budget_mb")),
     "mosaic_streaming": (
         Shown("ratio_to_mosaic", "times as fast, tables", "", "MosaicML Streaming 0.13"),
         Shown("images_ratio_to_mosaic", "times as fast, images", "", "MosaicML Streaming 0.13"),
@@ -79,13 +81,13 @@ FIGURES: Mapping[str, Sequence[Shown]] = {
         Shown("large_mb", "peak MB, row groups of 264 MB", "at most 1.0 x large_budget_mb"),
         Shown("images_mb", "peak MB, images", "at most 1.0 x images_budget_mb")),
     "prepare": (
-        Shown("ratio_to_plain_parquet", "seconds over the peer's", "at most 1.25", "Spark's Parquet write"),
-        Shown("ratio_to_plain_parquet_shuffled", "seconds over the peer's", "at most 1.25", "Spark's Parquet write, shuffled"),
-        Shown("speedup_over_petastorm_rows", "times as fast", "at least 8", "Petastorm's `dict_to_spark_row`")),
+        Shown("ratio_to_plain_parquet", "times the peer's seconds to write", "at most 1.25", "Spark's Parquet write"),
+        Shown("ratio_to_plain_parquet_shuffled", "times the peer's seconds to write", "at most 1.25", "Spark's Parquet write, shuffled"),
+        Shown("speedup_over_petastorm_rows", "times as fast, writing", "at least 8", "Petastorm's `dict_to_spark_row`")),
     "order": (
         Shown("open_s+jump_s", "seconds to open 10^9 rows and jump to a step", "at most 1"),
         Shown("rss_mb", "MB for 10^9 rows", "at most 200"),
-        Shown("step_us_large", "us of order arithmetic a step, 10^9 rows", "at most 1.5 x step_us_small", "the same, 10^6 rows")),
+        Shown("step_us_large", "us a step to compute the order of 10^9 rows", "at most 1.5 x step_us_small", "the same for 10^6 rows")),
     "scan": (Shown("files_per_s", "files/s checked before a run", "at least 1000"),),
     "checkpoint": (
         Shown("wait_share", "share of training spent waiting", "at most 0.02"),
@@ -96,33 +98,34 @@ FIGURES: Mapping[str, Sequence[Shown]] = {
         Shown("steps_redone_max", "steps redone, most", "at most 1.0 x checkpoint_interval"),
         Shown("rows_lost+rows_repeated", "rows lost or repeated", "exactly 0"),
         Shown("torch_distributor_resume_s_median", "peer's seconds from kill to next step", "", "TorchDistributor, checkpoints by hand"),
-        Shown("horovod_elastic_resume_s_median", "peer's seconds from kill to next step", "", "run_elastic; the surviving rank continues")),
+        Shown("horovod_elastic_resume_s_median", "peer's seconds from kill to next step", "",
+              "Horovod's run_elastic; the surviving rank continues")),
     "goodput": (
-        Shown("goodput", "useful share, a failure every 20 resume times", "at least 0.92"),
+        Shown("goodput", "share of time spent on steps that count, a failure every 20 x the seconds to resume", "at least 0.92"),
         Shown("rows_lost+rows_repeated", "rows lost or repeated", "exactly 0")),
     "soak": (
         Shown("survived", "faults survived in one job", "at least 100"),
-        Shown("audit", "audit", "exactly green"),
+        Shown("audit", "verdict of `sparkring audit`", "exactly green"),
         Shown("rows_lost+rows_repeated", "rows lost or repeated", "exactly 0"),
         Shown("resume_s_median", "seconds to resume, median")),
     "transport": (
-        Shown("sidecar_over_torch_worst", "seconds over the peer's, worst message size", "at most 1.2", "torch.distributed send/recv"),
+        Shown("sidecar_over_torch_worst", "times the peer's seconds a message, worst size", "at most 1.2", "torch.distributed send/recv"),
         Shown("horovod_ms_256k", "ms a hop by Horovod, 256 KB", "at most 1.5")),
     "pipeline": (
-        Shown("bubble_over_theory.gpipe", "idle time over theory, GPipe", "at most 1.1", "arithmetic"),
-        Shown("bubble_over_theory.1f1b", "idle time over theory, 1F1B", "at most 1.1", "arithmetic"),
-        Shown("bubble_over_theory.interleaved", "idle time over theory, interleaved", "at most 1.1", "arithmetic"),
-        Shown("bubble_over_theory.zero_bubble", "idle time over theory, zero bubble", "at most 1.1", "arithmetic")),
+        Shown("bubble_over_theory.gpipe", "times the idle time of theory, GPipe", "at most 1.1", "the formula"),
+        Shown("bubble_over_theory.1f1b", "times the idle time of theory, 1F1B", "at most 1.1", "the formula"),
+        Shown("bubble_over_theory.interleaved", "times the idle time of theory, interleaved", "at most 1.1", "the formula"),
+        Shown("bubble_over_theory.zero_bubble", "times the idle time of theory, zero bubble", "at most 1.1", "the formula")),
     "pipeline_peer": (
         Shown("gpipe_ratio_to_torch", "times as fast, GPipe, 2 stages", "at least 1.0", "torch.distributed.pipelining"),
         Shown("one_f_one_b_ratio_to_torch", "times as fast, 1F1B, 2 stages", "at least 1.0", "torch.distributed.pipelining")),
     "planner": (
-        Shown("median_step_error", "error of a predicted step, median", "at most 0.10", "the clock"),
-        Shown("worst_step_error", "error of a predicted step, worst", "at most 0.25", "the clock"),
-        Shown("memory_error", "error of predicted memory, worst", "at most 0.15", "bytes counted"),
+        Shown("median_step_error", "error of a predicted step, median", "at most 0.10", "the measured step"),
+        Shown("worst_step_error", "error of a predicted step, worst", "at most 0.25", "the measured step"),
+        Shown("memory_error", "error of predicted memory, worst", "at most 0.15", "the measured bytes"),
         Shown("median_regret", "time lost by the chosen layout, median", "at most 0.05", "the fastest layout"),
         Shown("worst_regret", "time lost by the chosen layout, worst", "at most 0.15", "the fastest layout")),
-    "paper": (Shown("worst_efficiency_error", "error of predicted efficiency, worst", "at most 0.05", "published figures"),),
+    "paper": (Shown("worst_efficiency_error", "error of predicted efficiency, worst", "at most 0.05", "published efficiency"),),
 }
 
 
