@@ -117,10 +117,10 @@ BAD = {
         settings=_yielding("array(1, 2) AS steps") | {
             "features": {"raw": [{"column": "steps", "dtype": "uint16", "shape": [None], "pad": -1, "pad_to": 3}]}}),
     "a number that is too large for its declared type": Bad(
-        SourceError, r"source trips: 1 of 900 values of column km are no float, e\.g\. '1e\+300'; correct its type",
+        SourceError, r"source trips: 1 of 900 values of column km are not float, e\.g\. '1e\+300'; correct its type",
         source=_declared(km="float"), change=lambda trip: replace(trip, km=1e300 if trip.id == 10 else trip.km)),
     "a feature whose numbers cannot be added up": Bad(
-        SourceError, r"feature km has numbers too large to have a mean and a deviation: train rows reach from .* to 1\.79769e\+308; make",
+        SourceError, r"feature km has numbers too large to have a mean and a deviation: train rows reach from .* to 1\.79769e\+308; turn",
         change=lambda trip: replace(trip, km=sys.float_info.max if trip.id % 3 == 0 else trip.km)),
     "a label that is neither 0 nor 1": Bad(
         SourceError, r"label late is neither 0 nor 1 in 433 of 891 rows, e\.g\. 2; make it 0 or 1",
