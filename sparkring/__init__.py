@@ -5,6 +5,9 @@ Importing this package loads neither torch nor pyspark: each public function imp
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,10 +42,23 @@ _HOME = {
     "report": "sparkring.spark_jobs.report",
     "run_ring": "sparkring.spark_jobs.ring",
 }
+_LONG = ("prepare", "train", "evaluate", "score", "generate", "report")
+"""Functions that take a ``progress``."""
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name from its module on first use."""
     if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+        found = getattr(import_module(_HOME[name]), name)
+        return _with_progress(found) if name in _LONG and hasattr(sys, "ps1") else found  # ps1: a notebook or another prompt
     raise AttributeError(f"module 'sparkring' has no attribute {name!r}; public names: {', '.join(__all__)}")
+
+
+def _with_progress(job: Callable[..., Any]) -> Callable[..., Any]:
+    """``job``, which shows its progress unless the caller names another place to report to."""
+    @wraps(job)
+    def shown(*args: Any, **kwargs: Any) -> Any:
+        from sparkring.cli.console import console_progress
+
+        return job(*args, **{"progress": console_progress(), **kwargs})
+    return shown

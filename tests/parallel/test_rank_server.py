@@ -18,6 +18,7 @@ import pytest
 
 from sparkring.spark_jobs.launch.rank.forked import KeptServer
 from sparkring.spark_jobs.launch.rank.process import RankProcess
+from sparkring.spark_jobs.launch.rank.server import NEEDED_TO_TRAIN
 from tests.support import ring_probes
 from tests.support.ring_driver import DEADLINE_S, ROOT, assert_no_process_left, ring_processes, wait_until
 
@@ -96,6 +97,20 @@ def test_a_forked_rank_is_what_a_fresh_one_is_and_finds_nothing_of_the_one_befor
     assert not set(forked[0]["drawn"]) & set(forked[1]["drawn"])
     assert forked[0]["name"] != forked[1]["name"]
     assert forked[0]["name"].startswith("rank-")
+
+
+def test_beside_its_first_long_rank_a_server_imports_what_training_needs() -> None:
+    of_its_own = {"SPARKRING_TEST": "a server that has served nobody"}
+    rank = Launched(ring_probes.has_imported, NEEDED_TO_TRAIN, **of_its_own)
+    assert rank.report()["result"] is False
+    server = KEPT.serving(plain(**of_its_own))
+    assert server is not None
+    process = psutil.Process(server.pid)
+    before_s = process.cpu_times().user
+    wait_until(lambda: process.cpu_times().user > before_s + 0.3, "the server to import")
+    rank.process.leave()
+    assert rank.exit_code() == 0
+    assert Launched(ring_probes.has_imported, NEEDED_TO_TRAIN, **of_its_own).result() is True
 
 
 def test_ten_launches_leave_no_process_and_no_file_in_server_and_task() -> None:

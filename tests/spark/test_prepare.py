@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import statistics
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from petastorm import make_batch_reader, make_reader
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+import sparkring
 from sparkring.conf.schema import Config
 from sparkring.errors import CommitConflict
 from sparkring.pipelines.data.dataset.manifest import Manifest
@@ -214,6 +216,18 @@ def test_an_equal_recipe_is_reused_without_spark_and_says_so(
     assert (again.version, again.reused, again.rows) == (1, True, first.rows)
     assert progress.notes == [f"prepare: version 1 was made from this source by this config; reusing {again.url}"]
     assert Dataset(config.dataset).versions() == [1]
+
+
+def test_progress_is_shown_at_a_prompt_and_not_in_a_program(
+        spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    config = etl_config(tmp_path)
+    sparkring.prepare(config, spark=spark)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    sparkring.prepare(config, spark=spark)
+    assert "reusing" in capsys.readouterr().err
+    sparkring.prepare(config, spark=spark, progress=SilentProgress())
+    assert capsys.readouterr().err == ""
 
 
 def test_another_source_config_or_a_lost_file_makes_a_new_version(spark: SparkSession, tmp_path: Path) -> None:

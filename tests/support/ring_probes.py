@@ -73,3 +73,8 @@ def end_as_told(context: RankContext, how: str) -> None:
     if how == "SIGSEGV":
         os.kill(os.getpid(), signal.SIGSEGV)
     signal.pause()
+
+
+def has_imported(_: RankContext, module: str) -> bool:
+    """Whether this rank has that module loaded."""
+    return module in sys.modules

@@ -46,6 +46,12 @@ from sparkring.spark_jobs.launch.rank.main import import_frameworks, rank_main
 OFTEN_NEEDED = ("sparkring.conf.schema", "sparkring.models.build", "sparkring.pipelines.parallel.collectives.communicator",
                 "sparkring.pipelines.parallel.stages.executor", "safetensors.torch", "pyspark.cloudpickle")
 """Imports of training and of functions that cloudpickle ships by value, except those that import Arrow. A missing one is skipped."""
+NEEDED_TO_TRAIN = "torch._dynamo"
+"""An optimizer's first step imports this, in 0.9 s. The server imports it beside its first rank that lasts for ``TRAINS_AFTER_S``, so that
+the next one, such as one that replaces a killed rank, has it. Not beside GPUs: the module may look for one, and no fork is safe after that.
+"""
+TRAINS_AFTER_S = 3.0
+GPU_DRIVER = Path("/dev/nvidiactl")
 LONGEST_REQUEST = 1 << 17
 ENDS_OF_A_REQUEST = 4
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -179,6 +185,10 @@ def _until_the_end(rank: int, control: socket.socket, ended: int) -> int:
     events = select.poll()
     events.register(control, 0)  # asks for no event, so the next request wakes nobody and the hang-up does
     events.register(ended, select.POLLIN)
+    if NEEDED_TO_TRAIN not in sys.modules and not GPU_DRIVER.exists() and not events.poll(TRAINS_AFTER_S * 1000):
+        with suppress(ImportError):
+            importlib.import_module(NEEDED_TO_TRAIN)
+            gc.freeze()
     while os.waitid(os.P_PID, rank, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
         for fd, _ in events.poll():
             if fd == ended:
