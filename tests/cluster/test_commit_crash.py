@@ -17,7 +17,7 @@ from tests.support.http_faults import HttpFaults
 from tests.support.versions import Writer, damage
 
 pytest_plugins = ["tests.support.places"]
-over_http = pytest.mark.parametrize("kind_and_url", ["s3", "hdfs"], indirect=True)
+over_http = pytest.mark.parametrize("kind_and_url", ["s3", pytest.param("hdfs", marks=pytest.mark.nightly)], indirect=True)
 
 
 class ManifestFirst(Writer):

@@ -26,7 +26,6 @@ from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.stored.checkpoints import list_checkpoints, verify_checkpoints
 from sparkring.spark_jobs.train import train
 from tests.support.configs import MINIMAL
-from tests.support.hadoop import Hdfs
 from tests.support.spark_sessions import end_jvm, own_context
 from tests.support.training import await_condition, events_of, largest_difference, weights_of_run
 
@@ -39,9 +38,17 @@ ROWS, EPOCHS = 2001, 3
 DEADLINE_S = 120.0
 
 
+@pytest.fixture(scope="module", params=["s3", pytest.param("hdfs", marks=pytest.mark.nightly)])
+def root(request: pytest.FixtureRequest) -> str:
+    """The URL of a folder in a store that this process's environment leads to."""
+    if request.param == "s3":
+        return str(request.getfixturevalue("bucket"))
+    return str(request.getfixturevalue("hadoop").url)
+
+
 @pytest.fixture(scope="module")
-def spark(bucket: str, hadoop: Hdfs) -> Iterator[SparkSession]:
-    """Begun when the environment leads to both servers, with a JVM of its own: its ranks inherit that one's environment."""
+def spark(root: str) -> Iterator[SparkSession]:
+    """With a JVM of its own, which starts once the environment leads to the store: its ranks inherit that environment."""
     end_jvm()
     with own_context("local[2]") as session:
         yield session
@@ -70,10 +77,10 @@ def undisturbed(spark: SparkSession, dataset: str, tmp_path_factory: pytest.Temp
     return folder
 
 
-@pytest.fixture(params=["s3", "hdfs"])
-def workspace(request: pytest.FixtureRequest, bucket: str, hadoop: Hdfs) -> str:
-    """A folder in each of them that nothing else uses."""
-    return f"{bucket if request.param == 's3' else hadoop.url}/runs/{uuid.uuid4().hex}"
+@pytest.fixture
+def workspace(root: str) -> str:
+    """A folder that nothing else uses."""
+    return f"{root}/runs/{uuid.uuid4().hex}"
 
 
 def _train_and_kill(config: Config, spark: SparkSession) -> BaseException | None:
@@ -100,7 +107,8 @@ def _train_and_kill(config: Config, spark: SparkSession) -> BaseException | None
     return ended[0]
 
 
-def test_a_run_lives_in_a_store_through_the_death_of_a_rank(workspace: str, dataset: str, spark: SparkSession, undisturbed: Path) -> None:
+def test_a_run_lives_in_a_store_through_the_death_of_a_rank_and_is_reported_and_scored_there(
+        workspace: str, dataset: str, spark: SparkSession, undisturbed: Path) -> None:
     config = _config(workspace, dataset, recovery={"restarts": 0})
     error = _train_and_kill(config, spark)
     assert isinstance(error, RankDied), error
@@ -119,18 +127,13 @@ def test_a_run_lives_in_a_store_through_the_death_of_a_rank(workspace: str, data
     assert train(config, spark=spark).reused
     assert all(not each.problem for each in verify_checkpoints(config.run))
     assert [each.steps for each in list_checkpoints(config.run)] == Checkpoints(config.run).numbers()
-
-
-def weights_of_run_at(url: str) -> dict[str, Any]:
-    """The trained network's parameters and buffers."""
-    return dict(load_model(url)[0].state_dict())
-
-
-def test_a_finished_run_in_a_store_is_reported_and_its_model_scores(workspace: str, dataset: str, spark: SparkSession) -> None:
-    config = _config(workspace, dataset, epochs=1)
-    train(config, spark=spark)
     assert {"training run", "trained model"}.isdisjoint(report(config).absent)
     assert b"epoch" in open_store(workspace).read("report.html")
     scored = score(config.model_copy(update={"score": config.score.model_copy(update={"split": "validation"})}), spark=spark)
     assert (scored.rows, scored.reused) == (257, False)
     assert scored.url.startswith(workspace.partition("://")[0])
+
+
+def weights_of_run_at(url: str) -> dict[str, Any]:
+    """The trained network's parameters and buffers."""
+    return dict(load_model(url)[0].state_dict())

@@ -44,7 +44,7 @@ def _work(seconds: float = WORK_S) -> int:
     return 7
 
 
-@pytest.mark.parametrize("hosts", [(0, 0), (0, 1)], ids=["by memory", "by Horovod"])
+@pytest.mark.parametrize("hosts", [pytest.param((0, 0), id="by memory"), pytest.param((0, 1), id="by Horovod", marks=pytest.mark.nightly)])
 def test_slow_storage_of_one_rank_is_waited_for_by_all(hosts: tuple[int, int]) -> None:
     ring: dict[str, Any] = {"hosts": hosts, "shared_memory": hosts == (0, 0)}
     assert run_on_ranks(2, _slow_storage, **ring) == [7, None]

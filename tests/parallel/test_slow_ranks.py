@@ -79,7 +79,7 @@ def _events(folder: Path, what: str) -> list[dict[str, Any]]:
     return list(read_events(str(folder / "run")))
 
 
-@pytest.mark.parametrize("what", ["data", "compute"])
+@pytest.mark.parametrize("what", ["data", pytest.param("compute", marks=pytest.mark.nightly)])
 def test_a_slow_rank_is_named_with_what_it_waits_on_and_so_is_its_recovery(tmp_path: Path, what: str) -> None:
     records = _events(tmp_path, what)
     told = [record for record in records if record["event"] == "slow" and record["slow_rank"] == SLOW_RANK]

@@ -80,6 +80,7 @@ def test_a_rank_that_stands_still_is_named_and_the_run_goes_on_without_it(spark:
     assert {record["generation"] for record in events_of(config, "start")} == {0, 1}
 
 
+@pytest.mark.nightly
 def test_without_restarts_a_rank_that_stands_still_ends_the_run_with_a_typed_error(spark: SparkSession, tmp_path: Path) -> None:
     config = _config(tmp_path, epochs=1, ring={"deadline_s": 6.0}, recovery={"restarts": 0})
     with pytest.raises(DeadlinePassed) as caught:

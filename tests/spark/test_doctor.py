@@ -92,6 +92,7 @@ def test_executors_without_sparkring_too_few_slots_and_missing_gpus_are_all_told
     assert (found.status["GPU"], "spark.task.resource.gpu.amount" in found.found["GPU"]) == ("fail", True)
 
 
+@pytest.mark.nightly
 def test_executors_of_a_cluster_reach_each_other_see_the_workspace_and_have_the_gpus_that_spark_gave_them(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two workers whose discovery scripts report GPUs that are not there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import statistics
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ from tests.support.etl_tables import TEST_FROM, etl_config, examples, trips
 pytest_plugins = ["tests.support.spark_sessions"]
 
 FEATURES = ["km", "km2", "city"]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -228,6 +230,27 @@ def test_progress_is_shown_at_a_prompt_and_not_in_a_program(
     assert "reusing" in capsys.readouterr().err
     sparkring.prepare(config, spark=spark, progress=SilentProgress())
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("control", [False, True], ids=["as it is", "control"])
+def test_what_prepare_writes_makes_no_warning_in_the_log_of_the_caller_s_session(tmp_path: Path, *, control: bool) -> None:
+    """A session that is not ours logs warnings."""
+    program = f"""
+from pathlib import Path
+from pyspark.sql import SparkSession
+from sparkring import prepare
+from sparkring.spark_jobs.etl.writing import write_dataset
+from tests.support.etl_tables import etl_config
+
+if {control}:
+    write_dataset.PARQUET_WRITER = "another"
+spark = SparkSession.builder.master("local[2]").getOrCreate()
+print(prepare(etl_config(Path({str(tmp_path)!r})), spark=spark).version)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert ended.stdout == "1\n", ended.stderr
+    assert ("WARN InternalParquetRecordWriter" in ended.stderr) == control
 
 
 def test_another_source_config_or_a_lost_file_makes_a_new_version(spark: SparkSession, tmp_path: Path) -> None:

@@ -133,7 +133,8 @@ def test_ranks_take_sigterm_as_a_request_to_stop_too(spark: SparkSession, tmp_pa
     _require_same(tmp_path, undisturbed)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["sigterm", "ctrl-c"])
+@pytest.mark.parametrize(("number", "code"), [
+    pytest.param(signal.SIGTERM, 143, id="sigterm", marks=pytest.mark.nightly), pytest.param(signal.SIGINT, 130, id="ctrl-c")])
 def test_the_command_saves_when_it_is_asked_to_end(
         spark: SparkSession, tmp_path: Path, undisturbed: Path, number: int, code: int) -> None:
     config = _config(tmp_path, checkpoint_steps=10_000)
@@ -211,7 +212,7 @@ def _size(context: RankContext) -> int:
     return context.size
 
 
-@pytest.mark.parametrize("victim", ["the JVM", "the Python driver"])
+@pytest.mark.parametrize("victim", ["the JVM", pytest.param("the Python driver", marks=pytest.mark.nightly)])
 def test_whoever_of_the_driver_is_killed_no_rank_is_left_and_the_same_command_goes_on(
         spark: SparkSession, tmp_path: Path, undisturbed: Path, victim: str) -> None:
     config = _config(tmp_path)

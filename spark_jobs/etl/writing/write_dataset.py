@@ -30,8 +30,11 @@ from sparkring.spark_jobs.etl.encoding.describe import row_bytes
 from sparkring.spark_jobs.etl.encoding.petastorm_schema import COMMON_METADATA, dataset_metadata, stored_type, unischema
 from sparkring.spark_jobs.etl.writing.file_layout import BUCKET_BITS, NUM_BUCKETS, FileLayout, lay_out_files
 from sparkring.spark_jobs.etl.writing.staging import writing_area
+from sparkring.spark_jobs.spark.driver_log import only_errors
 from sparkring.spark_jobs.spark.session import spark_path
 
+PARQUET_WRITER = "org.apache.parquet.hadoop.InternalParquetRecordWriter"
+"""Its logger warns of each row group that is larger than the limit, hundreds of lines each; see ``_group_options`` for the limit."""
 _CHUNK = 8 << 20
 _READERS = 4
 """Files that are read back at once."""
@@ -87,7 +90,7 @@ def write_split(encoded: DataFrame, store: Store, folder: str, *, fields: Sequen
     if seed is not None:
         rows = _in_order(rows, key=_key(named(fields[0].name), seed), layout=layout)
     spread = spread_of(folder)
-    with writing_area(store, encoded.sparkSession) as area:
+    with writing_area(store, encoded.sparkSession) as area, only_errors(encoded.sparkSession, PARQUET_WRITER):
         rows.write.options(**WRITER_OPTIONS, **_group_options(layout.group_rows)).parquet(spark_path(area.path(spread)))
         collect_files(area, spread, store, folder, num_files=None if seed is None else layout.num_files)
 
