@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -162,7 +163,8 @@ def test_scored_texts_have_their_cost_in_nats_and_given_texts_are_refused_with_t
 
 
 def test_the_report_of_such_a_job_says_how_good_the_network_is(spark: SparkSession, images: Config) -> None:
-    accuracy = evaluate(images, spark=spark)["network"]["accuracy"]
+    network = evaluate(images, spark=spark)["network"]
     page = Path(report(images).path).read_text(encoding="utf-8")
-    assert f"{accuracy:.4f}" in page
+    row = (r'<th scope="row">Network</th>', *(rf'<td class="number">{network[name]:.4f}</td>' for name in ("loss", "accuracy")))
+    assert re.search(r"\s*".join(row), page)
     assert "residual stages of 8 channels" in page
