@@ -58,7 +58,7 @@ class RingConfig(Section):
     """Seconds between two checks of the other ranks."""
     fork_ranks: bool = True
     """With ``launcher: barrier`` on Linux: fork ranks off a process that has torch and Horovod loaded and stays, with
-    520 MB resident, as long as Spark keeps its Python worker. Saves the seconds of a fresh process's imports, from
+    750 MB resident, as long as Spark keeps its Python worker. Saves the seconds of a fresh process's imports, from
     the second launch on (docs/adr/0007)."""
 
 

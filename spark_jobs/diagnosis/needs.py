@@ -10,7 +10,7 @@ from sparkring.pipelines.data.order.row_order import default_lanes
 MB = 1_000_000
 RANK_MB = 700
 """Memory of a rank before it holds a row: Python, torch and Horovod take 530 MB (measured), and the heap grows."""
-SERVER_MB = 520
+SERVER_MB = 750
 """Resident memory of the process that ranks are forked from (measured). Ranks share most of it, but a container counts it again."""
 SPARK_MB = 1500
 """Memory of a Spark driver or executor with the default heap."""
