@@ -2,7 +2,7 @@
 
     kill      a rank is killed (SIGKILL)
     worker    Spark's Python process, whose child the rank is, is killed
-    stop      a rank hangs forever (SIGSTOP), as on a machine that swaps or has lost its disk
+    suspend   a rank hangs forever (SIGSTOP), as on a machine that swaps or has lost its disk
     delay     a rank hangs for a while
     corrupt   one bit of the next checkpoint is flipped, and rank 0, which committed it, is killed
     disk      a rank's next checkpoints find no space on the device
@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict
 
 from sparkring.errors import ConfigError, nearest
 
-Kind: TypeAlias = Literal["kill", "worker", "stop", "delay", "corrupt", "disk"]
+Kind: TypeAlias = Literal["kill", "worker", "suspend", "delay", "corrupt", "disk"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-ENDING: frozenset[Kind] = frozenset({"kill", "worker", "stop", "corrupt"})
+ENDING: frozenset[Kind] = frozenset({"kill", "worker", "suspend", "corrupt"})
 """The kinds that end a generation of the ring; it survives the others."""
 DELAY_S = 2.0
 """Seconds that a rank hangs with ``delay``."""

@@ -110,7 +110,7 @@ class FaultInjector:
             pause(os.getpid(), DELAY_S)
         elif kind == "worker":
             os.kill(int(os.environ.get("SPARKRING_TASK") or os.getppid()), signal.SIGKILL)
-        elif kind == "stop":
+        elif kind == "suspend":
             os.kill(os.getpid(), signal.SIGSTOP)
         else:
             if kind == "corrupt":

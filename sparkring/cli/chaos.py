@@ -20,17 +20,17 @@ commands = typer.Typer()
 
 
 @commands.command(epilog=examples("sparkring chaos local/flights", "sparkring chaos my.yaml --kills 20 --seed 7",
-                                  "sparkring chaos my.yaml --kills 5 --kinds kill,stop --set train.epochs=2"))
+                                  "sparkring chaos my.yaml --kills 5 --kinds kill,suspend --set train.epochs=2"))
 def chaos(config: ConfigName = "local/flights", overrides: Overrides = None, *,
           kills: Annotated[int, typer.Option(min=1, help="Number of faults, spread evenly over the run.")] = 20,
           seed: Annotated[int, typer.Option(help="Determines time, rank and kind of each fault: the same seed, the same steps.")] = 1,
-          kinds: Annotated[str, typer.Option(help="Kinds of faults, separated by commas.")] = "kill,worker,stop,delay,corrupt,disk",
+          kinds: Annotated[str, typer.Option(help="Kinds of faults, separated by commas.")] = "kill,worker,suspend,delay,corrupt,disk",
           deadline: Annotated[float, typer.Option(min=1.0, help="Seconds that ranks wait for one that hangs.")] = 10.0,
           as_json: AsJson = False) -> None:
     """Train your job under random faults, and see what it loses.
 
     It is trained twice, beside your own run and on the same dataset: once undisturbed, once while ranks and Spark's Python processes are
-    killed (kill, worker), ranks hang forever or for a while (stop, delay), a bit of the newest checkpoint is flipped (corrupt) and the
+    killed (kill, worker), ranks hang forever or for a while (suspend, delay), a bit of the newest checkpoint is flipped (corrupt) and the
     disk is full (disk). The command reports the rows lost and repeated, the steps done again, the seconds to resume, the audit's verdict,
     and the held-out metrics beside the undisturbed run's. chaos.json in the run's folder holds the same for each strike.
 

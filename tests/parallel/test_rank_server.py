@@ -49,7 +49,7 @@ class Launched:
         """The function's result, of a rank that has left."""
         report = self.report()
         assert report["kind"] == "done", report
-        self.process.leave()
+        self.process.let_go()
         assert self.exit_code() == 0
         return report["result"]
 
@@ -130,7 +130,7 @@ def test_it_is_told_how_a_forked_rank_ended_and_what_it_started_ends_too(how: st
     rank = Launched(ring_probes.end_as_told, how)
     if how in ("asked", "ended"):
         rank.at_work()
-        rank.process.ask_to_stop() if how == "asked" else rank.process.stop()
+        rank.process.ask_to_stop() if how == "asked" else rank.process.end()
     assert rank.exit_code() == code
     assert rank.process.tail == "my last words"
     assert_no_process_left(rank.token)
@@ -174,7 +174,7 @@ def test_a_rank_whose_end_a_stopped_server_cannot_tell_of_is_found_to_stand_stil
         assert not rank.process.is_suspended  # the control: it works on
         server.children()[0].kill()
         wait_until(lambda: rank.process.is_suspended, "the rank to stand still")
-        rank.process.stop()
+        rank.process.end()
         assert_no_process_left(rank.token)
     finally:
         server.resume()
@@ -184,7 +184,7 @@ def test_a_rank_whose_end_a_stopped_server_cannot_tell_of_is_found_to_stand_stil
 
 def test_a_rank_that_is_ended_while_its_server_still_imports_never_comes_to_be() -> None:
     rank = Launched(ring_probes.end_as_told, "never", MAKES="another server")
-    rank.process.stop()
+    rank.process.end()
     assert rank.exit_code() == -signal.SIGKILL
     assert (rank.process.tail, ring_processes(rank.token)) == ("", [])
 

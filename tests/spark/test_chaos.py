@@ -67,7 +67,7 @@ def test_a_job_under_faults_loses_no_row_and_ends_with_the_undisturbed_weights(s
 
 
 def _stop(*, victim: float) -> dict[str, Any]:
-    return Fault(number=0, kind="stop", share=0.5, victim=victim).model_dump()
+    return Fault(number=0, kind="suspend", share=0.5, victim=victim).model_dump()
 
 
 def test_a_rank_that_stands_still_is_named_and_the_run_goes_on_without_it(spark: SparkSession, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_rank_that_stands_still_is_named_and_the_run_goes_on_without_it(spark:
     work = partial(train_rank_under_faults, faults=[_stop(victim=0.6)])
     assert train(config, spark=spark, progress=notes, work=work).steps == 201
     (strike,) = strikes(open_store(config.run))
-    assert (strike.kind, strike.rank) == ("stop", 1)
+    assert (strike.kind, strike.rank) == ("suspend", 1)
     assert [text for text in notes.said if "waited longer than train.ring.deadline_s for rank 1, which still ran" in text], notes.said
     assert {record["generation"] for record in events_of(config, "start")} == {0, 1}
 

@@ -57,14 +57,14 @@ def test_a_rank_that_never_joins_ends_the_ring_at_the_deadline(local: Driver) ->
 
 
 @pytest.mark.parametrize("launcher", ["barrier", pytest.param("horovod.spark", marks=pytest.mark.nightly)])
-def test_a_ring_of_which_every_rank_is_stopped_ends_with_one_of_their_names(local: Driver, tmp_path: Path, launcher: str) -> None:
+def test_a_ring_of_which_every_rank_is_suspended_ends_with_one_of_their_names(local: Driver, tmp_path: Path, launcher: str) -> None:
     local.begin(ring_functions.sleep, str(tmp_path), num_ranks=2, deadline_s=3.0, launcher=launcher)
     told = marks(tmp_path, num_ranks=2)
     for mark in told:
         os.kill(mark["pid"], signal.SIGSTOP)
     outcome = local.outcome()
     assert outcome.error.startswith("DeadlinePassed")
-    assert "was stopped (SIGSTOP) for longer than train.ring.deadline_s" in outcome.message
+    assert "was suspended (SIGSTOP) for longer than train.ring.deadline_s" in outcome.message
     assert outcome.attributes["host"]
     assert_no_process_left(told[0]["token"])
 

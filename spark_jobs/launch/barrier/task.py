@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sparkring.errors import DeadlinePassed, EnvironmentProblem, ExecutorLost
 from sparkring.pipelines.parallel.context import RankContext
+from sparkring.spark_jobs.launch.barrier.watch import Event, Watch
 from sparkring.spark_jobs.launch.meeting.driver import DriverMeetingClient
 from sparkring.spark_jobs.launch.meeting.hosts import (
     RankPlacement,
@@ -43,9 +44,8 @@ from sparkring.spark_jobs.launch.meeting.local import MEET_S, LocalMeeting, meet
 from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous, rendezvous_address
 from sparkring.spark_jobs.launch.meeting.spark import SparkMeeting
 from sparkring.spark_jobs.launch.meeting.status_board import ANSWER_TIMEOUT_S, StatusBoard, StatusBoardClient
-from sparkring.spark_jobs.launch.meeting.watch import CAUSE_GRACE_S, Event, Watch
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
-from sparkring.spark_jobs.launch.rank.end import RankEnd
+from sparkring.spark_jobs.launch.rank.end import CAUSE_GRACE_S, RankEnd
 from sparkring.spark_jobs.launch.rank.forked import KeptServer
 from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, common_device, shared_gpu
 from sparkring.spark_jobs.launch.rank.graceful_stop import graceful_stop
@@ -177,7 +177,7 @@ class _Task:
         except ExecutorLost as lost:
             return RankEnd(rank=self._partition, host=self._spark_host, kind="lost", summary=str(lost))
         finally:
-            process.stop()
+            process.end()
             remove_leftover_memory(self._launch.token)
             if self._meeting is not None:
                 self._meeting.close()

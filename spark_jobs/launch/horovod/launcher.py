@@ -36,12 +36,11 @@ from sparkring.spark_jobs.launch.horovod.ranks import HorovodRanks
 from sparkring.spark_jobs.launch.meeting.driver_address import driver_address
 from sparkring.spark_jobs.launch.meeting.encryption import require_plaintext_allowed
 from sparkring.spark_jobs.launch.meeting.hosts import memory_identity
-from sparkring.spark_jobs.launch.meeting.watch import SUSPENDED_GRACE_S
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 from sparkring.spark_jobs.launch.rank.end import Json, RankEnd, result_to_json, results_or_error
 from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, common_device, gpu_problem, shared_gpu
 from sparkring.spark_jobs.launch.rank.process import TAIL_LINES
-from sparkring.spark_jobs.launch.rank.suspension import guard_against_suspension
+from sparkring.spark_jobs.launch.rank.suspension import SUSPENDED_GRACE_S, guard_against_suspension
 from sparkring.spark_jobs.spark.slots import require_slots, spark_context
 
 if TYPE_CHECKING:
@@ -99,8 +98,8 @@ def run_rank(fn: Callable[..., Json], args: Sequence[Any], settings: RankSetting
     """On a rank: make its context and call the function; returns the result as JSON."""
     rank = int(os.environ["HOROVOD_RANK"])
     host = os.uname().nodename
-    halted = RankEnd(rank=rank, host=host, kind="halted")
-    guard_against_suspension(limit_s=settings.deadline_s + SUSPENDED_GRACE_S, last_words=f"{MARK}{halted.to_json()}")
+    suspended = RankEnd(rank=rank, host=host, kind="suspended")
+    guard_against_suspension(limit_s=settings.deadline_s + SUSPENDED_GRACE_S, last_words=f"{MARK}{suspended.to_json()}")
     try:
         return result_to_json(fn(_context(rank, settings), *args))
     except EnvironmentProblem as problem:

@@ -23,8 +23,7 @@ from typing import Any, TypeAlias
 from sparkring.errors import RingError
 from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous, rendezvous_address
 from sparkring.spark_jobs.launch.meeting.status_board import StatusBoard
-from sparkring.spark_jobs.launch.meeting.watch import CAUSE_GRACE_S
-from sparkring.spark_jobs.launch.rank.end import RankEnd
+from sparkring.spark_jobs.launch.rank.end import CAUSE_GRACE_S, RankEnd
 from sparkring.spark_jobs.launch.rank.environment import nccl_interface
 
 Execute: TypeAlias = "Callable[..., tuple[int | None, float]]"
@@ -48,7 +47,7 @@ class HorovodRanks:
     def __init__(self, *, secret: str, address: str, cause_known: Callable[[], bool] = lambda: True) -> None:
         self._secret, self._address, self._cause_known = secret, address, cause_known
         self._exits: queue.SimpleQueue[tuple[int, int | None]] = queue.SimpleQueue()
-        self._stop = threading.Event()
+        self._end_all = threading.Event()
         self.ends: list[RankEnd] = []
         """The ends of the ranks that failed, in the order of their failures."""
         self.tasks: dict[int, int] = {}
@@ -74,7 +73,7 @@ class HorovodRanks:
                 threading.Thread(target=self._run_rank, args=(execute, f"{_env_command(slot)} {command}", slot), daemon=True).start()
             self._until_all_ended(len(slots))
         finally:
-            self._stop.set()
+            self._end_all.set()
             rendezvous.close()
             self.tasks = driver.get_ranks_to_indices()
         if self.ends:
@@ -92,7 +91,7 @@ class HorovodRanks:
     def _run_rank(self, execute: Execute, command: str, slot: Any) -> None:
         code: int | None = None
         try:
-            code, _ = execute(command, slot, [self._stop])
+            code, _ = execute(command, slot, [self._end_all])
         finally:
             self._exits.put((slot.rank, code))
 
@@ -112,19 +111,19 @@ class HorovodRanks:
 
     def _next(self, until: float) -> tuple[int, int | None]:
         """The next rank's end: without limit while no rank has failed; after a failure until the given moment, and then by force."""
-        if until < math.inf and not self._stop.is_set():
+        if until < math.inf and not self._end_all.is_set():
             try:
                 return self._exits.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
-                self._stop.set()
-        return self._exits.get(timeout=LAST_RANK_S if self._stop.is_set() else None)
+                self._end_all.set()
+        return self._exits.get(timeout=LAST_RANK_S if self._end_all.is_set() else None)
 
     def _end(self, rank: int, code: int | None) -> RankEnd:
         host, order = "its executor", len(self.ends)
         if code is None:
             return RankEnd(rank=rank, host=host, kind="lost", summary=f"lost contact with the task of rank {rank}.", order=order)
-        if self._stop.is_set():
-            return RankEnd(rank=rank, host=host, kind="stopped", order=order)
+        if self._end_all.is_set():
+            return RankEnd(rank=rank, host=host, kind="ended", order=order)
         # Upstream reports signal 9 as a shell does: 137.
         return RankEnd(rank=rank, host=host, kind="died", exit_code=128 - code if 128 < code < 192 else code, order=order)
 

@@ -5,7 +5,7 @@ board itself is plain state under a lock; ``rendezvous.py`` serves it, ``StatusB
 
     verdict    running              some rank still works, none failed
                finished             all ranks are done: let them go
-               stop, severity       a rank failed, or its task no longer asks: end the others; the severity is ``RankEnd.severity``
+               end, severity        a rank failed, or its task no longer asks: end the others; the severity is ``RankEnd.severity``
                                     of the worst cause so far
 """
 
@@ -33,9 +33,9 @@ the requests of the others, so that hosts that were all suspended do not count e
 class Verdict:
     """The verdict that the tasks follow."""
 
-    kind: Literal["running", "finished", "stop"]
+    kind: Literal["running", "finished", "end"]
     severity: int = 0
-    """For ``stop``: the least severity number among the failures known."""
+    """For ``end``: the least severity number among the failures known."""
 
     def to_json(self) -> bytes:
         """One line of JSON."""
@@ -109,7 +109,7 @@ class StatusBoard:
 
     def _verdict(self) -> Verdict:
         if self._failed:
-            return Verdict(kind="stop", severity=min(self._failed.values()))
+            return Verdict(kind="end", severity=min(self._failed.values()))
         return Verdict(kind="finished" if len(self._done) == self.size else "running")
 
 

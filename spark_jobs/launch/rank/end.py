@@ -11,12 +11,31 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-from sparkring.errors import DeadlinePassed, EnvironmentProblem, RankDied, RankFailed, RingError, SparkringError
+from sparkring.errors import (
+    DeadlinePassed,
+    EnvironmentProblem,
+    PeerSilent,
+    RankDied,
+    RankFailed,
+    RingEnded,
+    RingError,
+    SparkringError,
+    class_names,
+)
 
 Json: TypeAlias = Any
 """A value that ``json.dumps`` accepts. A recursive type would refuse ``dict[str, float]``, since dict is invariant."""
 
-EndKind: TypeAlias = Literal["done", "raised", "died", "refused", "waited", "lost", "halted", "stopped", "idle"]
+EndKind: TypeAlias = Literal["done", "raised", "died", "refused", "waited", "lost", "suspended", "ended", "idle"]
+
+CAUSE_GRACE_S = 2.0
+"""Seconds to look for the cause after a rank has only reported that another one is gone."""
+_LOST_PEER = (*(f"{name}: " for name in sorted(class_names(PeerSilent, DeadlinePassed, RingEnded))), "HorovodInternalError",
+              "Horovod has been shut down", "Connection closed by peer", "Connection reset by peer", "gloo::IoException")
+"""Words of ranks of ours, of Horovod and of Gloo, where another rank is gone or silent."""
+_TIMED_OUT = (*(f"{name}: " for name in sorted(class_names(DeadlinePassed))), "Wait timeout after", "Timed out waiting",
+              "is stalled for longer than")
+"""Words of ranks of ours, of Gloo and of Horovod, where a rank gave up waiting."""
 
 _IN_OWN_WORDS: Mapping[EndKind, type[SparkringError]] = {"refused": EnvironmentProblem, "waited": DeadlinePassed, "lost": RingError}
 """Ends whose summary is the whole message, and the error to raise with it."""
@@ -31,7 +50,7 @@ class RankEnd:
     kind: EndKind
     """``done``: has a result. ``raised``: an exception. ``died``: ended without a report. ``refused``: its environment is
     unsuitable. ``waited``: its task waited for others that did not come. ``lost``: its task lost contact with the others.
-    ``halted``: its process was stopped (SIGSTOP) and not continued, so its task ended it. ``stopped``: ended by its task because
+    ``suspended``: its process was suspended (SIGSTOP) for too long, so its task ended it. ``ended``: ended by its task because
     of another rank. ``idle``: not a rank of the ring, which left its host out."""
     result: Json = None
     summary: str = ""
@@ -56,13 +75,12 @@ class RankEnd:
     @property
     def failed(self) -> bool:
         """Whether this end calls for ending the other ranks."""
-        return self.kind not in ("done", "stopped", "idle")
+        return self.kind not in ("done", "ended", "idle")
 
     @property
     def timed_out(self) -> bool:
         """Whether the rank gave up waiting for another one."""
-        signs = ("DeadlinePassed: ", "Wait timeout after", "Timed out waiting", "is stalled for longer than")  # ours, Horovod's, Gloo's
-        return bool(self.awaited) or (self.severity == 2 and any(sign in self.summary + self.output_tail for sign in signs))
+        return bool(self.awaited) or (self.severity == 2 and any(words in self.summary + self.output_tail for words in _TIMED_OUT))
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -80,10 +98,10 @@ class RankEnd:
             return RankFailed(self.rank, self.summary, self.traceback, host=self.host)
         if self.kind == "died":
             return RankDied(self.rank, self.host, self.exit_code, stderr_tail=self.output_tail)
-        if self.kind == "halted":
+        if self.kind == "suspended":
             return DeadlinePassed(
-                f"rank {self.rank} on {self.host} was stopped (SIGSTOP) for longer than train.ring.deadline_s and not continued; "
-                f"find out what stops processes there.\nlast lines that it wrote:\n{self.output_tail}",
+                f"rank {self.rank} on {self.host} was suspended (SIGSTOP) for longer than train.ring.deadline_s; "
+                f"find out what suspends processes there.\nlast lines that it wrote:\n{self.output_tail}",
                 awaited=(self.rank,), host=self.host)
         if self.kind in _IN_OWN_WORDS:
             return _IN_OWN_WORDS[self.kind](self.summary)
@@ -113,12 +131,12 @@ def results_or_error(ends: Iterable[RankEnd]) -> list[Json]:
         SparkringError: some rank has no result; the cause is raised, not its effects on other ranks.
     """
     by_rank = sorted((end for end in ends if end.kind != "idle"), key=lambda end: end.rank)
-    failures = [end for end in by_rank if end.failed] or [end for end in by_rank if end.kind == "stopped"]
+    failures = [end for end in by_rank if end.failed] or [end for end in by_rank if end.kind == "ended"]
     if not failures:
         return [end.result for end in by_rank]
     cause = min(failures, key=lambda end: (end.severity, end.order, end.rank))
     hosts = {end.rank: end.host for end in by_rank}
-    awaited = cause.awaited or [end.rank for end in by_rank if end.kind == "stopped"]
+    awaited = cause.awaited or [end.rank for end in by_rank if end.kind == "ended"]
     if cause.timed_out and awaited:
         words = f"\nit raised {cause.summary}" if cause.kind == "raised" else ""
         raise DeadlinePassed(
@@ -129,7 +147,5 @@ def results_or_error(ends: Iterable[RankEnd]) -> list[Json]:
 
 
 def _reports_lost_peer(text: str) -> bool:
-    """Whether Horovod, Gloo or a rank of ours reports in ``text`` that another rank is gone or silent."""
-    signs = ("PeerSilent: ", "DeadlinePassed: ", "RingEnded: ", "HorovodInternalError", "Horovod has been shut down",
-             "Connection closed by peer", "Connection reset by peer", "gloo::IoException")
-    return any(sign in text for sign in signs)
+    """Whether a rank of ours, Horovod or Gloo reports in ``text`` that another rank is gone or silent."""
+    return any(words in text for words in _LOST_PEER)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
-from sparkring.spark_jobs.launch.rank.fresh import RankPipes, end_group, is_stopped
+from sparkring.spark_jobs.launch.rank.fresh import RankPipes, end_group, is_suspended
 
 POSSIBLE = sys.platform == "linux"
 """On other systems forking a process that has loaded torch is unsafe or impossible."""
@@ -57,8 +57,8 @@ class RankServer:
 
     @property
     def runs(self) -> bool:
-        """Whether it has neither ended nor been stopped (SIGSTOP)."""
-        return self._process.poll() is None and not is_stopped(self.pid)
+        """Whether it has neither ended nor been suspended."""
+        return self._process.poll() is None and not is_suspended(self.pid)
 
     def ask(self, device: str, *, env: Mapping[str, str], pipes: RankPipes) -> IO[bytes]:
         """Ask for a rank, and return the pipe of the answers.

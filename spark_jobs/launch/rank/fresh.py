@@ -75,8 +75,8 @@ def end_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped (SIGSTOP) and not continued."""
+def is_suspended(pid: int) -> bool:
+    """Whether a process is suspended: it got SIGSTOP and was not continued."""
     return _status(pid) == psutil.STATUS_STOPPED
 
 

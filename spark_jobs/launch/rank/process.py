@@ -21,7 +21,7 @@ from typing import IO, Any, TypeAlias
 
 from sparkring.spark_jobs.launch.rank.forked import ForkedRank, ForkUnavailable, KeptServer, RankServer
 from sparkring.spark_jobs.launch.rank.framing import read_message, write_message
-from sparkring.spark_jobs.launch.rank.fresh import FreshRank, RankPipes, RunningRank, end_group, has_ended, is_stopped
+from sparkring.spark_jobs.launch.rank.fresh import FreshRank, RankPipes, RunningRank, end_group, has_ended, is_suspended
 
 TAIL_LINES = 20
 EXIT_GRACE_S = 10.0
@@ -50,7 +50,7 @@ class RankProcess:
         self._rank: RunningRank | None = None
         self._began = threading.Event()
         """Set once the rank has started or has failed to start."""
-        self._asked_to_stop = self._stopped = False
+        self._asked_to_stop = self._ending = False
         its_orders, orders = os.pipe()
         output, its_output = os.pipe()
         reports, its_reports = os.pipe()
@@ -68,21 +68,21 @@ class RankProcess:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether the rank is stopped (SIGSTOP), or the server that must fork it or report its end."""
+        """Whether the rank is suspended, or the server that must fork it or report its end."""
         if not self._exited.is_alive():
             return False
         awaited = self._server if self._rank is None or has_ended(self._rank.pid) else self._rank
-        return awaited is not None and is_stopped(awaited.pid)
+        return awaited is not None and is_suspended(awaited.pid)
 
     def send(self, *messages: bytes) -> None:
         """Send messages in order, without waiting: a pipe holds 64 KiB, and a rank reads only once it has imported torch."""
         _in_thread(self._write, messages)
 
-    def leave(self) -> None:
-        """Let a rank that has reported its result go."""
+    def let_go(self) -> None:
+        """Let a rank that has reported its result leave by itself; end it if it does not."""
         self.send(b"")
         self._exited.join(EXIT_GRACE_S)
-        self.stop()
+        self.end()
 
     def ask_to_stop(self) -> None:
         """Send SIGTERM to the rank. If it trains, it saves after the current step, together with the others; if not, it ends."""
@@ -91,12 +91,12 @@ class RankProcess:
             with suppress(ProcessLookupError):
                 os.kill(self._rank.pid, signal.SIGTERM)
 
-    def stop(self) -> None:
-        """End the rank and all that it started; a second call does nothing.
+    def end(self) -> None:
+        """End (SIGKILL) the rank and all that it started; a second call does nothing.
 
         It sends no SIGTERM first: that asks a rank to save after its step, which it cannot finish without the others.
         """
-        self._stopped = True
+        self._ending = True
         if self._server is not None and not self._began.wait(LAST_WORDS_S if self._server.has_forked else 0):
             self._server.end()  # it still imports
         self._began.wait(LAST_WORDS_S)
@@ -121,7 +121,7 @@ class RankProcess:
         try:
             self._rank = self._start(device, env, pipes)
         except (OSError, ForkUnavailable) as error:
-            if not self._stopped:
+            if not self._ending:
                 self._say(f"cannot start this rank's process: {error}")
         finally:
             pipes.close()
@@ -142,7 +142,7 @@ class RankProcess:
             try:
                 return ForkedRank(self._server, device, env=env, pipes=pipes)
             except ForkUnavailable as problem:
-                if self._stopped:
+                if self._ending:
                     raise
                 self._kept.give_up(self._server)
                 self._say(f"ranks of this executor's worker start as fresh processes, seconds later than forked ones: {problem}")

@@ -1,4 +1,4 @@
-"""A process beside a rank that ends the rank when someone has stopped it (SIGSTOP) for too long. For ranks that no task of ours watches.
+"""A process beside a rank that ends the rank if it is suspended (SIGSTOP) for too long. For ranks that no task of ours watches.
 
     python -m sparkring.spark_jobs.launch.rank.suspension PID LIMIT_S LAST_WORDS
 
@@ -15,9 +15,11 @@ import time
 
 import psutil
 
-from sparkring.spark_jobs.launch.rank.fresh import is_stopped
+from sparkring.spark_jobs.launch.rank.fresh import is_suspended
 
 LOOK_S = 1.0
+SUSPENDED_GRACE_S = 10.0
+"""Seconds past the deadline in which the other ranks may report a suspended one, since they know what they wait for."""
 
 
 def guard_against_suspension(*, limit_s: float, last_words: str) -> None:
@@ -38,8 +40,8 @@ def main() -> None:
     looks = 0  # not seconds: while this host was suspended, nobody stopped the rank
     while rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE and looks * LOOK_S < limit_s:
         time.sleep(LOOK_S)
-        looks = looks + 1 if is_stopped(rank.pid) else 0
-    if is_stopped(rank.pid):
+        looks = looks + 1 if is_suspended(rank.pid) else 0
+    if is_suspended(rank.pid):
         sys.stderr.write(f"{last_words}\n")
         sys.stderr.flush()
         rank.send_signal(signal.SIGKILL)

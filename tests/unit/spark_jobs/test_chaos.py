@@ -88,11 +88,11 @@ def test_a_fault_strikes_its_rank_at_its_step_and_never_again(tmp_path: Path) ->
 def test_faults_that_are_due_together_strike_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[tuple[int, Kind]] = []
     monkeypatch.setattr(seams.FAULT_INJECTOR_ACT, lambda self, kind: done.append((self._done, kind)))
-    one = _injector(tmp_path, _fault("kill", number=0), _fault("stop", number=1), _fault("worker", number=2, share=0.55))
+    one = _injector(tmp_path, _fault("kill", number=0), _fault("suspend", number=1), _fault("worker", number=2, share=0.55))
     for number in range(9, 12):
         _step(one, number)
         await_condition(lambda: len(done) == number - 8, "the strike")  # noqa: B023
-    assert done == [(10, "kill"), (11, "stop"), (12, "worker")]
+    assert done == [(10, "kill"), (11, "suspend"), (12, "worker")]
 
 
 def test_a_checkpoint_is_damaged_when_it_has_just_been_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +222,6 @@ def test_the_command_says_what_was_lost_and_fails_where_something_was(
 
     monkeypatch.setattr(seams.CHAOS_CHAOS, pretended)
     config = write(tmp_path, "tiny.yaml", MINIMAL)
-    ended = CliRunner().invoke(app, ["chaos", config, "--kills", "2", "--seed", "7", "--kinds", "kill, stop"])
+    ended = CliRunner().invoke(app, ["chaos", config, "--kills", "2", "--seed", "7", "--kinds", "kill, suspend"])
     assert (ended.exit_code, words in ended.output) == (code, True), ended.output
-    assert (asked["num_faults"], asked["seed"], asked["kinds"]) == (2, 7, ["kill", "stop"])
+    assert (asked["num_faults"], asked["seed"], asked["kinds"]) == (2, 7, ["kill", "suspend"])

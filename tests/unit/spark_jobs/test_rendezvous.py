@@ -180,7 +180,7 @@ def test_closing_hangs_up_on_whoever_is_there(server: Rendezvous) -> None:
 
 def test_the_board_is_open_to_those_who_know_the_secret_only(server: Rendezvous) -> None:
     assert ask(server, "PUT", f"/{SECRET}/1", b"0") == (200, b"0")
-    assert ask(server, "GET", f"/{SECRET}/0") == (200, b'{"kind": "stop", "severity": 0}')
+    assert ask(server, "GET", f"/{SECRET}/0") == (200, b'{"kind": "end", "severity": 0}')
     assert ask(server, "GET", f"/{SECRET[:-1]}0/0")[0] == 403
     assert ask(server, "PUT", f"/{SECRET}/7", b"0")[0] == 400
     assert ask(server, "PUT", f"/{SECRET}/1", b"[]")[0] == 400

@@ -37,11 +37,11 @@ def test_the_ring_is_finished_when_all_ranks_are_done(board: StatusBoard) -> Non
     assert verdicts == [RUNNING, RUNNING, FINISHED]
 
 
-def test_a_failure_stops_the_ring_with_the_severity_of_the_worst_cause(board: StatusBoard) -> None:
+def test_a_failure_ends_the_ring_with_the_severity_of_the_worst_cause(board: StatusBoard) -> None:
     board.report(0, severity=2)
-    assert board.verdict(0) == Verdict(kind="stop", severity=2)
+    assert board.verdict(0) == Verdict(kind="end", severity=2)
     board.report(1, severity=0)
-    assert board.verdict(0) == Verdict(kind="stop", severity=0)
+    assert board.verdict(0) == Verdict(kind="end", severity=0)
 
 
 def test_reports_say_how_many_other_ranks_had_failed_before(board: StatusBoard) -> None:
@@ -65,7 +65,7 @@ def test_a_task_that_waits_hears_of_the_end_at_once(board: StatusBoard, client: 
     assert heard == [FINISHED]
 
 
-def test_a_task_that_asks_no_more_stops_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_asks_no_more_ends_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seams.STATUS_BOARD_SILENT_AFTER_S, 0.005)  # five rounds
     board = StatusBoard("token", size=3, heartbeat_s=0.001)
     for _ in range(50):  # the control: all ask
@@ -74,7 +74,7 @@ def test_a_task_that_asks_no_more_stops_the_ring(monkeypatch: pytest.MonkeyPatch
     while board.verdict(0) == board.verdict(1) == RUNNING:
         rounds += 1
     assert rounds == 5
-    assert board.verdict(2) == Verdict(kind="stop", severity=0)
+    assert board.verdict(2) == Verdict(kind="end", severity=0)
 
 
 def test_the_server_can_wait_until_every_task_has_left(board: StatusBoard, client: StatusBoardClient) -> None:

@@ -1,4 +1,4 @@
-"""A rank that no task of ours watches is ended when it was stopped for too long, and says so."""
+"""A rank that no task of ours watches is ended when it was suspended for too long, and says so."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ sys.stdin.readline()
 
 
 @pytest.mark.parametrize(("suspended", "code", "said"), [(True, -signal.SIGKILL, "the end\n"), (False, 0, "")])
-def test_a_stopped_rank_is_ended_and_one_that_works_is_left_alone(suspended: bool, code: int, said: str) -> None:
+def test_a_suspended_rank_is_ended_and_one_that_works_is_left_alone(suspended: bool, code: int, said: str) -> None:
     with subprocess.Popen([sys.executable, "-c", RANK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True) as rank:
         assert rank.stdout is not None

@@ -1,4 +1,4 @@
-"""When a task ends a rank that somebody has stopped: after so many looks in a row, and not of one that was let go on."""
+"""When a task ends a rank that is suspended: after so many looks in a row, and not one that was continued."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from sparkring.spark_jobs.launch.barrier.watch import Event, Watch
 from sparkring.spark_jobs.launch.meeting.status_board import Verdict
-from sparkring.spark_jobs.launch.meeting.watch import Event, Watch
 from tests.support import seams
 
 LOOKS = 10
 
 
 class Process:
-    """A rank process that does nothing, and is found stopped or not as told."""
+    """A rank process that does nothing, and is found suspended or not as told."""
 
     tail = "its last words"
 
@@ -30,8 +30,8 @@ class Process:
         self.looks += 1
         return next(self._found)
 
-    def stop(self) -> None:
-        """It has nothing to stop."""
+    def end(self) -> None:
+        """It has nothing to end."""
 
 
 class PretendedBoard:
@@ -43,7 +43,7 @@ class PretendedBoard:
 
     def wait_for_verdict(self, rank: int) -> Verdict:
         assert self._told.wait(60)
-        return Verdict(kind="stop", severity=0)
+        return Verdict(kind="end", severity=0)
 
     def report(self, rank: int, *, severity: int | None) -> int:
         self.severities.append(severity)
@@ -54,7 +54,7 @@ class PretendedBoard:
         """Nobody waits for it."""
 
 
-def test_a_rank_is_given_up_when_it_was_found_stopped_throughout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_is_given_up_when_it_was_found_suspended_throughout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seams.WATCH_LOOK_S, 0.01)
     monkeypatch.setattr(seams.WATCH_SUSPENDED_GRACE_S, 0.0)
     found = [True] * (LOOKS - 1) + [False] + [True] * LOOKS
@@ -62,6 +62,6 @@ def test_a_rank_is_given_up_when_it_was_found_stopped_throughout(monkeypatch: py
     board: Any = PretendedBoard()
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     end = Watch(process, events, rank=1, host="a", deadline_s=LOOKS * 0.01).wait_for_end(board)
-    assert (end.kind, end.rank, end.host, end.output_tail) == ("halted", 1, "a", "its last words")
+    assert (end.kind, end.rank, end.host, end.output_tail) == ("suspended", 1, "a", "its last words")
     assert process.looks == len(found)
     assert board.severities == [0]

@@ -15,15 +15,12 @@ from typing import TypeAlias
 
 from sparkring.errors import RingError
 from sparkring.spark_jobs.launch.meeting.status_board import StatusBoardClient, Verdict
-from sparkring.spark_jobs.launch.rank.end import RankEnd
+from sparkring.spark_jobs.launch.rank.end import CAUSE_GRACE_S, RankEnd
 from sparkring.spark_jobs.launch.rank.process import RankProcess, Report
+from sparkring.spark_jobs.launch.rank.suspension import SUSPENDED_GRACE_S
 
-CAUSE_GRACE_S = 2.0
-"""Seconds to look for the cause after a rank has only reported that another one is gone."""
 LOOK_S = 1.0
 """Seconds between two checks of whether the rank is suspended."""
-SUSPENDED_GRACE_S = 10.0
-"""Seconds past the deadline in which the other ranks may report a suspended one, since they know what they wait for."""
 
 Event: TypeAlias = "Report | int | Verdict | RingError"
 """A report of the rank, its exit code, the board's verdict, or the error that the board is gone."""
@@ -43,7 +40,7 @@ class Watch:
     def __init__(self, process: RankProcess, events: queue.SimpleQueue[Event], *, rank: int, host: str, deadline_s: float) -> None:
         self._process, self._events, self._rank, self._host = process, events, rank, host
         self._looks_left = self._looks = math.ceil((deadline_s + SUSPENDED_GRACE_S) / LOOK_S)
-        """Counted in looks, because seconds in which this task itself was stopped do not count."""
+        """Counted in looks, because seconds in which this task itself was suspended do not count."""
         self._end: RankEnd | None = None
 
     def wait_for_end(self, board: StatusBoardClient) -> RankEnd:
@@ -54,15 +51,15 @@ class Watch:
         """
         threading.Thread(target=self._ask, args=(board,), daemon=True).start()
         verdict = self._until_verdict(board)
-        if verdict.kind == "stop" and verdict.severity > 0:
+        if verdict.kind == "end" and verdict.severity > 0:
             self._look_for_cause(board)
         with suppress(RingError):  # the board is gone
             board.leave(self._rank)
         if verdict.kind == "finished":
-            self._process.leave()
+            self._process.let_go()
         else:
-            self._process.stop()
-        return self._end or RankEnd(rank=self._rank, host=self._host, kind="stopped")
+            self._process.end()
+        return self._end or RankEnd(rank=self._rank, host=self._host, kind="ended")
 
     def _ask(self, board: StatusBoardClient) -> None:
         try:
@@ -81,14 +78,14 @@ class Watch:
                 return event
             if isinstance(event, RingError):
                 self._end = self._end or RankEnd(rank=self._rank, host=self._host, kind="lost", summary=str(event))
-                return Verdict(kind="stop")
+                return Verdict(kind="end")
             self._note(self._end_of(event), board)
 
     def _look_at_the_rank(self, board: StatusBoardClient) -> None:
         """Report a rank that is suspended for too long. If all ranks are, no other rank can report it."""
         self._looks_left = self._looks_left - 1 if self._end is None and self._process.is_suspended else self._looks
         if self._looks_left == 0:
-            self._note(RankEnd(rank=self._rank, host=self._host, kind="halted", output_tail=self._process.tail), board)
+            self._note(RankEnd(rank=self._rank, host=self._host, kind="suspended", output_tail=self._process.tail), board)
 
     def _look_for_cause(self, board: StatusBoardClient) -> None:
         deadline = time.monotonic() + CAUSE_GRACE_S
