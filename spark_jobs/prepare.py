@@ -49,7 +49,10 @@ from sparkring.spark_jobs.spark.session import result_settings, spark_session
 from sparkring.version import __version__
 
 RECIPE_FORMAT = 3
-"""Raise it when the same config and source give a different dataset than before."""
+"""Raise it when the same config and source give a different dataset than before.
+
+A recipe id covers every key of ``prepare``, also those at their defaults, so that a default that changes is noticed. A new key therefore
+changes all ids, and each dataset is prepared once more."""
 
 
 @dataclass(frozen=True)
