@@ -10,9 +10,10 @@ https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.m
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from typing import Any
+
+from isal import isal_zlib
 
 HEADER_BYTES = 16 << 10
 """Longest header, statistics included."""
@@ -57,7 +58,7 @@ class PageHeader:
 
     def found_crc(self, chunk: memoryview) -> int | None:
         """CRC-32 of the body as it is in ``chunk``; None if the header has none to compare it with."""
-        return None if self.crc is None else zlib.crc32(chunk[self.begin:self.end])
+        return None if self.crc is None else isal_zlib.crc32(chunk[self.begin:self.end])
 
 
 def read_struct(view: memoryview, at: int = 0, depth: int = 0) -> tuple[dict[int, Any], int]:
