@@ -100,17 +100,16 @@ def test_a_forked_rank_is_what_a_fresh_one_is_and_finds_nothing_of_the_one_befor
 
 
 def test_beside_its_first_long_rank_a_server_imports_what_training_needs() -> None:
-    of_its_own = {"SPARKRING_TEST": "a server that has served nobody"}
-    rank = Launched(ring_probes.has_imported, NEEDED_TO_TRAIN, **of_its_own)
+    rank = Launched(ring_probes.has_imported, NEEDED_TO_TRAIN, SPARKRING_TEST="a server of its own")
     assert rank.report()["result"] is False
-    server = KEPT.serving(plain(**of_its_own))
+    server = KEPT.serving(plain(SPARKRING_TEST="a server of its own"))
     assert server is not None
     process = psutil.Process(server.pid)
     before_s = process.cpu_times().user
     wait_until(lambda: process.cpu_times().user > before_s + 0.3, "the server to import")
     rank.process.leave()
     assert rank.exit_code() == 0
-    assert Launched(ring_probes.has_imported, NEEDED_TO_TRAIN, **of_its_own).result() is True
+    assert Launched(ring_probes.has_imported, NEEDED_TO_TRAIN, SPARKRING_TEST="a server of its own").result() is True
 
 
 def test_ten_launches_leave_no_process_and_no_file_in_server_and_task() -> None:
