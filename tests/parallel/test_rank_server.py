@@ -107,7 +107,7 @@ def test_beside_its_first_long_rank_a_server_imports_what_training_needs() -> No
     process = psutil.Process(server.pid)
     before_s = process.cpu_times().user
     wait_until(lambda: process.cpu_times().user > before_s + 0.3, "the server to import")
-    rank.process.leave()
+    rank.process.let_go()
     assert rank.exit_code() == 0
     assert Launched(ring_probes.has_imported, NEEDED_TO_TRAIN, SPARKRING_TEST="a server of its own").result() is True
 
