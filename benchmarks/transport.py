@@ -83,7 +83,7 @@ def play_rounds(context: RankContext) -> dict[str, dict[str, list[float]]]:
     store = f"/dev/shm/sparkring-{context.token}-store"  # noqa: S108 - random name; removed below
     distributed.init_process_group("gloo", init_method=f"file://{store}", rank=context.rank, world_size=context.size,
                                    timeout=timedelta(seconds=60))
-    with Communicator(context, extra_sets=pairs(edges), hops=True) as communicator, \
+    with Communicator(context, extra_sets=pairs(edges), messages_by_horovod=True) as communicator, \
             HorovodTransport(communicator, edges) as horovod, SidecarTransport(communicator, edges) as sidecar, \
             SidecarTransport(communicator, edges, shared_memory=False) as sockets:
         assert (sidecar.description, sockets.description) == ("shared memory", "sockets")

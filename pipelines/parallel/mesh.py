@@ -151,9 +151,18 @@ class Mesh:
         wanted = {self.replica_set(stage, shard) for stage in range(self.num_stages) for shard in range(self.shards)}
         wanted |= {self.shard_set(stage, replica) for stage, count in enumerate(self.replicas) for replica in range(count)}
         wanted |= {self.tied_set(stages, shard) for stages in tied for shard in range(self.shards)}
-        if transport == "horovod":
+        if messages_by_horovod(transport):
             wanted |= set(self.peer_pairs(wraps=wraps))
         return canonical_sets(wanted, size=self.size)
+
+
+def messages_by_horovod(transport: TransportName) -> bool:
+    """Whether messages between stages pass through Horovod: each pair of ranks needs a process set, and the ring a short cycle."""
+    match transport:
+        case "horovod":
+            return True
+        case "sidecar":
+            return False
 
 
 def leaders(hosts: Sequence[int]) -> Ranks:

@@ -33,8 +33,8 @@ def evaluate_rank(context: RankContext, job: dict[str, Any], split: str) -> dict
     version, config = Dataset(parsed.dataset_url).open(parsed.dataset_version), parsed.config
     layout, manifest = layout_of(config, version.manifest), version.manifest
     assert layout is not None, "a model that is not cut is evaluated without a ring"
-    sets, hops = layout.process_sets(context.hosts), layout.transport == "horovod"
-    with Communicator(context, extra_sets=sets, hops=hops) as communicator:
+    sets = layout.process_sets(context.hosts)
+    with Communicator(context, extra_sets=sets, messages_by_horovod=layout.messages_by_horovod) as communicator:
         rows = RankRows(parsed, version, layout, context)
         require_committed_files(communicator, version, splits=(split,))
         blocks = list_blocks(config.model, shapes_of(manifest.task, manifest.preprocessing))

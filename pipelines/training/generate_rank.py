@@ -84,7 +84,7 @@ def generate_rank(context: RankContext, document: dict[str, Any]) -> list[list[i
     layout, manifest = layout_of(config, version.manifest), version.manifest
     assert layout is not None, "a decoder that is not cut generates without a ring"
     sets = layout.process_sets(context.hosts, wraps=True)
-    with Communicator(context, extra_sets=sets, hops=layout.transport == "horovod") as communicator:
+    with Communicator(context, extra_sets=sets, messages_by_horovod=layout.messages_by_horovod) as communicator:
         rows = RankRows(job.train, version, layout, context)
         tokens = manifest.preprocessing.tokens
         assert tokens is not None, "only datasets of tokens generate"

@@ -62,7 +62,7 @@ def train_rank(context: RankContext, document: dict[str, Any], *, files: RunFile
     version = Dataset(job.dataset_url).open(job.dataset_version)
     layout = layout_of(job.config, version.manifest)
     opened = Communicator(context) if layout is None else Communicator(
-        context, extra_sets=layout.process_sets(context.hosts), hops=layout.transport == "horovod")
+        context, extra_sets=layout.process_sets(context.hosts), messages_by_horovod=layout.messages_by_horovod)
     sources = SignalSource(job.run_url, generation=job.generation, rank=context.rank,
                            save_every_s=job.config.train.checkpoint_s)
     writer = files.events(job.run_url, generation=job.generation, rank=context.rank)

@@ -1,7 +1,8 @@
 """Fifty faults in stages, half of them nightly: kill, raise, sleep and wrong shape, at any place and moment. Each rank says what it met.
 
-Kind, stage, replica, moment, schedule and transport of a fault are drawn from a seed. A ring goes through several faults that its
-ranks survive, trains once without a fault (the control), and ends by a kill. After that the others' processes end by themselves.
+Stage, replica, moment and schedule of a fault are drawn from a seed, for each way of messages by itself. A ring goes through
+several faults that its ranks survive, trains once without a fault (the control), and ends by a kill. After that the others'
+processes end by themselves.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import pytest
 
 from harness.ranks import run_on_ranks
 from tests.support.faulty_stages import BUG, DEADLINE_S, MICRO_BATCHES, STEPS, Fault, draw_faults, launches, suffer
+from tests.support.transports import WAYS
 
-COUNT, SEED = 50, 2
-FAULTS = draw_faults(COUNT, seed=SEED)
+COUNT, SEED = 17, 6
+"""Faults for each way of messages."""
+FAULTS = [fault for way in WAYS for fault in draw_faults(COUNT, way=way, seed=SEED)]
 RINGS = launches(FAULTS)
 TYPED = {"PeerSilent", "PipelineShapeError", "DeadlinePassed", "RingEnded"}
 PLACE = re.compile(rf"stage (\d), (micro-batch [0-{MICRO_BATCHES - 1}], \w+(/\d)?|REDUCE|STEP)")

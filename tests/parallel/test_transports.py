@@ -21,7 +21,7 @@ from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.transports.base import Edge
 from tests.support import seams
 from tests.support.message_plans import act, plan_round
-from tests.support.transports import WAYS, both_ways, opened, started, transport
+from tests.support.transports import WAYS, both_ways, kind_of, opened, started, transport
 
 pytestmark = pytest.mark.parallel
 every_way = pytest.mark.parametrize("way", WAYS)
@@ -31,6 +31,7 @@ F, B = both_ways((0, 1))
 def _fuzz(context: RankContext, way: str, edges: list[Edge], seeds: list[int], dynamic: bool) -> tuple[str, int, int]:
     received = right = 0
     with opened(context, way, edges, dynamic_shapes=dynamic) as (communicator, link):
+        assert link.name == kind_of(way)
         for seed in seeds:
             counts = act(link, context.rank, plan_round(seed, edges, dynamic_shapes=dynamic))
             received, right = received + counts[0], right + counts[1]

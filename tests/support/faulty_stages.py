@@ -24,27 +24,25 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from sparkring.conf.schema import ScheduleName
 from sparkring.errors import PeerSilent, PipelineShapeError, RingError
 from sparkring.models.blocks import StageModule
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Mesh
-from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
+from sparkring.pipelines.parallel.schedules.generators.catalogue import SCHEDULE_NAMES, build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Action, Kind, Schedule, Worker
 from sparkring.pipelines.parallel.stages.callbacks import StepCallbacks
 from sparkring.pipelines.parallel.stages.edges import edges_of
 from sparkring.pipelines.parallel.stages.executor import Executor
 from sparkring.pipelines.parallel.stages.partition import cut_by_count
-from sparkring.pipelines.parallel.transports.horovod import HorovodTransport
 from sparkring.pipelines.parallel.transports.linked import LinkedTransport
-from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 from tests.support.pipeline_jobs import SkipJob
-from tests.support.transports import WAYS
+from tests.support.transports import transport as transport_of
 
 FaultKind = Literal["kill", "raise", "sleep", "wrong shape", "none"]
 KINDS: tuple[FaultKind, ...] = ("kill", "raise", "sleep", "wrong shape")
-SCHEDULES = ("gpipe", "1f1b", "zero_bubble", "interleaved")
 SHAPES = ((1, 1), (1, 1), (1, 1, 1), (1, 1, 1), (2, 1), (1, 2))
 """Replicas of the stages."""
 STEPS = 4
@@ -61,7 +59,7 @@ class Fault:
 
     kind: FaultKind
     replicas: tuple[int, ...]
-    schedule_name: str
+    schedule_name: ScheduleName
     way: str
     """How messages travel."""
     worker: Worker
@@ -92,16 +90,16 @@ class Fault:
         return self.mesh.rank(self.worker.stage, self.worker.replica, 0)
 
 
-def draw_faults(count: int, *, seed: int) -> list[Fault]:
-    """Faults of all kinds in turn, all else about them at random."""
-    generator = random.Random(seed)
-    return [_draw(generator, KINDS[number % len(KINDS)]) for number in range(count)]
+def draw_faults(count: int, *, way: str, seed: int) -> list[Fault]:
+    """Faults of all kinds in turn while messages travel by ``way``; all else about them is random, whichever other ways there are."""
+    generator = random.Random(f"{seed} {way}")
+    return [_draw(generator, KINDS[number % len(KINDS)], way) for number in range(count)]
 
 
-def _draw(generator: random.Random, kind: FaultKind) -> Fault:
+def _draw(generator: random.Random, kind: FaultKind, way: str) -> Fault:
     replicas = generator.choice(SHAPES)
-    name = generator.choice([name for name in SCHEDULES if name != "interleaved" or len(set(replicas)) == 1])
-    fault = Fault(kind, replicas, name, generator.choice(WAYS), Worker(0, 0), step=generator.randrange(2), moment=0)
+    name = generator.choice([name for name in SCHEDULE_NAMES if name != "interleaved" or len(set(replicas)) == 1])
+    fault = Fault(kind, replicas, name, way, Worker(0, 0), step=generator.randrange(2), moment=0)
     worker = generator.choice(fault.schedule.workers)
     actions = fault.schedule.actions[worker]
     if kind == "wrong shape":  # of a message that is not the first one on its edge
@@ -123,7 +121,7 @@ def launches(faults: Sequence[Fault]) -> list[list[Fault]]:
 def suffer(context: RankContext, faults: Sequence[Fault], folder: str) -> None:
     """Train in stages through each fault on this rank, then without one, and through the kill at last."""
     sets = {ranks for fault in faults for ranks in fault.mesh.process_sets(context.hosts, wraps=True)}
-    communicator = Communicator(context, extra_sets=sets, hops=True)
+    communicator = Communicator(context, extra_sets=sets, messages_by_horovod=True)
     *survived, kill = faults
     for number, fault in enumerate([*survived, replace(kill, kind="none"), kill]):
         meeting = _Meeting(communicator, f"fault {number}")
@@ -188,12 +186,7 @@ def _open(communicator: Communicator, fault: Fault, meeting: _Meeting, stack: Ex
 
     ring = GradientRing(parameters, communicator, bucket_mb=0.001, group=mesh.replica_set(place.stage, 0))
     stack.callback(ring.close)
-    edges = edges_of(schedule, rank_of)
-    transport: LinkedTransport
-    if fault.way == "horovod":
-        transport = HorovodTransport(communicator, edges)
-    else:
-        transport = SidecarTransport(communicator, edges, shared_memory=fault.way == "sidecar memory")
+    transport = transport_of(communicator, fault.way, edges_of(schedule, rank_of))
     stack.callback(transport.close)
     worker = Worker(place.stage, place.replica)
     executor = _FaultyExecutor(schedule, worker, chunks, rank_of=rank_of, transport=transport)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sparkring.conf.schema import Recompute
+from sparkring.conf.schema import Recompute, ScheduleName, TransportName
 from sparkring.models.batch_norm import finish_steps
 from sparkring.models.blocks import BlockList, StageModule, WholeModel
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
@@ -23,8 +23,7 @@ from sparkring.pipelines.parallel.schedules.schedule import Schedule, Worker
 from sparkring.pipelines.parallel.stages.edges import edges_of
 from sparkring.pipelines.parallel.stages.executor import Executor
 from sparkring.pipelines.parallel.stages.partition import cut_by_count
-from sparkring.pipelines.parallel.transports.horovod import HorovodTransport
-from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
+from sparkring.pipelines.parallel.transports.catalogue import open_transport
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 
 Values = NDArray[np.float64]
@@ -39,10 +38,10 @@ class Case:
     """A staged run."""
 
     replicas: tuple[int, ...]
-    schedule: str = "1f1b"
+    schedule: ScheduleName = "1f1b"
     micro_batches: int = 4
     chunks_per_stage: int = 1
-    transport: str = "sidecar"
+    transport: TransportName = "sidecar"
     recompute: Recompute = "never"
     optimizer: str = "sgd"
     dynamic_shapes: bool = False
@@ -138,7 +137,7 @@ def train_pipelined(context: RankContext, job: Job, cases: list[Case]) -> list[t
     """Train the same in stages on this rank, case after case; returns of each its chunks' state, the losses and its stage."""
     sets = {ranks for case in cases for ranks in case.mesh.process_sets(context.hosts, wraps=True)}
     results = []
-    with Communicator(context, extra_sets=sets, hops=True) as communicator:
+    with Communicator(context, extra_sets=sets, messages_by_horovod=True) as communicator:
         for number, case in enumerate(cases):
             results.append(_train_case(communicator, job, case))
             communicator.barrier(f"case.{number}")
@@ -157,7 +156,6 @@ def _train_case(communicator: Communicator, job: Job, case: Case) -> tuple[dict[
         return mesh.rank(worker.stage, worker.replica, place.shard)
 
     edges = edges_of(schedule, rank_of)
-    kind = HorovodTransport if case.transport == "horovod" else SidecarTransport
     ring = GradientRing(parameters, communicator, bucket_mb=0.001, group=mesh.replica_set(place.stage, place.shard))
     optimizer = make_optimizer(parameters, case.optimizer)
     replicas = open_set_reducer(communicator, mesh.replica_set(place.stage, place.shard))
@@ -166,7 +164,7 @@ def _train_case(communicator: Communicator, job: Job, case: Case) -> tuple[dict[
     def finish() -> None:
         finish_steps(chunks.values(), lambda sums: replicas.sum_(sums, "batch statistics"))
 
-    with kind(communicator, edges, dynamic_shapes=case.dynamic_shapes) as transport:
+    with open_transport(case.transport, communicator, edges, dynamic_shapes=case.dynamic_shapes) as transport:
         executor = Executor(schedule, Worker(place.stage, place.replica), chunks, rank_of=rank_of,
                             transport=transport if schedule.has_transfers else None, recompute=case.recompute)
         for step in range(STEPS):

@@ -30,7 +30,7 @@ RING_CYCLE_MS = 5
 IDLE_CYCLE_MS = 100
 """Horovod's cycle time where gradients do not pass through it. In each cycle its threads wake and talk to each other, on cores
 that compute: with one rank per core, cycles of 5 ms made a step of 0.17 s 8 to 20 % longer (docs/log). Such ranks talk in memory."""
-HOP_CYCLE_MS = 1
+MESSAGE_CYCLE_MS = 1
 """Horovod's cycle time where messages between stages pass through it: each message waits for a cycle."""
 FUSION_BYTES = 0
 """Bytes up to which Horovod fuses tensors that are ready at once: it fuses none. The order in which it sums depends on the position in
@@ -42,13 +42,13 @@ PIECE_BYTES = 1 << 30
 class Communicator:
     """Horovod, started for one rank. Use as a context manager; leaving it normally waits for the others."""
 
-    def __init__(self, context: RankContext, *, extra_sets: Iterable[Ranks] = (), hops: bool = False) -> None:
+    def __init__(self, context: RankContext, *, extra_sets: Iterable[Ranks] = (), messages_by_horovod: bool = False) -> None:
         """Join the ring.
 
         Args:
             context: This rank's identity in it.
             extra_sets: Process sets beyond those that the hosts require, the same on every rank, in any order.
-            hops: Whether messages between stages will pass through Horovod, which then gets a short cycle.
+            messages_by_horovod: Whether messages between stages will pass through Horovod, which then gets a short cycle.
         Raises:
             RingError: Horovod and the launcher disagree on rank or size.
         """
@@ -56,8 +56,8 @@ class Communicator:
         self._openings = count()
         self._sets: dict[Ranks, hvd.ProcessSet] = {
             ranks: hvd.ProcessSet(list(ranks)) for ranks in canonical_sets((*process_sets(context.hosts), *extra_sets), size=context.size)}
-        if hops:
-            os.environ.setdefault("HOROVOD_CYCLE_TIME", str(HOP_CYCLE_MS))
+        if messages_by_horovod:
+            os.environ.setdefault("HOROVOD_CYCLE_TIME", str(MESSAGE_CYCLE_MS))
         os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(FUSION_BYTES))
         os.environ.setdefault("HOROVOD_CYCLE_TIME", str(IDLE_CYCLE_MS if context.sums_in_memory else RING_CYCLE_MS))
         hvd.init(process_sets=list(self._sets.values()))

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from sparkring.conf.schema import TransportName
+
 
 class Line(NamedTuple):
     """Seconds as a linear function of an amount."""
@@ -147,7 +149,7 @@ class SumCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Links:
+class LinkCosts:
     """The costs of sums and messages, inside a host and between hosts."""
 
     sum_local: SumCost = SumCost()
@@ -158,9 +160,9 @@ class Links:
     """Whether sums run during the backward pass."""
     bucket_bytes: float = 25e6
     """Bytes of gradients that are summed together."""
-    hop_local: Mapping[str, Hop] = field(default_factory=dict)
+    hop_local: Mapping[TransportName, Hop] = field(default_factory=dict)
     """By transport, between ranks of one host."""
-    hop_between: Mapping[str, Hop] = field(default_factory=dict)
+    hop_between: Mapping[TransportName, Hop] = field(default_factory=dict)
 
     def sum_s(self, hosts: Sequence[int], num_bytes: float, *, at_once: int = 1) -> float:
         """Seconds of a sum over ranks.
@@ -176,12 +178,12 @@ class Links:
         most = max(hosts.count(host) for host in set(hosts))
         return self.sum_local.at(most, num_bytes) + self.sum_between.at(num_hosts, at_once * num_bytes)
 
-    def fastest(self, num_bytes: float, *, between: int) -> str:
+    def fastest(self, num_bytes: float, *, between: int) -> TransportName:
         """The fastest transport for messages of ``num_bytes``; ``between`` as in ``handover``."""
         hops = self.hop_between if between else self.hop_local
         return min(hops, key=lambda name: self.handover(name, num_bytes, between=between).seconds, default="sidecar")
 
-    def handover(self, transport: str, num_bytes: float, *, between: int) -> Handover:
+    def handover(self, transport: TransportName, num_bytes: float, *, between: int) -> Handover:
         """The seconds of a message by one transport; none if it was not measured.
 
         Args:
@@ -198,7 +200,7 @@ class Links:
 class Cluster:
     """Machines of one kind."""
 
-    links: Links = Links()
+    links: LinkCosts = LinkCosts()
     ranks_per_host: int = 1
     """Most ranks of a host."""
     placed: tuple[int, ...] = ()

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sparkring.errors import ConfigError, nearest
-from sparkring.pipelines.parallel.planner.cost_model import Cluster, Hop, Line, Links, SumCost
+from sparkring.pipelines.parallel.planner.cost_model import Cluster, Hop, Line, LinkCosts, SumCost
 
 UTILIZATION = 0.35
 """Part of a device's peak that training passes of large layers reach."""
@@ -101,7 +101,7 @@ class Assumptions:
     def cluster(self) -> Cluster:
         """The machines."""
         inside, between = Line(self.latency_s, 1 / self.inside_bytes_s), Line(self.latency_s, 1 / self.link_bytes_s)
-        links = Links(sum_local=SumCost(step=inside), sum_between=SumCost(step=between), by_host=False, overlaps=self.overlaps,
+        links = LinkCosts(sum_local=SumCost(step=inside), sum_between=SumCost(step=between), by_host=False, overlaps=self.overlaps,
                       bucket_bytes=self.bucket_bytes, hop_local={"sidecar": Hop(inside)}, hop_between={"sidecar": Hop(between)})
         return Cluster(links=links, ranks_per_host=self.ranks_per_host, process_bytes=RESERVED * self.device.memory_bytes,
                        memory_bytes=self.device.memory_bytes)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache, partial
 
+from sparkring.conf.schema import TransportName
 from sparkring.pipelines.parallel.mesh import Mesh
 from sparkring.pipelines.parallel.planner.cost_model import NO_SECONDS, BlockProfile, Cluster, ModelProfile, PassSeconds, chunk_blocks
 from sparkring.pipelines.parallel.planner.enumerate import Candidate
@@ -63,13 +64,13 @@ class PipelineCosts:
         return stage_memories(self._model, self._cluster, self.schedule, bounds=bounds, costs=self.costs(bounds), rows=self._rows,
                               owners=replicas if self._candidate.shard_optimizer else (1,) * len(replicas))
 
-    def transport(self, bounds: Bounds) -> str:
+    def transport(self, bounds: Bounds) -> TransportName:
         """The faster transport for the largest message; between hosts if any message crosses them."""
         sizes = [self._rows.mean * self._model.blocks[bound - 1].border_bytes for bound in bounds[1:-1]]
         between = max((self._at_once(chunk) for chunk in range(len(bounds) - 2)), default=0)
         return self._cluster.links.fastest(max(sizes), between=between) if sizes else "sidecar"
 
-    def costs(self, bounds: Bounds, transport: str = "sidecar") -> Costs:
+    def costs(self, bounds: Bounds, transport: TransportName = "sidecar") -> Costs:
         """Seconds and bytes of one micro-batch, by chunk."""
         chunks, most = chunk_blocks(self._model, bounds), self._rows.most
         passes = [self._passes(chunk) for chunk in chunks]

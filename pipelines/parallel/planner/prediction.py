@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import get_args
 
 from sparkring.conf.schema import TransportName
 from sparkring.errors import LayoutRefused
@@ -19,9 +18,6 @@ from sparkring.pipelines.parallel.planner.pipeline_costs import PipelineCosts
 from sparkring.pipelines.parallel.schedules.simulator import simulate
 from sparkring.pipelines.parallel.stages.partition import BlockCost, Bounds, cut_by_time
 
-TRANSPORTS: Mapping[str, TransportName] = {name: name for name in get_args(TransportName)}
-"""From the name of a measured transport to the config's."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
@@ -30,7 +26,7 @@ class Prediction:
     candidate: Candidate
     bounds: Bounds
     """First block of each chunk and, last, the number of blocks."""
-    transport: str
+    transport: TransportName
     memory: tuple[StageMemory, ...]
     """(stages,) bytes of a rank."""
     seconds: float
@@ -104,11 +100,11 @@ def _even_cut(seconds: tuple[float, ...], copies: tuple[int, ...]) -> Bounds:
 
 
 @lru_cache(maxsize=1024)
-def _not_started(mesh: Mesh, hosts: tuple[int, ...], transport: str, wraps: bool,  # noqa: FBT001 - keys of a cache
+def _not_started(mesh: Mesh, hosts: tuple[int, ...], transport: TransportName, wraps: bool,  # noqa: FBT001 - keys of a cache
                  tied: tuple[tuple[int, ...], ...]) -> str:
     """The reason that Horovod cannot start the layout's process sets on these hosts; empty if it can."""
     try:
-        mesh.process_sets(hosts, transport=TRANSPORTS[transport], wraps=wraps, tied=tied)
+        mesh.process_sets(hosts, transport=transport, wraps=wraps, tied=tied)
     except LayoutRefused as refused:
         return refused.found
     return ""

@@ -1,5 +1,5 @@
 """Messages between two ranks of a ring, by shared memory, Gloo or Horovod, behind one interface.
 
-May import: pipelines/parallel, pipelines/parallel/shared_memory, pipelines/parallel/collectives.
+May import: conf/schema, pipelines/parallel, pipelines/parallel/shared_memory, pipelines/parallel/collectives.
 Not here: what is sent, and when (stages).
 """

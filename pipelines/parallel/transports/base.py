@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from sparkring.conf.schema import TransportName
 from sparkring.errors import ConfigError
 from sparkring.pipelines.parallel.transports.journal import Journal
 from sparkring.pipelines.parallel.transports.tensor_specs import TensorSpecs
@@ -58,7 +59,7 @@ def canonical_edges(edges: Sequence[Edge], *, size: int) -> list[Edge]:
 class Transport(Protocol):
     """Carries messages between stages."""
 
-    name: str
+    name: TransportName
     journal: Journal
     """The last actions of this rank, for errors; the transport's user notes its own actions too."""
 

@@ -21,6 +21,7 @@ import torch
 from horovod.common.exceptions import HorovodInternalError
 from torch import Tensor
 
+from sparkring.conf.schema import TransportName
 from sparkring.errors import PipelineShapeError, RingError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.horovod_handles import first_sentence
@@ -130,10 +131,10 @@ class HorovodWire:
 class HorovodTransport(LinkedTransport):
     """The ``horovod`` transport. Every rank of the ring opens it, with the same edges."""
 
-    name = "horovod"
+    name: TransportName = "horovod"
 
     def __init__(self, communicator: Communicator, edges: Sequence[Edge], *, dynamic_shapes: bool = False) -> None:
-        """Open it on a communicator that was started with ``extra_sets=pairs(edges), hops=True``.
+        """Open it on a communicator that was started with ``extra_sets=pairs(edges), messages_by_horovod=True``.
 
         Raises:
             RingError: ranks name different edges.

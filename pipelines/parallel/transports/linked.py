@@ -11,6 +11,7 @@ from typing import NamedTuple, NoReturn, Self
 import torch
 from torch import Tensor
 
+from sparkring.conf.schema import TransportName
 from sparkring.errors import ConfigError, PeerSilent, PipelineShapeError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.transports.base import Edge, Link
@@ -32,7 +33,7 @@ class _Message(NamedTuple):
 class LinkedTransport:
     """A transport over links. Use it as a context manager: leaving it normally drains and closes it."""
 
-    name = "links"
+    name: TransportName
     description = ""
     """The way that messages travel, if the name does not describe it."""
 

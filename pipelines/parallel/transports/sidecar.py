@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sparkring.conf.schema import TransportName
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.transports.base import Edge, Link, canonical_edges
 from sparkring.pipelines.parallel.transports.framed import FramedLink
@@ -20,7 +21,7 @@ from sparkring.pipelines.parallel.transports.memory_connect import open_memory_l
 class SidecarTransport(LinkedTransport):
     """The ``sidecar`` transport. Every rank of the ring opens it, with the same edges."""
 
-    name = "sidecar"
+    name: TransportName = "sidecar"
 
     def __init__(self, communicator: Communicator, edges: Sequence[Edge], *, dynamic_shapes: bool = False,
                  shared_memory: bool | None = None) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from sparkring.conf.schema import TrainConfig, TransportName
 from sparkring.errors import LayoutRefused
 from sparkring.models.blocks import BlockList
-from sparkring.pipelines.parallel.mesh import Mesh, Ranks, host_leaders
+from sparkring.pipelines.parallel.mesh import Mesh, Ranks, host_leaders, messages_by_horovod
 from sparkring.pipelines.parallel.process_set_rules import why_not_startable
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Schedule, Worker
@@ -53,6 +53,11 @@ class Layout:
             raise LayoutRefused(f"train.parallel.cut={list(parallel.cut)} makes {len(bounds) - 1} runs of blocks, {mesh} with "
                                 f"{parallel.chunks_per_stage} chunks each need {schedule.num_chunks}; change one of them.")
         return cls(mesh, schedule, bounds, blocks.shared_parts(bounds), parallel.transport)
+
+    @property
+    def messages_by_horovod(self) -> bool:
+        """Whether messages between stages pass through Horovod."""
+        return messages_by_horovod(self.transport)
 
     def tied_sets(self, shard: int) -> dict[str, Ranks]:
         """The ranks that hold a shard of each shared part, and sum its gradients."""

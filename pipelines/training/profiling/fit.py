@@ -10,14 +10,14 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
-from sparkring.conf.schema import Config, OptimizerConfig
+from sparkring.conf.schema import Config, OptimizerConfig, TransportName
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.parallel.planner.cost_model import (
     BlockProfile,
     Cluster,
     Hop,
     Line,
-    Links,
+    LinkCosts,
     ModelProfile,
     PassSeconds,
     SumCost,
@@ -27,7 +27,7 @@ from sparkring.pipelines.parallel.planner.paper import Assumptions
 from sparkring.pipelines.parallel.tensor_parallel.sharding import AbsentShards, shard_blocks
 from sparkring.pipelines.training.profiling.block_counts import META, BlockCount, count_blocks, precision, random_inputs
 from sparkring.pipelines.training.profiling.block_times import BlockSeconds, ByRows
-from sparkring.pipelines.training.profiling.link_times import LinkSeconds, fullest_host
+from sparkring.pipelines.training.profiling.link_times import LINK_SCOPES, LinkScope, LinkSeconds, fullest_host
 from sparkring.pipelines.training.profiling.profile import RankProfile, blocks_and_shapes
 
 
@@ -89,19 +89,19 @@ def executor_of(ranks: Sequence[Sequence[float]]) -> PassSeconds:
     return PassSeconds(*(statistics.median(seconds) for seconds in zip(*ranks, strict=True)))
 
 
-def links_of(found: Sequence[LinkSeconds], *, bucket_bytes: float) -> Links:
+def links_of(found: Sequence[LinkSeconds], *, bucket_bytes: float) -> LinkCosts:
     """Lines through the measured sums and hops."""
-    sums: dict[str, dict[int, Samples]] = defaultdict(dict)
-    hops: dict[str, dict[str, dict[str, Line]]] = defaultdict(lambda: defaultdict(dict))
+    sums: dict[LinkScope, dict[int, Samples]] = defaultdict(dict)
+    hops: dict[LinkScope, dict[TransportName, dict[str, Line]]] = defaultdict(lambda: defaultdict(dict))
     for one in found:
         samples = dict(one["seconds"])
         if one["kind"] == "sum":
             sums[one["where"]][one["group"]] = samples
         else:
             hops[one["where"]][one["kind"]][one["part"]] = fit_line(samples)
-    local, between = (fit_sum(sums[where]) if sums[where] else SumCost() for where in ("local", "between"))
-    hop_local, hop_between = ({kind: Hop(**lines) for kind, lines in hops[where].items()} for where in ("local", "between"))
-    return Links(sum_local=local, sum_between=between, bucket_bytes=bucket_bytes, hop_local=hop_local, hop_between=hop_between)
+    local, between = (fit_sum(sums[where]) if sums[where] else SumCost() for where in LINK_SCOPES)
+    hop_local, hop_between = ({kind: Hop(**lines) for kind, lines in hops[where].items()} for where in LINK_SCOPES)
+    return LinkCosts(sum_local=local, sum_between=between, bucket_bytes=bucket_bytes, hop_local=hop_local, hop_between=hop_between)
 
 
 def _counted(config: Config, manifest: Manifest, *, shards: int = 1) -> list[BlockCount]:

@@ -13,17 +13,18 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypedDict
+from functools import partial
+from typing import Literal, Protocol, TypedDict, get_args
 
 import torch
 
+from sparkring.conf.schema import TransportName
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.gradients import OpenGradientReducer, open_gradient_reducer
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Ranks, leaders
 from sparkring.pipelines.parallel.transports.base import Edge, Transport
-from sparkring.pipelines.parallel.transports.horovod import HorovodTransport
-from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
+from sparkring.pipelines.parallel.transports.catalogue import TRANSPORT_NAMES, open_transport
 
 SIZES = (4 << 10, 256 << 10, 4 << 20, 16 << 20)
 """Bytes of a sum or message."""
@@ -31,6 +32,7 @@ WARM_UP, REPETITIONS = 2, 7
 MOST_GROUPS = 6
 """Groups of up to this many ranks are all measured; of larger ones, powers of two and the largest."""
 LinkScope = Literal["local", "between"]
+LINK_SCOPES: tuple[LinkScope, ...] = get_args(LinkScope)
 HopPart = Literal["whole", "send", "receive"]
 
 
@@ -47,7 +49,7 @@ class OpenTransport(Protocol):
 class MeasuredBackends:
     """The transports and the reducer to measure; a benchmark may pass others than training's."""
 
-    transports: tuple[OpenTransport, ...] = (SidecarTransport, HorovodTransport)
+    transports: tuple[OpenTransport, ...] = tuple(partial(open_transport, kind) for kind in TRANSPORT_NAMES)
     open_gradient_reducer: OpenGradientReducer = open_gradient_reducer
 
 
@@ -58,7 +60,7 @@ class LinkSeconds(TypedDict):
     """Seconds of each repetition by bytes; plain values, as a rank returns them."""
 
     where: LinkScope
-    kind: str
+    kind: TransportName | Literal["sum"]
     """``sum``, or the name of a transport."""
     part: HopPart
     """The part of a message that was timed."""
@@ -78,15 +80,15 @@ def time_links(communicator: Communicator, backends: MeasuredBackends = TRAINING
     Figures of ``local`` links count from the first rank of ``fullest_host``, others from rank 0.
 
     Args:
-        communicator: A communicator that was started with ``extra_sets`` and ``hops=True``.
+        communicator: A communicator that was started with ``extra_sets`` and ``messages_by_horovod=True``.
         backends: The transports and the reducer to measure.
     """
     context = communicator.context
     found = [_time_sums(communicator, backends, where, group) for where, group in _groups(context)]
     for where, pair in _pairs(context):
         edges = [Edge(pair[0], pair[1], "there"), Edge(pair[1], pair[0], "back")]
-        for open_transport in backends.transports:
-            with open_transport(communicator, edges, dynamic_shapes=True) as transport:
+        for opening in backends.transports:
+            with opening(communicator, edges, dynamic_shapes=True) as transport:
                 found += _time_hops(communicator, transport, where, edges)
                 transport.drain()
                 communicator.barrier(f"links.{where}.{transport.name}")

@@ -24,14 +24,11 @@ from sparkring.pipelines.parallel.schedules.schedule import Worker
 from sparkring.pipelines.parallel.stages.executor import Executor
 from sparkring.pipelines.parallel.tensor_parallel.sharding import shard_blocks
 from sparkring.pipelines.parallel.transports.base import Edge
-from sparkring.pipelines.parallel.transports.horovod import HorovodTransport
-from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
+from sparkring.pipelines.parallel.transports.catalogue import open_transport
 from sparkring.pipelines.training.evaluation.interruptible import Epochs
 from sparkring.pipelines.training.job.layout import Layout
 from sparkring.pipelines.training.strategies.shards import Shards
 from sparkring.pipelines.training.strategies.step import Inputs
-
-TRANSPORTS = {"horovod": HorovodTransport, "sidecar": SidecarTransport}
 
 
 class Stages:
@@ -56,8 +53,8 @@ class Stages:
         torch.manual_seed(train.seed)
         self.chunks = _build_chunks(shard_blocks(blocks, shards), layout, coordinate.stage, seed=draw_seed(), inputs=inputs)
         self.shards = Shards(shards, self.chunks.values(), manifest)
-        self.transport = TRANSPORTS[layout.transport](communicator, [*layout.edges(), *more_edges],
-                                                      dynamic_shapes=train.parallel.dynamic_shapes)
+        self.transport = open_transport(layout.transport, communicator, [*layout.edges(), *more_edges],
+                                        dynamic_shapes=train.parallel.dynamic_shapes)
         self.executor = Executor(layout.schedule, Worker(coordinate.stage, coordinate.replica), self.chunks,
                                  rank_of=partial(layout.rank_of, shard=coordinate.shard), transport=self.transport,
                                  recompute=train.parallel.recompute_of(coordinate.stage))

@@ -19,7 +19,7 @@ from sparkring.pipelines.parallel.planner.cost_model import (
     Handover,
     Hop,
     Line,
-    Links,
+    LinkCosts,
     ModelProfile,
     PassSeconds,
     SumCost,
@@ -44,7 +44,7 @@ def model(num_blocks: int = 4, *, parameters: float = 1e6, activations: float = 
 
 
 def cluster(sums: SumCost = UNCONSTRAINED, *, hop: Line = Line(), memory: float = math.inf, ranks_per_host: int = 8) -> Cluster:  # noqa: B008
-    links = Links(sum_local=sums, sum_between=sums, hop_local={"sidecar": Hop(hop)}, hop_between={"sidecar": Hop(hop)})
+    links = LinkCosts(sum_local=sums, sum_between=sums, hop_local={"sidecar": Hop(hop)}, hop_between={"sidecar": Hop(hop)})
     return Cluster(links=links, memory_bytes=memory, ranks_per_host=ranks_per_host)
 
 
@@ -79,9 +79,9 @@ def test_the_step_of_a_ring_is_found_from_sums_of_two_groups_and_foretells_a_thi
 def test_sums_inside_hosts_come_before_one_over_hosts_and_a_single_ring_goes_at_its_slowest_link() -> None:
     local, between = SumCost(step=Line(1.0)), SumCost(step=Line(100.0))  # 2 (n - 1) steps
     hosts = [0, 0, 0, 1, 1, 1]
-    assert Links(sum_local=local, sum_between=between).sum_s(hosts, 0) == 2 * 2 * 1.0 + 2 * 1 * 100.0
-    assert Links(sum_local=local, sum_between=between, by_host=False).sum_s(hosts, 0) == 2 * 5 * 100.0
-    assert Links(sum_local=local, sum_between=between, by_host=False).sum_s([0, 0, 0], 0) == 2 * 2 * 1.0
+    assert LinkCosts(sum_local=local, sum_between=between).sum_s(hosts, 0) == 2 * 2 * 1.0 + 2 * 1 * 100.0
+    assert LinkCosts(sum_local=local, sum_between=between, by_host=False).sum_s(hosts, 0) == 2 * 5 * 100.0
+    assert LinkCosts(sum_local=local, sum_between=between, by_host=False).sum_s([0, 0, 0], 0) == 2 * 2 * 1.0
 
 
 def test_only_what_the_backward_pass_does_not_cover_is_waited_for() -> None:
@@ -110,7 +110,7 @@ def test_a_message_takes_the_time_of_the_sender_of_nobody_and_of_the_receiver() 
     assert hop.at(100) == Handover(0.25, 1.25, 0.5)
     assert hop.at(100).seconds == hop.whole.at(100)
     assert Hop(send=Line(1.0)).at(100) == Handover(1.0, 0.0, 0.0), "nothing arrives before it was sent"
-    links = Links(hop_local={"slow": hop, "fast": Hop(Line(0.0, 0.02))})
+    links = LinkCosts(hop_local={"slow": hop, "fast": Hop(Line(0.0, 0.02))})
     assert (links.fastest(10, between=0), links.fastest(1000, between=0)) == ("fast", "slow")
     assert links.handover("unmeasured", 10, between=1) == Handover()
 
@@ -319,7 +319,7 @@ def test_messages_that_leave_a_host_together_share_its_link() -> None:
                    Candidate(replicas=(4, 4), micro_batches=4, schedule="gpipe"), batch_rows=16).seconds
     assert inside == pytest.approx(alone), "on one host each has its own way"
     sums = SumCost(step=Line(0.0, 1.0))
-    links = Links(sum_local=sums, sum_between=sums)
+    links = LinkCosts(sum_local=sums, sum_between=sums)
     assert links.sum_s([0, 1], 100, at_once=3) == 3 * links.sum_s([0, 1], 100)
     assert links.sum_s([0, 0], 100, at_once=3) == links.sum_s([0, 0], 100)
 

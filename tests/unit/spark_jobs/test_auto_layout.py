@@ -17,7 +17,7 @@ from sparkring.conf.schema import TrainConfig
 from sparkring.errors import ConfigError, LayoutRefused
 from sparkring.models import networks
 from sparkring.pipelines.data.stores.open import open_store
-from sparkring.pipelines.parallel.planner.cost_model import BlockProfile, Cluster, Hop, Line, Links, ModelProfile, SumCost
+from sparkring.pipelines.parallel.planner.cost_model import BlockProfile, Cluster, Hop, Line, LinkCosts, ModelProfile, SumCost
 from sparkring.pipelines.parallel.planner.enumerate import Constraints
 from sparkring.pipelines.parallel.planner.planner import best_layout
 from sparkring.spark_jobs.auto_layout import (
@@ -34,7 +34,7 @@ from tests.support.configs import MINIMAL, write
 
 BLOCKS = ModelProfile(blocks=tuple(
     BlockProfile(name=f"b{number}", forward=Line(0.0, 1.0), backward=Line(0.0, 2.0), parameter_bytes=1e6) for number in range(4)))
-DEAR_SUMS = Cluster(links=Links(sum_local=SumCost(step=Line(1000.0)), hop_local={"sidecar": Hop(Line(1e-3))}), ranks_per_host=8)
+DEAR_SUMS = Cluster(links=LinkCosts(sum_local=SumCost(step=Line(1000.0)), hop_local={"sidecar": Hop(Line(1e-3))}), ranks_per_host=8)
 
 
 @pytest.mark.parametrize("override", ["train.parallel=auto", "train.parallel.auto=true", "train.parallel={auto: true, micro_batches: 6}"])
