@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from harness.datasets import write_dataset
 from harness.ranks import run_on_ranks
-from sparkring.conf.schema import Config, TrainConfig
+from sparkring.conf.schema import Config, TrainConfig, TransportName
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.planner.planner import best_layout, plan
 from tests.support.configs import MINIMAL
@@ -34,7 +34,7 @@ def test_ranks_measure_what_a_plan_needs(hosts: tuple[int, ...], tmp_path: Path)
     ranks = run_on_ranks(len(hosts), profiled, config.model_dump(mode="json"), dataset.url, hosts=hosts)
     found = {(each["where"], each["kind"], each["part"], each["group"]): dict(each["seconds"]) for each in ranks[0]["links"]}
     places = ["local", "between"][:len(set(hosts))]
-    parts = [("sum", "whole"), *((kind, part) for kind in ("sidecar", "horovod") for part in ("whole", "send", "receive"))]
+    parts = [("sum", "whole"), *((kind, part) for kind in get_args(TransportName) for part in ("whole", "send", "receive"))]
     assert found.keys() == {(where, *part, 2) for where in places for part in parts}
     assert all(samples.keys() == set(SIZES) and min(map(min, samples.values())) > 0 for samples in found.values())
     model, cluster = measured(config, dataset.manifest(1), ranks)

@@ -12,9 +12,11 @@ import pytest
 from torch import Tensor, nn
 
 from harness.ranks import run_on_ranks
+from sparkring.conf.schema import TransportName
 from sparkring.errors import PipelineShapeError
 from sparkring.models.blocks import BlockList, in_turn
 from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.parallel.transports.catalogue import TRANSPORT_NAMES
 from tests.support.pipeline_jobs import ImageJob, RaggedJob, SkipJob, TextJob, TorchDropoutJob
 from tests.support.pipelines import Case, Job, furthest, train_pipelined, train_serially
 
@@ -76,15 +78,15 @@ class MortalJob(SkipJob):
         return replace(whole, blocks=(replace(whole.blocks[0], run=run), *whole.blocks[1:]))
 
 
-@pytest.mark.parametrize("transport", ["sidecar", "horovod"])
-def test_a_stage_that_dies_is_reported_by_the_next_one_with_stage_and_micro_batch(transport: str) -> None:
+@pytest.mark.parametrize("transport", TRANSPORT_NAMES)
+def test_a_stage_that_dies_is_reported_by_the_next_one_with_stage_and_micro_batch(transport: TransportName) -> None:
     case = Case((1, 1), "1f1b", transport=transport)
     with pytest.raises(AssertionError, match=r"(?s)rank 1 raised.*PeerSilent: rank 1 \(stage 1, micro-batch [12], RECV_F[12]\) (sto|tim)"):
         run_on_ranks(2, train_pipelined, MortalJob(), [case], doomed={0})
 
 
-@pytest.mark.parametrize("transport", ["sidecar", "horovod"])
-def test_shapes_may_change_between_micro_batches_where_that_was_asked_for(transport: str) -> None:
+@pytest.mark.parametrize("transport", TRANSPORT_NAMES)
+def test_shapes_may_change_between_micro_batches_where_that_was_asked_for(transport: TransportName) -> None:
     case = Case((1, 1), "1f1b", micro_batches=6, transport=transport, dynamic_shapes=True)
     for results in run_on_ranks(2, train_pipelined, RaggedJob(), [case]):
         wanted, _ = train_serially(RaggedJob(), micro_batches=6, optimizer="sgd")
@@ -99,8 +101,8 @@ def _refused(context: RankContext, case: Case) -> str:
     return "trained"
 
 
-@pytest.mark.parametrize("transport", ["sidecar", "horovod"])
-def test_a_shape_that_changes_is_told_by_both_stages_with_rank_stage_and_micro_batch(transport: str) -> None:
+@pytest.mark.parametrize("transport", TRANSPORT_NAMES)
+def test_a_shape_that_changes_is_told_by_both_stages_with_rank_stage_and_micro_batch(transport: TransportName) -> None:
     first, second = run_on_ranks(2, _refused, Case((1, 1), "1f1b", micro_batches=6, transport=transport))
     what = (r"the message on edge f1 0>1 in slot \d is float64 \[2, 6\].*, the first one of as many rows was float64 \[2, 12\]|"
             r"the message on edge f1 0>1 in slot \d is float64 \[2, 12\].*, the first one of as many rows was float64 \[2, 6\]")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sparkring.conf.schema import TransportName
 from sparkring.models.blocks import LOGITS, Block, BlockList, StageModule, X
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Action, Kind, Schedule, Worker
@@ -25,7 +26,7 @@ Message = tuple[Edge, int, int]
 class Recorder:
     """A transport that gives zeros at once and notes what it was asked for."""
 
-    name = "recorder"
+    name: TransportName = "sidecar"
 
     def __init__(self) -> None:
         self.journal = Journal()

@@ -110,9 +110,9 @@ def test_a_message_takes_the_time_of_the_sender_of_nobody_and_of_the_receiver() 
     assert hop.at(100) == Handover(0.25, 1.25, 0.5)
     assert hop.at(100).seconds == hop.whole.at(100)
     assert Hop(send=Line(1.0)).at(100) == Handover(1.0, 0.0, 0.0), "nothing arrives before it was sent"
-    links = LinkCosts(hop_local={"slow": hop, "fast": Hop(Line(0.0, 0.02))})
-    assert (links.fastest(10, between=0), links.fastest(1000, between=0)) == ("fast", "slow")
-    assert links.handover("unmeasured", 10, between=1) == Handover()
+    links = LinkCosts(hop_local={"sidecar": hop, "horovod": Hop(Line(0.0, 0.02))})
+    assert (links.fastest(10, between=0), links.fastest(1000, between=0)) == ("horovod", "sidecar")
+    assert links.handover("sidecar", 10, between=1) == Handover()
 
 
 def test_the_executor_takes_its_time_once_a_chunk_and_none_where_it_does_not_run() -> None:
