@@ -67,17 +67,17 @@ class LateTransport:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def send(self, edge: Edge, slot: int, tensors: Sequence[Tensor], *, rows: int = 0) -> None:
+    def send(self, edge: Edge, micro_batch: int, tensors: Sequence[Tensor], *, rows: int = 0) -> None:
         """See Transport."""
-        self._inner.send(edge, slot, [torch.tensor(time.monotonic(), dtype=torch.float64), *tensors], rows=rows)
+        self._inner.send(edge, micro_batch, [torch.tensor(time.monotonic(), dtype=torch.float64), *tensors], rows=rows)
 
-    def expect(self, edge: Edge, slot: int, *, rows: int = 0) -> None:
+    def expect(self, edge: Edge, micro_batch: int, *, rows: int = 0) -> None:
         """See Transport."""
-        self._inner.expect(edge, slot, rows=rows)
+        self._inner.expect(edge, micro_batch, rows=rows)
 
-    def receive(self, edge: Edge, slot: int, *, rows: int = 0) -> list[Tensor]:
+    def receive(self, edge: Edge, micro_batch: int, *, rows: int = 0) -> list[Tensor]:
         """See Transport; the sender's clock is this rank's, since they share a machine."""
-        sent, *tensors = self._inner.receive(edge, slot, rows=rows)
+        sent, *tensors = self._inner.receive(edge, micro_batch, rows=rows)
         due = float(sent) + self._link.message_s(sum(tensor.nbytes for tensor in tensors))
         time.sleep(max(0.0, due - time.monotonic()))
         return tensors

@@ -34,7 +34,7 @@ from sparkring.spark_jobs.launch.rank import environment as rank_environment
 ROUNDS = 7
 SIZES = {"4k": (4 << 10, 200), "256k": (256 << 10, 100), "4m": (4 << 20, 30), "64m": (64 << 20, 5)}
 """Bytes of a message, and ping-pongs of a round."""
-SLOTS = 4
+MICRO_BATCHES = 4
 SIDES = ("torch", "sidecar", "sockets", "horovod")
 
 PingPong = Callable[[str, Tensor, int], Tensor]
@@ -63,15 +63,15 @@ def by_torch(rank: int) -> PingPong:
 def by_transport(rank: int, transport: Transport) -> PingPong:
     """One of ours."""
     def play(size: str, tensor: Tensor, repetition: int) -> Tensor:
-        slot = repetition % SLOTS
+        micro_batch = repetition % MICRO_BATCHES
         there, back = Edge(0, 1, f"f{size}"), Edge(1, 0, f"b{size}")
         if rank == 0:
-            transport.expect(back, slot)
-            transport.send(there, slot, [tensor])
-            return transport.receive(back, slot)[0]
-        arrived = transport.receive(there, slot)
-        transport.expect(there, (slot + 1) % SLOTS)  # ready for the next one before this one is back
-        transport.send(back, slot, arrived)
+            transport.expect(back, micro_batch)
+            transport.send(there, micro_batch, [tensor])
+            return transport.receive(back, micro_batch)[0]
+        arrived = transport.receive(there, micro_batch)
+        transport.expect(there, (micro_batch + 1) % MICRO_BATCHES)  # ready for the next one before this one is back
+        transport.send(back, micro_batch, arrived)
         return arrived[0]
 
     return play

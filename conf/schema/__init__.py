@@ -21,7 +21,7 @@ from sparkring.conf.schema.expectations import ColumnExpectations, ExpectationsC
 from sparkring.conf.schema.features import AugmentConfig, FeaturesConfig, ImageConfig, RawConfig, TokensConfig
 from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, Norm, TabularModelConfig, TextModelConfig
 from sparkring.conf.schema.numbers import FillBy, NumberConfig, Scale
-from sparkring.conf.schema.parallel import ParallelConfig, Recompute, ScheduleName, TransportName
+from sparkring.conf.schema.parallel import MOST_MICRO_BATCHES, ParallelConfig, Recompute, ScheduleName, TransportName
 from sparkring.conf.schema.prepare import PrepareConfig, Task
 from sparkring.conf.schema.section import SECRET, Positive, Seconds, Section, Seed, Share
 from sparkring.conf.schema.sources import (
@@ -40,7 +40,7 @@ from sparkring.conf.schema.train import OptimizerConfig, RecoveryConfig, RingCon
 from sparkring.conf.schema.whole import Config
 
 __all__ = [
-    "SECRET", "WAVES", "AnySource", "AugmentConfig", "BucketConfig", "ColumnExpectations", "ColumnSplit", "Config",
+    "MOST_MICRO_BATCHES", "SECRET", "WAVES", "AnySource", "AugmentConfig", "BucketConfig", "ColumnExpectations", "ColumnSplit", "Config",
     "DeltaSource", "ExpectationsConfig", "FeaturesConfig", "FillBy", "FoldSplit", "HashConfig", "HashSplit",
     "IcebergSource", "ImageConfig", "ImageModelConfig", "JdbcSource", "ModelConfig", "MomentConfig", "Norm",
     "NumberConfig", "NumberPart", "OptimizerConfig", "ParallelConfig", "Positive", "PrepareConfig", "RandomSplit",

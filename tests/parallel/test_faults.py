@@ -17,7 +17,7 @@ import pytest
 
 from harness.ranks import run_on_ranks
 from tests.support.faulty_stages import BUG, DEADLINE_S, MICRO_BATCHES, STEPS, Fault, draw_faults, launches, suffer
-from tests.support.transports import WAYS
+from tests.support.transports import WAYS, kind_of
 
 COUNT, SEED = 17, 6
 """Faults for each way of messages."""
@@ -68,7 +68,8 @@ def _check(fault: Fault, told: list[Told]) -> None:
         assert said["last_actions"], f"{fault}: {said}"
         assert said["waited_s"] < 5 * DEADLINE_S
         if said["error"] == "PeerSilent":
-            assert re.search(r"(receiv|send|expect|drain)ing edge [fb]\d+ \d>\d slot \d+ by (sidecar|horovod)", said["text"]), said["text"]
+            doing = rf"(receiv|send|expect|drain)ing micro-batch \d+ on edge [fb]\d+ \d>\d by {kind_of(fault.way)}"
+            assert re.search(doing, said["text"]), said["text"]
     if fault.kind == "wrong shape":
         assert told[fault.rank]["error"] == "PipelineShapeError", f"{fault}: {told[fault.rank]}"
         assert [said["error"] for said in told].count("PipelineShapeError") > 1, f"{fault}: nobody was told of the shape: {told}"

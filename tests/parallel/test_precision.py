@@ -101,9 +101,9 @@ def _travelling(context: RankContext, job: dict[str, Any]) -> list[str]:
     seen: set[str] = set()
     send = LinkedTransport.send
 
-    def noting(self: LinkedTransport, edge: Any, slot: int, tensors: Any, **others: Any) -> None:
+    def noting(self: LinkedTransport, edge: Any, micro_batch: int, tensors: Any, **others: Any) -> None:
         seen.update(str(tensor.dtype) for tensor in tensors)
-        send(self, edge, slot, tensors, **others)
+        send(self, edge, micro_batch, tensors, **others)
 
     seams.replace(seams.LINKED_TRANSPORT_SEND, noting)
     train_rank(context, job)

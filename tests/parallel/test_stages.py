@@ -104,12 +104,12 @@ def _refused(context: RankContext, case: Case) -> str:
 @pytest.mark.parametrize("transport", TRANSPORT_NAMES)
 def test_a_shape_that_changes_is_told_by_both_stages_with_rank_stage_and_micro_batch(transport: TransportName) -> None:
     first, second = run_on_ranks(2, _refused, Case((1, 1), "1f1b", micro_batches=6, transport=transport))
-    what = (r"the message on edge f1 0>1 in slot \d is float64 \[2, 6\].*, the first one of as many rows was float64 \[2, 12\]|"
-            r"the message on edge f1 0>1 in slot \d is float64 \[2, 12\].*, the first one of as many rows was float64 \[2, 6\]")
+    what = (r"micro-batch \d on edge f1 0>1 is float64 \[2, 6\].*, the first one of as many rows was float64 \[2, 12\]|"
+            r"micro-batch \d on edge f1 0>1 is float64 \[2, 12\].*, the first one of as many rows was float64 \[2, 6\]")
     assert re.search(what, first), first
     assert re.match(r"rank 0 \(stage 0, micro-batch \d, SEND_F\d\): ", first), first
     assert re.match(r"rank 1 \(stage 1, micro-batch \d, (RECV_F|SEND_B)\d\): ", second), second  # at whatever it met with it
-    assert " ".join(re.findall(r"the message .*dynamic_shapes=true", first)) in second
+    assert " ".join(re.findall(r"micro-batch \d on .*dynamic_shapes=true", first)) in second
 
 
 def test_control_torch_s_own_dropout_trains_something_else_in_stages() -> None:

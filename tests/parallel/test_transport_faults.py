@@ -75,7 +75,7 @@ def test_a_rank_that_waits_for_one_that_fails_says_so_in_time(way: str, fault: s
     error = run_on_ranks(2, _fault, way, fault, doomed=(1,))[0]
     assert isinstance(error, PeerSilent)
     assert (error.rank, error.peer) == (0, 1)
-    doing = "draining edge f1 0>1 slot 0" if fault == "takes nothing" else "receiving edge b1 1>0 slot 1"
+    doing = "draining micro-batch 0 on edge f1 0>1" if fault == "takes nothing" else "receiving micro-batch 1 on edge b1 1>0"
     assert error.doing == f"{doing} by {way.partition(' ')[0]}"
     assert any("F1 of chunk 0" in action for action in error.last_actions)
     if fault in ("is killed", "raises"):
@@ -92,7 +92,7 @@ def _names(context: RankContext) -> list[str]:
     other = Edge(0, 1, "other")
     with opened(context, "horovod", [F, B, other]) as (communicator, link):
         left_over = hvd.allgather_async(torch.ones(1), name="only rank 0 does this") if context.rank == 0 else None
-        for edge in (F, B, other):  # T3: three messages in the same slot between the same two ranks
+        for edge in (F, B, other):  # T3: three messages of the same micro-batch between the same two ranks
             if edge.source == context.rank:
                 link.send(edge, 7, [torch.ones(10)])
         if context.rank == 0:
@@ -117,10 +117,10 @@ def _names(context: RankContext) -> list[str]:
     return said
 
 
-def test_t1_t3_operations_meet_by_edge_direction_and_slot_where_counted_or_repeated_names_do_not() -> None:
+def test_t1_t3_operations_meet_by_edge_direction_and_micro_batch_where_counted_or_repeated_names_do_not() -> None:
     first, second = run_on_ranks(2, _names)
-    assert first[0] == ("edge f1 0>1 slot 7 is in flight already: rank 1 has not received the last one; "
-                        "use more slots than there are micro-batches in flight.")
+    assert first[0] == ("micro-batch 7 on edge f1 0>1 is in flight already: rank 1 has not received the last one; "
+                        "receive it before sending it again.")
     assert "same name" in first[1]  # the control for T3
     assert first[2:] == ["b1 1>0: 10", "unnamed operations did not meet"]
     assert second == ["f1 0>1: 10", "other 0>1: 10", "unnamed operations did not meet"]  # the control for T1

@@ -36,7 +36,7 @@ def _fuzz(context: RankContext, way: str, edges: list[Edge], seeds: list[int], d
             counts = act(link, context.rank, plan_round(seed, edges, dynamic_shapes=dynamic))
             received, right = received + counts[0], right + counts[1]
             link.drain()
-            communicator.barrier("round")  # then every slot is free again
+            communicator.barrier("round")  # then every number is free again
         return link.description, received, right
 
 
@@ -69,13 +69,13 @@ def _talk(context: RankContext, way: str) -> dict[str, Any]:
     said: dict[str, Any] = {}
     mine, theirs = (F, B) if context.rank == 0 else (B, F)
     with opened(context, way, [F, B, Edge(0, 1, "other")]) as (communicator, link):
-        for slot in range(40):  # both send before either receives, on two edges between the same two ranks
-            link.send(mine, slot, [torch.full((1000,), 100.0 * context.rank + slot), torch.tensor(slot)])
-        got = [link.receive(theirs, slot) for slot in reversed(range(40))]
-        said["values"] = [(int(values[0]), int(slot)) for values, slot in got]
+        for micro_batch in range(40):  # both send before either receives, on two edges between the same two ranks
+            link.send(mine, micro_batch, [torch.full((1000,), 100.0 * context.rank + micro_batch), torch.tensor(micro_batch)])
+        got = [link.receive(theirs, micro_batch) for micro_batch in reversed(range(40))]
+        said["values"] = [(int(values[0]), int(micro_batch)) for values, micro_batch in got]
         said["leaves"] = all(not tensor.requires_grad and tensor.is_leaf and tensor._base is None for tensor in got[0])
         link.drain()
-        communicator.barrier("slots are free")
+        communicator.barrier("all received")
         weight = torch.ones(1000, requires_grad=True)
         link.send(mine, 0, [weight * 2, torch.tensor(0)])  # part of a graph: what is sent is the value
         said["of a graph"] = float(link.receive(theirs, 0)[0].sum())
@@ -98,8 +98,8 @@ def _talk(context: RankContext, way: str) -> dict[str, Any]:
 @every_way
 def test_two_ranks_talk_in_both_directions_at_once(way: str) -> None:
     first, second = run_on_ranks(2, _talk, way)
-    assert first["values"] == [(100 + slot, slot) for slot in reversed(range(40))]
-    assert second["values"] == [(slot, slot) for slot in reversed(range(40))]
+    assert first["values"] == [(100 + micro_batch, micro_batch) for micro_batch in reversed(range(40))]
+    assert second["values"] == [(micro_batch, micro_batch) for micro_batch in reversed(range(40))]
     assert first["leaves"]
     assert second["leaves"]
     assert (first["of a graph"], second["of a graph"], second["nothing"]) == (2000.0, 2000.0, [])
@@ -111,12 +111,12 @@ def test_two_ranks_talk_in_both_directions_at_once(way: str) -> None:
 def _many(context: RankContext, way: str, count: int) -> bool:
     with opened(context, way, [F, B]) as (communicator, link):
         if context.rank == 0:
-            for slot in range(count):
-                link.send(F, slot, [torch.tensor([slot])])
+            for micro_batch in range(count):
+                link.send(F, micro_batch, [torch.tensor([micro_batch])])
             communicator.barrier("all are sent before one is received")
             return True
         communicator.barrier("all are sent before one is received")
-        return [int(link.receive(F, slot)[0]) for slot in range(count)] == list(range(count))
+        return [int(link.receive(F, micro_batch)[0]) for micro_batch in range(count)] == list(range(count))
 
 
 @every_way
@@ -137,14 +137,14 @@ def test_more_messages_may_be_on_their_way_than_files_are_usually_allowed() -> N
 def _shapes(context: RankContext, way: str, dynamic: bool, expecting: bool) -> list[str]:
     said = []
     with started(context, way, [F, B]) as communicator, transport(communicator, way, [F, B], dynamic_shapes=dynamic) as link:
-        for slot, shape in enumerate([(4, 8), (4, 8), (8, 4), (64, 64)]):  # the third has as many bytes as were agreed, the last has more
+        for micro_batch, shape in enumerate([(4, 8), (4, 8), (8, 4), (64, 64)]):  # the third has the agreed number of bytes, the last more
             try:
                 if context.rank == 0:
-                    link.send(F, slot, [torch.ones(shape)])
+                    link.send(F, micro_batch, [torch.ones(shape)])
                 else:
                     if expecting:
-                        link.expect(F, slot)
-                    said.append(str(list(link.receive(F, slot)[0].shape)))
+                        link.expect(F, micro_batch)
+                    said.append(str(list(link.receive(F, micro_batch)[0].shape)))
             except PipelineShapeError as error:
                 said.append(str(error))
         if not expecting:
@@ -156,9 +156,9 @@ def _shapes(context: RankContext, way: str, dynamic: bool, expecting: bool) -> l
 @pytest.mark.parametrize("expecting", [pytest.param(True, id="expected"), pytest.param(False, id="not expected")])
 def test_another_shape_than_agreed_is_an_error_on_both_sides(way: str, expecting: bool) -> None:
     sender, receiver = run_on_ranks(2, _shapes, way, False, expecting)
-    errors = [f"the message on edge f1 0>1 in slot {slot} is float32 {shape}, the first one of as many rows was float32 [4, 8]; "
+    errors = [f"micro-batch {micro_batch} on edge f1 0>1 is float32 {shape}, the first one of as many rows was float32 [4, 8]; "
               "make all micro-batches alike, or set train.parallel.dynamic_shapes=true."
-              for slot, shape in ((2, [8, 4]), (3, [64, 64]))]
+              for micro_batch, shape in ((2, [8, 4]), (3, [64, 64]))]
     assert sender == errors
     assert receiver == ["[4, 8]", "[4, 8]", *errors]
 
@@ -245,15 +245,15 @@ def test_a_closed_transport_leaves_no_files_open_and_none_behind(way: str) -> No
 def _memory(context: RankContext, way: str) -> bool:
     with opened(context, way, [F, B]) as (communicator, link):
         if context.rank == 1:
-            for slot in range(4):
-                link.receive(F, slot)
+            for micro_batch in range(4):
+                link.receive(F, micro_batch)
             communicator.barrier("seen")
             return True
         kept = []
-        for slot in range(4):
+        for micro_batch in range(4):
             values = np.ones(4 << 20, dtype=np.float32)  # 16 MB
             kept.append(weakref.ref(values))
-            link.send(F, slot, [torch.from_numpy(values)])
+            link.send(F, micro_batch, [torch.from_numpy(values)])
             del values
         until = time.monotonic() + 20
         while any(values() is not None for values in kept) and time.monotonic() < until:

@@ -19,7 +19,7 @@ from sparkring.pipelines.parallel.transports.linked import LinkedTransport
 from sparkring.pipelines.parallel.transports.payload import flat_bytes
 from sparkring.pipelines.parallel.transports.tensor_specs import DTYPES, TensorSpecs
 
-NUM_SLOTS = 8
+MICRO_BATCHES = 8
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Message:
     """One message of a plan."""
 
     edge: Edge
-    slot: int
+    micro_batch: int
     specs: TensorSpecs
     seed: int
 
@@ -49,13 +49,13 @@ class Message:
 
 
 def plan_round(seed: int, edges: Sequence[Edge], *, dynamic_shapes: bool) -> list[tuple[float, str, Message]]:
-    """One round: on each edge each slot is used once or not at all. (moment, what, message), in the order of moments."""
+    """One round: on each edge each micro-batch is sent once or not at all. (moment, what, message), in the order of moments."""
     draw = random.Random(seed)
     actions = []
     for edge in edges:
         fixed = _layout(random.Random(f"{edge}"))
-        for slot in draw.sample(range(NUM_SLOTS), draw.randint(1, NUM_SLOTS)):
-            message = Message(edge, slot, _layout(draw) if dynamic_shapes else fixed, draw.randrange(2**40))
+        for micro_batch in draw.sample(range(MICRO_BATCHES), draw.randint(1, MICRO_BATCHES)):
+            message = Message(edge, micro_batch, _layout(draw) if dynamic_shapes else fixed, draw.randrange(2**40))
             sent = draw.random()
             received = sent + draw.random() ** 3
             actions += [(sent, "send", message), (received, "receive", message)]
@@ -69,12 +69,12 @@ def act(transport: LinkedTransport, rank: int, actions: Sequence[tuple[float, st
     received = right = 0
     for _, what, message in actions:
         if what == "send" and message.edge.source == rank:
-            transport.send(message.edge, message.slot, message.tensors())
+            transport.send(message.edge, message.micro_batch, message.tensors())
         elif what == "expect" and message.edge.target == rank:
-            transport.expect(message.edge, message.slot)
+            transport.expect(message.edge, message.micro_batch)
         elif what == "receive" and message.edge.target == rank:
             received += 1
-            right += message.is_in(transport.receive(message.edge, message.slot))
+            right += message.is_in(transport.receive(message.edge, message.micro_batch))
     return received, right
 
 

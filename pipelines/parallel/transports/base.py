@@ -1,7 +1,7 @@
 """Messages between two ranks of a ring: the contract that the executor of stages relies on, whatever carries the bytes.
 
-A message is a list of tensors. It travels on an *edge* (sender, receiver, and a name for border and direction) in a *slot* (its
-micro-batch; slots are reused step after step). ``send`` and ``expect`` never wait, so ranks may act in any order. Only
+A message is a list of tensors. It travels on an *edge* (sender, receiver, and a name for border and direction) and is known by the
+number of its micro-batch, which comes again in each step. ``send`` and ``expect`` never wait, so ranks may act in any order. Only
 ``receive`` and ``drain`` wait. Both end: with the message, with ``PeerSilent`` once the deadline has passed or the other rank has
 ended, or with ``PipelineShapeError``.
 
@@ -24,9 +24,6 @@ from sparkring.conf.schema import TransportName
 from sparkring.errors import ConfigError
 from sparkring.pipelines.parallel.transports.journal import Journal
 from sparkring.pipelines.parallel.transports.tensor_specs import TensorSpecs
-
-MAX_SLOTS = 1 << 14
-"""Slots of an edge."""
 
 
 class Edge(NamedTuple):
@@ -63,12 +60,13 @@ class Transport(Protocol):
     journal: Journal
     """The last actions of this rank, for errors; the transport's user notes its own actions too."""
 
-    def send(self, edge: Edge, slot: int, tensors: Sequence[Tensor], *, rows: int = 0) -> None:
-        """Send ``tensors``; never waits. They must not change before ``drain``. A slot is free again once its message was received.
+    def send(self, edge: Edge, micro_batch: int, tensors: Sequence[Tensor], *, rows: int = 0) -> None:
+        """Send ``tensors``; never waits. They must not change before ``drain``. A number may be sent again once its
+        message was received.
 
         Args:
             edge: An edge from this rank.
-            slot: A slot of the edge.
+            micro_batch: The number of its micro-batch, below ``MOST_MICRO_BATCHES``.
             tensors: Dense tensors.
             rows: Distinguishes kinds of messages that differ in shape; sender and receiver pass the same number.
         Raises:
@@ -76,11 +74,11 @@ class Transport(Protocol):
                 receiver gets the same error.
         """
 
-    def expect(self, edge: Edge, slot: int, *, rows: int = 0) -> None:
+    def expect(self, edge: Edge, micro_batch: int, *, rows: int = 0) -> None:
         """Announce a receive, so that the message can arrive before it is asked for. Optional; never waits."""
 
-    def receive(self, edge: Edge, slot: int, *, rows: int = 0) -> list[Tensor]:
-        """Wait for the oldest message of this slot.
+    def receive(self, edge: Edge, micro_batch: int, *, rows: int = 0) -> list[Tensor]:
+        """Wait for the oldest message of this micro-batch.
 
         Returns:
             Its tensors, with the dtypes and shapes that were sent.
@@ -107,16 +105,16 @@ class Link(Protocol):
     Waits end at ``until``, a time of the monotonic clock, with LinkTimeout; they raise PeerEnded if the other rank has ended.
     """
 
-    def send(self, edge: Edge, slot: int, specs: TensorSpecs, tensors: Sequence[Tensor], *, rows: int) -> None:
+    def send(self, edge: Edge, micro_batch: int, specs: TensorSpecs, tensors: Sequence[Tensor], *, rows: int) -> None:
         """Send; never waits. Raises MessageRefused if the other rank has refused a message and ended since."""
 
-    def refuse(self, edge: Edge, slot: int, *, agreed: TensorSpecs, found: TensorSpecs, until: float) -> None:
-        """Send a refusal to the receiver of this slot: its message is ``found`` and will not come. Wait until it has arrived."""
+    def refuse(self, edge: Edge, micro_batch: int, *, agreed: TensorSpecs, found: TensorSpecs, until: float) -> None:
+        """Send a refusal to the receiver of this message: it is ``found`` and will not come. Wait until it has arrived."""
 
-    def expect(self, edge: Edge, slot: int, *, rows: int) -> None:
+    def expect(self, edge: Edge, micro_batch: int, *, rows: int) -> None:
         """Get ready for a message; never waits."""
 
-    def receive(self, edge: Edge, slot: int, until: float, *, rows: int) -> tuple[TensorSpecs, list[Tensor]]:
+    def receive(self, edge: Edge, micro_batch: int, until: float, *, rows: int) -> tuple[TensorSpecs, list[Tensor]]:
         """Wait for a message. Raises MessageRefused if the sender refused it."""
 
     def drain(self, until: float) -> None:

@@ -14,7 +14,8 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from sparkring.pipelines.parallel.transports.base import MAX_SLOTS, Edge
+from sparkring.conf.schema import MOST_MICRO_BATCHES
+from sparkring.pipelines.parallel.transports.base import Edge
 from sparkring.pipelines.parallel.transports.payload import pack, read, read_refusal, refusal
 from sparkring.pipelines.parallel.transports.signals import MessageRefused
 from sparkring.pipelines.parallel.transports.tensor_specs import HEADER_BYTES, TensorSpecs, header_tensor, read_header
@@ -26,8 +27,8 @@ class MessageKey(NamedTuple):
     """Names one of the operations of a ring that are in flight."""
 
     edge: Edge
-    slot: int
-    """The message's slot; for a header that is sent once, the number of rows that it describes."""
+    number: int
+    """The message's micro-batch; for a header that is sent once, the number of rows that it describes."""
     part: int
     """HEADER or PAYLOAD."""
 
@@ -62,43 +63,43 @@ class FramedLink:
         self._announced: set[tuple[Edge, int]] = set()
         self._known: dict[tuple[Edge, int], TensorSpecs] = {}
 
-    def send(self, edge: Edge, slot: int, specs: TensorSpecs, tensors: Sequence[Tensor], *, rows: int) -> None:
+    def send(self, edge: Edge, micro_batch: int, specs: TensorSpecs, tensors: Sequence[Tensor], *, rows: int) -> None:
         """See Link."""
         payload = pack(specs, tensors)  # first, because it refuses what cannot be sent
         if self._dynamic or (edge, rows) not in self._announced:
-            self._wire.send(self._header_key(edge, slot, rows), header_tensor(specs))
+            self._wire.send(self._header_key(edge, micro_batch, rows), header_tensor(specs))
             self._announced.add((edge, rows))
-        self._wire.send(MessageKey(edge, slot, PAYLOAD), payload)
+        self._wire.send(MessageKey(edge, micro_batch, PAYLOAD), payload)
 
-    def refuse(self, edge: Edge, slot: int, *, agreed: TensorSpecs, found: TensorSpecs, until: float) -> None:
+    def refuse(self, edge: Edge, micro_batch: int, *, agreed: TensorSpecs, found: TensorSpecs, until: float) -> None:
         """See Link."""
-        self._wire.send(MessageKey(edge, slot, PAYLOAD), refusal(found, token=self._token, length=agreed.nbytes))
+        self._wire.send(MessageKey(edge, micro_batch, PAYLOAD), refusal(found, token=self._token, length=agreed.nbytes))
         self._wire.drain(until)
 
-    def expect(self, edge: Edge, slot: int, *, rows: int) -> None:
+    def expect(self, edge: Edge, micro_batch: int, *, rows: int) -> None:
         """See Link."""
         specs = self._known.get((edge, rows))
         if specs is not None:
-            self._wire.post(MessageKey(edge, slot, PAYLOAD), specs.nbytes)
+            self._wire.post(MessageKey(edge, micro_batch, PAYLOAD), specs.nbytes)
             return
-        self._wire.post(self._header_key(edge, slot, rows), HEADER_BYTES)
+        self._wire.post(self._header_key(edge, micro_batch, rows), HEADER_BYTES)
         if not self._wire.needs_length:
-            self._wire.post(MessageKey(edge, slot, PAYLOAD), 0)
+            self._wire.post(MessageKey(edge, micro_batch, PAYLOAD), 0)
 
-    def receive(self, edge: Edge, slot: int, until: float, *, rows: int) -> tuple[TensorSpecs, list[Tensor]]:
+    def receive(self, edge: Edge, micro_batch: int, until: float, *, rows: int) -> tuple[TensorSpecs, list[Tensor]]:
         """See Link."""
-        self.expect(edge, slot, rows=rows)
+        self.expect(edge, micro_batch, rows=rows)
         specs = self._known.get((edge, rows))
         if specs is None:
-            specs = read_header(self._wire.wait(self._header_key(edge, slot, rows), until))
+            specs = read_header(self._wire.wait(self._header_key(edge, micro_batch, rows), until))
             if not self._dynamic:
                 self._known[edge, rows] = specs
-        key = MessageKey(edge, slot, PAYLOAD)
+        key = MessageKey(edge, micro_batch, PAYLOAD)
         self._wire.post(key, specs.nbytes)
         payload = self._wire.wait(key, until)
         found = read_refusal(payload, token=self._token)
         if found is not None:
-            raise MessageRefused(edge, slot, agreed=specs, found=found)
+            raise MessageRefused(edge, micro_batch, agreed=specs, found=found)
         return specs, read(specs, payload)
 
     def drain(self, until: float) -> None:
@@ -109,5 +110,5 @@ class FramedLink:
         """See Link."""
         self._wire.close()
 
-    def _header_key(self, edge: Edge, slot: int, rows: int) -> MessageKey:
-        return MessageKey(edge, slot if self._dynamic else rows % MAX_SLOTS, HEADER)
+    def _header_key(self, edge: Edge, micro_batch: int, rows: int) -> MessageKey:
+        return MessageKey(edge, micro_batch if self._dynamic else rows % MOST_MICRO_BATCHES, HEADER)

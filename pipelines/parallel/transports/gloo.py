@@ -24,9 +24,10 @@ import psutil
 import torch
 from torch import Tensor, distributed
 
+from sparkring.conf.schema import MOST_MICRO_BATCHES
 from sparkring.errors import ConfigError, EnvironmentProblem
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.transports.base import MAX_SLOTS, Edge
+from sparkring.pipelines.parallel.transports.base import Edge
 from sparkring.pipelines.parallel.transports.framed import MessageKey
 from sparkring.pipelines.parallel.transports.signals import DrainFailed, LinkTimeout, PeerEnded, seconds_left
 
@@ -99,9 +100,9 @@ class GlooWire:
             try:
                 _await(work, until)
             except LinkTimeout:
-                raise DrainFailed(key.edge, key.slot) from None
+                raise DrainFailed(key.edge, key.number) from None
             except PeerEnded as ended:
-                raise DrainFailed(key.edge, key.slot, ended) from None
+                raise DrainFailed(key.edge, key.number, ended) from None
             self._held.popleft()
         self._held_bytes = 0
         if self._reaper:
@@ -116,9 +117,10 @@ class GlooWire:
         self._group = None
 
     def _tag(self, key: MessageKey) -> int:
-        if not 0 <= key.slot < MAX_SLOTS:
-            raise ConfigError(f"slot {key.slot} on edge {key.edge} is not below {MAX_SLOTS}; cut a step into fewer micro-batches.")
-        return (self._numbers[key.edge] * MAX_SLOTS + key.slot) * 2 + key.part
+        if not 0 <= key.number < MOST_MICRO_BATCHES:
+            raise ConfigError(f"micro-batch {key.number} on edge {key.edge} is not below {MOST_MICRO_BATCHES}; "
+                              "cut a step into fewer micro-batches.")
+        return (self._numbers[key.edge] * MOST_MICRO_BATCHES + key.number) * 2 + key.part
 
 
 class Reaper:
@@ -143,9 +145,9 @@ class Reaper:
             self._changed.wait_for(lambda: not self._sends or self._failure is not None, max(0.0, until - time.monotonic()))
             if self._failure:
                 key, cause = self._failure
-                raise DrainFailed(key.edge, key.slot, PeerEnded(cause))
+                raise DrainFailed(key.edge, key.number, PeerEnded(cause))
             if self._sends:
-                raise DrainFailed(self._sends[0].key.edge, self._sends[0].key.slot)
+                raise DrainFailed(self._sends[0].key.edge, self._sends[0].key.number)
 
     def close(self) -> None:
         """Drop the rest. The thread ends with the send that it waits for, or with the process."""

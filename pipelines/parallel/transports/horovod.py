@@ -6,9 +6,9 @@ ranks: its response cache holds allgathers (not broadcasts), so a hop costs one 
     sender     allgather_async(payload, name="hop.0>1.f1.3.1")     done when the receiver has posted
     receiver   allgather_async(no rows, name="hop.0>1.f1.3.1")     done with the payload
 
-Names hold edge, slot and part. Horovod numbers unnamed operations per process, so ranks with different histories would never
-match. A name may be in flight only once, so a slot must be received before it is sent again. Horovod does all operations in
-one thread, one after the other: a large allreduce delays the hops beside it.
+Names hold edge, micro-batch and part. Horovod numbers unnamed operations per process, so ranks with different histories would never
+match. A name may be in flight only once, so a message must be received before one of its number is sent again. Horovod does all
+operations in one thread, one after the other: a large allreduce delays the hops beside it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class HorovodWire:
         """See Wire.
 
         Raises:
-            RingError: the last message of this slot was not received yet.
+            RingError: the last message of this number was not received yet.
             PipelineShapeError: more bytes than Horovod can count.
         """
         if len(data) > MAX_BYTES:
@@ -66,8 +66,8 @@ class HorovodWire:
                                      "make micro-batches smaller, or take the sidecar transport.")
         self._reap()
         if key in self._outgoing:
-            raise RingError(f"edge {key.edge} slot {key.slot} is in flight already: rank {key.edge.target} has not received the last one; "
-                            "use more slots than there are micro-batches in flight.")
+            raise RingError(f"micro-batch {key.number} on edge {key.edge} is in flight already: rank {key.edge.target} has not received "
+                            "the last one; receive it before sending it again.")
         self._outgoing[key] = self._gather(key, data)
 
     def post(self, key: MessageKey, length: int) -> None:
@@ -93,12 +93,12 @@ class HorovodWire:
                 self._reap()
             except PeerEnded as ended:
                 key = next(iter(self._outgoing))
-                raise DrainFailed(key.edge, key.slot, ended) from None
+                raise DrainFailed(key.edge, key.number, ended) from None
             if not self._outgoing:
                 return
             if time.monotonic() > until:
                 key = next(iter(self._outgoing))
-                raise DrainFailed(key.edge, key.slot)
+                raise DrainFailed(key.edge, key.number)
             time.sleep(nap)
             nap = min(nap * 1.05, LONGEST_NAP_S)
 
@@ -106,7 +106,7 @@ class HorovodWire:
         """Release nothing: Horovod ends with the communicator."""
 
     def _gather(self, key: MessageKey, data: Tensor) -> int:
-        name = f"hop.{self._opening}.{key.edge.source}>{key.edge.target}.{key.edge.name}.{key.slot}.{key.part}"
+        name = f"hop.{self._opening}.{key.edge.source}>{key.edge.target}.{key.edge.name}.{key.number}.{key.part}"
         try:
             with torch.inference_mode(mode=False):  # Horovod's thread resizes the result, which inference tensors forbid
                 handle: int = hvd.allgather_async(data, name=name, process_set=self._sets[key.edge])

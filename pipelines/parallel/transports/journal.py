@@ -29,6 +29,6 @@ class Journal:
         self._lines.append((time.monotonic(), what, about))
 
     def last(self) -> tuple[str, ...]:
-        """The actions with their age, e.g. ``2.31 s ago: send edge f1 0>1 slot 3``."""
+        """The actions with their age, e.g. ``2.31 s ago: send micro-batch 3 on edge f1 0>1``."""
         now = time.monotonic()
         return tuple(f"{now - when:.2f} s ago: {what} {about}".rstrip() for when, what, about in tuple(self._lines))

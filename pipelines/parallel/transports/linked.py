@@ -24,10 +24,10 @@ class _Message(NamedTuple):
     """One message, as the journal names it."""
 
     edge: Edge
-    slot: int
+    micro_batch: int
 
     def __str__(self) -> str:
-        return f"edge {self.edge} slot {self.slot}"
+        return f"micro-batch {self.micro_batch} on edge {self.edge}"
 
 
 class LinkedTransport:
@@ -65,42 +65,42 @@ class LinkedTransport:
         finally:
             self.close()
 
-    def send(self, edge: Edge, slot: int, tensors: Sequence[Tensor], *, rows: int = 0) -> None:
+    def send(self, edge: Edge, micro_batch: int, tensors: Sequence[Tensor], *, rows: int = 0) -> None:
         """See Transport."""
         link = self._outward.get(edge) or self._foreign(edge, "send")
         specs = TensorSpecs.of(tensors)
         if not self._dynamic:
             agreed = self._agreed.setdefault((edge, rows), specs)
             if specs != agreed:
-                self._refuse(link, edge, slot, agreed=agreed, found=specs)
+                self._refuse(link, edge, micro_batch, agreed=agreed, found=specs)
             specs = agreed  # it has computed its offsets already
-        self.journal.note("send", _Message(edge, slot))
+        self.journal.note("send", _Message(edge, micro_batch))
         try:
-            link.send(edge, slot, specs, tensors, rows=rows)
+            link.send(edge, micro_batch, specs, tensors, rows=rows)
         except PeerEnded as ended:
-            self._silent("sending", edge, slot, edge.target, ended=ended)
+            self._silent("sending", edge, micro_batch, edge.target, ended=ended)
         except MessageRefused as refused:
             raise self._peer_refused(refused) from None
 
-    def expect(self, edge: Edge, slot: int, *, rows: int = 0) -> None:
+    def expect(self, edge: Edge, micro_batch: int, *, rows: int = 0) -> None:
         """See Transport."""
         link = self._inward.get(edge) or self._foreign(edge, "receive")
         try:
-            link.expect(edge, slot, rows=rows)
+            link.expect(edge, micro_batch, rows=rows)
         except PeerEnded as ended:
-            self._silent("expecting", edge, slot, edge.source, ended=ended)
+            self._silent("expecting", edge, micro_batch, edge.source, ended=ended)
 
-    def receive(self, edge: Edge, slot: int, *, rows: int = 0) -> list[Tensor]:
+    def receive(self, edge: Edge, micro_batch: int, *, rows: int = 0) -> list[Tensor]:
         """See Transport."""
         link = self._inward.get(edge) or self._foreign(edge, "receive")
-        self.journal.note("receive", _Message(edge, slot))
+        self.journal.note("receive", _Message(edge, micro_batch))
         began = time.monotonic()
         try:
-            _, tensors = link.receive(edge, slot, began + self._deadline_s, rows=rows)
+            _, tensors = link.receive(edge, micro_batch, began + self._deadline_s, rows=rows)
         except PeerEnded as ended:
-            self._silent("receiving", edge, slot, edge.source, ended=ended, began=began)
+            self._silent("receiving", edge, micro_batch, edge.source, ended=ended, began=began)
         except LinkTimeout:
-            self._silent("receiving", edge, slot, edge.source, ended=None, began=began)
+            self._silent("receiving", edge, micro_batch, edge.source, ended=None, began=began)
         except MessageRefused as refused:
             raise self._peer_refused(refused) from None
         return tensors if self._device.type == "cpu" else [tensor.to(self._device) for tensor in tensors]
@@ -113,7 +113,7 @@ class LinkedTransport:
             try:
                 link.drain(began + self._deadline_s)
             except DrainFailed as late:
-                self._silent("draining", late.edge, late.slot, late.edge.target, ended=late.ended, began=began)
+                self._silent("draining", late.edge, late.micro_batch, late.edge.target, ended=late.ended, began=began)
 
     def close(self) -> None:
         """See Transport."""
@@ -123,24 +123,25 @@ class LinkedTransport:
     def _distinct(self) -> list[Link]:
         return list({id(link): link for link in self._links.values()}.values())
 
-    def _refuse(self, link: Link, edge: Edge, slot: int, *, agreed: TensorSpecs, found: TensorSpecs) -> NoReturn:
-        """Refuse to the receiver, within half the deadline, and raise."""
-        self.journal.note("refuse", _Message(edge, slot))
+    def _refuse(self, link: Link, edge: Edge, micro_batch: int, *, agreed: TensorSpecs, found: TensorSpecs) -> NoReturn:
+        """Send a refusal to the receiver, within half the deadline, and raise."""
+        self.journal.note("refuse", _Message(edge, micro_batch))
         with suppress(LinkTimeout, PeerEnded, DrainFailed):  # a receiver that cannot be reached learns it from our end
-            link.refuse(edge, slot, agreed=agreed, found=found, until=time.monotonic() + self._deadline_s / 2)
-        raise self._other_shape(edge, slot, agreed=agreed, found=found)
+            link.refuse(edge, micro_batch, agreed=agreed, found=found, until=time.monotonic() + self._deadline_s / 2)
+        raise self._other_shape(edge, micro_batch, agreed=agreed, found=found)
 
     def _peer_refused(self, refused: MessageRefused) -> PipelineShapeError:
-        return self._other_shape(refused.edge, refused.slot, agreed=refused.agreed, found=refused.found)
+        return self._other_shape(refused.edge, refused.micro_batch, agreed=refused.agreed, found=refused.found)
 
-    def _other_shape(self, edge: Edge, slot: int, *, agreed: TensorSpecs, found: TensorSpecs) -> PipelineShapeError:
+    def _other_shape(self, edge: Edge, micro_batch: int, *, agreed: TensorSpecs, found: TensorSpecs) -> PipelineShapeError:
         what = f"is {found}" if found.parts else "has other tensors"
-        return PipelineShapeError(f"the message on edge {edge} in slot {slot} {what}, the first one of as many rows was {agreed}; "
+        return PipelineShapeError(f"{_Message(edge, micro_batch)} {what}, the first one of as many rows was {agreed}; "
                                   "make all micro-batches alike, or set train.parallel.dynamic_shapes=true.")
 
-    def _silent(self, doing: str, edge: Edge, slot: int, peer: int, *, ended: PeerEnded | None, began: float | None = None) -> NoReturn:
+    def _silent(self, doing: str, edge: Edge, micro_batch: int, peer: int, *, ended: PeerEnded | None,
+                began: float | None = None) -> NoReturn:
         seconds = 0.0 if began is None else round(time.monotonic() - began, 1)
-        raise PeerSilent(rank=self._rank, peer=peer, doing=f"{doing} edge {edge} slot {slot} by {self.name}", seconds=seconds,
+        raise PeerSilent(rank=self._rank, peer=peer, doing=f"{doing} {_Message(edge, micro_batch)} by {self.name}", seconds=seconds,
                          ended=ended.clause(peer) if ended else "", last_actions=self.journal.last()) from None
 
     def _foreign(self, edge: Edge, verb: str) -> NoReturn:

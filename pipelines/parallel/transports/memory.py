@@ -1,6 +1,6 @@
 """Messages between two ranks of a host: payloads in shared buffers, announced by datagrams on a Unix socket.
 
-    sender      copies the tensors into a buffer, then sends one datagram: edge, slot, buffer, header; with it goes the buffer's
+    sender      copies the tensors into a buffer, then sends one datagram: edge, micro-batch, buffer, header; with it goes the buffer's
                 file descriptor, the first time
     receiver    sleeps on the socket; copies the buffer out when its message is asked for
 
@@ -30,7 +30,7 @@ from sparkring.pipelines.parallel.transports.signals import DrainFailed, LinkTim
 from sparkring.pipelines.parallel.transports.tensor_specs import HEADER_BYTES, TensorSpecs, pack_header, unpack_header
 
 PAYLOAD, REFUSAL = 0, 1
-_DATAGRAM = struct.Struct("<BxHIII")  # kind, number of the edge, slot, number of the buffer, bytes of the first of two headers
+_DATAGRAM = struct.Struct("<BxHIII")  # kind, number of the edge, micro-batch, number of the buffer, bytes of the first of two headers
 _RECEIVE_BYTES = _DATAGRAM.size + 2 * HEADER_BYTES
 _FILES = socket.CMSG_SPACE(4)
 _POLL_S = 0.5
@@ -66,13 +66,13 @@ class MemoryLink:
         self._sender: threading.Thread | None = None
         self._gone = ""
 
-    def send(self, edge: Edge, slot: int, specs: TensorSpecs, tensors: Sequence[Tensor], *, rows: int) -> None:
+    def send(self, edge: Edge, micro_batch: int, specs: TensorSpecs, tensors: Sequence[Tensor], *, rows: int) -> None:
         """See Link. The tensors are copied, so they may change at once; every datagram holds their specs, whatever the rows."""
         header = pack_header(specs)
         buffer, handle = self._pool.take(specs.nbytes)
         try:
             write(specs, tensors, buffer.payload)
-            self._post(_DATAGRAM.pack(PAYLOAD, self._numbers[edge], slot, buffer.number, len(header)) + header, handle)
+            self._post(_DATAGRAM.pack(PAYLOAD, self._numbers[edge], micro_batch, buffer.number, len(header)) + header, handle)
         except PeerEnded:
             _drop(handle)
             self._raise_refusal()
@@ -81,24 +81,24 @@ class MemoryLink:
             _drop(handle)
             raise
 
-    def refuse(self, edge: Edge, slot: int, *, agreed: TensorSpecs, found: TensorSpecs, until: float) -> None:
+    def refuse(self, edge: Edge, micro_batch: int, *, agreed: TensorSpecs, found: TensorSpecs, until: float) -> None:
         """See Link."""
         first, second = pack_header(agreed), pack_header(found)
-        self._post(_DATAGRAM.pack(REFUSAL, self._numbers[edge], slot, 0, len(first)) + first + second, None)
+        self._post(_DATAGRAM.pack(REFUSAL, self._numbers[edge], micro_batch, 0, len(first)) + first + second, None)
         self.drain(until)
 
-    def expect(self, edge: Edge, slot: int, *, rows: int) -> None:
+    def expect(self, edge: Edge, micro_batch: int, *, rows: int) -> None:
         """Do nothing: the sender never waits for the receiver."""
 
-    def receive(self, edge: Edge, slot: int, until: float, *, rows: int) -> tuple[TensorSpecs, list[Tensor]]:
+    def receive(self, edge: Edge, micro_batch: int, until: float, *, rows: int) -> tuple[TensorSpecs, list[Tensor]]:
         """See Link."""
-        key = self._numbers[edge], slot
+        key = self._numbers[edge], micro_batch
         while not (queue := self._arrived.get(key)):
             self._listen(until)
         kind, number, headers, length = queue.popleft()
         specs = unpack_header(headers[:length])
         if kind == REFUSAL:
-            raise MessageRefused(edge, slot, agreed=specs, found=unpack_header(headers[length:]))
+            raise MessageRefused(edge, micro_batch, agreed=specs, found=unpack_header(headers[length:]))
         buffer = self._theirs[number]
         tensors = copies(specs, buffer.payload)
         buffer.mark(full=False)
@@ -109,8 +109,8 @@ class MemoryLink:
         with self._changed:
             self._changed.wait_for(lambda: not self._late or self._gone != "", max(0.0, until - time.monotonic()))
             if self._late:
-                _, number, slot, _, _ = _DATAGRAM.unpack_from(self._late[0][0])
-                raise DrainFailed(self._edges[number], slot, PeerEnded(self._gone) if self._gone else None)
+                _, number, micro_batch, _, _ = _DATAGRAM.unpack_from(self._late[0][0])
+                raise DrainFailed(self._edges[number], micro_batch, PeerEnded(self._gone) if self._gone else None)
 
     def close(self) -> None:
         """See Link."""
@@ -129,10 +129,10 @@ class MemoryLink:
         with suppress(LinkTimeout, PeerEnded):
             while True:
                 self._listen(time.monotonic())
-        for (edge, slot), queue in self._arrived.items():
+        for (edge, micro_batch), queue in self._arrived.items():
             for kind, _, headers, length in queue:
                 if kind == REFUSAL:
-                    raise MessageRefused(self._edges[edge], slot, agreed=unpack_header(headers[:length]),
+                    raise MessageRefused(self._edges[edge], micro_batch, agreed=unpack_header(headers[:length]),
                                          found=unpack_header(headers[length:]))
 
     def _listen(self, until: float) -> None:
@@ -153,10 +153,10 @@ class MemoryLink:
             return
 
     def _keep(self, data: bytes, extra: list[tuple[int, int, bytes]]) -> None:
-        kind, edge, slot, number, length = _DATAGRAM.unpack_from(data)
+        kind, edge, micro_batch, number, length = _DATAGRAM.unpack_from(data)
         for _, _, files in extra:
             self._theirs[number] = map_received(number, array.array("i", files)[0])
-        self._arrived.setdefault((edge, slot), deque()).append((kind, number, data[_DATAGRAM.size:], length))
+        self._arrived.setdefault((edge, micro_batch), deque()).append((kind, number, data[_DATAGRAM.size:], length))
 
     def _post(self, data: bytes, handle: int | None) -> None:
         """Send a datagram; a thread sends it later if the socket is full."""

@@ -32,18 +32,18 @@ class PeerEnded(Exception):
 class MessageRefused(Exception):
     """The sender must not send a message: its tensors are ``found``, and ``agreed`` was expected."""
 
-    def __init__(self, edge: Edge, slot: int, *, agreed: TensorSpecs, found: TensorSpecs) -> None:
+    def __init__(self, edge: Edge, micro_batch: int, *, agreed: TensorSpecs, found: TensorSpecs) -> None:
         """Name the message."""
-        self.edge, self.slot, self.agreed, self.found = edge, slot, agreed, found
+        self.edge, self.micro_batch, self.agreed, self.found = edge, micro_batch, agreed, found
         super().__init__()
 
 
 class DrainFailed(Exception):
     """Messages were not taken before the deadline; names the first. ``ended`` is set if its receiver has ended."""
 
-    def __init__(self, edge: Edge, slot: int, ended: PeerEnded | None = None) -> None:
+    def __init__(self, edge: Edge, micro_batch: int, ended: PeerEnded | None = None) -> None:
         """Name the message."""
-        self.edge, self.slot, self.ended = edge, slot, ended
+        self.edge, self.micro_batch, self.ended = edge, micro_batch, ended
         super().__init__()
 
 

@@ -147,7 +147,7 @@ def _time_hops(communicator: Communicator, transport: Transport, where: LinkScop
         communicator.barrier(f"links.hop.{where}.{transport.name}.{size}")
         for repetition in range(WARM_UP + REPETITIONS):
             if rank == there.source:
-                taken.append(_there_and_back(transport, there, back, slot=repetition % 2, tensor=tensor))
+                taken.append(_there_and_back(transport, there, back, micro_batch=repetition % 2, tensor=tensor))
             elif rank == there.target:
                 transport.send(back, repetition % 2, transport.receive(there, repetition % 2))
         for result, seconds in zip(results, zip(*taken[WARM_UP:], strict=True), strict=bool(taken)):
@@ -155,11 +155,11 @@ def _time_hops(communicator: Communicator, transport: Transport, where: LinkScop
     return results
 
 
-def _there_and_back(transport: Transport, there: Edge, back: Edge, *, slot: int, tensor: torch.Tensor) -> tuple[float, float, float]:
+def _there_and_back(transport: Transport, there: Edge, back: Edge, *, micro_batch: int, tensor: torch.Tensor) -> tuple[float, float, float]:
     """Seconds of one way in all, of the busy sender, and of the busy receiver."""
     began = time.perf_counter()
-    transport.expect(back, slot)
-    transport.send(there, slot, [tensor])
+    transport.expect(back, micro_batch)
+    transport.send(there, micro_batch, [tensor])
     sent, busy = time.perf_counter(), time.thread_time()
-    transport.receive(back, slot)
+    transport.receive(back, micro_batch)
     return (time.perf_counter() - began) / 2, sent - began, time.thread_time() - busy

@@ -33,14 +33,14 @@ class Recorder:
         self.announced: Counter[Message] = Counter()
         self.received: list[Message] = []
 
-    def send(self, edge: Edge, slot: int, tensors: Sequence[Tensor], *, rows: int = 0) -> None:
+    def send(self, edge: Edge, micro_batch: int, tensors: Sequence[Tensor], *, rows: int = 0) -> None:
         """Nobody takes it."""
 
-    def expect(self, edge: Edge, slot: int, *, rows: int = 0) -> None:
-        self.announced[edge, slot, rows] += 1
+    def expect(self, edge: Edge, micro_batch: int, *, rows: int = 0) -> None:
+        self.announced[edge, micro_batch, rows] += 1
 
-    def receive(self, edge: Edge, slot: int, *, rows: int = 0) -> list[Tensor]:
-        self.received.append((edge, slot, rows))
+    def receive(self, edge: Edge, micro_batch: int, *, rows: int = 0) -> list[Tensor]:
+        self.received.append((edge, micro_batch, rows))
         return [torch.zeros(rows, 1)]
 
     def drain(self) -> None:

@@ -44,10 +44,10 @@ class Pipe:
         """Nothing to let go of."""
 
 
-def _passed(link: FramedLink, slot: int, rows: int) -> bool:
+def _passed(link: FramedLink, micro_batch: int, rows: int) -> bool:
     tensors = [torch.randn(rows, 70)]
-    link.send(EDGE, slot, TensorSpecs.of(tensors), tensors, rows=rows)
-    (received,) = link.receive(EDGE, slot, 0.0, rows=rows)[1]
+    link.send(EDGE, micro_batch, TensorSpecs.of(tensors), tensors, rows=rows)
+    (received,) = link.receive(EDGE, micro_batch, 0.0, rows=rows)[1]
     return torch.equal(received, tensors[0])
 
 
@@ -55,18 +55,18 @@ def _passed(link: FramedLink, slot: int, rows: int) -> bool:
 def test_shapes_travel_once_a_number_of_rows_or_with_every_message(dynamic: bool, headers: int) -> None:
     pipe = Pipe()
     link = FramedLink(pipe, token="ab" * 16, dynamic_shapes=dynamic)
-    assert all(_passed(link, slot, rows) for slot, rows in enumerate([4, 3, 3, 4, 4, 3]))
+    assert all(_passed(link, micro_batch, rows) for micro_batch, rows in enumerate([4, 3, 3, 4, 4, 3]))
     assert (pipe.sent.count(HEADER), pipe.sent.count(PAYLOAD)) == (headers, 6)
 
 
 def test_two_kinds_may_be_announced_before_one_is_received_and_be_taken_in_any_order() -> None:
     pipe = Pipe()
     sender, receiver = (FramedLink(pipe, token="ab" * 16, dynamic_shapes=False) for _ in range(2))
-    tensors = {slot: [torch.full((rows, 70), float(slot))] for slot, rows in enumerate([4, 3, 4])}
-    for slot, values in tensors.items():
-        sender.send(EDGE, slot, TensorSpecs.of(values), values, rows=len(values[0]))
-    for slot in (2, 1, 0):
-        receiver.expect(EDGE, slot, rows=len(tensors[slot][0]))
-    for slot in (1, 2, 0):
-        _, received = receiver.receive(EDGE, slot, 0.0, rows=len(tensors[slot][0]))
-        assert torch.equal(received[0], tensors[slot][0])
+    tensors = {micro_batch: [torch.full((rows, 70), float(micro_batch))] for micro_batch, rows in enumerate([4, 3, 4])}
+    for micro_batch, values in tensors.items():
+        sender.send(EDGE, micro_batch, TensorSpecs.of(values), values, rows=len(values[0]))
+    for micro_batch in (2, 1, 0):
+        receiver.expect(EDGE, micro_batch, rows=len(tensors[micro_batch][0]))
+    for micro_batch in (1, 2, 0):
+        _, received = receiver.receive(EDGE, micro_batch, 0.0, rows=len(tensors[micro_batch][0]))
+        assert torch.equal(received[0], tensors[micro_batch][0])

@@ -29,15 +29,15 @@ def _ends() -> tuple[MemoryLink, socket.socket]:
     return MemoryLink(mine, [EDGE]), theirs
 
 
-def _send(link: MemoryLink, slot: int, tensors: list[torch.Tensor]) -> None:
-    link.send(EDGE, slot, TensorSpecs.of(tensors), tensors, rows=1)
+def _send(link: MemoryLink, micro_batch: int, tensors: list[torch.Tensor]) -> None:
+    link.send(EDGE, micro_batch, TensorSpecs.of(tensors), tensors, rows=1)
 
 
 def _fill(link: MemoryLink) -> None:
     """Until most datagrams are late: the socket takes but a few."""
     link._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
-    for slot in range(COUNT):
-        _send(link, slot, MESSAGE)
+    for micro_batch in range(COUNT):
+        _send(link, micro_batch, MESSAGE)
     assert len(link._late) > COUNT // 2
 
 
@@ -55,9 +55,9 @@ def test_files_of_messages_to_one_that_has_ended_are_closed_too() -> None:
     before = _open_files()
     link, theirs = _ends()
     theirs.close()
-    for slot in range(3):
+    for micro_batch in range(3):
         with pytest.raises(PeerEnded):
-            _send(link, slot, MESSAGE)
+            _send(link, micro_batch, MESSAGE)
     link.close()
     assert _open_files() == before
 
