@@ -34,7 +34,7 @@ from sparkring.pipelines.data.stores.writable import require_writable
 from sparkring.spark_jobs.etl.append import appendable, joined_splits, known_rows
 from sparkring.spark_jobs.etl.columns.splits import SPLITS
 from sparkring.spark_jobs.etl.encoding.describe import describe
-from sparkring.spark_jobs.etl.encoding.encode import encode
+from sparkring.spark_jobs.etl.encoding.table_features import encode
 from sparkring.spark_jobs.etl.encoding.tokens import TokenEncoding
 from sparkring.spark_jobs.etl.examples import tables
 from sparkring.spark_jobs.etl.expectations import check_expectations

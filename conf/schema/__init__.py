@@ -18,7 +18,16 @@ from __future__ import annotations
 
 from sparkring.conf.schema.derived import WAVES, BucketConfig, HashConfig, MomentConfig, NumberPart, Wave
 from sparkring.conf.schema.expectations import ColumnExpectations, ExpectationsConfig
-from sparkring.conf.schema.features import AugmentConfig, FeaturesConfig, ImageConfig, RawConfig, TokensConfig
+from sparkring.conf.schema.features import (
+    ArrayCodec,
+    AugmentConfig,
+    FeaturesConfig,
+    ImageCodec,
+    ImageConfig,
+    NumberType,
+    RawConfig,
+    TokensConfig,
+)
 from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, Norm, TabularModelConfig, TextModelConfig
 from sparkring.conf.schema.numbers import FillBy, NumberConfig, Scale
 from sparkring.conf.schema.parallel import MOST_MICRO_BATCHES, ParallelConfig, Recompute, ScheduleName, TransportName
@@ -40,12 +49,12 @@ from sparkring.conf.schema.train import OptimizerConfig, RecoveryConfig, RingCon
 from sparkring.conf.schema.whole import Config
 
 __all__ = [
-    "MOST_MICRO_BATCHES", "SECRET", "WAVES", "AnySource", "AugmentConfig", "BucketConfig", "ColumnExpectations", "ColumnSplit", "Config",
-    "DeltaSource", "ExpectationsConfig", "FeaturesConfig", "FillBy", "FoldSplit", "HashConfig", "HashSplit",
-    "IcebergSource", "ImageConfig", "ImageModelConfig", "JdbcSource", "ModelConfig", "MomentConfig", "Norm",
-    "NumberConfig", "NumberPart", "OptimizerConfig", "ParallelConfig", "Positive", "PrepareConfig", "RandomSplit",
-    "RawConfig", "Recompute", "RecoveryConfig", "RingConfig", "Scale", "ScheduleName", "ScoreConfig", "Seconds",
-    "Section", "Seed", "Share", "SourceConfig", "SparkConfig", "SplitConfig", "StoredTable", "TableSource",
-    "TabularModelConfig", "Task", "TextModelConfig", "TimeSplit", "TokensConfig", "TrainConfig", "TransportName",
-    "Wave", "kind_of_source",
+    "MOST_MICRO_BATCHES", "SECRET", "WAVES", "AnySource", "ArrayCodec", "AugmentConfig", "BucketConfig",
+    "ColumnExpectations", "ColumnSplit", "Config", "DeltaSource", "ExpectationsConfig", "FeaturesConfig", "FillBy",
+    "FoldSplit", "HashConfig", "HashSplit", "IcebergSource", "ImageCodec", "ImageConfig", "ImageModelConfig",
+    "JdbcSource", "ModelConfig", "MomentConfig", "Norm", "NumberConfig", "NumberPart", "NumberType",
+    "OptimizerConfig", "ParallelConfig", "Positive", "PrepareConfig", "RandomSplit", "RawConfig", "Recompute",
+    "RecoveryConfig", "RingConfig", "Scale", "ScheduleName", "ScoreConfig", "Seconds", "Section", "Seed", "Share",
+    "SourceConfig", "SparkConfig", "SplitConfig", "StoredTable", "TableSource", "TabularModelConfig", "Task",
+    "TextModelConfig", "TimeSplit", "TokensConfig", "TrainConfig", "TransportName", "Wave", "kind_of_source",
 ]

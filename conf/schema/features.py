@@ -10,6 +10,10 @@ from sparkring.conf.schema.derived import BucketConfig, HashConfig, MomentConfig
 from sparkring.conf.schema.numbers import NumberConfig
 from sparkring.conf.schema.section import Positive, Section
 
+ImageCodec = Literal["png", "jpeg"]
+ArrayCodec = Literal["ndarray", "compressed_ndarray"]
+NumberType = Literal["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float32", "float64"]
+
 
 class AugmentConfig(Section):
     """Random changes to train images, drawn in each epoch from the run's seed and the row's id."""
@@ -30,7 +34,7 @@ class ImageConfig(Section):
     size: tuple[Positive, Positive] | None = None
     """(height, width): each image is cropped to these proportions around its middle, then scaled. Default: unchanged;
     then all images must have one size."""
-    codec: Literal["png", "jpeg"] = "png"
+    codec: ImageCodec = "png"
     """How the dataset stores pixels: png without loss, jpeg smaller. Files already in this form keep their bytes."""
     jpeg_quality: Annotated[int, Field(ge=1, le=100)] = 90
     augment: AugmentConfig | None = None
@@ -61,12 +65,12 @@ class RawConfig(Section):
 
     column: str
     """A column of the query: a number or boolean, or an array of numbers."""
-    dtype: Literal["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float32", "float64"]
+    dtype: NumberType
     """Type of one number, in the dataset and in the tensor. A number that does not fit stops the job."""
     shape: tuple[Positive | None, ...] = ()
     """Shape of a row's array, in C order; empty for a single number. At most one axis may be null: its length differs
     from row to row."""
-    codec: Literal["ndarray", "compressed_ndarray"] = "ndarray"
+    codec: ArrayCodec = "ndarray"
     """How the dataset stores arrays."""
     pad: float | None = None
     """Value that fills ragged arrays up to ``pad_to`` in batches."""
@@ -105,7 +109,7 @@ class FeaturesConfig(Section):
     tokens: TokensConfig | None = None
     """A column of texts, for the task next_token; no other feature may be beside it."""
     raw: tuple[RawConfig, ...] = ()
-    """Columns that are kept unchanged: numbers of any width, fixed and ragged arrays."""
+    """Columns that are kept unchanged: numbers, fixed and ragged arrays."""
 
     @model_validator(mode="after")
     def _some_and_distinct(self) -> Self:

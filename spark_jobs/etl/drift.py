@@ -23,7 +23,7 @@ from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.loading.page_checksums import read_verified
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.spark_jobs.etl.columns.expressions import finite, named
-from sparkring.spark_jobs.etl.encoding.encode import encode
+from sparkring.spark_jobs.etl.encoding.table_features import encode
 
 SAMPLE_ROWS = 200_000
 """Approximate size of the parent's sample; it determines the index of ten bins to a few thousandths."""

@@ -13,8 +13,8 @@ from sparkring.pipelines.training.job.model_files import ModelCard
 from sparkring.spark_jobs.etl.columns.derive import check_moments
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.columns.roles import moments_of_model, role_of_row_id, roles_of_model
-from sparkring.spark_jobs.etl.encoding.encode import encode
 from sparkring.spark_jobs.etl.encoding.images import config_of, normalise_images
+from sparkring.spark_jobs.etl.encoding.table_features import encode
 from sparkring.spark_jobs.scoring.predict import source_columns
 
 

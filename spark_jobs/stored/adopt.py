@@ -8,7 +8,6 @@ A Petastorm schema is read from the pickle in ``_common_metadata`` without unpic
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,9 +29,10 @@ from sparkring.pipelines.data.dataset.foreign_schema import (
 )
 from sparkring.pipelines.data.dataset.integrity import CHUNK_BYTES, UNREADABLE, row_group_bytes, schema_drift
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, content_id
-from sparkring.pipelines.data.dataset.row_schema import LABEL, DataField, TensorSpec
+from sparkring.pipelines.data.dataset.row_schema import ARRAY_CODECS, LABEL, DataField, TensorSpec
 from sparkring.pipelines.data.dataset.unischema_pickle import read_unischema
 from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.pipelines.data.loading.codecs import decode
 from sparkring.pipelines.data.loading.page_checksums import read_verified
 from sparkring.pipelines.data.order.rowhash import add, rows_digest, to_hex
 from sparkring.pipelines.data.stores.base import Store
@@ -158,23 +158,16 @@ def _with_sizes(fields: tuple[DataField, ...], store: Store, files: Sequence[str
 
 def _common_shape(field: DataField, store: Store, files: Sequence[str]) -> tuple[int, ...] | None:
     """The shape of all rows of an array of open size; None if they differ or the field is no such array."""
-    if None not in field.shape or field.codec not in ("ndarray", "compressed_ndarray"):
+    if None not in field.shape or field.codec not in ARRAY_CODECS:
         return None
     found: set[tuple[int, ...]] = set()
     for file in files:
         with store.open_input(file) as opened:
             for batch in pq.ParquetFile(opened).iter_batches(columns=[field.name]):
-                found.update(_shape(cell.as_py(), field) for cell in batch.column(0) if cell.is_valid)
+                found.update(decode(cell.as_py(), field).shape for cell in batch.column(0) if cell.is_valid)
                 if len(found) > 1:
                     return None
     return found.pop() if found else None
-
-
-def _shape(cell: bytes, field: DataField) -> tuple[int, ...]:
-    """The shape of an array that one of Petastorm's codecs stored."""
-    loaded = np.load(io.BytesIO(cell), allow_pickle=False)
-    shape: tuple[int, ...] = (loaded if field.codec == "ndarray" else loaded["arr"]).shape
-    return shape
 
 
 def _rounded(fields: Sequence[DataField], tensors: Sequence[TensorSpec]) -> Iterator[str]:

@@ -24,7 +24,7 @@ from sparkring.pipelines.data.dataset.preprocessing import MomentPart
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.training.job.model_files import load_model, save_model
 from sparkring.spark_jobs.etl.columns.derive import value_of
-from sparkring.spark_jobs.etl.encoding.encode import encode
+from sparkring.spark_jobs.etl.encoding.table_features import encode
 from sparkring.spark_jobs.etl.fit import fit
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import read_split, score

@@ -19,6 +19,7 @@ from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
+from sparkring.spark_jobs.etl.encoding.images import config_of
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import ScoreResult, score
 from tests.support.etl_tables import save_untrained
@@ -130,9 +131,12 @@ FOLDER_QUERY = """SELECT xxhash64(path) AS row_id, label, image,
 
 def test_a_folder_of_photographs_becomes_images_of_one_size_whose_folders_are_their_labels(spark: SparkSession, tmp_path: Path) -> None:
     _photographs(tmp_path / "photographs")
-    config = _config(tmp_path, {"format": "images", "path": str(tmp_path / "photographs")}, FOLDER_QUERY, size=[8, 8], codec="jpeg")
+    config = _config(tmp_path, {"format": "images", "path": str(tmp_path / "photographs")}, FOLDER_QUERY, size=[8, 8], codec="jpeg",
+                     jpeg_quality=40)
     prepare(config, spark=spark)
     manifest = _manifest(config)
+    assert manifest.preprocessing.image is not None
+    assert config_of(manifest.preprocessing.image) == config.prepare.features.image, "images to score are converted as these were"
     assert manifest.preprocessing.classes == ("blue", "red")
     assert sum(split.rows for split in manifest.splits.values()) == 18
     with make_reader(f"{Dataset(config.dataset).url}/data/{manifest.data_id}/train", reader_pool_type="dummy", num_epochs=1) as reader:

@@ -17,7 +17,17 @@ from sparkring.conf.schema import Task
 from sparkring.errors import DatasetError
 from sparkring.models.inputs import IMAGE, NUMERIC
 from sparkring.pipelines.data.dataset.preprocessing import ImageFeature, NumericFeature, Preprocessing
-from sparkring.pipelines.data.dataset.row_schema import LABEL, ROW_ID, Codec, DataField, Dtype, ImageSpec, TensorSpec
+from sparkring.pipelines.data.dataset.row_schema import (
+    ARRAY_CODECS,
+    IMAGE_CODECS,
+    LABEL,
+    ROW_ID,
+    Codec,
+    DataField,
+    Dtype,
+    ImageSpec,
+    TensorSpec,
+)
 from sparkring.pipelines.data.dataset.unischema_pickle import PetastormField
 
 MOST_CLASSES = 100_000
@@ -70,13 +80,13 @@ def tensors_of(fields: Sequence[DataField], *, row_id: str, label: str, task: Ta
     inputs = [field for field in fields if field.name not in (row_id, label)]
     numbers = tuple(field.name for field in inputs if _is_scalar(field))
     specs = [TensorSpec(name=NUMERIC, dtype="float32", fields=numbers)] if numbers else []
-    images = [field for field in inputs if field.codec in ("png", "jpeg") and None not in field.shape]
+    images = [field for field in inputs if field.codec in IMAGE_CODECS and None not in field.shape]
     for field in inputs:
         if field in images:
             name, channels = IMAGE if len(images) == 1 else field.name, _channels(field)
             specs.append(TensorSpec(name=name, dtype="float32", fields=(field.name,), stacked=False, shape=_fixed(field, channels=channels),
                                     image=ImageSpec(mean=(0.0,) * channels, std=(1.0,) * channels)))
-        elif field.codec in ("ndarray", "compressed_ndarray") and None not in field.shape:
+        elif field.codec in ARRAY_CODECS and None not in field.shape:
             specs.append(TensorSpec(name=field.name, dtype=field.dtype if field.dtype.startswith("float") else "int64",
                                     fields=(field.name,), stacked=False, shape=_fixed(field)))
     return (*specs, TensorSpec(name=LABEL, dtype="float32" if task == "binary" else "int64", fields=(label,), stacked=False),
@@ -125,9 +135,10 @@ def preprocessing_of(fields: Sequence[DataField], tensors: Sequence[TensorSpec],
     image = None
     if IMAGE in specs and (spec := specs[IMAGE].image):
         field = by_name[specs[IMAGE].fields[0]]
+        codec = next(codec for codec in IMAGE_CODECS if codec == field.codec)
         channels, height, width = specs[IMAGE].shape
-        image = ImageFeature(column=field.name, height=height, width=width, channels=channels,
-                             codec="png" if field.codec == "png" else "jpeg", mean=spec.mean, std=spec.std)
+        image = ImageFeature(column=field.name, height=height, width=width, channels=channels, codec=codec,
+                             mean=spec.mean, std=spec.std)
     return Preprocessing(numeric=tuple(NumericFeature(column=name, mean=0.0, std=1.0, nulls=0) for name in numbers), categorical=(),
                          train_rows=rows, image=image, classes=tuple(map(str, range(classes))) if task == "multiclass" else (),
                          class_type="bigint")

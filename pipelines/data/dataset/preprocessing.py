@@ -1,7 +1,7 @@
 """Fitted preprocessing: how a column of the source becomes a number that the network takes.
 
 It is fitted on the train split only, and stored in the manifest and in the model. Training, evaluation and scoring all
-read this one definition. ``spark_jobs/etl/encoding/encode.py`` turns it into Spark columns.
+read this one definition. ``spark_jobs/etl/encoding/table_features.py`` turns it into Spark columns.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from sparkring.conf.schema import FillBy, NumberPart, Scale, Wave
+from sparkring.conf.schema import FillBy, ImageCodec, NumberPart, Scale, Wave
 from sparkring.pipelines.data.stores.documents import StrictModel
 
 LARGEST = (2 - 2**-23) * 2.0**127
@@ -149,7 +149,9 @@ class ImageFeature(_Feature):
     width: int
     channels: Literal[1, 3]
     """1: grey. 3: red, green, blue."""
-    codec: Literal["png", "jpeg"]
+    codec: ImageCodec
+    jpeg_quality: int = 90
+    """Of the files that prepare encoded as JPEG; images that are scored get the same."""
     mean: tuple[float, ...]
     """Mean of each channel over all pixels of the train rows, from 0 (black) to 1 (white)."""
     std: tuple[float, ...]

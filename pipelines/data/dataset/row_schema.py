@@ -5,13 +5,17 @@ Part of the manifest (manifest.py); knows nothing of files or versions.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
+from sparkring.conf.schema import ArrayCodec, ImageCodec, NumberType
 from sparkring.pipelines.data.stores.documents import StrictModel
 
-Dtype = Literal["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float16", "float32", "float64"]
-Codec = Literal["scalar", "ndarray", "compressed_ndarray", "png", "jpeg"]
+Dtype = Literal[NumberType, "float16"]
+"""``float16`` stands in adopted datasets only; prepare writes none."""
+Codec = Literal["scalar", ArrayCodec, ImageCodec]
 """How Petastorm stores a field: ScalarCodec, NdarrayCodec, CompressedNdarrayCodec or CompressedImageCodec."""
+ARRAY_CODECS: tuple[ArrayCodec, ...] = get_args(ArrayCodec)
+IMAGE_CODECS: tuple[ImageCodec, ...] = get_args(ImageCodec)
 LABEL, ROW_ID = "label", "row_id"
 """Names of the tensors that are not inputs of the model."""
 

@@ -49,7 +49,7 @@ class PetastormField:
     """NumPy's name of the type, e.g. ``int64`` or ``str_``; ``Decimal`` for decimals."""
     shape: tuple[int | None, ...]
     codec: str
-    """``scalar``, ``ndarray``, ``compressed_ndarray``, ``png`` or ``jpeg``."""
+    """As in ``row_schema.Codec``; of an image, whatever format OpenCV was asked for."""
     nullable: bool
 
 

@@ -6,12 +6,14 @@
     compressed_ndarray    numpy's .npz bytes, the array under the name "arr"  numpy
     png, jpeg             an image file; colours in OpenCV's order inside     OpenCV
 
-Nothing is ever unpickled: arrays of Python objects are refused.
+Nothing is ever unpickled: arrays of Python objects are refused. ``spark_jobs/etl/encoding`` writes the cells: arrays.py and
+tokens.py those of numbers, images.py those of images.
 """
 
 from __future__ import annotations
 
 import io
+from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -58,8 +60,17 @@ def decode(cell: bytes | memoryview, field: DataField) -> Array:
     Raises:
         DatasetError: the bytes are not of this codec, or have another type or shape than the manifest says.
     """
+    assert field.codec != "scalar", f"field {field.name} is not encoded"
     try:
-        array = _decode_image(cell) if field.codec in ("png", "jpeg") else _decode_numpy(cell, field)
+        match field.codec:
+            case "ndarray":
+                array = _decode_npy(cell)
+            case "compressed_ndarray":
+                array = _decode_npz(cell)
+            case "png" | "jpeg":
+                array = _decode_image(cell)
+            case _:
+                assert_never(field.codec)
     except ImportError:
         raise
     except Exception as error:  # noqa: BLE001 - a damaged cell can end in almost any exception of NumPy, zipfile, zlib and OpenCV
@@ -75,10 +86,12 @@ def _fits(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
     return len(found) == len(wanted) and all(one in (None, other) for one, other in zip(wanted, found, strict=True))
 
 
-def _decode_numpy(cell: bytes | memoryview, field: DataField) -> Array:
-    if field.codec == "ndarray":
-        array: Array = np.lib.format.read_array(io.BytesIO(cell), allow_pickle=False)  # type: ignore[no-untyped-call]
-        return array
+def _decode_npy(cell: bytes | memoryview) -> Array:
+    array: Array = np.lib.format.read_array(io.BytesIO(cell), allow_pickle=False)  # type: ignore[no-untyped-call]
+    return array
+
+
+def _decode_npz(cell: bytes | memoryview) -> Array:
     with np.load(io.BytesIO(cell), allow_pickle=False) as archive:
         packed: Array = archive["arr"]
     return packed

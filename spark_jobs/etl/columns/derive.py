@@ -4,7 +4,7 @@
     a bucket              which range a number falls into
     a hash                an id from a text's XXH64
 
-``fit.py`` fits on these values and ``encode.py`` encodes them, so both see the same.
+``fit.py`` fits on these values and ``table_features.py`` encodes them, so both see the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Raw columns: numbers of any width, and arrays of them as Petastorm's array codecs store them.
+"""Raw columns: numbers, and arrays of them as Petastorm's array codecs store them.
 
     column of the query      stored as                   a value of the dataset's column
     number, boolean          scalar                      the number, in the wanted type
@@ -7,7 +7,7 @@
                              compressed_ndarray          what numpy.savez_compressed writes, row by row
 
 Other features of such a column (its bucket, its hash) are computed from the query's values: the stored column then stands
-beside the query's under a prefixed name, until ``encode.py`` renames it. A null, a number that the type cannot hold, or an
+beside the query's under a prefixed name, until ``table_features.py`` renames it. A null, a number that the type cannot hold, or an
 array whose length contradicts the config ends the job.
 """
 
@@ -27,13 +27,11 @@ from pyspark.sql.types import StructField, StructType
 
 from sparkring.conf.schema import FeaturesConfig, RawConfig
 from sparkring.errors import ConfigError
+from sparkring.pipelines.data.dataset.integrity import arrow_types
 from sparkring.pipelines.data.dataset.row_schema import DataField
 from sparkring.spark_jobs.etl.encoding.npy import npy_column
 from sparkring.spark_jobs.etl.encoding.petastorm_schema import stored_type
 
-_STORED = {"bool": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "uint8": pa.int16(),
-           "uint16": pa.int32(), "uint32": pa.int64(), "float32": pa.float32(), "float64": pa.float64()}
-"""Arrow's counterpart of ``petastorm_schema.stored_type``."""
 KEPT_PREFIX = "__raw_"
 """Prefix of a stored column whose source column other features need too. No column that a config names begins so."""
 
@@ -68,7 +66,7 @@ def stored_column(column: pa.Array, field: DataField) -> pa.Array:
     if column.null_count:
         raise ValueError(f"column {field.name} holds {column.null_count} nulls; fill them or leave those rows out in the query")
     if field.codec == "scalar":
-        return _checked(column, field).cast(_STORED[field.dtype])
+        return _checked(column, field).cast(arrow_types(field)[-1])
     lengths = column.value_lengths().to_numpy()
     values = _checked(column.flatten(), field).to_numpy(zero_copy_only=False)
     known = math.prod(size for size in field.shape if size is not None)

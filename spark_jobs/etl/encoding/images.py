@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,8 @@ _HEAD = 1 << 16
 
 def config_of(feature: ImageFeature) -> ImageConfig:
     """The config that converts new images as those that a model was trained on."""
-    return ImageConfig(column=feature.column, channels=feature.channels, size=(feature.height, feature.width), codec=feature.codec)
+    return ImageConfig(column=feature.column, channels=feature.channels, size=(feature.height, feature.width), codec=feature.codec,
+                       jpeg_quality=feature.jpeg_quality)
 
 
 class Normalised(NamedTuple):
@@ -96,7 +97,8 @@ def fit_images(normalised: DataFrame, config: ImageConfig, *, train: Column, row
     means = [total / found["pixels"] for total in sums]
     deviations = [max(square / found["pixels"] - mean * mean, 0.0) ** 0.5 for square, mean in zip(squares, means, strict=True)]
     return ImageFeature(column=config.column, height=small["height"], width=small["width"], channels=config.channels, codec=config.codec,
-                        mean=tuple(mean / 255 for mean in means), std=tuple((deviation or 255.0) / 255 for deviation in deviations))
+                        jpeg_quality=config.jpeg_quality, mean=tuple(mean / 255 for mean in means),
+                        std=tuple((deviation or 255.0) / 255 for deviation in deviations))
 
 
 def normalise_image(data: bytes, config: ImageConfig) -> Normalised:
@@ -114,20 +116,20 @@ def normalise_image(data: bytes, config: ImageConfig) -> Normalised:
         # OpenCV turns it upright by its EXIF tag, drops the alpha channel and keeps 8 bits a value.
         wanted = cv2.IMREAD_GRAYSCALE if config.channels == 1 else cv2.IMREAD_COLOR
         pixels = _resized(cv2.imdecode(np.frombuffer(data, np.uint8), wanted), config.size)
-        data = _encoded(pixels, config)
-        if config.codec == "jpeg":  # fit the pixels that will be read
-            pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+        data, pixels = _encoded(pixels, config)
     planes = pixels.reshape(-1, config.channels)[:, ::-1].astype(np.int64)  # OpenCV has blue first
     return Normalised(data, pixels.shape[0], pixels.shape[1], planes.sum(axis=0).tolist(), (planes * planes).sum(axis=0).tolist())
 
 
 def _fits(data: bytes, pixels: Pixels, config: ImageConfig) -> bool:
     """Whether the file can be stored as it is: any decoder gets the same pixels from it."""
-    if config.codec == "png":
-        # The header chunk: 8 bits a value, and grey (0) or red, green and blue (2) rather than a palette or alpha.
-        plain = data.startswith(_PNG) and data[24:26] == bytes([8, 0 if config.channels == 1 else 2]) and b"tRNS" not in data[:_HEAD]
-    else:
-        plain = data.startswith(_JPEG)
+    match config.codec:
+        case "png":  # the header chunk: 8 bits a value, and grey (0) or red, green and blue (2) rather than a palette or alpha
+            plain = data.startswith(_PNG) and data[24:26] == bytes([8, 0 if config.channels == 1 else 2]) and b"tRNS" not in data[:_HEAD]
+        case "jpeg":
+            plain = data.startswith(_JPEG)
+        case _:
+            assert_never(config.codec)
     shape = pixels.shape if config.channels == 3 else (*pixels.shape, 1)
     upright = _EXIF not in data[:_HEAD] and b"eXIf" not in data[:_HEAD]
     return plain and upright and pixels.dtype == np.uint8 and shape[2:] == (config.channels,) and config.size in (None, pixels.shape[:2])
@@ -148,13 +150,21 @@ def _resized(pixels: Pixels, size: tuple[int, int] | None) -> Pixels:
     return resized
 
 
-def _encoded(pixels: Pixels, config: ImageConfig) -> bytes:
+def _encoded(pixels: Pixels, config: ImageConfig) -> tuple[bytes, Pixels]:
+    """The file, and the pixels that will be read from it."""
     import cv2
 
-    options = [cv2.IMWRITE_JPEG_QUALITY, config.jpeg_quality] if config.codec == "jpeg" else []
-    done, encoded = cv2.imencode(f".{config.codec}", pixels, options)
+    match config.codec:
+        case "png":
+            done, encoded = cv2.imencode(".png", pixels)
+            read = pixels
+        case "jpeg":
+            done, encoded = cv2.imencode(".jpeg", pixels, [cv2.IMWRITE_JPEG_QUALITY, config.jpeg_quality])
+            read = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED)
+        case _:
+            assert_never(config.codec)
     assert done
-    return bytes(encoded)
+    return bytes(encoded), read
 
 
 def _normalise_batches(batches: Iterator[pa.RecordBatch], *, config: ImageConfig) -> Iterator[pa.RecordBatch]:

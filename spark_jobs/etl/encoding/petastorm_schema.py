@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Mapping, Sequence
+from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +44,8 @@ def unischema(name: str, fields: Sequence[DataField]) -> Unischema:
 
 def _codec(field: DataField) -> DataframeColumnCodec:
     match field.codec:
+        case "scalar":
+            return ScalarCodec(stored_type(field))
         case "ndarray":
             return NdarrayCodec()
         case "compressed_ndarray":
@@ -50,7 +53,7 @@ def _codec(field: DataField) -> DataframeColumnCodec:
         case "png" | "jpeg":
             return CompressedImageCodec(field.codec)
         case _:
-            return ScalarCodec(stored_type(field))
+            assert_never(field.codec)
 
 
 def dataset_metadata(files: pa.Schema, schema: Unischema, row_groups: Mapping[str, int]) -> bytes:

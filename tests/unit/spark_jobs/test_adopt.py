@@ -138,6 +138,22 @@ def test_an_array_of_open_size_whose_rows_are_alike_is_a_tensor(tmp_path: Path) 
     assert (row["alike"].shape, row["packed"].shape, row["packed"][0, 0]) == ((3, 2), (4, 2), 7)
 
 
+def test_half_precision_of_petastorm_is_read(tmp_path: Path) -> None:
+    schema = Unischema("Half", [UnischemaField("id", np.int64, (), ScalarCodec(types.LongType()), False),
+                                UnischemaField("late", np.int8, (), ScalarCodec(types.ByteType()), False),
+                                UnischemaField("one", np.float16, (), ScalarCodec(types.FloatType()), False),
+                                UnischemaField("pair", np.float16, (2,), NdarrayCodec(), False)])
+    cells = [bytes(NdarrayCodec().encode(schema.fields["pair"], np.array([number, 0.5], np.float16))) for number in range(20)]
+    pq.write_table(pa.table({"id": range(20), "late": pa.array([number % 2 for number in range(20)], pa.int8()),
+                             "one": pa.array(np.arange(20, dtype=np.float32)), "pair": pa.array(cells, pa.binary())}),
+                   tmp_path / "part-0.parquet")
+    metadata = dataset_metadata(pq.read_schema(tmp_path / "part-0.parquet"), schema, {"part-0.parquet": 1})
+    (tmp_path / "_common_metadata").write_bytes(metadata)
+    adopt(str(tmp_path), row_id="id", label="late")
+    row = _rows(tmp_path)[7]
+    assert (row["numeric"].tolist(), row["pair"].tolist(), row["pair"].dtype) == ([7.0], [7.0, 0.5], np.float16)
+
+
 def test_columns_that_a_batch_rounds_are_named(tmp_path: Path) -> None:
     result = adopt(str(_plain(tmp_path)), row_id="id", label="late")
     assert result.rounded == ("km",)  # a double; seats has 16 bits, and a float32 holds those

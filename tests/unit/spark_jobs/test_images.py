@@ -10,7 +10,8 @@ from petastorm.codecs import CompressedImageCodec
 from petastorm.unischema import UnischemaField
 
 from sparkring.conf.schema import ImageConfig
-from sparkring.spark_jobs.etl.encoding.images import normalise_image
+from sparkring.pipelines.data.dataset.preprocessing import ImageFeature
+from sparkring.spark_jobs.etl.encoding.images import config_of, normalise_image
 from tests.support.images import encoded
 
 GREY = np.random.default_rng(0).integers(0, 256, (6, 8), dtype=np.uint8)
@@ -49,6 +50,14 @@ def test_what_is_fitted_is_what_will_be_read_also_after_a_lossy_codec() -> None:
     done = normalise_image(encoded(COLOUR), _config(codec="jpeg", jpeg_quality=30))
     assert not np.array_equal(_read(done.data, "jpeg"), COLOUR)
     assert done.sums == _read(done.data, "jpeg").reshape(48, 3).astype(int).sum(axis=0).tolist()
+
+
+def test_an_image_to_score_gets_the_bytes_that_training_stored() -> None:
+    config, other = (_config(codec="jpeg", size=[6, 8], jpeg_quality=quality) for quality in (30, 90))
+    feature = ImageFeature(column="image", height=6, width=8, channels=3, codec="jpeg", jpeg_quality=30, mean=(0.0,) * 3, std=(1.0,) * 3)
+    stored = normalise_image(encoded(COLOUR), config).data
+    assert normalise_image(encoded(COLOUR), config_of(feature)).data == stored
+    assert normalise_image(encoded(COLOUR), other).data != stored, "the control"
 
 
 @pytest.mark.parametrize(("pixels", "channels", "shape"), [(GREY, 3, (6, 8, 3)), (COLOUR, 1, (6, 8))])

@@ -1,4 +1,6 @@
-"""Encode raw features as the numbers that the network takes: Spark columns in, Spark columns out, computed later by Spark.
+"""Encode the features of a table as the numbers that the network takes: numbers are scaled, categories become ids.
+
+Spark columns in, Spark columns out, computed later by Spark. Images, arrays and texts are encoded by the modules beside this one.
 
 Prepare and the scoring of raw rows share this one implementation of ``Preprocessing``. A broadcast hash join per column
 looks values up, at a cost that does not grow with the vocabulary; a map literal would be searched from its beginning for
