@@ -43,7 +43,7 @@ class TrainSummary(BaseModel):
     validation: dict[str, float] = {}
     """Held-out metrics of the best epoch."""
     receipts: str = ""
-    """Hash over all ranks' events of the run (``data/receipts.py``)."""
+    """Hash over all ranks' events of the run (``data/order/receipts.py``)."""
     failed_checkpoints: int = 0
     """Checkpoints of this generation that could not be written; training continued."""
     interrupted: bool = False

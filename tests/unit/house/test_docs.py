@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -13,12 +14,17 @@ import typer
 import typer.core
 
 from sparkring.__main__ import app
+from tests.support.rooms import modules
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("third_party/*/README.md")])
 EDITED = [page for page in PAGES if not page.name.startswith("2026-")]
 """All but the entries of the log, which stay as they were written."""
 MAX_CELL, MAX_LINE = 120, 122
+
+
+PETASTORM_S = {"unischema.py", "etl/dataset_metadata.py"}
+"""Modules of Petastorm that docstrings cite."""
 
 
 def named(page: Path) -> str:
@@ -61,6 +67,21 @@ def test_every_command_of_a_page_exists(page: Path) -> None:
     wanted = set(re.findall(r"^(?: {4}(?:\$ )?|- .*`|.*`)sparkring ([a-z]+)\b", text, flags=re.MULTILINE))
     assert wanted <= command.commands.keys()
     assert [name for name in re.findall(r"-m benchmarks\.(\w+)", text) if not (ROOT / "benchmarks" / f"{name}.py").is_file()] == []
+
+
+def stale_modules(source: str) -> list[str]:
+    """Files ``a/b.py`` that the docstrings of a module name although no room and no test has them."""
+    docstrings = [node.value.value for node in ast.walk(ast.parse(source))
+                  if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)]
+    files = [f"/{path.relative_to(ROOT).as_posix()}" for path in (*modules().values(), *ROOT.glob("tests/**/*.py"))]
+    cited = {name for text in docstrings for name in re.findall(r"(?<![\w/.*{}-])(?:\w+/)*\w+\.py\b", text)} - PETASTORM_S
+    return sorted(name for name in cited if not any(file.endswith(f"/{name}") for file in files))
+
+
+def test_every_module_that_a_docstring_names_exists() -> None:
+    stale = {named(path): stale_modules(path.read_text(encoding="ascii")) for path in modules().values()}
+    assert {name: found for name, found in stale.items() if found} == {}
+    assert stale_modules('"""See ``data/receipts.py`` and order/receipts.py."""') == ["data/receipts.py"], "the control"
 
 
 def test_every_page_is_in_the_index() -> None:
