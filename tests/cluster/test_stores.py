@@ -122,7 +122,7 @@ def test_a_folder_goes_with_all_it_holds_and_nothing_else(place: str) -> None:
 def test_a_lock_is_kept_or_refused(place: str, kind_and_url: tuple[str, str]) -> None:
     store = open_store(place)
     if kind_and_url[0] == "memory":  # other processes would not see it
-        with pytest.raises(ConfigError, match=r"cannot be locked.*Set workspace to a local or mounted"), store.lock(".lock", busy=""):
+        with pytest.raises(ConfigError, match=r"cannot be locked.*set workspace to a local or mounted"), store.lock(".lock", busy=""):
             pass
         return
     for _ in range(2):  # and is free again at once
