@@ -8,10 +8,10 @@ While one rank is stopped, the others wait for it, and report it after their dea
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import psutil
 
@@ -44,7 +44,14 @@ def main() -> None:
     if is_suspended(rank.pid):
         sys.stderr.write(f"{last_words}\n")
         sys.stderr.flush()
-        rank.send_signal(signal.SIGKILL)
+        for process in (*_others(rank), rank):  # upstream waits for all that may still write for this rank
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def _others(rank: psutil.Process) -> list[psutil.Process]:
+    """All that the rank started, but for this process."""
+    return [process for process in rank.children(recursive=True) if process.pid != os.getpid()]
 
 
 if __name__ == "__main__":
