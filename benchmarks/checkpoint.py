@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from benchmarks.report import print_result
+from benchmarks.support.report import print_result
 from harness.ranks import run_on_ranks
 from sparkring.models.blocks import WholeModel
 from sparkring.models.text import text_blocks

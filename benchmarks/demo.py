@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.report import print_result
+from benchmarks.support.report import print_result
 from sparkring.cli.console import console_progress
 from sparkring.conf.loading import load_config
 from sparkring.spark_jobs.demo import demo

@@ -19,7 +19,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from benchmarks.recovery import FILES, job
-from benchmarks.report import print_result
+from benchmarks.support.report import print_result
 from harness.datasets import write_dataset
 from sparkring.cli.console import console_progress
 from sparkring.conf.schema import Config, SparkConfig

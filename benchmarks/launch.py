@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from benchmarks.report import print_result
+from benchmarks.support.report import print_result
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.spark_jobs.ring import run_ring
 

@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.loader_data import COLUMNS, KINDS, write_all
-from benchmarks.report import print_result
+from benchmarks.support.loader_data import COLUMNS, KINDS, write_all
+from benchmarks.support.report import print_result
 from harness.process_memory import peak_rss_mb
 
 ROUNDS = 3

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.loader_data import COLUMNS, write_images, write_table
-from benchmarks.report import print_result
+from benchmarks.support.loader_data import COLUMNS, write_images, write_table
+from benchmarks.support.report import print_result
 from harness.loader_files import commit, files_of
 from harness.process_memory import peak_rss_mb
 from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.loader import BATCH, ROUNDS, THREADS, measure
-from benchmarks.loader_data import KINDS, write_all
-from benchmarks.report import print_result
+from benchmarks.support.loader_data import KINDS, write_all
+from benchmarks.support.report import print_result
 
 RELEASE = "0.13.0"
 ROOT = Path(__file__).resolve().parents[1]
 HOME = Path.home() / f".cache/sparkring/mosaic-streaming-{RELEASE}"
-SIDE = Path(__file__).with_name("mosaic_side.py")
+SIDE = Path(__file__).parent / "support/mosaic_side.py"
 INSTALL_S, CONVERT_S, RATE_S = 1200, 600, 600
 Measured = dict[str, list[dict[str, dict[str, Any]]]]
 

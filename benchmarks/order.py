@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.report import print_result
+from benchmarks.support.report import print_result
 from harness.process_memory import peak_rss_mb
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, parse_manifest
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing

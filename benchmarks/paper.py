@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.paper_systems import Published, bert_large, inception_v3, network, resnet101, vgg16
-from benchmarks.report import print_result
+from benchmarks.support.paper_systems import Published, bert_large, inception_v3, network, resnet101, vgg16
+from benchmarks.support.report import print_result
 from sparkring.pipelines.parallel.planner.cost_model import ModelProfile
 from sparkring.pipelines.parallel.planner.enumerate import Candidate
 from sparkring.pipelines.parallel.planner.paper import Assumptions, device, link_bytes_s

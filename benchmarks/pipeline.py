@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from benchmarks.report import print_result
+from benchmarks.support.report import print_result
 from harness.closed_forms import pipeline_bubble, zero_bubble_makespan
 from harness.ranks import run_on_ranks
 from sparkring.models.blocks import Block, BlockList, StageModule, X

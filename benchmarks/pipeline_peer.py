@@ -26,7 +26,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn import functional
 
-from benchmarks.report import print_result
+from benchmarks.support.report import print_result
 from harness.ranks import run_on_ranks
 from sparkring.models.blocks import LOGITS, StageModule
 from sparkring.models.inputs import TOKENS

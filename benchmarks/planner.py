@@ -4,8 +4,8 @@
 
 A case is a network, a number of ranks and a link. The planner measures the network's blocks and the link on as many ranks, with the code
 that ``sparkring plan`` runs, and predicts all layouts that it enumerates; each of them is then run on real ranks, by training's
-executor, gradient ring and optimizer. The passes sleep (``sleeping_models.py``), so that four ranks on two cores do not take each other's
-time; messages, sums and updates are real, and arrive late where the link is slow (``late_wires.py``).
+executor, gradient ring and optimizer. The passes sleep (``support/sleeping_models.py``), so that four ranks on two cores do not take
+each other's time; messages, sums and updates are real, and arrive late where the link is slow (``support/late_wires.py``).
 
     step error    of a layout: how far the predicted seconds of a step are from the measured ones
     memory error  of a layout: the same for the bytes of parameters, gradients, optimizer and activations, on the stage where it is worst
@@ -26,10 +26,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.late_wires import Link
-from benchmarks.planned_ranks import BUCKET_MB, OPTIMIZER, ROWS, Asked, Measured, Played, measure, play
-from benchmarks.report import print_result
-from benchmarks.sleeping_models import NETWORKS, network, rows_of
+from benchmarks.support.late_wires import Link
+from benchmarks.support.planned_ranks import BUCKET_MB, OPTIMIZER, ROWS, Asked, Measured, Played, measure, play
+from benchmarks.support.report import print_result
+from benchmarks.support.sleeping_models import NETWORKS, network, rows_of
 from harness.ranks import run_on_ranks
 from sparkring.pipelines.parallel.planner.cost_model import Cluster, ModelProfile
 from sparkring.pipelines.parallel.planner.planner import Plan, describe, plan

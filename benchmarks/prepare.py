@@ -23,7 +23,7 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from benchmarks.report import print_result
+from benchmarks.support.report import print_result
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import SparkConfig
 from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec

@@ -6,7 +6,7 @@
 The job runs undisturbed first, then under kills, one after the other evenly over the run, each at a random moment of a random rank. After
 each kill Spark is taken to have as many slots as the next ring is wide, so that the run shrinks and grows by what the supervisor does in
 life. ``resume_s`` runs from the kill to the end of the new ring's first step. Rows are looked for one by one, by the ids that the steps
-recorded. The peers do the same training in their own way, with checkpoints as often (recovery_peers.py).
+recorded. The peers do the same training in their own way, with checkpoints as often (support/recovery_peers.py).
 
 ``checkpoint_interval`` is what the config asks for: no kill may cost more steps than that, also one while a checkpoint is being written.
 """
@@ -27,8 +27,8 @@ from unittest.mock import patch
 
 from pyspark.sql import SparkSession
 
-from benchmarks.recovery_peers import INTERVAL, PEERS, PeerOutcome, run_peer
-from benchmarks.report import Figure, print_result
+from benchmarks.support.recovery_peers import INTERVAL, PEERS, PeerOutcome, run_peer
+from benchmarks.support.report import Figure, print_result
 from harness.datasets import write_dataset
 from sparkring.cli.console import console_progress
 from sparkring.conf.loading import parse_config

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.recovery import FILES, job
-from benchmarks.report import print_result
+from benchmarks.support.report import print_result
 from harness.datasets import write_dataset
 from sparkring.cli.console import console_progress
 from sparkring.conf.schema import SparkConfig

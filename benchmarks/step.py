@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.report import print_result
+from benchmarks.support.report import print_result
 from harness.ranks import run_on_ranks
 from sparkring.models.blocks import WholeModel
 from sparkring.models.tabular import tabular_blocks

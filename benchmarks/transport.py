@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, distributed
 
-from benchmarks.report import print_result
+from benchmarks.support.report import print_result
 from harness.ranks import run_on_ranks
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -24,8 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from benchmarks.late_wires import Link
-from benchmarks.sleeping_models import network, rows_of, wake_on_time
+from benchmarks.support.late_wires import Link
+from benchmarks.support.sleeping_models import network, rows_of, wake_on_time
 from sparkring.conf.schema import OptimizerConfig
 from sparkring.models.blocks import StageModule, WholeModel, X
 from sparkring.pipelines.data.order.row_order import MIN_LANES, EpochOrder
@@ -132,7 +133,7 @@ class _Everyone:
         return float(number[0]) / self._size
 
 
-class _Rank:
+class _Rank(ABC):
     """One rank of a layout."""
 
     round_steps = 1
@@ -147,9 +148,9 @@ class _Rank:
         stack.callback(self.ring.close)
         self.optimizer = make_optimizer(self.parameters, OPTIMIZER)
 
+    @abstractmethod
     def step(self) -> float:
         """Do one step; returns this rank's share of its loss."""
-        raise NotImplementedError
 
     def kept_bytes(self) -> int:
         """What stays from step to step."""

@@ -186,7 +186,7 @@ def _by_horovod_elastic(folder: str, total: int, _spark: SparkSession) -> None:
     """This file as a program; all that it has started is ended with it."""
     said = Path(folder, "output.txt")
     with said.open("wb") as output, subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.recovery_peers", folder, str(total)], stdout=output, stderr=subprocess.STDOUT,
+            [sys.executable, "-m", "benchmarks.support.recovery_peers", folder, str(total)], stdout=output, stderr=subprocess.STDOUT,
             start_new_session=True) as program:
         started = [psutil.Process(program.pid)]
         try:
