@@ -224,8 +224,8 @@ def plainly(text: str) -> str:
 
 
 def _played(schedule: Schedule, times: PassTimes) -> TracedStep:
-    says = (f"F {times.forward_ms:g} ms, B {times.backward_ms:g} ms a stage, "
-            f"{f'messages {times.message_ms:g} ms' if times.message_ms else 'messages no time'}")
+    says = (f"F {times.forward_ms:g} ms and B {times.backward_ms:g} ms per stage, "
+            f"messages take {f'{times.message_ms:g} ms' if times.message_ms else 'no time'}")
     return TracedStep(title=f"{_shape(schedule)}; {says}", schedule=schedule,
                       tracks={PLAN: simulate(schedule, _costs(schedule, times)).entries})
 

@@ -73,7 +73,7 @@ class Constraints:
     lanes: int | None = None
     """Lanes to which the run's rows are dealt; a micro-batch takes whole lanes. None: not fixed yet."""
     replicas: tuple[int, ...] = ()
-    """The only replicas of the stages, if there are ranks for them: then only cut and schedule are chosen. Empty: any."""
+    """The only replicas of the stages, if there are ranks for them; the rest is still chosen. Empty: any."""
     shards: int = 1
     """Shards of each replica, with ``replicas``."""
 

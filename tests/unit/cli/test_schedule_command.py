@@ -47,7 +47,7 @@ def test_a_schedule_is_drawn_with_its_bubble_and_what_each_stage_holds(run: Run)
     code, out, err = run("schedule", "1f1b", "--stages", "2", "--micro-batches", "3")
     assert (code, err) == (0, "")
     assert out == dedent("""\
-        1f1b over 2 stages, 3 micro-batches; F 10 ms, B 20 ms a stage, messages no time
+        1f1b over 2 stages, 3 micro-batches; F 10 ms and B 20 ms per stage, messages take no time
 
         0: F0 F1 .. .. B0 == F2 B1 == .. B2 ==
         1: .. F0 B0 == F1 B1 == F2 B2 == .. ..
