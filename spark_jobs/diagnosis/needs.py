@@ -43,10 +43,12 @@ class Needs:
         return (self.spark.remote or self.spark.master or "").startswith("local")
 
     def memory_mb(self, ranks: int) -> float:
-        """Memory that ``ranks`` ranks on one machine need, with their share of the open row groups."""
+        """Memory that ``ranks`` ranks on one machine need, with their share of the open row groups; the loader spills what exceeds its
+        budget.
+        """
         lanes = self.train.lanes or default_lanes(self.train.num_ranks)
         open_mb = OPEN_AT_ONCE * self.row_group_mb * -(-lanes * ranks // self.train.num_ranks)
-        return ranks * RANK_MB + open_mb
+        return ranks * RANK_MB + min(open_mb, ranks * self.train.memory_mb)
 
     def container_mb(self, ranks: int) -> float:
         """Memory that YARN and Kubernetes may count for ``ranks`` ranks in one container."""

@@ -114,6 +114,11 @@ def test_memory_grows_with_the_share_of_ranks_on_a_machine() -> None:
     assert job.memory_mb(4) - job.memory_mb(2) == pytest.approx(2 * RANK_MB + 24)
 
 
+def test_rows_beyond_the_loaders_budget_need_no_memory_as_they_are_spilled() -> None:
+    job = needs("train.num_ranks=2", "train.lanes=24", "prepare.row_group_mb=100", "train.memory_mb=500")
+    assert job.memory_mb(2) == 2 * (RANK_MB + 500)
+
+
 def test_the_limit_of_a_container_counts_when_it_is_lower(tmp_path: Path) -> None:
     group = tmp_path / "memory" / "box"
     group.mkdir(parents=True)
