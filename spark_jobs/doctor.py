@@ -106,7 +106,7 @@ class _Examination:
         self._add("shared memory", lambda: check_shared_memory(needs, machine, ranks=ranks, config=self._config))
         self._add("GPU", lambda: check_gpu(spark, reports, needs, self._here))
         if spark is not None:
-            self._add("encryption", lambda: check_encryption(spark, reports))
+            self._add("encryption", lambda: check_encryption(spark, reports, needs))
 
     def _add(self, name: str, look: Callable[[], Check]) -> None:
         self._bar.update(len(self._checks), total=NUM_CHECKS, text=name)

@@ -55,11 +55,19 @@ class RingConfig(Section):
     """Seconds that a rank waits for another one, or for a row group from storage, before it fails. Horovod's and Gloo's
     own timeouts are set to it."""
     heartbeat_s: Seconds = 0.5
-    """Seconds between two checks of the other ranks."""
+    """With ``launcher: barrier``: seconds between two checks of the other ranks."""
     fork_ranks: bool = True
     """With ``launcher: barrier`` on Linux: fork ranks off a process that has torch and Horovod loaded and stays, with
     750 MB resident, as long as Spark keeps its Python worker. Saves the seconds of a fresh process's imports, from
     the second launch on (docs/adr/0007)."""
+
+    @model_validator(mode="after")
+    def _launcher_heeds_all(self) -> Self:
+        unheeded = [f"train.ring.{name}={getattr(self, name)}" for name in ("heartbeat_s", "fork_ranks")
+                    if getattr(self, name) != type(self).model_fields[name].default]
+        if self.launcher == "horovod.spark" and unheeded:
+            raise ValueError(f"{', '.join(unheeded)} has no effect with launcher horovod.spark; leave it out, or use launcher: barrier")
+        return self
 
 
 class RecoveryConfig(Section):

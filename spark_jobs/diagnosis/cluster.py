@@ -16,6 +16,7 @@ from sparkring.spark_jobs.diagnosis.check import Check, Status, sentence, verdic
 from sparkring.spark_jobs.diagnosis.needs import MB, Needs
 from sparkring.spark_jobs.diagnosis.packages import describe_horovod, release
 from sparkring.spark_jobs.diagnosis.survey import Machine, TaskReport
+from sparkring.spark_jobs.launch.meeting.encryption import encryption_of, require_plaintext_allowed
 from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, require_on_demand, require_slots
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 Problems = list[tuple[Status, str, str]]
 
-ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
 FEWEST_PORTS = 1000
 """With fewer ephemeral ports a busy machine may run out of them."""
 
@@ -157,9 +157,14 @@ def check_gpu(spark: SparkSession | None, reports: Sequence[TaskReport], needs: 
     return verdict("GPU", [(status, found, advice) for found, advice in problems], fine=f"{len(reports)} task(s) with GPU {given}")
 
 
-def check_encryption(spark: SparkSession, reports: Sequence[TaskReport]) -> Check:
-    """Whether Spark's traffic is encrypted while the ring's is not."""
-    on = [key for key in ENCRYPTION if is_on(spark, key)]
+def check_encryption(spark: SparkSession, reports: Sequence[TaskReport], needs: Needs) -> Check:
+    """Whether Spark's traffic is encrypted while the ring's is not.
+
+    Raises:
+        ConfigError: a ring would be refused for that.
+    """
+    require_plaintext_allowed(spark, needs.train.ring)
+    on = encryption_of(spark)
     hosts = {report.machine.host for report in reports}
     if not on:
         return Check("encryption", "ok", "not asked for; the ring's traffic is plain TCP, as Spark's is here")

@@ -47,12 +47,14 @@ def check_drift(train: DataFrame, config: PrepareConfig, parent: ParentVersion |
         config: The features, and what is expected of them.
         parent: The version to compare with; None for a first version, which cannot drift.
     Returns:
-        A result for each expectation of drift, met or not. A feature that the parent does not have has not drifted.
+        A result for each expectation of drift, met or not. Where there is nothing to compare (no parent, no train rows, a feature that
+        the parent does not have) it is met.
     Raises:
         ConfigError: a column is not a feature of the kind that the limit is for.
     """
     numeric = set(config.features.numbers)
     results = []
+    unmeasured = "no earlier version" if parent is None else "no train rows" if train.isEmpty() else ""
     for key, words, allowed, measure in (
             ("max_mean_shift", "mean moved by at most {:g} deviations", numeric, _mean_shifts),
             ("max_psi", "stability index at most {:g}", numeric | set(config.features.categorical), _stability_indices)):
@@ -61,8 +63,11 @@ def check_drift(train: DataFrame, config: PrepareConfig, parent: ParentVersion |
         if strange := sorted(limits.keys() - allowed):
             raise ConfigError(f"prepare.expectations.columns.{strange[0]}.{key}: this limit is for "
                               f"{', '.join(sorted(allowed)) or 'no feature of this config'}, not for {strange[0]}; leave it out.")
-        found = measure(train, list(limits), parent) if limits and parent else {}
-        results += [_result(name, words.format(limits[name]), found.get(name), limits[name], parent) for name in limits]
+        if unmeasured or parent is None:
+            results += [ExpectationResult(name, words.format(limits[name]), unmeasured, met=True) for name in limits]
+        elif limits:
+            found, version = measure(train, list(limits), parent), parent.manifest.version
+            results += [_result(name, words.format(limits[name]), found.get(name), limits[name], version) for name in limits]
     return results
 
 
@@ -81,10 +86,7 @@ def stability_index(before: NDArray[np.int64], now: NDArray[np.int64]) -> float:
     return float(((q - p) * np.log(q / p)).sum())
 
 
-def _result(column: str, expected: str, found: float | None, limit: float, parent: ParentVersion | None) -> ExpectationResult:
-    if parent is None:
-        return ExpectationResult(column, expected, "no earlier version", met=True)
-    version = parent.manifest.version
+def _result(column: str, expected: str, found: float | None, limit: float, version: int) -> ExpectationResult:
     if found is None:
         return ExpectationResult(column, expected, f"not in version {version}", met=True)
     return ExpectationResult(column, expected, f"{found:.4g} against version {version}", met=found <= limit)

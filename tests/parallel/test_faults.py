@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from harness.ranks import run_on_ranks
+from sparkring.pipelines.parallel.shared_memory.named_files import paths_of
 from tests.support.faulty_stages import BUG, DEADLINE_S, MICRO_BATCHES, STEPS, Fault, draw_faults, launches, suffer
 from tests.support.transports import WAYS, kind_of
 
@@ -46,7 +47,7 @@ def test_every_rank_says_in_time_what_it_met_with(ring: list[Fault], tmp_path: P
     assert [told["error"] for told in undisturbed] == ["none"] * size, undisturbed
     assert all(len(told["losses"]) == STEPS for told in undisturbed)
     _check(kill, [lines[-1] if rank != kill.rank else {} for rank, lines in enumerate(told)])
-    assert not list(Path("/dev/shm").glob(f"sparkring-{undisturbed[0]['token']}*"))
+    assert not paths_of(undisturbed[0]["token"])
 
 
 def _check(fault: Fault, told: list[Told]) -> None:

@@ -7,6 +7,7 @@ import os
 import pickle
 import queue
 import signal
+import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Mapping
@@ -26,6 +27,26 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are forke
 
 
 KEPT = KeptServer()
+ON_IMPORT = """
+import pathlib, sys, time
+
+class OnImport:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            pathlib.Path({tried!r}).touch()
+            {act}
+
+sys.meta_path.insert(0, OnImport())
+"""
+"""Makes the import of a module fail or hang, where it stands as sitecustomize."""
+
+
+START_A_SERVER = """
+import os, time
+from sparkring.spark_jobs.launch.rank.forked import RankServer
+print(RankServer(dict(os.environ)).pid, flush=True)
+time.sleep(600)
+"""
 
 
 class Launched:
@@ -74,6 +95,13 @@ def kept_server() -> psutil.Process:
     return psutil.Process(server.pid)
 
 
+def on_import(module: str, act: str, folder: Path) -> tuple[str, Path]:
+    """A PYTHONPATH under which the import of ``module`` does ``act``, and the file that is there once it was tried."""
+    tried = folder / "tried"
+    (folder / "sitecustomize.py").write_text(ON_IMPORT.format(module=module, tried=str(tried), act=act), encoding="utf-8")
+    return os.pathsep.join([str(folder), str(ROOT)]), tried
+
+
 def test_a_server_serves_ranks_that_would_import_the_same_and_no_others() -> None:
     first = kept_server()
     assert kept_server() == first
@@ -100,16 +128,27 @@ def test_a_forked_rank_is_what_a_fresh_one_is_and_finds_nothing_of_the_one_befor
 
 
 def test_beside_its_first_long_rank_a_server_imports_what_training_needs() -> None:
-    rank = Launched(ring_probes.has_imported, NEEDED_TO_TRAIN, SPARKRING_TEST="a server of its own")
+    own = "a server of its own"
+    assert Launched(ring_probes.has_imported, NEEDED_TO_TRAIN, SPARKRING_TEST=own).result() is False  # too short
+    rank = Launched(ring_probes.has_imported, NEEDED_TO_TRAIN, SPARKRING_TEST=own)
     assert rank.report()["result"] is False
-    server = KEPT.serving(plain(SPARKRING_TEST="a server of its own"))
+    server = KEPT.serving(plain(SPARKRING_TEST=own))
     assert server is not None
     process = psutil.Process(server.pid)
     before_s = process.cpu_times().user
     wait_until(lambda: process.cpu_times().user > before_s + 0.3, "the server to import")
     rank.process.let_go()
     assert rank.exit_code() == 0
-    assert Launched(ring_probes.has_imported, NEEDED_TO_TRAIN, SPARKRING_TEST="a server of its own").result() is True
+    assert Launched(ring_probes.has_imported, NEEDED_TO_TRAIN, SPARKRING_TEST=own).result() is True
+
+
+def test_a_module_that_cannot_be_imported_ahead_harms_no_rank(tmp_path: Path) -> None:
+    path, tried = on_import(NEEDED_TO_TRAIN, 'raise RuntimeError("half installed")', tmp_path)
+    rank = Launched(ring_probes.look, PYTHONPATH=path)
+    assert rank.report()["kind"] == "done"
+    wait_until(tried.exists, "the server to try")
+    rank.process.let_go()
+    assert rank.exit_code() == 0
 
 
 def test_ten_launches_leave_no_process_and_no_file_in_server_and_task() -> None:
@@ -162,6 +201,18 @@ def test_a_server_that_is_killed_takes_its_rank_along_and_the_next_launch_has_an
     assert f"the rank server {server.pid}, off which this rank was forked, ended with exit code -9" in rank.process.tail
     assert_no_process_left(rank.token)
     assert Launched(ring_probes.look).result()["parent"] == kept_server().pid != server.pid
+
+
+def test_a_server_whose_imports_hang_ends_with_its_task(tmp_path: Path) -> None:
+    path, tried = on_import("torch", "time.sleep(600)", tmp_path)
+    task = subprocess.Popen([sys.executable, "-c", START_A_SERVER], env=plain(PYTHONPATH=path), stdout=subprocess.PIPE, text=True)
+    with task:
+        assert task.stdout is not None
+        server = psutil.Process(int(task.stdout.readline()))
+        wait_until(tried.exists, "the server to import")
+        assert server.is_running()
+        task.kill()
+    wait_until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE, "the server to end")
 
 
 def test_a_rank_whose_end_a_stopped_server_cannot_tell_of_is_found_to_stand_still() -> None:

@@ -18,6 +18,7 @@ from torch import distributed
 from harness.ranks import run_on_ranks
 from sparkring.errors import ConfigError, PipelineShapeError, RingError
 from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.parallel.shared_memory.named_files import paths_of
 from sparkring.pipelines.parallel.transports.base import Edge
 from tests.support import seams
 from tests.support.message_plans import act, plan_round
@@ -232,7 +233,7 @@ def _leftovers(context: RankContext, way: str) -> tuple[list[int], list[str]]:
             gc.collect()
             counts.append(len(list(Path("/proc/self/fd").iterdir())))
             communicator.barrier("counted")
-    return counts, [entry.name for entry in Path("/dev/shm").glob(f"sparkring-{context.token}*")]
+    return counts, [path.name for path in paths_of(context.token)]
 
 
 @every_way

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from sparkring.errors import ConfigError, ExpectationResult, ExpectationsNotMet
 from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.spark_jobs.etl.drift import ParentVersion, check_drift
 from sparkring.spark_jobs.prepare import prepare
 from tests.support.etl_tables import Trip, etl_config, trips
 
@@ -61,15 +62,19 @@ def test_drift_is_told_against_the_parent_version(spark: SparkSession, tmp_path:
     again = [trip for trip in trips() if trip.id % 10]
     assert prepare(etl_config(tmp_path, again, expectations=limits), spark=spark).version == 2  # a tenth less of the same
     moved = [replace(trip, km=trip.km and trip.km + 20, city="Cork" if trip.city == "Bern" else trip.city) for trip in trips()]
-    found = _results(spark, tmp_path, limits, moved)
-    assert {key: met for key, (_, met) in found.items()} == {
+    refused = _results(spark, tmp_path, limits, moved)
+    assert {key: met for key, (_, met) in refused.items()} == {
         "km: mean moved by at most 0.25 deviations": False, "km: stability index at most 0.1": False,
         "city: stability index at most 0.1": False, "km2: stability index at most 5": True}
-    shift = float(found["km: mean moved by at most 0.25 deviations"][0].split()[0])
+    shift = float(refused["km: mean moved by at most 0.25 deviations"][0].split()[0])
     assert shift == pytest.approx(20 / 28.6, rel=0.05)  # the deviation of 1 to 100, evenly: 99 / sqrt(12)
-    assert all(text.endswith("against version 2") for text, _ in found.values())
-    assert Dataset(config.dataset).versions() == [1, 2]
+    assert all(text.endswith("against version 2") for text, _ in refused.values())
+    dataset = Dataset(config.dataset)
+    assert dataset.versions() == [1, 2]
     assert len(list((tmp_path / "workspace/dataset/data").iterdir())) == 2
+    none = spark.createDataFrame([], "km double, km2 double, city string")  # of an append by time, all rows may be test rows
+    found = check_drift(none, config.prepare, ParentVersion(dataset.store, dataset.manifest()))
+    assert [(result.found, result.met) for result in found] == [("no train rows", True)] * 4
 
 
 @pytest.mark.parametrize(("columns", "message"), [

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import RingConfig
-from sparkring.errors import DeadlinePassed
+from sparkring.errors import DeadlinePassed, RingError
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.spark_jobs.ring import run_ring
 from tests.support import seams
@@ -80,3 +80,19 @@ def test_a_task_that_stands_still_when_the_others_have_ended_is_named(spark: Spa
     stopped = int(path.read_text(encoding="ascii"))
     psutil.wait_procs([psutil.Process(stopped)] if psutil.pid_exists(stopped) else [], timeout=60)
     assert stopped not in _tasks(spark)
+
+
+def _suspend_the_worker(context: RankContext) -> int:
+    """Suspend the Spark worker of rank 1, of which this process is a child, and return."""
+    if context.rank == 1:
+        workers = [process for process in psutil.Process().parents() if "pyspark.daemon" in " ".join(process.cmdline())]
+        workers[0].suspend()
+    return 0
+
+
+@pytest.mark.nightly
+def test_a_task_that_stands_still_under_upstream_s_launcher_ends_the_ring(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seams.HOROVOD_LAST_RANK_S, 5.0)
+    with pytest.raises(RingError, match="lost contact with the task of rank 1"):
+        run_ring(_suspend_the_worker, num_ranks=RANKS, spark=spark, config=RingConfig(launcher="horovod.spark"))
+    assert len(set(_tasks(spark))) == RANKS

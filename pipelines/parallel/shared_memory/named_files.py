@@ -40,6 +40,11 @@ def socket_path(token: str, rank: int) -> Path:
     return FOLDER / f"sparkring-{token}-{rank}.socket"
 
 
+def paths_of(token: str) -> list[Path]:
+    """The paths under which files of a launch are there now."""
+    return sorted(FOLDER.glob(f"sparkring-{token}-*"))
+
+
 def create_locked(path: Path, length: int) -> int | None:
     """Create a file that ``remove_abandoned`` leaves alone until its descriptor is closed or this process ends.
 

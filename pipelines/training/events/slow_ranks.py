@@ -100,12 +100,14 @@ class StepSeconds:
 
 
 class SlowRanks:
-    """Adds up the ranks' reports, and remembers the slow ranks, so that each change is reported once."""
+    """Adds up the ranks' reports, and remembers what was announced: a rank that other work slows now and then is announced once."""
 
     def __init__(self, groups: Groups) -> None:
         """``groups``: ranks that do the same work. A rank alone in its group is compared with none."""
         self._groups = groups
+        self._announced: set[tuple[int, Cause]] = set()
         self._slow: dict[tuple[int, Cause], Slow] = {}
+        """Those announced that have not caught up yet."""
         self._reports: list[Report] = []
 
     def update(self, reports: Sequence[Sequence[float]]) -> list[Slow]:
@@ -114,7 +116,8 @@ class SlowRanks:
         Args:
             reports: By rank, the result of its ``StepSeconds.take``.
         Returns:
-            Ranks that have become slow and ranks that have caught up; nothing before ``OBSERVED_S`` seconds of training are behind it.
+            Ranks that have become slow and ranks that have caught up, each once for a cause; nothing before ``OBSERVED_S`` seconds of
+            training are behind it.
         """
         if min((report[0] for report in reports), default=0.0) < FEWEST_STEPS:
             return []
@@ -127,10 +130,11 @@ class SlowRanks:
         return self._changes({(one.slow_rank, one.cause): one for one in find_slow(seconds, self._groups)})
 
     def _changes(self, now: dict[tuple[int, Cause], Slow]) -> list[Slow]:
-        changes = [one for key, one in now.items() if key not in self._slow]
-        changes += [replace(one, over=True) for key, one in self._slow.items() if key not in now]
-        self._slow = now
-        return changes
+        new = {key: one for key, one in now.items() if key not in self._announced}
+        over = [replace(one, over=True) for key, one in self._slow.items() if key not in now]
+        self._slow = {key: one for key, one in self._slow.items() if key in now} | new
+        self._announced |= new.keys()
+        return [*new.values(), *over]
 
 
 def pack(taken: Sequence[float]) -> bytes:

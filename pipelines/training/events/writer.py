@@ -18,7 +18,7 @@ Each record has ``event`` (its kind), ``time`` (seconds since 1970), ``generatio
     rollback    epoch, step (which was not finite), steps_done (of the checkpoint), text; the last record of its file: the ranks continue
                 as the next generation
     slow        epoch, step, slow_rank (-1: the network), cause (data, compute, network), step_s, own_s, others_s, over: the rank that
-                delays the others, or no longer does (slow_ranks.py); rank 0 only
+                delays the others, or no longer does, each once for a rank and cause (slow_ranks.py); rank 0 only
     warning     text; e.g. a damaged checkpoint that was skipped; for one that could not be written: what ("checkpoint"), count (so far)
     end         seconds
 

@@ -47,7 +47,7 @@ from sparkring.spark_jobs.launch.meeting.status_board import ANSWER_TIMEOUT_S, S
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 from sparkring.spark_jobs.launch.rank.end import CAUSE_GRACE_S, RankEnd
 from sparkring.spark_jobs.launch.rank.forked import KeptServer
-from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, common_device, shared_gpu
+from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, GpuCheck, common_device, shared_gpu
 from sparkring.spark_jobs.launch.rank.graceful_stop import graceful_stop
 from sparkring.spark_jobs.launch.rank.process import RankProcess
 
@@ -136,11 +136,10 @@ def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) 
     return None
 
 
-def gpu_objection(launch: Launch, facts: Sequence[TaskFacts]) -> str | None:
-    """The reason that the tasks chosen for ranks cannot use GPUs, or None."""
-    if launch.device != "cuda":
-        return None
-    return shared_gpu(AssignedGpu(host=fact.hostname, memory=fact.memory, address=fact.gpu) for fact in facts)
+def gpu_objection(facts: Sequence[TaskFacts], uuids: Sequence[str | None]) -> str | None:
+    """The reason that the tasks chosen for ranks cannot use GPUs, or None; ``uuids`` as in ``GpuCheck``."""
+    return shared_gpu(AssignedGpu(host=fact.hostname, memory=fact.memory, address=fact.gpu, uuid=uuid)
+                      for fact, uuid in zip(facts, uuids, strict=True))
 
 
 def _meeting_of_all(launch: Launch, context: TaskContext) -> SparkMeeting | DriverMeetingClient:
@@ -196,16 +195,15 @@ class _Task:
                 self._stand_by()
             return RankEnd(rank=-1, host=mine.name_in(self._launch.left_out) or mine.hostname, kind="idle")
         facts = [everyone[partition] for partition in chosen]
-        if refusal := gpu_objection(self._launch, facts):
-            raise EnvironmentProblem(refusal)
         placement = place_ranks([fact.memory for fact in facts])[chosen.index(self._partition)]
         process.label = f"rank {placement.rank}"
         if self._rendezvous is not None:
             self._rendezvous.start(allowed=peer_addresses(facts))
-        device, note = self._agree_on_device(mine)
+        device, note = self._agree_on_device(mine, facts=facts, chosen=chosen)
         process.send(self._order(placement, mine, facts, device=device, note=note), self._launch.payload)
         board = StatusBoardClient(facts[0].address, facts[0].port, secret=self._launch.secret, heartbeat_s=self._launch.heartbeat_s)
-        watch = Watch(process, self._events, rank=placement.rank, host=mine.hostname, deadline_s=self._launch.deadline_s)
+        watch = Watch(process, self._events, rank=placement.rank, host=mine.hostname, deadline_s=self._launch.deadline_s,
+                      import_within_s=self._launch.meet_within_s)
         end = watch.wait_for_end(board)
         if self._rendezvous is not None:
             self._rendezvous.board.wait_until_left(within_s=CAUSE_GRACE_S + ANSWER_TIMEOUT_S)
@@ -256,29 +254,37 @@ class _Task:
         except OSError as error:
             return {"problem": f"cannot listen on {self._spark_host}: {error}; free a port on the ring's interface of that host."}
 
-    def _agree_on_device(self, mine: TaskFacts) -> tuple[str, str]:
-        """The device of all ranks, and a note to show."""
+    def _agree_on_device(self, mine: TaskFacts, *, facts: Sequence[TaskFacts], chosen: Sequence[int]) -> tuple[str, str]:
+        """The device of all ranks, and a note to show; ``facts`` are those of the ``chosen`` tasks.
+
+        Raises:
+            EnvironmentProblem: a rank has no GPU of its own, or cannot use it, and CPUs are not allowed instead.
+        """
         if self._launch.device == "cpu":
             return "cpu", ""
         which = f"GPU {mine.gpu} on {mine.hostname}" if mine.gpu else f"Spark assigned none to a task on {mine.hostname}"
-        problem = None
+        found = GpuCheck(problem=None, uuid=None)
         try:
             event = self._events.get(timeout=self._launch.deadline_s)
         except queue.Empty:
-            event = {"kind": "device", "summary": f"its driver did not answer within {self._launch.deadline_s:g} s"}
+            event = {"kind": "device", "summary": f"its driver did not answer within {self._launch.deadline_s:g} s", "uuid": None}
         if isinstance(event, dict) and event["kind"] == "device":
-            problem = event["summary"] and f"{which}: {event['summary']}"
+            found = GpuCheck(problem=event["summary"] and f"{which}: {event['summary']}", uuid=event["uuid"])
         else:
             self._events.put(event)  # the rank has ended already; the watch handles that
-        return common_device(self._gather_devices(problem), allow_cpu_fallback=self._launch.allow_cpu_fallback)
+        everyone = self._gather_devices(found)
+        checks = [everyone[partition] for partition in chosen]
+        if refusal := gpu_objection(facts, [check.uuid for check in checks]):
+            raise EnvironmentProblem(refusal)
+        return common_device([check.problem for check in checks], allow_cpu_fallback=self._launch.allow_cpu_fallback)
 
     def _stand_by(self) -> None:
         """Take part in the exchanges of all tasks, without a rank."""
         if self._launch.device == "cuda":
-            self._gather_devices(None)
+            self._gather_devices(GpuCheck(problem=None, uuid=None))
 
-    def _gather_devices(self, problem: str | None) -> list[str | None]:
-        return self._gather(problem, within_s=self._launch.deadline_s + ANSWER_TIMEOUT_S)
+    def _gather_devices(self, found: GpuCheck) -> list[GpuCheck]:
+        return [GpuCheck(*each) for each in self._gather(found, within_s=self._launch.deadline_s + ANSWER_TIMEOUT_S)]
 
     def _environment(self) -> dict[str, str]:
         """The rank process's environment at its start: everything that torch's import depends on."""

@@ -35,12 +35,15 @@ class Watch:
         rank: Its rank.
         host: The host that it runs on.
         deadline_s: Seconds that ranks wait for one that hangs.
+        import_within_s: Seconds for the rank to import what it needs.
     """
 
-    def __init__(self, process: RankProcess, events: queue.SimpleQueue[Event], *, rank: int, host: str, deadline_s: float) -> None:
+    def __init__(self, process: RankProcess, events: queue.SimpleQueue[Event], *, rank: int, host: str, deadline_s: float,
+                 import_within_s: float) -> None:
         self._process, self._events, self._rank, self._host = process, events, rank, host
         self._looks_left = self._looks = math.ceil((deadline_s + SUSPENDED_GRACE_S) / LOOK_S)
         """Counted in looks, because seconds in which this task itself was suspended do not count."""
+        self._import_within_s, self._import_looks_left = import_within_s, math.ceil(import_within_s / LOOK_S)
         self._end: RankEnd | None = None
 
     def wait_for_end(self, board: StatusBoardClient) -> RankEnd:
@@ -79,13 +82,21 @@ class Watch:
             if isinstance(event, RingError):
                 self._end = self._end or RankEnd(rank=self._rank, host=self._host, kind="lost", summary=str(event))
                 return Verdict(kind="end")
-            self._note(self._end_of(event), board)
+            if not _is_late(event):
+                self._note(self._end_of(event), board)
 
     def _look_at_the_rank(self, board: StatusBoardClient) -> None:
-        """Report a rank that is suspended for too long. If all ranks are, no other rank can report it."""
-        self._looks_left = self._looks_left - 1 if self._end is None and self._process.is_suspended else self._looks
+        """Report a rank that is suspended, or imports, for too long. If all ranks do, no other rank can report it."""
+        if self._end is not None:
+            return
+        self._looks_left = self._looks_left - 1 if self._process.is_suspended else self._looks
+        self._import_looks_left -= not self._process.has_imported
         if self._looks_left == 0:
             self._note(RankEnd(rank=self._rank, host=self._host, kind="suspended", output_tail=self._process.tail), board)
+        elif self._import_looks_left == 0:
+            self._note(RankEnd(rank=self._rank, host=self._host, kind="waited", output_tail=self._process.tail, summary=(
+                f"rank {self._rank} on {self._host} did not import torch and Horovod within {self._import_within_s:g} s; look at the "
+                "storage of its Python environment, or raise train.ring.start_timeout_s.")), board)
 
     def _look_for_cause(self, board: StatusBoardClient) -> None:
         deadline = time.monotonic() + CAUSE_GRACE_S
@@ -94,7 +105,7 @@ class Watch:
                 event = self._events.get(timeout=left)
             except queue.Empty:
                 return
-            if not isinstance(event, Verdict | RingError):
+            if not isinstance(event, Verdict | RingError) and not _is_late(event):
                 self._note(self._end_of(event), board)
 
     def _note(self, end: RankEnd, board: StatusBoardClient) -> None:
@@ -109,3 +120,8 @@ class Watch:
     def _end_of(self, event: Report | int) -> RankEnd:
         report: Report = {"kind": "died", "exit_code": event} if isinstance(event, int) else event
         return RankEnd(rank=self._rank, host=self._host, output_tail=self._process.tail, **report)
+
+
+def _is_late(event: Report | int) -> bool:
+    """Whether it is the answer of a GPU for which the task no longer waits, and not an end of the rank."""
+    return not isinstance(event, int) and event["kind"] == "device"

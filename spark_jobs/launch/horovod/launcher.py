@@ -38,7 +38,7 @@ from sparkring.spark_jobs.launch.meeting.encryption import require_plaintext_all
 from sparkring.spark_jobs.launch.meeting.hosts import memory_identity
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 from sparkring.spark_jobs.launch.rank.end import Json, RankEnd, result_to_json, results_or_error
-from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, common_device, gpu_problem, shared_gpu
+from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, GpuCheck, check_gpu, common_device, shared_gpu
 from sparkring.spark_jobs.launch.rank.process import TAIL_LINES
 from sparkring.spark_jobs.launch.rank.suspension import SUSPENDED_GRACE_S, guard_against_suspension
 from sparkring.spark_jobs.spark.slots import require_slots, spark_context
@@ -119,10 +119,10 @@ def _environment(settings: RankSettings, *, threads: int) -> dict[str, str]:
 
 def _context(rank: int, settings: RankSettings) -> RankContext:
     """Exchange hosts and devices with the other ranks, through the rendezvous."""
-    gpu, problem = _take_gpu() if settings.device == "cuda" else (None, None)
-    mine = AssignedGpu(host=os.uname().nodename, memory=memory_identity(), address=gpu)
+    gpu, found = _take_gpu() if settings.device == "cuda" else (None, GpuCheck(problem=None, uuid=None))
+    mine = AssignedGpu(host=os.uname().nodename, memory=memory_identity(), address=gpu, uuid=found.uuid)
     everyone = [(AssignedGpu(*assigned), problem) for assigned, problem in
-                _exchange(f"sparkring-{settings.token}", rank, [mine, problem], deadline_s=settings.deadline_s)]
+                _exchange(f"sparkring-{settings.token}", rank, [mine, found.problem], deadline_s=settings.deadline_s)]
     memories = [assigned.memory for assigned, _ in everyone]
     numbers = {memory: number for number, memory in enumerate(dict.fromkeys(memories))}
     device, note = "cpu", ""
@@ -161,15 +161,15 @@ def _ask(method: str, path: str, body: bytes | None = None) -> bytes | None:
         connection.close()
 
 
-def _take_gpu() -> tuple[str | None, str | None]:
-    """Take the GPU that Spark assigned to this rank's task: its address, and why it cannot be used."""
+def _take_gpu() -> tuple[str | None, GpuCheck]:
+    """Take the GPU that Spark assigned to this rank's task: its address, and what came of using it."""
     from horovod.spark.task import get_available_devices
 
     assigned = get_available_devices()
     os.environ["CUDA_VISIBLE_DEVICES"] = assigned[0] if assigned else ""
     if not assigned:
-        return None, f"Spark assigned no GPU to a task on {os.uname().nodename}"
-    return assigned[0], gpu_problem()
+        return None, GpuCheck(problem=f"Spark assigned no GPU to a task on {os.uname().nodename}", uuid=None)
+    return assigned[0], check_gpu()
 
 
 class _StandardError:

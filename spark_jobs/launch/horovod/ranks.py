@@ -32,7 +32,7 @@ LATE_CAUSE_S = 15.0
 """Seconds to wait for the cause, where all ends so far report a lost peer: upstream polls once a second for a rank's end, and then waits
 for its output."""
 LAST_RANK_S = 30.0
-"""Seconds for the ranks to end once asked to; upstream gives each five seconds."""
+"""Seconds for the next rank to end once one has returned (functions end with a barrier), and for all to end once asked to."""
 
 
 class HorovodRanks:
@@ -96,21 +96,27 @@ class HorovodRanks:
             self._exits.put((slot.rank, code))
 
     def _until_all_ended(self, num_ranks: int) -> None:
-        """Take the ranks' ends as they come; after a failure the others get a while to report the cause, then they are ended."""
-        until = math.inf
-        for _ in range(num_ranks):
+        """Take the ranks' ends as they come. After the first end, the others have a while to end or to report the cause; then they
+        are ended.
+        """
+        missing, until = set(range(num_ranks)), math.inf
+        while missing:
             try:
                 rank, code = self._next(until)
             except queue.Empty:
-                return  # a task that ignores this too is ended by Spark: upstream cancels the job now
-            if code == 0:
-                continue
-            self.ends.append(self._end(rank, code))
-            # Code 1 is how a rank ends when it has raised, perhaps because another one is gone.
-            until = min(until, time.monotonic() + (CAUSE_GRACE_S if code != 1 or self._cause_known() else LATE_CAUSE_S))
+                break  # a task that ignores this too is ended by Spark: upstream cancels the job now
+            missing.remove(rank)
+            if code != 0:
+                self.ends.append(self._end(rank, code))
+                # Code 1 is how a rank ends when it has raised, perhaps because another one is gone.
+                until = min(until, time.monotonic() + (CAUSE_GRACE_S if code != 1 or self._cause_known() else LATE_CAUSE_S))
+            elif not self.ends:
+                until = time.monotonic() + LAST_RANK_S
+        if not self.ends:
+            self.ends = [self._end(rank, None) for rank in sorted(missing)]
 
     def _next(self, until: float) -> tuple[int, int | None]:
-        """The next rank's end: without limit while no rank has failed; after a failure until the given moment, and then by force."""
+        """The next rank's end: without limit while no rank has ended; then until the given moment, and after it by force."""
         if until < math.inf and not self._end_all.is_set():
             try:
                 return self._exits.get(timeout=max(0.0, until - time.monotonic()))

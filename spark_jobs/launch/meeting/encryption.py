@@ -15,6 +15,11 @@ ENCRYPTING = ("spark.network.crypto.enabled", "spark.authenticate.enableSaslEncr
 """Properties that make Spark encrypt the traffic between its processes."""
 
 
+def encryption_of(spark: SparkSession) -> list[str]:
+    """Those of ``ENCRYPTING`` that are true."""
+    return [name for name in ENCRYPTING if (spark.conf.get(name, None) or "").lower() == "true"]
+
+
 def require_plaintext_allowed(spark: SparkSession, config: RingConfig) -> None:
     """Check that gradients may travel in plaintext between executors, as Gloo sends them; within one machine nothing travels.
 
@@ -23,8 +28,7 @@ def require_plaintext_allowed(spark: SparkSession, config: RingConfig) -> None:
     """
     if config.allow_plaintext or master_of(spark).partition("[")[0] == "local":
         return
-    switched_on = [name for name in ENCRYPTING if (spark.conf.get(name, "false") or "").lower() == "true"]
-    if switched_on:
+    if switched_on := encryption_of(spark):
         raise ConfigError(f"{switched_on[0]} is true, but the ring's gradients travel between hosts in plaintext and unauthenticated, "
                           "as Gloo sends them; keep the executors on a network of their own and set train.ring.allow_plaintext=true, "
                           "or train on one machine.")

@@ -20,10 +20,10 @@ from pathlib import Path
 import psutil
 
 from sparkring.errors import EnvironmentProblem
+from sparkring.pipelines.parallel.shared_memory.named_files import FOLDER, paths_of
 from sparkring.version import __version__
 
 LOOPBACK = "127.0.0.1"
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (files are looked at, and those of a launch's own random name removed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,13 +151,13 @@ def network_identity() -> str:
 
 def memory_identity() -> str:
     """Equal for two processes if they see the same /dev/shm and the same host name; these count as one host."""
-    shared = SHARED_MEMORY.stat().st_dev if SHARED_MEMORY.is_dir() else 0
+    shared = FOLDER.stat().st_dev if FOLDER.is_dir() else 0
     return f"{socket.gethostname()}:{network_identity()}:{shared}"
 
 
 def remove_leftover_memory(token: str) -> None:
     """Remove the shared memory that killed ranks of this launch left; other ranks remove its name once all have opened it."""
-    for path in SHARED_MEMORY.glob(f"sparkring-{token}-*"):
+    for path in paths_of(token):
         path.unlink(missing_ok=True)
 
 

@@ -21,10 +21,24 @@ class AssignedGpu(NamedTuple):
     """See ``hosts.memory_identity``: tells apart containers of the same host name."""
     address: str | None
     """Spark's address of the GPU on that host; None if it assigned none."""
+    uuid: str | None
+    """``GpuCheck.uuid``: two containers of one host may each call their own GPU 0."""
+
+
+class GpuCheck(NamedTuple):
+    """What a rank found when it used its GPU."""
+
+    problem: str | None
+    """The reason that it cannot use it, or None."""
+    uuid: str | None
+    """CUDA's own name of the GPU, like no other GPU's; None if CUDA cannot use it."""
 
 
 def shared_gpu(assigned: Iterable[AssignedGpu]) -> str | None:
-    """The reason that these GPUs cannot make a ring: two ranks have the same one. None if no two have."""
+    """The reason that these GPUs cannot make a ring: two ranks have the same one. None if no two have.
+
+    GPUs of one address are the same unless CUDA names them differently.
+    """
     counts = Counter(gpu for gpu in assigned if gpu.address is not None)
     found = next((item for item in counts.items() if item[1] > 1), None)
     if found is None:
@@ -34,29 +48,20 @@ def shared_gpu(assigned: Iterable[AssignedGpu]) -> str | None:
             "spark.task.resource.gpu.amount=1, or train.num_ranks to the number of GPUs.")
 
 
-def gpu_problem() -> str | None:
-    """The reason that the one GPU that this process sees cannot be used, or None. Starts CUDA."""
+def check_gpu() -> GpuCheck:
+    """Use the one GPU that this process sees. Starts CUDA."""
     import horovod.torch
     import torch
 
-    error = None
+    error = uuid = None
     try:
         torch.zeros(1, device="cuda:0")
+        uuid = str(torch.cuda.get_device_properties("cuda:0").uuid)
     except (RuntimeError, AssertionError) as raised:
         error = f"{type(raised).__name__}: {str(raised).strip().partition(chr(10))[0]}"
-    return unusable(cuda_error=error, nccl_built=bool(horovod.torch.nccl_built()))
-
-
-def unusable(*, cuda_error: str | None, nccl_built: bool) -> str | None:
-    """The reason that a rank cannot use its GPU, or None.
-
-    Args:
-        cuda_error: The error of torch when it made a tensor on the GPU.
-        nccl_built: Whether Horovod was built with NCCL.
-    """
-    if cuda_error is None and not nccl_built:
-        return "its Horovod was built without NCCL; install one that was built with HOROVOD_GPU_OPERATIONS=NCCL (third_party/horovod)"
-    return cuda_error
+    if error is None and not horovod.torch.nccl_built():
+        error = "its Horovod was built without NCCL; install one that was built with HOROVOD_GPU_OPERATIONS=NCCL (third_party/horovod)"
+    return GpuCheck(problem=error, uuid=uuid)
 
 
 def common_device(problems: Sequence[str | None], *, allow_cpu_fallback: bool) -> tuple[str, str]:

@@ -33,7 +33,7 @@ from typing import IO
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.spark_jobs.launch.rank.end import result_to_json
 from sparkring.spark_jobs.launch.rank.framing import read_message, write_message
-from sparkring.spark_jobs.launch.rank.gpu import gpu_problem
+from sparkring.spark_jobs.launch.rank.gpu import check_gpu
 
 
 def main() -> None:
@@ -100,8 +100,10 @@ def work(orders: IO[bytes], reports: IO[bytes], *, device: str) -> str:
     except ImportError as error:
         return json.dumps({"kind": "refused", "summary": f"{sys.executable} cannot import Horovod with torch: {error}; "
                                                          "install sparkring's dependencies for that Python on every executor."})
+    write_message(reports, json.dumps({"kind": "imported"}).encode())
     if device == "cuda":
-        write_message(reports, json.dumps({"kind": "device", "summary": gpu_problem()}).encode())
+        found = check_gpu()
+        write_message(reports, json.dumps({"kind": "device", "summary": found.problem, "uuid": found.uuid}).encode())
     order = json.loads(_next(orders))
     payload = _next(orders)
     os.environ.update(order["env"])

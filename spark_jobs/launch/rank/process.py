@@ -50,13 +50,14 @@ class RankProcess:
         self._rank: RunningRank | None = None
         self._began = threading.Event()
         """Set once the rank has started or has failed to start."""
+        self._imported = threading.Event()
         self._asked_to_stop = self._ending = False
         its_orders, orders = os.pipe()
         output, its_output = os.pipe()
         reports, its_reports = os.pipe()
         self._orders = os.fdopen(orders, "wb")
         self._listeners = [_in_thread(self._forward_output, os.fdopen(output, "rb")),
-                           _in_thread(_hear, os.fdopen(reports, "rb"), on_report)]
+                           _in_thread(self._hear, os.fdopen(reports, "rb"), on_report)]
         self._kept = kept
         self._server = None if kept is None else self._server_of(kept, env)
         self._exited = _in_thread(self._live, device, env, RankPipes(orders=its_orders, output=its_output, reports=its_reports), on_exit)
@@ -65,6 +66,11 @@ class RankProcess:
     def tail(self) -> str:
         """The last lines that it wrote."""
         return "\n".join(self._tail)
+
+    @property
+    def has_imported(self) -> bool:
+        """Whether the rank has imported torch and Horovod, and only waits for its order."""
+        return self._imported.is_set()
 
     @property
     def is_suspended(self) -> bool:
@@ -148,6 +154,15 @@ class RankProcess:
                 self._say(f"ranks of this executor's worker start as fresh processes, seconds later than forked ones: {problem}")
         return FreshRank(device, env=env, pipes=pipes)
 
+    def _hear(self, reports: IO[bytes], on_report: Callable[[Report], None]) -> None:
+        with reports:
+            while (message := read_message(reports)) is not None:
+                report: Report = json.loads(message)
+                if report["kind"] == "imported":
+                    self._imported.set()
+                else:
+                    on_report(report)
+
     def _forward_output(self, output: IO[bytes]) -> None:
         # As text with universal newlines: a progress bar ends its lines with a carriage return alone.
         for line in io.TextIOWrapper(output, encoding="utf-8", errors="replace"):
@@ -157,12 +172,6 @@ class RankProcess:
         self._tail.append(line)
         sys.stderr.write(f"[{self.label}] {line}\n")
         sys.stderr.flush()
-
-
-def _hear(reports: IO[bytes], on_report: Callable[[Report], None]) -> None:
-    with reports:
-        while (message := read_message(reports)) is not None:
-            on_report(json.loads(message))
 
 
 def _in_thread(work: Callable[..., None], *args: Any) -> threading.Thread:

@@ -26,6 +26,7 @@ import ctypes
 import gc
 import importlib
 import json
+import math
 import multiprocessing
 import os
 import secrets
@@ -81,7 +82,9 @@ def main() -> None:
     with socket.socket(fileno=int(sys.argv[1])) as control:
         control.set_inheritable(False)
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # an import that hangs would not see that the task is gone
         problem, tolerated = _import_all()
+        _prctl(PR_SET_PDEATHSIG, 0)  # from here on, a rank has to be ended first
         request = _serve(control, problem, tolerated)
     if request is not None:
         _settle(request)
@@ -185,12 +188,14 @@ def _until_the_end(rank: int, control: socket.socket, ended: int) -> int:
     events = select.poll()
     events.register(control, 0)  # asks for no event, so the next request wakes nobody and the hang-up does
     events.register(ended, select.POLLIN)
-    if NEEDED_TO_TRAIN not in sys.modules and not GPU_DRIVER.exists() and not events.poll(TRAINS_AFTER_S * 1000):
-        with suppress(ImportError):
-            importlib.import_module(NEEDED_TO_TRAIN)
-            gc.freeze()
+    import_at = math.inf if NEEDED_TO_TRAIN in sys.modules or GPU_DRIVER.exists() else time.monotonic() + TRAINS_AFTER_S
     while os.waitid(os.P_PID, rank, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-        for fd, _ in events.poll():
+        left_s = import_at - time.monotonic()
+        if left_s <= 0:
+            _import_ahead()
+            import_at = math.inf
+            continue
+        for fd, _ in events.poll(None if import_at == math.inf else left_s * 1000):
             if fd == ended:
                 with suppress(BlockingIOError):
                     os.read(ended, 1 << 10)
@@ -201,6 +206,13 @@ def _until_the_end(rank: int, control: socket.socket, ended: int) -> int:
     code = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1])
     _end_strays()
     return code
+
+
+def _import_ahead() -> None:
+    """Import what the next rank needs to train. A module that cannot be imported is for that rank to report."""
+    with suppress(Exception):
+        importlib.import_module(NEEDED_TO_TRAIN)
+    gc.freeze()
 
 
 def _end_strays() -> None:

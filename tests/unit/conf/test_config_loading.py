@@ -102,6 +102,9 @@ def test_extends_is_seen_from_the_file_that_says_it_not_from_the_current_folder(
                  "needs the schedule interleaved, found 1f1b; set train.parallel.schedule=interleaved", id="keys of an inner section"),
     pytest.param(["train.lanes=1"], "config {}: train.lanes=1 is less than train.num_ranks=2, so some ranks "
                  "would never get a row; set train.lanes to at least 2", id="values that contradict each other"),
+    pytest.param(["train.ring.launcher=horovod.spark", "train.ring.heartbeat_s=2", "train.ring.fork_ranks=false"],
+                 "config {}: train.ring.heartbeat_s=2.0, train.ring.fork_ranks=False has no effect with launcher horovod.spark; leave it "
+                 "out, or use launcher: barrier", id="keys that the launcher does not read"),
     pytest.param(["prepare.features.numeric=[]"], "there are no features; name at least one column", id="no features"),
     pytest.param(["prepare.features.moments=[{column: day}]"], "prepare.features.moments.0: nothing is made of day; name parts of it",
                  id="a moment of which nothing is made"),
@@ -213,6 +216,16 @@ def test_a_property_of_spark_that_is_no_text_is_refused_and_not_repeated(minimal
         load_config(minimal, [f"spark.conf.{key}=[hunter2]"])
     assert "hunter2" not in str(raised.value)
     assert load_config(minimal, ["spark.conf.spark.sql.x=2024-01-01"]).spark.conf["spark.sql.x"] == "2024-01-01"  # the control
+
+
+@pytest.mark.parametrize(("override", "where"), [
+    ("prepare.sources.trips.columns={id: bigint, yes: int}", "prepare.sources.trips.columns: a key is yes, on or true"),
+    ("prepare.label=off", "prepare.label: the text is no, off or false")])
+def test_a_word_that_yaml_makes_a_truth_value_is_to_be_quoted(minimal: str, override: str, where: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{where}, which YAML reads as a truth value; quote it, e\.g\. '"):
+        load_config(minimal, [override])
+    quoted = override.replace("yes", "'yes'").replace("off", "'off'")
+    assert load_config(minimal, [quoted]).prepare.label in ("late", "off")  # the control
 
 
 def test_a_config_of_aliases_is_refused_before_it_fills_memory(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from sparkring.spark_jobs.diagnosis.cluster import (
     megabytes,
 )
 from sparkring.spark_jobs.diagnosis.survey import Machine, TaskReport
+from sparkring.spark_jobs.launch.meeting.encryption import ENCRYPTING
 from tests.support.doctor_samples import PACKAGES, machine, needs, session, task
 
 ON_DEMAND = {"spark__master": "spark://here:7077", "spark__dynamicAllocation__enabled": "true"}
@@ -158,11 +160,17 @@ def test_missing_gpus_are_no_failure_where_the_cpu_will_do() -> None:
     assert check_gpu(None, [], needs(), machine()).status == "ok"
 
 
-def test_a_ring_in_the_clear_is_told_where_spark_encrypts_between_machines() -> None:
-    encrypted, far = session(spark__network__crypto__enabled="true"), [task(), task(machine(host="beta"))]
-    assert check_encryption(encrypted, far).status == "warn"
-    assert check_encryption(encrypted, [task(), task()]).status == "ok"
-    assert check_encryption(session(), far).status == "ok"
+@pytest.mark.parametrize("name", ENCRYPTING)
+def test_the_doctor_fails_where_a_ring_in_plaintext_is_refused_and_warns_where_it_is_allowed(name: str) -> None:
+    far, near, switched_on = [task(), task(machine(host="beta"))], [task(), task()], {name.replace(".", "__"): "true"}
+    cluster, here = session(spark__master="spark://here:7077", **switched_on), session(spark__master="local[2]", **switched_on)
+    for reports in (far, near):  # the next ring may get executors on other machines
+        refused = guarded("encryption", partial(check_encryption, cluster, reports, needs()))
+        assert (refused.status, f"{name} is true" in refused.found) == ("fail", True)
+        assert "train.ring.allow_plaintext=true" in refused.advice
+    assert check_encryption(cluster, far, needs("train.ring.allow_plaintext=true")).status == "warn"
+    assert check_encryption(here, near, needs()).status == "ok"
+    assert check_encryption(session(spark__master="spark://here:7077"), far, needs()).status == "ok"
 
 
 def test_a_report_survives_its_way_through_json() -> None:

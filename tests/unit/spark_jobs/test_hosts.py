@@ -9,9 +9,9 @@ from dataclasses import asdict
 import pytest
 
 from sparkring.errors import EnvironmentProblem
+from sparkring.pipelines.parallel.shared_memory.named_files import segment_path, socket_path
 from sparkring.spark_jobs.launch.meeting.hosts import (
     LOOPBACK,
-    SHARED_MEMORY,
     TaskFacts,
     chosen_tasks,
     describe_task,
@@ -73,7 +73,7 @@ def test_the_environment_may_name_the_interface(monkeypatch: pytest.MonkeyPatch)
 
 def test_what_killed_ranks_left_in_shared_memory_is_removed_and_nothing_else() -> None:
     mine, other = secrets.token_hex(16), secrets.token_hex(16)
-    left = [SHARED_MEMORY / f"sparkring-{token}-{name}" for token in (mine, other) for name in ("0", "1.socket")]
+    left = [path for token in (mine, other) for path in (segment_path(token, 0), socket_path(token, 1))]
     for path in left:
         path.touch()
     try:

@@ -1,7 +1,8 @@
-"""When a task ends a rank that is suspended: after so many looks in a row, and not one that was continued."""
+"""When a task gives up its rank: after so many looks in a row at which it was suspended or had not finished its imports."""
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 
 from sparkring.spark_jobs.launch.barrier.watch import Event, Watch
 from sparkring.spark_jobs.launch.meeting.status_board import Verdict
+from sparkring.spark_jobs.launch.rank.end import RankEnd
 from tests.support import seams
 
 LOOKS = 10
@@ -21,8 +23,8 @@ class Process:
 
     tail = "its last words"
 
-    def __init__(self, found: Iterator[bool]) -> None:
-        self._found = found
+    def __init__(self, found: Iterator[bool], *, has_imported: bool = True) -> None:
+        self._found, self.has_imported = found, has_imported
         self.looks = 0
 
     @property
@@ -54,14 +56,40 @@ class PretendedBoard:
         """Nobody waits for it."""
 
 
-def test_a_rank_is_given_up_when_it_was_found_suspended_throughout(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seams.WATCH_LOOK_S, 0.01)
     monkeypatch.setattr(seams.WATCH_SUSPENDED_GRACE_S, 0.0)
-    found = [True] * (LOOKS - 1) + [False] + [True] * LOOKS
-    process: Any = Process(iter(found))
+
+
+def watched(process: Any, *, import_looks: int = 10 * LOOKS,
+            events: queue.SimpleQueue[Event] | None = None) -> tuple[RankEnd, list[int | None]]:
+    """The end that a watch finds, and the severities that it reports."""
     board: Any = PretendedBoard()
-    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    end = Watch(process, events, rank=1, host="a", deadline_s=LOOKS * 0.01).wait_for_end(board)
+    watch = Watch(process, events or queue.SimpleQueue(), rank=1, host="a", deadline_s=LOOKS * 0.01, import_within_s=import_looks * 0.01)
+    return watch.wait_for_end(board), board.severities
+
+
+def test_a_rank_is_given_up_when_it_was_found_suspended_throughout() -> None:
+    found = [True] * (LOOKS - 1) + [False] + [True] * LOOKS
+    process = Process(iter(found))
+    end, severities = watched(process)
     assert (end.kind, end.rank, end.host, end.output_tail) == ("suspended", 1, "a", "its last words")
     assert process.looks == len(found)
-    assert board.severities == [0]
+    assert severities == [0]
+
+
+def test_a_rank_that_does_not_finish_its_imports_is_given_up() -> None:
+    process = Process(itertools.repeat(False), has_imported=False)
+    end, severities = watched(process, import_looks=LOOKS)
+    assert (end.kind, end.failed, "did not import" in end.summary) == ("waited", True, True)
+    assert process.looks == LOOKS
+    assert severities == [0]
+
+
+def test_a_gpu_that_answers_when_nobody_waits_any_more_is_no_end_of_its_rank() -> None:
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    events.put({"kind": "device", "summary": None})
+    events.put({"kind": "died", "exit_code": 3})
+    end, _ = watched(Process(itertools.repeat(False)), events=events)
+    assert (end.kind, end.exit_code) == ("died", 3)
