@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.support import ring_functions
-from tests.support.ring_driver import Driver, assert_no_process_left, driver, marks, ring_processes, wait_until
+from tests.support.ring_driver import Driver, assert_no_process_left, driver, marks, ring_processes, shared_names, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +26,7 @@ def test_results_come_back_by_rank_and_nothing_is_left(local: Driver, tmp_path: 
     assert [(told["rank"], told["horovod"], told["sum"]) for told in ranks] == [(rank, [rank, 3, rank], 33.0) for rank in range(3)]
     assert [(told["hosts"], told["device"], told["threads"], told["stdin"]) for told in ranks] == [([0, 0, 0], "cpu", 1, "")] * 3
     assert {address for told in ranks for address in told["listening"]} == {"127.0.0.1"}
+    assert {told["nccl"] for told in ranks} == {"=lo"}  # "lo" would stand for every interface whose name begins like it
     assert "[rank 1] hello from 1" in local.log
     assert_no_process_left(ranks[0]["token"])
 
@@ -114,8 +115,9 @@ def test_ctrl_c_ends_the_ranks(local: Driver, tmp_path: Path) -> None:
 
 
 def test_a_python_worker_that_is_killed_ends_the_ring_and_the_function_is_not_run_again(local: Driver, tmp_path: Path) -> None:
-    local.begin(ring_functions.sleep, str(tmp_path), num_ranks=2)
+    local.begin(ring_functions.sleep_while_opening, str(tmp_path), num_ranks=2)
     before = marks(tmp_path, num_ranks=2)
+    assert len(shared_names(before[0]["token"])) == 4  # each rank's memory and socket: these are to go too
     servers = [psutil.Process(mark["parent"]) for mark in before]
     assert len(ring_processes(before[0]["token"])) == 4  # two ranks, each with a child: these are to go
     os.kill(before[1]["task"], signal.SIGKILL)
@@ -125,6 +127,8 @@ def test_a_python_worker_that_is_killed_ends_the_ring_and_the_function_is_not_ru
     assert_no_process_left(before[0]["token"])
     wait_until(lambda: not servers[1].is_running(), "the rank server of the task that was killed to end")
     assert marks(tmp_path, num_ranks=2) == before
+    assert local.ring(ring_functions.communicate, num_ranks=2).results == [2.0, 2.0]
+    assert shared_names(before[0]["token"]) == []  # the next ring on the host removed what no task was left to remove
 
 
 def test_the_next_launch_forks_its_ranks_off_the_processes_that_the_last_one_left(local: Driver, tmp_path: Path) -> None:
@@ -150,8 +154,8 @@ def test_a_rank_server_that_is_killed_ends_the_ring_with_its_name_and_the_next_l
 def test_upstream_s_launcher_gives_the_same_results(local: Driver, tmp_path: Path) -> None:
     outcome = local.ring(ring_functions.introduce, str(tmp_path), num_ranks=2, launcher="horovod.spark", deadline_s=40)
     assert outcome.message == ""
-    assert [(told["rank"], told["hosts"], told["horovod"], told["sum"], told["threads"]) for told in outcome.results] == [
-        (rank, [0, 0], [rank, 2, rank], 21.0, 1) for rank in range(2)]
+    assert [(told["rank"], told["hosts"], told["horovod"], told["sum"], told["threads"], told["nccl"]) for told in outcome.results] == [
+        (rank, [0, 0], [rank, 2, rank], 21.0, 1, "=lo") for rank in range(2)]
 
 
 @pytest.mark.nightly

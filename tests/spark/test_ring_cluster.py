@@ -1,8 +1,9 @@
-"""``run_ring`` on a standalone master with two worker processes, each of which claims a GPU that is not there."""
+"""``run_ring`` on a standalone master with two worker processes, each of which claims a GPU that is not there, for two tasks at once."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +15,16 @@ from tests.support import ring_functions
 from tests.support.ring_driver import Driver, assert_no_process_left, driver, marks
 from tests.support.spark_cluster import standalone
 
-GPUS = {"spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "1"}
+GPUS = {"spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "0.5"}
+SIZES = {
+    "spark.executor.memory": "512m", "spark.cores.max": "4", "spark.executor.cores": "2",
+    "spark.scheduler.minRegisteredResourcesRatio": "1"}  # Spark deals tasks out in turn: two run on two executors, once both are there
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     folder = tmp_path_factory.mktemp("cluster")
-    sizes = {"spark.executor.memory": "512m", "spark.cores.max": "2", "spark.executor.cores": "1"}
-    with standalone(folder, gpus=("3", "5")) as master, driver(folder, {"master": master, **sizes, **GPUS}) as running:
+    with standalone(folder, gpus=("3", "5"), cores=2) as master, driver(folder, {"master": master, **SIZES, **GPUS}) as running:
         yield running
 
 
@@ -43,10 +46,16 @@ def test_a_gpu_that_does_not_work_is_refused_without_leave_to_fall_back(cluster:
     assert "allow_cpu_fallback=true" in outcome.message
 
 
+def test_two_ranks_on_one_gpu_are_refused_before_they_ring(cluster: Driver, tmp_path: Path) -> None:
+    outcome = cluster.ring(ring_functions.introduce, str(tmp_path), num_ranks=3, device="cuda", allow_cpu_fallback=True)
+    assert outcome.error.startswith("EnvironmentProblem")
+    assert re.search(r"Spark assigned GPU [35] on \S+ to 2 ranks, and NCCL needs one for each", outcome.message)
+
+
 def test_more_ranks_than_slots_are_refused_once_no_executor_may_come_any_more(cluster: Driver, tmp_path: Path) -> None:
-    outcome = cluster.ring(ring_functions.introduce, str(tmp_path), num_ranks=3, start_timeout_s=2)
+    outcome = cluster.ring(ring_functions.introduce, str(tmp_path), num_ranks=5, start_timeout_s=2)
     assert outcome.error.startswith("NotEnoughSlots")
-    assert (outcome.attributes["wanted"], outcome.attributes["slots"]) == (3, 2)
+    assert (outcome.attributes["wanted"], outcome.attributes["slots"]) == (5, 4)
     assert outcome.seconds > 2
 
 

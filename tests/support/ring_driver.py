@@ -23,6 +23,7 @@ from typing import Any
 
 import psutil
 
+from sparkring.pipelines.parallel.shared_memory import named_files
 from sparkring.spark_jobs.launch.rank.environment import process_name
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -154,6 +155,11 @@ def ring_processes(token: str) -> list[str]:
         except psutil.Error:
             continue  # it ended meanwhile, or is not ours to look into
     return found
+
+
+def shared_names(token: str) -> list[str]:
+    """What carries the launch's token in /dev/shm."""
+    return sorted(path.name for path in named_files.FOLDER.glob(f"*{token}*"))
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.parallel.shared_memory.named_files import create_locked, segment_path, socket_path
 
 FOREVER_S = 600.0
 """Longer than any test waits: a rank that sleeps so long is ended by others or the test fails."""
@@ -41,8 +43,8 @@ def introduce(context: RankContext, folder: str) -> dict[str, Any]:
     return {
         "rank": context.rank, "hosts": context.hosts, "device": context.device, "horovod": (hvd.rank(), hvd.size(), hvd.local_rank()),
         "sum": allreduce_sum(10.0 + context.rank), "threads": torch.get_num_threads(), "listening": listening, "stdin": sys.stdin.read(),
-        "gpu": os.environ["CUDA_VISIBLE_DEVICES"], "pid": os.getpid(), "task": task_process(), "token": context.token,
-        "parent": os.getppid(),
+        "gpu": os.environ["CUDA_VISIBLE_DEVICES"], "nccl": os.environ["NCCL_SOCKET_IFNAME"],
+        "pid": os.getpid(), "task": task_process(), "token": context.token, "parent": os.getppid(),
     }
 
 
@@ -108,6 +110,24 @@ def sleep(context: RankContext, folder: str) -> None:
     child = subprocess.Popen(["sleep", str(FOREVER_S)])
     mark(context, folder)
     child.wait()
+
+
+def sleep_while_opening(context: RankContext, folder: str) -> None:
+    """Never come back, with the names in /dev/shm that a rank has while its peers open them."""
+    create_locked(segment_path(context.token, context.rank), 1 << 16)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(socket_path(context.token, context.rank)))
+        sleep(context, folder)
+
+
+def communicate(context: RankContext) -> float:
+    """Join the ring as training does, through what shared memory the host has."""
+    import torch
+
+    from sparkring.pipelines.parallel.collectives.communicator import Communicator
+
+    with Communicator(context) as communicator:
+        return float(communicator.sum(torch.tensor([1.0]), name="sum").item())
 
 
 def exit_before_joining(context: RankContext) -> float:

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import queue
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import RingConfig
 from sparkring.errors import ConfigError, EnvironmentProblem, ExecutorLost, NotEnoughSlots, RingError, SparkringError
+from sparkring.pipelines.parallel.context import RankContext
 from sparkring.spark_jobs.launch.barrier.launcher import _why_broken
-from sparkring.spark_jobs.launch.barrier.task import Launch, gpu_objection, objection
+from sparkring.spark_jobs.launch.barrier.task import Launch, _Task, gpu_objection, objection
+from sparkring.spark_jobs.launch.horovod.launcher import RankSettings, _context
 from sparkring.spark_jobs.launch.meeting.driver import DriverMeeting
 from sparkring.spark_jobs.launch.meeting.encryption import ENCRYPTING, require_plaintext_allowed
-from sparkring.spark_jobs.launch.meeting.hosts import TaskFacts
-from sparkring.spark_jobs.launch.rank.environment import nccl_interface
-from sparkring.spark_jobs.launch.rank.gpu import common_device, unusable
+from sparkring.spark_jobs.launch.meeting.hosts import LOOPBACK, TaskFacts, memory_identity
+from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous, rendezvous_address
+from sparkring.spark_jobs.launch.meeting.status_board import StatusBoard
+from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, GpuCheck, check_gpu, common_device
 from sparkring.spark_jobs.spark.slots import local_slots, require_on_demand, too_few_slots
 from sparkring.spark_jobs.spark.watched_job import explain
+from tests.support import seams
 
 LAUNCH = Launch(
     num_ranks=2, payload=b"", token="t", secret="s", threads=1, device="cuda", allow_cpu_fallback=False, deadline_s=1, heartbeat_s=1,
@@ -50,34 +58,77 @@ def test_no_gpu_is_no_objection_where_the_config_lets_ranks_fall_back() -> None:
     assert objection(replace(LAUNCH, allow_cpu_fallback=True), [replace(FACTS, gpu=None)], on_one_host=True) is None
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    pytest.param({"gpu": "1"}, None, id="another GPU of the host"),
-    pytest.param({"memory": "o"}, None, id="another host"),
-    pytest.param({}, "Spark assigned GPU 0 on alpha to 2 ranks, and NCCL needs one for each; set spark.task.resource.gpu.amount=1",
+@pytest.mark.parametrize(("change", "uuids", "words"), [
+    pytest.param({"gpu": "1"}, "ab", None, id="another GPU of the host"),
+    pytest.param({"memory": "o"}, "ab", None, id="another host"),
+    pytest.param({}, "ab", None, id="another container of the host, which calls its own GPU 0 too"),
+    pytest.param({}, [None, None], "Spark assigned GPU 0 on alpha to 2 ranks", id="the same address of GPUs that CUDA cannot use"),
+    pytest.param({}, "aa", "Spark assigned GPU 0 on alpha to 2 ranks, and NCCL needs one for each; set spark.task.resource.gpu.amount=1",
                  id="the same GPU")])
-def test_two_ranks_on_one_gpu_are_refused(change: dict[str, object], words: str | None) -> None:
+def test_two_ranks_on_one_gpu_are_refused(change: dict[str, object], uuids: Sequence[str | None], words: str | None) -> None:
     facts = [FACTS, replace(FACTS, **change)]  # type: ignore[arg-type]
-    assert str(gpu_objection(LAUNCH, facts)).startswith(str(words))
-    assert gpu_objection(replace(LAUNCH, device="cpu"), facts) is None
+    assert str(gpu_objection(facts, uuids)).startswith(str(words))
 
 
 def test_ranks_without_a_gpu_share_none() -> None:
     without = replace(FACTS, gpu=None)
-    assert gpu_objection(replace(LAUNCH, allow_cpu_fallback=True), [without, without]) is None
+    assert gpu_objection([without, without], [None, None]) is None
 
 
-@pytest.mark.parametrize(("cuda_error", "nccl_built", "found"), [
-    (None, True, None), ("RuntimeError: no CUDA", False, "RuntimeError: no CUDA"), (None, False, "its Horovod was built without NCCL")])
-def test_a_rank_on_a_gpu_needs_cuda_and_nccl(cuda_error: str | None, nccl_built: bool, found: str | None) -> None:
-    problem = unusable(cuda_error=cuda_error, nccl_built=nccl_built)
-    assert str(problem).startswith(str(found))
-    if found is not None:
-        with pytest.raises(EnvironmentProblem, match=f"no usable GPU: {found}"):
-            common_device([None, problem], allow_cpu_fallback=False)
+@pytest.mark.parametrize(("cuda_error", "nccl_built", "words"), [
+    (None, True, None), (RuntimeError("no CUDA\nmore"), False, "RuntimeError: no CUDA"),
+    (None, False, "its Horovod was built without NCCL")])
+def test_a_rank_on_a_gpu_needs_cuda_and_nccl(
+        monkeypatch: pytest.MonkeyPatch, cuda_error: Exception | None, nccl_built: bool, words: str | None) -> None:
+    monkeypatch.setattr("torch.zeros", Mock(side_effect=cuda_error))
+    monkeypatch.setattr("torch.cuda.get_device_properties", Mock(return_value=SimpleNamespace(uuid="GPU-a")))
+    monkeypatch.setattr("horovod.torch.nccl_built", lambda: int(nccl_built))
+    found = check_gpu()
+    assert str(found.problem).startswith(str(words))
+    assert found.uuid == (None if cuda_error else "GPU-a")
+    if words is not None:
+        with pytest.raises(EnvironmentProblem, match=f"no usable GPU: {words}"):
+            common_device([None, found.problem], allow_cpu_fallback=False)
 
 
-def test_nccl_is_given_one_interface_and_not_all_that_begin_like_it() -> None:
-    assert nccl_interface("eth1") == "=eth1"  # "eth1" would stand for eth10, too
+def test_tasks_compare_what_their_ranks_report_of_their_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def agree(uuid: str) -> tuple[str, str]:
+        """The device of two ranks on GPUs that Spark calls 0: on ``a`` the first one, the second on ``uuid``."""
+        task = object.__new__(_Task)
+        task._launch, task._events = LAUNCH, queue.SimpleQueue()
+        task._events.put({"kind": "device", "summary": None, "uuid": "a"})
+        monkeypatch.setattr(seams.TASK_GATHER, lambda _, mine, **limit: [mine, [None, "an idle task's"], [None, uuid]])  # noqa: ARG005
+        return task._agree_on_device(FACTS, facts=[FACTS, FACTS], chosen=[0, 2])
+
+    assert agree("b") == ("cuda:0", "")
+    with pytest.raises(EnvironmentProblem, match="Spark assigned GPU 0 on alpha to 2 ranks"):
+        agree("a")
+
+
+def ring_by_horovod(monkeypatch: pytest.MonkeyPatch, *, uuid: str) -> RankContext:
+    """The context of rank 0 on a GPU ``a`` that Spark calls 0, by upstream's launcher; rank 1's ``uuid`` is called 0 as well."""
+    settings = RankSettings(token="t", device="cuda", allow_cpu_fallback=False, deadline_s=20, shared_memory=True)
+    peer = AssignedGpu(host="alpha", memory=memory_identity(), address="0", uuid=uuid)
+    rendezvous = Rendezvous(LOOPBACK, StatusBoard("s", size=2, heartbeat_s=1))
+    rendezvous.store.put("sparkring-t", "1", json.dumps([peer, None]).encode())
+    rendezvous.start(allowed=[LOOPBACK])
+    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", rendezvous_address(LOOPBACK, rendezvous.port, "s"))
+    monkeypatch.setenv("HOROVOD_SIZE", "2")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr("horovod.spark.task.get_available_devices", lambda: ["0"])
+    monkeypatch.setattr("os.uname", lambda: SimpleNamespace(nodename="alpha"))
+    monkeypatch.setattr(seams.HOROVOD_LAUNCHER_CHECK_GPU, lambda: GpuCheck(problem=None, uuid="a"))
+    try:
+        return _context(0, settings)
+    finally:
+        rendezvous.close()
+
+
+def test_two_ranks_on_one_gpu_are_refused_by_upstream_s_launcher_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EnvironmentProblem, match="Spark assigned GPU 0 on alpha to 2 ranks"):
+        ring_by_horovod(monkeypatch, uuid="a")
+    context = ring_by_horovod(monkeypatch, uuid="b")
+    assert (context.rank, context.hosts, context.device) == (0, (0, 0), "cuda:0")
 
 
 def test_all_ranks_take_the_same_device() -> None:
