@@ -173,14 +173,17 @@ class _SparkRing:
 
         return self._spark is not None and has_dynamic_allocation(self._spark)
 
-    def run(self, config: Config, left_out: tuple[str, ...]) -> TrainSummary:
+    def run(self, config: Config, left_out: tuple[str, ...], *, stop: StopRequest) -> TrainSummary:
         """See Ring."""
         from sparkring.pipelines.training.train_rank import train_rank  # imports torch, which a reused run does not need
         from sparkring.spark_jobs.ring import run_ring
         from sparkring.spark_jobs.spark.session import spark_session
 
+        stop.require_none()  # and after all that takes seconds: while there are no ranks, there is nothing to save
         self._spark = self._spark or spark_session(config.spark, app_name=f"sparkring {config.name}")
+        stop.require_none()
         job = self._next_job(config, self._spark)
+        stop.require_none()
         done = self.committed()
         if done >= 0:
             self.progress.note(f"training: resuming from the checkpoint after {done} steps")

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from sparkring.conf.schema import Config
 from sparkring.pipelines.training.job.job import TrainSummary
+from sparkring.spark_jobs.recovery.stop import StopRequest
 
 
 class Ring(Protocol):
@@ -19,8 +20,12 @@ class Ring(Protocol):
         """Whether slots appear only once ranks wait for them (dynamic allocation)."""
         ...
 
-    def run(self, config: Config, left_out: tuple[str, ...]) -> TrainSummary:
-        """Run one generation with this config, on no host of ``left_out``."""
+    def run(self, config: Config, left_out: tuple[str, ...], *, stop: StopRequest) -> TrainSummary:
+        """Run one generation with this config, on no host of ``left_out``.
+
+        Raises:
+            Stopped: ``stop`` was asked for before ranks were started.
+        """
         ...
 
     def ask_to_stop(self) -> bool:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from sparkring.errors import Stopped
+
 
 class StopRequest:
     """Whether a run was asked to stop. Safe to use from a signal handler and from any thread."""
@@ -24,6 +26,16 @@ class StopRequest:
         if not self.reason:
             self.reason, self.signal_number = reason, signal_number
         self._event.set()
+
+    def require_none(self) -> None:
+        """Check that no one has asked while there are no ranks that could save.
+
+        Raises:
+            Stopped: someone has.
+        """
+        if self.asked:
+            raise Stopped(f"stopped as asked ({self.reason}) before ranks were started; the same command resumes from the last checkpoint.",
+                          signal_number=self.signal_number)
 
     @property
     def asked(self) -> bool:

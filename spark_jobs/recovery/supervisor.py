@@ -80,11 +80,9 @@ class Supervisor:
         while True:
             try:
                 width = self._widths.choose(failed=failed, begun=self._begun)
-                if self._stop.asked:  # while there were no ranks to save
-                    raise Stopped(f"stopped as asked ({self._stop.reason}) before ranks were started; the same command resumes from the "
-                                  "last checkpoint.", signal_number=self._stop.signal_number)
+                self._stop.require_none()
                 with self._widths.watched(width):
-                    summary = self._ring.run(self._config.changed(train=width.train), self._hosts.left_out)
+                    summary = self._ring.run(self._config.changed(train=width.train), self._hosts.left_out, stop=self._stop)
             except HostsLeftOut as found:
                 if not self._widths.does_without(found):
                     self._take_back_hosts(found)

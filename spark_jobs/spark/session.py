@@ -10,10 +10,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +24,7 @@ from pyspark.sql import SparkSession
 from sparkring.conf.schema import SparkConfig
 from sparkring.errors import EnvironmentProblem
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
+from sparkring.spark_jobs.spark.start import ctrl_c_ends_start, forget_lost_jvm, jvm_is_lost
 
 JAVA_VERSIONS = (17, 21)
 """Releases that Spark 4.0 runs on."""
@@ -57,7 +56,8 @@ def spark_session(config: SparkConfig, *, app_name: str) -> SparkSession:
     Returns:
         A session; the caller does not stop it, since later jobs of the process use it too.
     Raises:
-        EnvironmentProblem: no suitable Java, or a master that cannot be reached.
+        EnvironmentProblem: no suitable Java, a master that cannot be reached, or a JVM that ended while it started.
+        KeyboardInterrupt: Ctrl-C, which ends the JVM that is being started.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -77,27 +77,20 @@ def spark_session(config: SparkConfig, *, app_name: str) -> SparkSession:
     for key, value in {**defaults, **config.conf}.items():
         builder = builder.config(key, value)
     try:
-        with warnings.catch_warnings(), _sigint_handler_kept():
+        with warnings.catch_warnings(), ctrl_c_ends_start():
             # A local Connect server is started with these properties, and then the client tries to set them once more.
             warnings.filterwarnings("ignore", message="Failed to set spark", category=UserWarning)
             return builder.getOrCreate()
-    except (*SPARK_ERRORS, RuntimeError, ValueError) as error:
+    except (*SPARK_ERRORS, RuntimeError, ValueError, OSError) as error:
         shown, said = without_secrets(address, address), without_secrets(reason(error), address)
+        if jvm_is_lost(error):
+            forget_lost_jvm()
+            raise EnvironmentProblem(f"no Spark session on {shown or 'the default master'}: its JVM ended while it started; see what it "
+                                     "printed, that the machine has memory for it (spark.driver.memory), and that spark.conf fits it."
+                                     ) from (error if shown == address else None)
         raise EnvironmentProblem(f"no Spark session on {shown or 'the default master'}: {said}; "
                                  "check the address, that it accepts connections, and that spark.conf fits it."
                                  ) from (error if shown == address else None)  # a traceback would show what the message does not
-
-
-@contextmanager
-def _sigint_handler_kept() -> Iterator[None]:
-    """Put back the caller's own handler of SIGINT, which a new SparkContext replaces; Python's default one may be replaced."""
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        own = before not in (None, signal.default_int_handler, signal.SIG_DFL, signal.SIG_IGN)
-        if own and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, before)
 
 
 def without_secrets(text: str, address: str) -> str:
@@ -148,7 +141,8 @@ def java_version() -> int | None:
     if program is None:
         return None
     try:
-        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False,
+                              process_group=0).stderr  # a terminal's Ctrl-C is for this process to handle
     except OSError:
         return None
     found = re.search(r'version "(?:1\.)?(\d+)', said)  # Java 8 calls itself 1.8

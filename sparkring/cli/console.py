@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
+from sparkring.cli.interrupt import interrupted
 from sparkring.errors import Stopped
 from sparkring.spark_jobs.spark.progress import Bar, Progress
 
@@ -92,7 +93,7 @@ class PlainProgress:
         try:
             yield _PlainBar(self, title, total=total, clock=self._clock)
         except BaseException as error:
-            how = "stopped" if isinstance(error, Stopped | KeyboardInterrupt) else "failed"
+            how = "stopped" if interrupted() or isinstance(error, Stopped | KeyboardInterrupt) else "failed"
             self.note(f"{title}: {how} after {self._clock() - start:.1f} s")
             raise
         self.note(f"{title}: done in {self._clock() - start:.1f} s")

@@ -132,7 +132,8 @@ def adopt(url: Annotated[str, typer.Argument(metavar="URL", help="Folder of the 
                 if result.left_out else "")
     rounded = f"\nrounded to float32 in a batch: {', '.join(result.rounded)}" if result.rounded else ""
     missing = "" if "validation" in result.rows else ("\nnot ready to train: there is no validation split; to add one, delete "
-                                                      f"{result.url}/_versions and adopt again with --split NAME=FOLDER")
+                                                      f"{result.url}/_versions and adopt again with --split train=FOLDER "
+                                                      "--split validation=FOLDER")
     show(result, as_json=as_json, text=f"dataset version {result.version} ({'Petastorm' if result.petastorm else 'plain Parquet'}, "
                                        f"{result.task}) at {result.url}\nrows: {_counts(result.rows)}\n"
                                        f"tensors: {', '.join(result.tensors)}{left_out}{rounded}{missing}")

@@ -1,7 +1,8 @@
 """Ctrl-C ends a command with one line and exit code 130, whatever Spark is doing at that moment.
 
 An exception in the middle of a call to the JVM would leave the reply unread, on the connection that the clean-up uses next. So during such
-a call Spark's jobs are cancelled from another thread, until the call raises. At any other moment ``KeyboardInterrupt`` is raised at once:
+a call Spark's jobs are cancelled from another thread, until the call raises; and while Spark starts, its JVM is ended
+(spark_jobs/spark/start.py). At any other moment ``KeyboardInterrupt`` is raised at once:
 
     Ctrl-C    in a call to the JVM       cancel jobs, quietly and again and again; after GRACE_S raise anyway
               elsewhere, or once more    raise KeyboardInterrupt
@@ -14,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from types import FrameType
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -21,6 +23,14 @@ GRACE_S = 10.0
 """Seconds for the call to the JVM to return."""
 CANCEL_EVERY_S = 0.2
 """Seconds between two cancellations: the job that follows a cancelled one must not run either."""
+_COMMANDS: ContextVar[Interrupt] = ContextVar("_COMMANDS")
+"""That of the command that runs."""
+
+
+def interrupted() -> bool:
+    """Whether the command that runs here was interrupted: an error of it now comes from that, whatever its class."""
+    current = _COMMANDS.get(None)
+    return current is not None and current.asked
 
 
 def cancel_spark_jobs() -> None:
@@ -50,11 +60,13 @@ class Interrupt:
         if before == signal.SIG_IGN:
             yield
             return
+        outer = _COMMANDS.set(self)
         signal.signal(signal.SIGINT, self._on_sigint)
         try:
             yield
         finally:
             self._over.set()
+            _COMMANDS.reset(outer)
             signal.signal(signal.SIGINT, before)
 
     def _on_sigint(self, _: int, frame: FrameType | None) -> None:

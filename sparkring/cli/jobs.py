@@ -37,7 +37,7 @@ def prepare(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, ap
 
 
 @commands.command(epilog=examples("sparkring train", "sparkring train --set train.num_ranks=4 --set 'spark.master=local[4]'",
-                              "sparkring train my.yaml --set dataset_version=3 --set workspace=runs/third"))
+                              "sparkring train my.yaml --set workspace=runs/second --set dataset_url=runs/first/dataset"))
 def train(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Train on a dataset version with a ring of Horovod ranks inside a Spark barrier stage.
 

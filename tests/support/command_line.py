@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sparkring import __main__ as cli
+from sparkring.cli.app import app
 
 Run: TypeAlias = Callable[..., tuple[int, str, str]]
 
@@ -29,6 +30,6 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 def said(*arguments: str) -> str:
     """What a command, in the Spark session that is open, says on stdout; it has to end well."""
-    ended = CliRunner().invoke(cli.app, list(arguments), catch_exceptions=False)
+    ended = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
     assert ended.exit_code == 0, ended.output
     return ended.stdout

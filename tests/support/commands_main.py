@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
-from sparkring.__main__ import app
+from sparkring.cli.app import app
 
 for arguments in json.loads(sys.argv[1]):
     app(arguments, standalone_mode=False)

@@ -230,3 +230,8 @@ def test_the_help_of_the_data_commands_shows_a_way_to_call_them(run: Run, comman
     code, out, _ = run(*command, "--help")
     assert code == 0
     assert f"sparkring {' '.join(command)} " in out.partition("Examples:")[2]
+
+
+def test_the_help_of_train_gives_a_second_workspace_the_first_ones_dataset(run: Run) -> None:
+    _, out, _ = run("train", "--help")
+    assert "--set workspace=runs/second --set dataset_url=runs/first/dataset" in " ".join(out.partition("Examples:")[2].split())

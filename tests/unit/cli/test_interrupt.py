@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,10 +28,11 @@ gateway = types.ModuleType("py4j.gateway")  # its functions are py4j's, by the n
 exec("def call(returned):\\n print('works', flush=True)\\n assert returned.wait(60)", gateway.__dict__)
 interrupt.cancel_spark_jobs.__globals__["CANCEL_EVERY_S"] = 0.01
 
-def prepare(*_, **__):
-    gateway.call(returned)
-    print("the call returned", flush=True)  # an exception in the middle of it would have left its reply unread
-    raise {error}
+def prepare(*_, progress, **__):
+    with progress.stage("prepare"):
+        gateway.call(returned)
+        print("the call returned", flush=True)  # an exception in the middle of it would have left its reply unread
+        raise {error}
 
 import sparkring.spark_jobs.prepare
 sparkring.spark_jobs.prepare.prepare = prepare
@@ -56,7 +58,21 @@ def test_a_call_to_the_jvm_returns_before_the_command_ends_with_one_line(error: 
         assert process.stdout.readline() == "works\n"
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, "the call returned\n", "interrupted\n")
+    assert (process.returncode, out) == (130, "the call returned\n")
+    assert re.fullmatch(r"prepare \.\.\.\nprepare: stopped after \S+ s\ninterrupted\n", err), err
+
+
+def test_while_the_commands_are_being_imported_it_ends_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("print('importing', flush=True)\nopen(0).read()\n", encoding="utf-8")
+    command = ["env", "--default-signal=INT", f"PYTHONPATH={tmp_path}", sys.executable, "-m", "sparkring", "prepare"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "interrupted\n")
 
 
 def test_elsewhere_it_is_raised_at_once_and_a_second_one_always() -> None:

@@ -13,7 +13,7 @@ import pytest
 import typer
 import typer.core
 
-from sparkring.__main__ import app
+from sparkring.cli.app import app
 from tests.support.rooms import modules
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -22,7 +22,7 @@ import typer.core
 from packaging.requirements import Requirement
 
 import sparkring
-from sparkring.__main__ import app
+from sparkring.cli.app import app
 from sparkring.conf.loading import load_config, shipped_configs
 
 ROOT = Path(__file__).resolve().parents[3]

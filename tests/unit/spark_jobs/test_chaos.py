@@ -11,7 +11,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from sparkring.__main__ import app
+from sparkring.cli.app import app
 from sparkring.errors import CheckpointDamaged, ConfigError
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument, Position

@@ -51,7 +51,7 @@ def test_a_run_folder_that_cannot_be_written_is_told_before_a_rank_is_started(
         folder: Path, monkeypatch: pytest.MonkeyPatch, closed: str) -> None:
     began = list[str]()
 
-    def run(*_: object) -> TrainSummary:
+    def run(*_: object, **__: object) -> TrainSummary:
         began.append("a ring")
         return TrainSummary(steps=1, resumed_at=0)
 

@@ -65,7 +65,7 @@ class PretendedRing:
             pass
         return self.asked.is_set()
 
-    def run(self, config: Config, left_out: tuple[str, ...]) -> TrainSummary:
+    def run(self, config: Config, left_out: tuple[str, ...], *, stop: StopRequest) -> TrainSummary:
         self.widths.append(config.train.num_ranks)
         self.left_out.append(left_out)
         end = self.ends.pop(0)
@@ -495,11 +495,11 @@ def test_storage_that_does_not_say_how_far_a_run_is_ends_nothing(problem: OSErro
                 raise problem
             return super().committed()
 
-        def run(self, config: Config, left_out: tuple[str, ...]) -> TrainSummary:
+        def run(self, config: Config, left_out: tuple[str, ...], *, stop: StopRequest) -> TrainSummary:
             if len(self.widths) == 1:
                 self.widths.append(config.train.num_ranks)
                 raise problem
-            return super().run(config, left_out)
+            return super().run(config, left_out, stop=stop)
 
     ring = Away(DIED, DIED, DONE, committed=20)
     assert _supervised(ring) is DONE

@@ -1,0 +1,45 @@
+"""All commands as one typer application.
+
+Results go to stdout, progress to stderr. Commands import their job after they have checked the config, so help and config errors appear at
+once. Not here: exit codes and Ctrl-C (sparkring/__main__.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparkring.cli import chaos, checkpoints, data, demo, doctor, jobs, plan, schedule, submit, text
+from sparkring.version import __version__
+
+Networks = Annotated[list[Path] | None, typer.Option(
+    "--networks", metavar="FILE.py",
+    help="A file that registers networks of your own (@sparkring.network). Goes before the command; may be repeated.")]
+
+app = typer.Typer(
+    name="sparkring", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start with [bold]sparkring doctor[/], then [bold]sparkring demo[/]. Each command has its own help: "
+           "[bold]sparkring train --help[/].")
+for module in (demo, jobs, doctor, data, plan, schedule, checkpoints, chaos, submit, text):
+    app.add_typer(module.commands)
+
+
+@app.callback(invoke_without_command=True)
+def sparkring(context: typer.Context,
+              version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+              networks: Networks = None) -> None:
+    """Train PyTorch models with Horovod where Spark keeps the data.
+
+    CONFIG is a shipped name or your own YAML file; --set changes any value in it.
+    """
+    if version:
+        typer.echo(f"sparkring {__version__}")
+        raise typer.Exit
+    context.obj = tuple(networks or ())
+    for file in context.obj:
+        from sparkring.cli.network_files import register_file
+
+        register_file(file)

@@ -1,0 +1,73 @@
+"""Ctrl-C while Spark starts: noted, and handled as before once the start has ended. That it ends the JVM: tests/spark/test_interrupt.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyspark.core.context
+import pytest
+
+from sparkring.spark_jobs.spark.start import ctrl_c_ends_start, jvm_is_lost
+from tests.support import seams
+
+
+def _own(*_: object) -> None:
+    """A handler that raises nothing."""
+
+
+def _of_pyspark(*_: object) -> None:
+    """The handler of a new SparkContext."""
+
+
+@pytest.fixture(autouse=True)
+def _handler_put_back() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    pytest.param(_own, _own, id="one's own"), pytest.param(signal.SIG_IGN, signal.SIG_IGN, id="ignored"),
+    pytest.param(signal.default_int_handler, _of_pyspark, id="Python's default")])
+def test_the_handler_of_pyspark_replaces_only_the_default_one(before: Any, after: Any) -> None:
+    signal.signal(signal.SIGINT, before)
+    with ctrl_c_ends_start():
+        vars(pyspark.core.context)["signal"].signal(signal.SIGINT, _of_pyspark)
+        assert signal.getsignal(signal.SIGINT) is not _of_pyspark
+    assert signal.getsignal(signal.SIGINT) is after
+    assert vars(pyspark.core.context)["signal"] is signal
+
+
+def test_ctrl_c_interrupts_nothing_before_the_start_has_ended_and_hides_its_error() -> None:
+    reached = False
+    with pytest.raises(KeyboardInterrupt), ctrl_c_ends_start():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        reached = True
+        raise RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
+    assert reached
+
+
+def test_a_handler_that_raises_nothing_is_called_once_the_start_has_ended() -> None:
+    called = list[object]()
+    signal.signal(signal.SIGINT, lambda number, _: called.append(number))
+    with pytest.raises(KeyboardInterrupt), ctrl_c_ends_start():
+        os.kill(os.getpid(), signal.SIGINT)
+        assert called == []
+    assert called == [signal.SIGINT]
+
+
+def test_a_start_without_a_jvm_to_end_is_interrupted_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seams.START_GRACE_S, 0.1)
+    with pytest.raises(KeyboardInterrupt), ctrl_c_ends_start():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)  # as a client of Connect waits for its server
+
+
+def test_only_an_error_of_the_connection_is_a_lost_jvm() -> None:
+    assert jvm_is_lost(RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."))
+    assert not jvm_is_lost(ValueError("Cannot run multiple SparkContexts at once"))
