@@ -162,6 +162,8 @@ def _explain(error: ValidationError, origin: str) -> str:
 def _complaint(error: ErrorDetails) -> str:
     path, section = _without_tags([str(part) for part in error["loc"]])
     where = ".".join(path)
+    if isinstance(error["input"], bool) and error["type"] == "string_type":
+        return _truth_value(path, found=error["input"])
     if error["type"] == "extra_forbidden":
         known = list(section.model_fields) if section else []
         elsewhere = [key for key in _all_keys(Config) if key.rpartition(".")[2] == path[-1]]
@@ -175,6 +177,14 @@ def _complaint(error: ErrorDetails) -> str:
     said = error["msg"].removeprefix("Value error, ")
     names_it = said.startswith((f"{where}.", f"{where}="))  # a check of several keys names each with its path
     return f"{said}{found}" if names_it else f"{where or 'value'}: {said}{found}"
+
+
+def _truth_value(path: Sequence[str], *, found: bool) -> str:
+    """What to do about a truth value in place of a text: YAML 1.1 makes one of more words than true and false."""
+    key = path[-1] == "[key]"
+    where, what = (".".join(path[:-2]), "a key") if key else (".".join(path), "the text")
+    words = "yes, on or true" if found else "no, off or false"
+    return f"{where}: {what} is {words}, which YAML reads as a truth value; quote it, e.g. '{words.partition(',')[0]}'"
 
 
 def _without_tags(loc: Sequence[str]) -> tuple[list[str], type[BaseModel] | None]:

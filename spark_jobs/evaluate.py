@@ -38,7 +38,8 @@ from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_page
 from sparkring.spark_jobs.score import read_split, split_of, trained_on
 from sparkring.spark_jobs.scoring.baselines import logistic_regression
 from sparkring.spark_jobs.scoring.class_metrics import class_base_rate, evaluate_classes, evaluate_tokens, token_base_rate
-from sparkring.spark_jobs.scoring.predict import PROBABILITY, predict
+from sparkring.spark_jobs.scoring.columns import PROBABILITY
+from sparkring.spark_jobs.scoring.predict import predict
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
 
@@ -57,7 +58,7 @@ def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Pro
         ``task``, ``split``, ``dataset_version``, ``content_id``, ``weights_sha256``; and under ``network``, ``base_rate`` and (for a
         binary task on a table) ``logistic_regression`` the metrics of ``metrics.BinaryMetrics`` or ``scoring/class_metrics.py``.
     Raises:
-        ConfigError: the run has no trained model.
+        ConfigError: the run has no trained model, or the label has the name of a predicted column.
         DatasetError: the dataset version is not the one that the model was trained on, one of its files differs from the committed
             one, or its test rows have one label only.
         DocumentDamaged: ``evaluation.json`` exists and cannot be read.

@@ -35,15 +35,14 @@ from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages, read_committed
 from sparkring.spark_jobs.etl.sources.literal_paths import literal
 from sparkring.spark_jobs.etl.writing.staging import writing_area
-from sparkring.spark_jobs.scoring.latest import Scores, commit_scores, latest_scores
-from sparkring.spark_jobs.scoring.predict import NATS, PROBABILITY, predict
+from sparkring.spark_jobs.scoring.columns import NATS, PROBABILITY, SPLIT, require_free
+from sparkring.spark_jobs.scoring.latest import Scores, commit_scores, delete_draft, draft_of, finish_commit, scores_of
+from sparkring.spark_jobs.scoring.predict import predict
 from sparkring.spark_jobs.scoring.raw_rows import encode_raw
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_path, spark_session
 
 Read = TypeVar("Read")
-SPLIT = "split"
-"""The column that names a scored row's split: readers of ``scores/`` see the folders of several scorings as one table."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,9 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
         The folder of the Parquet files. Their columns are the row id, the label if there is one, the columns that ``predict`` adds
         for the task, ``model``, ``dataset_version`` and ``split`` (null for rows of ``frame``).
     Raises:
-        ConfigError: the run has no trained model.
+        ConfigError: the run has no trained model, or the row id or the label has the name of a column that is added.
         DatasetError: the dataset version has changed since the model was trained, a file differs from the committed one, or a
-            page lacks its checksum.
+            page does not match its checksum.
         SourceError: ``frame`` lacks a column, has one of a type that the model's features do not accept, or has rows with a null or
             repeated id; nothing was kept.
         NotFinite: the network's answer for a row is not finite; nothing was kept.
@@ -83,8 +82,9 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
     card, store = load_card(config.run), open_store(config.scores)
     split = config.score.split if frame is None else None
     expected: Split | None = None
-    before = latest_scores(store)
-    if before is not None and split is not None and _same(before, card, split) and _parquet(store, before.folder):
+    finish_commit(store)
+    before = scores_of(store, split)
+    if before is not None and _same(before, card) and _parquet(store, before.folder):
         progress.note(f"score: this model has scored the {split} split already; reusing {store.url}/{before.folder}")
         return ScoreResult(f"{store.url}/{before.folder}", before.rows, time.perf_counter() - began, reused=True)
     session = spark or (frame.sparkSession if frame is not None else spark_session(config.spark, app_name=f"sparkring {config.name}"))
@@ -100,6 +100,7 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
             row_id, label = config.prepare.row_id, config.prepare.label
             encoded = encode_raw(frame, card, row_id=row_id, keep=[label])
         keep = [row_id, label] if label in encoded.columns and card.task != "next_token" else [row_id]
+        require_free(keep, [SPLIT])
         scored = predict(encoded, config.run, keep=keep, batch_rows=config.score.batch_rows)
         scored = scored.withColumn(SPLIT, sf.lit(split).cast("string"))
         dataset = open_store(card.dataset_url)
@@ -157,12 +158,12 @@ def _named_classes(encoded: DataFrame, label: str, preprocessing: Preprocessing)
     return encoded.select([value.alias(label) if name == label else named(name) for name in encoded.columns])
 
 
-def _same(before: Scores, card: ModelCard, split: str) -> bool:
-    return (before.weights_sha256, before.content_id, before.split) == (card.weights_sha256, card.content_id, split)
+def _same(before: Scores, card: ModelCard) -> bool:
+    return (before.weights_sha256, before.content_id) == (card.weights_sha256, card.content_id)
 
 
 def _write(scored: DataFrame, store: Store, *, row_id: str, split: Split | None) -> tuple[str, int]:
-    """Write into a new folder, check that it holds each row once, and return its name and row count.
+    """Write the draft of a new folder, check that it holds each row once, and return the folder's name and row count.
 
     Args:
         scored: The rows to write.
@@ -171,11 +172,12 @@ def _write(scored: DataFrame, store: Store, *, row_id: str, split: Split | None)
         split: The manifest's split of these rows; None for rows that the caller brought.
     """
     folder, spark = uuid.uuid4().hex[:16], scored.sparkSession
+    draft = draft_of(folder)
     try:
         with writing_area(store, spark) as area:
-            path = spark_path(area.path(folder))
+            path = spark_path(area.path(draft))
             scored.write.parquet(path)
-            files = _parquet(area, folder)
+            files = _parquet(area, draft)
             written = spark.read.schema(scored.schema).parquet(literal(path))
             _require_finite(written, row_id)
             if split is None:
@@ -187,7 +189,7 @@ def _write(scored: DataFrame, store: Store, *, row_id: str, split: Split | None)
                 for file in files:
                     store.upload(Path(area.path(file)), file)
     except BaseException:
-        store.delete(folder)
+        delete_draft(store, folder)
         raise
     return folder, rows
 

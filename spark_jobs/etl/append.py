@@ -36,7 +36,7 @@ def appendable(dataset: Dataset, config: PrepareConfig) -> Manifest:
     other = [key for key in _ALIKE if parent.recipe.get(key) != wanted[key]]
     if other:
         raise ConfigError(f"version {parent.version} was prepared with another prepare.{other[0]} than this config's, so new rows would "
-                          "not match its rows; Set the same value, or prepare a whole version without --append.")
+                          "not match its rows; set it as it was then, or prepare a whole version without --append.")
     return parent
 
 

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from keyword import iskeyword
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import ConfigError, SourceError, nearest
 from sparkring.models.inputs import TOKENS
+from sparkring.spark_jobs.etl.columns.advice import advise
 from sparkring.spark_jobs.etl.columns.derive import check_moments
 from sparkring.spark_jobs.etl.columns.expressions import named
-from sparkring.spark_jobs.etl.columns.roles import cast_advice, roles_of_query
+from sparkring.spark_jobs.etl.columns.roles import roles_of_query
 from sparkring.spark_jobs.etl.columns.splits import SPLITS, key_figures, split_key, split_name, why_empty
 from sparkring.spark_jobs.etl.encoding.arrays import require_pad
 from sparkring.spark_jobs.etl.encoding.describe import made_tensors
@@ -63,7 +63,8 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
     except SPARK_ERRORS as error:
         raise ConfigError(f"prepare.query cannot run: {reason(error)}; correct the query, or the columns of its sources.") from None
     roles = roles_of_query(config)
-    for role, name, kinds, expected in roles:
+    for each in roles:
+        role, name, kinds, expected = each
         if name not in types:
             raise ConfigError(f"{role} names column {name}, which the query does not yield{nearest(name, types)}; "
                               f"it yields {', '.join(types)}.")
@@ -72,7 +73,7 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
                               "one out of the query, or give them other names in it (AS).")
         if not isinstance(types[name], kinds):
             raise SourceError(f"column {name} of the query is {types[name].simpleString()}, but {role} must be {expected}; "
-                              f"{cast_advice(role, name, types[name], expected)}.")
+                              f"{advise(each, types[name])}.")
     check_moments(config.features.moments, types)
     return result.select([named(name) for name in dict.fromkeys(role.column for role in roles)])
 
@@ -93,7 +94,7 @@ def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Ca
     Returns:
         Examples of each split.
     Raises:
-        SourceError: the query fails on a row, null ids or keys, a label other than 0 and 1, or a split without rows.
+        SourceError: null ids or keys, a label other than 0 and 1, or a split without rows or with a single label.
     """
     label, key = named(config.label), named(split_key(config).column)
     binary = config.task == "binary"
@@ -106,15 +107,12 @@ def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Ca
         sf.min(sf.when(strange, label).cast("string")).alias("strange_example"),
         sf.count_if(key.isNotNull() & split.isNull()).alias("nowhere"),
         sf.min(sf.when(split.isNull(), key).cast("string")).alias("nowhere_example"), *key_figures(config, label.isNotNull()),
-        sf.count_if((split == SPLITS[0]) & positive).alias("positives"),
+        *(sf.count_if((split == name) & positive).alias(f"positives_{name}") for name in SPLITS),
         *(sf.count_if(split == name).alias(name) for name in SPLITS))
-    try:
-        found = figures.collect()[0]
-        if whole and not found["rows"]:
-            raise SourceError(f"the query yields no row whose {config.label} is not null (and {unlabelled()} where it is); "
-                              "check that its joins and filters keep rows.")
-    except PySparkException as error:  # such as a cast or a division in the query that a row does not allow
-        raise SourceError(f"prepare.query fails on its rows: {reason(error)}; correct the query or the source.") from None
+    found = figures.collect()[0]
+    if whole and not found["rows"]:
+        raise SourceError(f"the query yields no row whose {config.label} is not null (and {unlabelled()} where it is); "
+                          "check that its joins and filters keep rows.")
     _check_figures(found, config, whole=whole)
     return {name: found[name] for name in SPLITS}
 
@@ -172,10 +170,11 @@ def _check_figures(found: Row, config: PrepareConfig, *, whole: bool) -> None:
     for name in SPLITS:
         if whole and not found[name]:
             raise SourceError(why_empty(config, name, found))
-    train_rows = found[SPLITS[0]]
-    if whole and config.task == "binary" and found["positives"] in (0, train_rows):
-        raise SourceError(f"label {config.label} is {min(found['positives'], 1)} in all {train_rows} train rows, so there is nothing to "
-                          "predict; change the query or prepare.split.")
+    for name in SPLITS if whole and config.task == "binary" else ():
+        positives = found[f"positives_{name}"]
+        if positives in (0, found[name]):  # train and evaluate refuse such splits
+            raise SourceError(f"label {config.label} is {min(positives, 1)} in all {found[name]} {name} rows, so there is nothing to "
+                              "predict; change the query or prepare.split.")
 
 
 def _is_temporary(spark: SparkSession, name: str) -> bool:

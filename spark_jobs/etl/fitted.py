@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import PrepareConfig
+from sparkring.errors import SourceError
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.columns.labels import class_type, fit_classes, number_classes, require_known_classes
@@ -25,6 +28,7 @@ from sparkring.spark_jobs.etl.encoding.tokens import SPLIT, TokenEncoding, fit_t
 from sparkring.spark_jobs.etl.examples import check_examples, run_query, with_label
 from sparkring.spark_jobs.etl.fit import fit
 from sparkring.spark_jobs.etl.writing.document_list import TOKENIZER
+from sparkring.spark_jobs.spark.errors import reason
 
 
 @dataclass(frozen=True)
@@ -51,15 +55,18 @@ def fitted_examples(spark: SparkSession, config: PrepareConfig, begin: Callable[
         config: What to read and how.
         begin: Called with the name of each phase.
     Raises:
-        ConfigError, SourceError: as ``run_query``, ``check_examples`` and the fits raise them.
+        ConfigError, SourceError: the query fails, or as ``run_query``, ``check_examples`` and the fits raise them.
     """
     with ExitStack() as kept:
         def keep(frame: DataFrame) -> DataFrame:
             kept.callback(frame.persist().unpersist)
             return frame
 
-        result, tokens = run_query(spark, config), config.features.tokens
-        yield _cut_texts(result, config, TokenEncoding.load(tokens), keep, begin) if tokens else _fit_rows(result, config, keep, begin)
+        with _query_errors():
+            result, tokens = run_query(spark, config), config.features.tokens
+            fitted = (_cut_texts(result, config, TokenEncoding.load(tokens), keep, begin) if tokens
+                      else _fit_rows(result, config, keep, begin))
+        yield fitted
 
 
 @contextmanager
@@ -74,18 +81,20 @@ def new_examples(spark: SparkSession, config: PrepareConfig, parent: Preprocessi
         known: One column: the row ids that the dataset holds.
         begin: Called with the name of each phase.
     Raises:
-        ConfigError, SourceError: as ``run_query`` and ``check_examples`` raise them, or a label is none of the fitted classes.
+        ConfigError, SourceError: the query fails, as ``run_query`` and ``check_examples`` raise them, or a label is none of
+            the fitted classes.
     """
     with ExitStack() as kept:
         begin("joining")
-        result = run_query(spark, config)
-        result = result.join(known, named(config.row_id).cast("bigint") == sf.col(known.columns[0]), "left_anti")
-        examples = _stored(result, config).persist()
-        kept.callback(examples.unpersist)
-        check_examples(examples, config, unlabelled=result.count, whole=False)
-        if config.task == "multiclass":
-            require_known_classes(examples, config.label, parent.classes)
-            examples = number_classes(examples, config.label, parent.classes)
+        with _query_errors():
+            result = run_query(spark, config)
+            result = result.join(known, named(config.row_id).cast("bigint") == sf.col(known.columns[0]), "left_anti")
+            examples = _stored(result, config).persist()
+            kept.callback(examples.unpersist)
+            check_examples(examples, config, unlabelled=result.count, whole=False)
+            if config.task == "multiclass":
+                require_known_classes(examples, config.label, parent.classes)
+                examples = number_classes(examples, config.label, parent.classes)
         yield Fitted(examples, split_name(config), parent)
 
 
@@ -102,14 +111,28 @@ def new_texts(spark: SparkSession, config: PrepareConfig, parent: Preprocessing,
         choose: Keeps the new documents only.
         begin: Called with the name of each phase.
     Raises:
-        ConfigError, SourceError: as ``run_query`` and ``measure_documents`` raise them.
+        ConfigError, SourceError: the query fails, or as ``run_query`` and ``measure_documents`` raise them.
     """
     with ExitStack() as kept:
         def keep(frame: DataFrame) -> DataFrame:
             kept.callback(frame.persist().unpersist)
             return frame
 
-        yield _cut_texts(choose(run_query(spark, config)), config, encoding, keep, begin, parent=parent)
+        with _query_errors():
+            fitted = _cut_texts(choose(run_query(spark, config)), config, encoding, keep, begin, parent=parent)
+        yield fitted
+
+
+@contextmanager
+def _query_errors() -> Iterator[None]:
+    """Turn Spark's errors of the block, which plans, caches and first computes the query, into one line about the query.
+
+    They are about a cast, a division or a function that a row does not allow, or a constant while the query is planned.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:  # the second: an exception for which PySpark has no class
+        raise SourceError(f"prepare.query fails on its rows: {reason(error)}; correct the query or the source.") from None
 
 
 def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFrame], DataFrame], begin: Callable[[str], None]) -> Fitted:

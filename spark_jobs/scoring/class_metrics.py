@@ -22,7 +22,7 @@ from sparkring.pipelines.data.loading.assemble import Assembler
 from sparkring.pipelines.training.evaluation.totals import Metrics, bits_per_byte, class_metrics, mean_metrics, token_metrics
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.encoding.describe import describe_tokens
-from sparkring.spark_jobs.scoring.predict import NATS, PREDICTED, PREDICTION, PROBABILITIES, RIGHT
+from sparkring.spark_jobs.scoring.columns import NATS, PREDICTED, PREDICTION, PROBABILITIES, RIGHT
 
 Counts = NDArray[np.int64]
 

@@ -1,10 +1,18 @@
-"""The document that names the latest scores. Needs no Spark.
+"""The document that names the scores, one folder a split. Needs no Spark.
 
-    <workspace>/scores/_scores.json          names the folder of the latest finished scoring; replaced atomically
-    <workspace>/scores/<folder>/*.parquet    written before
+    <workspace>/scores/_scores.json                  names the folder of each split's latest scoring; replaced atomically
+    <workspace>/scores/_<folder>/<folder>/*.parquet  a draft: a scoring that is being written
+    <workspace>/scores/<folder>/*.parquet            a committed one
 
-Each scoring writes a new folder and is named once it is complete, so a reader finds the old scores or the new ones. The
-document's name begins with ``_`` because tools that read all files below a folder skip such names.
+Tools that read all files below a folder skip names that begin with ``_``, so all folders read as one table show no row of a split
+twice, at any time:
+
+    1. a scoring writes a draft       killed here: the draft stays, unread, and may be deleted
+    2. the document names it          from here on it counts; killed here: the next scoring takes steps 3 and 4
+    3. the split's old folder is deleted
+    4. the draft's files are moved
+
+Scores of rows that the caller brought all stay.
 """
 
 from __future__ import annotations
@@ -39,6 +47,10 @@ class Scores(BaseModel):
     """The content of that version."""
     created_at: str
     """UTC, ISO 8601."""
+    replaces: str | None = None
+    """The folder of the same split's scores before these."""
+    others: tuple[Scores, ...] = ()
+    """The latest scorings of other splits; theirs is empty."""
 
 
 def latest_scores(store: Store) -> Scores | None:
@@ -54,9 +66,52 @@ def latest_scores(store: Store) -> Scores | None:
         return None
 
 
+def scores_of(store: Store, split: str | None) -> Scores | None:
+    """The scores of a split of a dataset version, or None.
+
+    Raises:
+        DocumentDamaged: the document cannot be read.
+    """
+    return next((each for each in _kept(latest_scores(store)) if each.split == split), None)
+
+
+def draft_of(folder: str) -> str:
+    """Where the files of ``folder`` are written before they count."""
+    return f"_{folder}/{folder}"
+
+
+def delete_draft(store: Store, folder: str) -> None:
+    """Delete what is left of the draft of ``folder``."""
+    store.delete(f"_{folder}")
+
+
 def commit_scores(store: Store, scores: Scores) -> None:
-    """Make ``scores`` the latest and delete the previous ones if they are of the same split. Scores of a caller's rows all stay."""
-    before = latest_scores(store)
-    store.put(DOCUMENT, scores.model_dump_json(indent=1).encode())
-    if before is not None and before.split is not None and before.split == scores.split and before.folder != scores.folder:
-        store.delete(before.folder)
+    """Make the draft of ``scores`` the latest ones, in place of the previous ones of the same split."""
+    kept = _kept(latest_scores(store))
+    replaced = next((each.folder for each in kept if each.split == scores.split and each.folder != scores.folder), None)
+    others = tuple(each.model_copy(update={"others": ()}) for each in kept if each.split != scores.split)
+    document = scores.model_copy(update={"replaces": replaced, "others": others})
+    store.put(DOCUMENT, document.model_dump_json(indent=1).encode())
+    finish_commit(store)
+
+
+def finish_commit(store: Store) -> None:
+    """Take the steps of the latest commit that are left: none, unless it was ended in the midst of them.
+
+    Raises:
+        DocumentDamaged: the document cannot be read.
+    """
+    latest = latest_scores(store)
+    if latest is None:
+        return
+    if latest.replaces is not None:
+        store.delete(latest.replaces)
+    draft = draft_of(latest.folder)
+    for name in (name for name in store.names(draft) if name.endswith(".parquet")):
+        store.move(f"{draft}/{name}", f"{latest.folder}/{name}")
+    delete_draft(store, latest.folder)
+
+
+def _kept(latest: Scores | None) -> list[Scores]:
+    """The scores of all splits; those of a caller's rows are nobody's to replace."""
+    return [] if latest is None else [each for each in (latest, *latest.others) if each.split is not None]

@@ -42,15 +42,21 @@ from sparkring.pipelines.data.dataset.preprocessing import ClassType
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card, load_weights, model_from_bytes
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.encoding.describe import describe_image, describe_tokens
+from sparkring.spark_jobs.scoring.columns import (
+    MODEL,
+    NATS,
+    PREDICTED,
+    PREDICTION,
+    PROBABILITIES,
+    PROBABILITY,
+    RIGHT,
+    VERSION,
+    predicted_columns,
+    require_free,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-PROBABILITY, MODEL, VERSION = "probability", "model", "dataset_version"
-"""Columns that scoring adds: the probability of label 1 (or of the predicted class), the first 16 digits of the weights' SHA-256,
-and the dataset version that the model was trained on."""
-PREDICTION, PROBABILITIES = "prediction", "probabilities"
-NATS, PREDICTED, RIGHT = "nats", "tokens_predicted", "tokens_right"
 
 _COLUMNS: dict[Task, tuple[StructField, ...]] = {
     "binary": (StructField(PROBABILITY, DoubleType(), nullable=False),),
@@ -76,8 +82,11 @@ def predict(encoded: DataFrame, run_url: str, *, keep: list[str], batch_rows: in
         batch_rows: The most rows of a forward pass.
     Returns:
         ``keep``, then the task's columns, ``model`` and ``dataset_version``. Nothing is computed yet.
+    Raises:
+        ConfigError: a column of ``keep`` has the name of one that is added.
     """
     card = load_card(run_url)
+    require_free(keep, predicted_columns(card.task))
     kept = encoded.select([named(name) for name in keep]).schema.fields
     likeliest = [StructField(PREDICTION, _CLASSES[card.preprocessing.class_type][0], nullable=False)] if card.task == "multiclass" else []
     schema = StructType([*kept, *likeliest, *_COLUMNS[card.task], StructField(MODEL, StringType(), nullable=False),

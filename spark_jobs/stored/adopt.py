@@ -135,8 +135,8 @@ def _parquet_files(store: Store, folder: str) -> list[str]:
     found = [f"{inside}/{name}".lstrip("/") for name in store.names(inside)
              if name.endswith(".parquet") and not name.startswith(("_", "."))]
     if not found:
-        raise DatasetError(f"{store.path(inside)} holds no .parquet files; name the folders of the splits with --split NAME=FOLDER. "
-                           "A table in partition folders is prepared instead, as a source of format parquet.")
+        raise DatasetError(f"{store.path(inside)} holds no .parquet files; name the splits' folders with --split train=FOLDER --split "
+                           "validation=FOLDER. A table in partition folders is prepared instead, as a source of format parquet.")
     return found
 
 
@@ -163,8 +163,9 @@ def _common_shape(field: DataField, store: Store, files: Sequence[str]) -> tuple
     found: set[tuple[int, ...]] = set()
     for file in files:
         with store.open_input(file) as opened:
-            for batch in pq.ParquetFile(opened).iter_batches(columns=[field.name]):
-                found.update(decode(cell.as_py(), field).shape for cell in batch.column(0) if cell.is_valid)
+            for group in range(pq.ParquetFile(opened).num_row_groups):
+                rows = read_verified(opened, path=store.path(file), columns=[field.name], groups=[group])
+                found.update(decode(cell.as_py(), field).shape for cell in rows.column(0) if cell.is_valid)
                 if len(found) > 1:
                     return None
     return found.pop() if found else None

@@ -7,8 +7,8 @@
 Steps that were done again after a restart count once: those on the line of checkpoints that leads to the end. Generations may
 have different numbers of ranks. Reads no data file and starts neither Spark nor ranks.
 
-The proof covers row ids, not the other values of a row. Ranks verify the checksum of each page that they decode; that the files are the
-committed ones byte by byte is for ``sparkring datasets verify``.
+The proof covers row ids, not the other values of a row. Ranks verify each page that they decode, if it has a checksum; that the files
+are the committed ones byte by byte is for ``sparkring datasets verify``.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class AuditResult:
     rows_digest: str
     """The digest of their ids, the same as read and in the manifest."""
     page_checksums: bool
-    """Whether every page that was read had a checksum to verify: ``prepare`` writes them, adopted files may lack them."""
+    """Whether ``prepare`` wrote the files, which gives each page a checksum to verify; adopted files may lack them."""
     rows_begun: int
     """Rows of the epoch after those, up to the latest checkpoint; none of them came twice."""
     parts: tuple[GenerationSpan, ...]

@@ -74,7 +74,7 @@ def test_a_source_without_new_rows_makes_no_version(spark: SparkSession, config:
 
 def test_rows_of_another_kind_are_refused(spark: SparkSession, config: Config) -> None:
     fewer = config.prepare.features.model_copy(update={"numeric": config.prepare.features.numeric[:1]})
-    with pytest.raises(ConfigError, match=r"another prepare\.features than this config's"):
+    with pytest.raises(ConfigError, match=r"another prepare\.features than this config's.*; set it as it was then"):
         prepare(_with(config, features=fewer), append=True, spark=spark)
     assert Dataset(config.dataset).versions() == [1]
 

@@ -75,6 +75,12 @@ BAD = {
     "a query that fails on a row": Bad(
         SourceError, r"prepare\.query fails on its rows: \[DIVIDE_BY_ZERO\].*; correct the query or the source",
         settings=_yielding("1 / (id - 3) AS inverse") | _features("km", "inverse")),
+    "a query that fails while it is planned": Bad(
+        SourceError, r"prepare\.query fails on its rows: \[CAST_INVALID_INPUT\].*; correct the query or the source",
+        settings=_yielding("CAST(day = 'yes' AS INT) AS never") | _features("km", "never")),
+    "a query whose failure PySpark has no class for": Bad(
+        SourceError, r"prepare\.query fails on its rows: .*IllegalArgumentException: .*; correct the query or the source",
+        settings=_yielding("octet_length(unbase64(CAST(id AS STRING))) AS size") | _features("km", "size")),
     "a feature that the query does not yield": Bad(
         ConfigError, r"prepare\.features\.numeric names column km22, which the query does not yield; did you mean 'km2'\?; it yields",
         settings=_features("km22")),
@@ -110,7 +116,7 @@ BAD = {
         settings=_yielding("city AS KM_IS_NULL") | {"features": {"numeric": [{"column": "km", "indicator": True}],
                                                                  "categorical": ["KM_IS_NULL"]}}),
     "a category of bytes": Bad(
-        SourceError, r"column bytes of the query is binary, but prepare\.features\.categorical must be string; cast it in the query",
+        SourceError, r"column bytes of the query is binary, but prepare\.features\.categorical must be string; use hex\(bytes\) AS bytes",
         settings=_yielding("X'FF' AS bytes") | _features("km", categorical=("bytes",))),
     "a pad that its type does not have": Bad(
         ConfigError, r"prepare\.features\.raw: steps is padded with -1, which uint16 cannot hold; give another pad or dtype",
@@ -128,8 +134,14 @@ BAD = {
     "a label that is the same in all train rows": Bad(
         SourceError, r"label late is 0 in all \d+ train rows, so there is nothing to predict",
         settings={"query": QUERY.replace("late,", f"IF(day < '{VALIDATION_FROM}', 0 * late, late) AS late,")}),
+    "a label that is the same in all validation rows": Bad(
+        SourceError, r"label late is 1 in all \d+ validation rows, so there is nothing to predict",
+        settings={"query": QUERY.replace("late,", f"IF(day >= '{VALIDATION_FROM}' AND day < '{TEST_FROM}', 0 * late + 1, late) AS late,")}),
+    "a label that is the same in all test rows": Bad(
+        SourceError, r"label late is 0 in all \d+ test rows, so there is nothing to predict",
+        settings={"query": QUERY.replace("late,", f"IF(day >= '{TEST_FROM}', 0 * late, late) AS late,")}),
     "a row id that is a text": Bad(
-        SourceError, r"column row_id of the query is string, .* else a hash of them, xxhash64\(row_id\) AS row_id",
+        SourceError, r"column row_id of the query is string, .*, or use xxhash64\(row_id\) AS row_id in the query \(a hash",
         settings={"query": QUERY.replace("id * 10", "CONCAT('trip-', id)")}),
     "labels that are all null": Bad(
         SourceError, r"the query yields no row whose late is not null \(and 900 where it is\)",

@@ -27,6 +27,7 @@ from sparkring.spark_jobs.etl.sources.committed_files import read_committed
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import ScoreResult, read_split, score
+from sparkring.spark_jobs.scoring.columns import SPLIT, predicted_columns
 from sparkring.spark_jobs.scoring.latest import latest_scores
 from tests.support import seams
 from tests.support.configs import write
@@ -92,6 +93,7 @@ def test_each_row_gets_what_the_network_says(spark: SparkSession, config: Config
     assert set(found["model"].to_pylist()) == {card.weights_sha256[:16]}
     assert set(found["dataset_version"].to_pylist()) == {1}
     assert set(found["split"].to_pylist()) == {"test"}
+    assert found.column_names == ["row_id", "late", *predicted_columns("binary"), SPLIT]
 
 
 def test_raw_rows_are_encoded_as_the_train_rows_were(spark: SparkSession, config: Config) -> None:
@@ -118,8 +120,13 @@ def test_the_same_scores_are_reused_and_another_model_replaces_them(spark: Spark
     assert document is not None
     assert store.path(document.folder) == other.url.removeprefix("file://")
     assert sorted(entry.name for entry in Path(config.scores).iterdir()) == sorted(["_scores.json", document.folder])
+    validation = score(config.model_copy(update={"score": config.score.model_copy(update={"split": "validation"})}), spark=spark)
     brought = score(config, spark=spark, frame=_raw(spark, config).limit(5))  # rows of the caller's: nothing replaces them
-    assert (score(config, spark=spark).reused, _read(brought).num_rows, _read(other).num_rows) == (False, 5, other.rows)
+    third = score(config, spark=spark)
+    assert (third.url, third.reused, _read(brought).num_rows) == (other.url, True, 5)
+    everything = pq.read_table(config.scores)
+    assert everything.num_rows == other.rows + validation.rows + 5
+    assert spark.read.parquet(f"{config.scores}/*").count() == everything.num_rows
 
 
 def test_a_scoring_that_fails_leaves_the_scores_before_it_alone(spark: SparkSession, config: Config) -> None:

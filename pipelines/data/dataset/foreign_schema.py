@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sparkring.conf.schema import Task
 from sparkring.errors import DatasetError
-from sparkring.models.inputs import IMAGE, NUMERIC
+from sparkring.models.inputs import CATEGORICAL, IMAGE, NUMERIC
 from sparkring.pipelines.data.dataset.preprocessing import ImageFeature, NumericFeature, Preprocessing
 from sparkring.pipelines.data.dataset.row_schema import (
     ARRAY_CODECS,
@@ -79,7 +79,8 @@ def tensors_of(fields: Sequence[DataField], *, row_id: str, label: str, task: Ta
         raise DatasetError(f"the row id {row_id} is {by_name[row_id].dtype} by {by_name[row_id].codec}; name a column of integers.")
     inputs = [field for field in fields if field.name not in (row_id, label)]
     numbers = tuple(field.name for field in inputs if _is_scalar(field))
-    specs = [TensorSpec(name=NUMERIC, dtype="float32", fields=numbers)] if numbers else []
+    specs = [TensorSpec(name=NUMERIC, dtype="float32", fields=numbers),
+             TensorSpec(name=CATEGORICAL, dtype="int64", fields=())] if numbers else []  # empty, as prepare makes it: networks take both
     images = [field for field in inputs if field.codec in IMAGE_CODECS and None not in field.shape]
     for field in inputs:
         if field in images:

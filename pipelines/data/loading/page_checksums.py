@@ -1,8 +1,9 @@
-"""Page checksums: no value is decoded from a page whose bytes differ from those that were written.
+"""Page checksums: no value is decoded from a page that does not match its checksum.
 
 A Parquet page may carry the CRC-32 of its bytes. Arrow 14 can verify it, but its Python binding does not offer that. So
 Arrow reads through ``VerifiedFile``, which verifies each column chunk on its way. Pages without a checksum are
-accepted: some writers omit it.
+accepted, whoever wrote them: ``prepare`` writes one a page, files that were adopted may have none. ``sparkring datasets verify``
+checks every byte.
 
 The checksum covers a page's body. Headers and footers are covered by their own consistency: sizes, row counts and the
 schema must agree with the manifest (dataset/integrity.py) and with each other.
@@ -40,7 +41,7 @@ class VerifiedFile(io.RawIOBase):
         """The next ``size`` bytes.
 
         Raises:
-            DatasetError: a page of the column chunk does not have its checksum.
+            DatasetError: a page of the column chunk does not match its checksum.
         """
         offset = self._source.tell()
         data = self._source.read_buffer(size)
@@ -74,14 +75,14 @@ class VerifiedFile(io.RawIOBase):
 
 
 def verify_pages(chunk: memoryview, *, num_values: int, place: str) -> None:
-    """Compare each page of a column chunk with its checksum, and the values of all pages with the footer.
+    """Compare each page of a column chunk with its checksum, if it has one, and the values of all pages with the footer.
 
     Args:
         chunk: The bytes of the column chunk.
         num_values: Number of its values according to the footer.
         place: Name of the column chunk in errors.
     Raises:
-        DatasetError: a page does not have its checksum, or a header cannot be read.
+        DatasetError: a page does not match its checksum, or a header cannot be read.
     """
     at = values = 0
     while at < len(chunk):
@@ -99,7 +100,7 @@ def verify_pages(chunk: memoryview, *, num_values: int, place: str) -> None:
 
 
 def read_verified(source: pa.NativeFile, *, path: str, columns: Sequence[str], groups: Sequence[int] | None = None) -> pa.Table:
-    """Columns of a Parquet file, of all row groups or of these; all pages are verified.
+    """Columns of a Parquet file, of all row groups or of these; all pages that have a checksum are verified.
 
     Raises:
         DatasetError: a page is damaged; the error names ``path``.

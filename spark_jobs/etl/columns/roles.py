@@ -41,32 +41,6 @@ def roles_of_query(config: PrepareConfig) -> list[Role]:
                  "int (0 or 1)" if binary else "string or bigint"), split, *_roles_of_features(config.features)]
 
 
-def cast_advice(key: str, column: str, found: DataType, expected: str) -> str:
-    """Advice for the query about a column whose type does not fit its role.
-
-    Args:
-        key: The config key that names the column.
-        column: The column.
-        found: Its type.
-        expected: The types that the role allows, in words.
-    """
-    text = isinstance(found, StringType)
-    if key == "prepare.row_id" and text:
-        return (f"if its texts are whole numbers, use CAST({column} AS BIGINT) in the query; else a hash of them, "
-                f"xxhash64({column}) AS {column}")
-    if key == "prepare.label":
-        if isinstance(found, FractionalType):
-            return (f"if its numbers are classes, use CAST({column} AS BIGINT) in the query; a label of measured numbers "
-                    "(regression) is not supported yet")
-        return f"compare it in the query, e.g. CAST({column} = 'yes' AS INT) AS {column}, or set prepare.task: multiclass"
-    if key == "prepare.features.numeric" and text:
-        return (f"name it in prepare.features.categorical instead, or, if its texts are numbers, use TRY_CAST({column} AS DOUBLE) AS "
-                f"{column} in the query, which turns other texts into nulls")
-    if expected == "timestamp":
-        return f"read it in the query, e.g. to_timestamp({column}, 'yyyy-MM-dd HH:mm:ss') AS {column}"
-    return f"cast it in the query, e.g. CAST({column} AS {expected.partition(' ')[0].upper()})"
-
-
 def role_of_row_id(column: str) -> Role:
     """The role of the row id."""
     return Role("prepare.row_id", column, (IntegralType,), "bigint")

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
@@ -32,7 +31,6 @@ from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.columns.splits import SPLITS, key_figures, split_key, split_name, why_empty
 from sparkring.spark_jobs.etl.encoding.npy import npy_column
-from sparkring.spark_jobs.spark.errors import reason
 
 NUM_BYTES = 256
 SPLIT, COUNT = "__split", "__count"
@@ -111,7 +109,7 @@ def measure_documents(documents: DataFrame, config: PrepareConfig, *, whole: boo
         config: The names of the columns, and how documents are split.
         whole: Whether each split must have text; appended documents need not fill every split.
     Raises:
-        SourceError: the query fails on a row, a document without name, text or split, or a split without documents.
+        SourceError: a document without name, text or split, or a split without documents.
     """
     assert config.features.tokens is not None
     tokens, key, split = config.features.tokens, split_key(config).column, split_name(config)
@@ -121,10 +119,7 @@ def measure_documents(documents: DataFrame, config: PrepareConfig, *, whole: boo
         sf.count(sf.lit(1)).alias("documents"), *(sf.count_if(named(name).isNull()).alias(f"missing_{name}") for name in needed),
         sf.count_if(named(key).isNotNull() & split.isNull()).alias("nowhere"), *key_figures(config, split.isNotNull()),
         *(sf.sum(sf.when(split == name, size)).alias(name) for name in SPLITS))
-    try:
-        found = figures.collect()[0]
-    except PySparkException as error:
-        raise SourceError(f"prepare.query fails on its rows: {reason(error)}; correct the query or the source.") from None
+    found = figures.collect()[0]
     for name in needed:
         if found[f"missing_{name}"]:
             raise SourceError(f"column {name} is null in {found[f'missing_{name}']} of {found['documents']} documents; each needs one: "

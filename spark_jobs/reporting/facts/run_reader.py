@@ -153,14 +153,14 @@ def _not_written(events: _Events) -> list[str]:
 
 
 def _slow(events: _Events) -> list[str]:
-    """A line for each time when a rank or the network delayed the others."""
+    """A line for each rank that delayed the others, or the network, and one for its recovery."""
     lines = []
     for record in events.slow:
         life = events.lives.get((record["generation"], record["slow_rank"]))
         slow = Slow.of(record)
         where = f"up to epoch {record['epoch'] + 1}, step {record['step']}"
         who = "the network" if slow.cause == "network" else f"rank {slow.slow_rank}"
-        lines.append(f"{where}: {who} delayed the others, and no longer does" if slow.over else
+        lines.append(f"{where}: {who} delayed the others, and then no longer; later delays are not listed" if slow.over else
                      f"{where}: {slow.text(life.start['host'] if life and life.start else '')}")
     return lines
 

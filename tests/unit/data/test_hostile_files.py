@@ -319,7 +319,7 @@ def test_a_document_that_names_a_folder_outside_deletes_nothing_there(folder: Pa
     store = LocalStore(folder / "run")
     hostile = scores.Scores(folder="../dataset", rows=1, split="test", weights_sha256="w", dataset_url="d", dataset_version=1,
                             content_id="c", created_at="2026-01-01T00:00:00Z")
-    scores.commit_scores(store, hostile)
+    store.put(scores.DOCUMENT, hostile.model_dump_json().encode())
     with pytest.raises(SparkringError, match="leads out of"):
         scores.commit_scores(store, hostile.model_copy(update={"folder": "new"}))
     assert (folder / "dataset").is_dir()

@@ -1,4 +1,4 @@
-"""A bit that flips in a data file is refused by name or changes nothing: no value is read from a page that lacks its checksum."""
+"""A bit that flips in a data file is refused by name or changes nothing: no value is read from a page that does not match its checksum."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from petastorm.codecs import CompressedImageCodec, CompressedNdarrayCodec, Ndarr
 from petastorm.unischema import Unischema, UnischemaField
 from pyspark.sql import types
 
+from harness.parquet_files import write_parquet
 from sparkring.errors import ConfigError, DatasetError, HostileDataset
 from sparkring.pipelines.data.dataset.integrity import check_footers, verify_files
 from sparkring.pipelines.data.dataset.versions import Dataset
@@ -105,7 +106,7 @@ def test_a_petastorm_dataset_is_adopted_with_its_codecs_and_rows_equal_petastorm
     _petastorm(tmp_path)
     result = adopt(str(tmp_path), row_id="id", label="kind")
     assert (result.petastorm, result.task, result.left_out) == (True, "multiclass", ("words",))
-    assert set(result.tensors) == {"numeric", "image", "track", "label", "row_id"}
+    assert set(result.tensors) == {"numeric", "categorical", "image", "track", "label", "row_id"}
     assert Dataset(str(tmp_path)).manifest().classes == 4
     rows = _rows(tmp_path)
     with make_reader(tmp_path.as_uri(), num_epochs=1, reader_pool_type="dummy") as theirs:
@@ -119,7 +120,8 @@ def test_a_petastorm_dataset_is_adopted_with_its_codecs_and_rows_equal_petastorm
     assert cv2.imdecode(np.frombuffer(pq.read_table(tmp_path / "part-0.parquet")["photo"][0].as_py(), np.uint8), -1).shape == (5, 4)
 
 
-def test_an_array_of_open_size_whose_rows_are_alike_is_a_tensor(tmp_path: Path) -> None:
+def _open_sizes(folder: Path) -> None:
+    """Arrays of open size: rows that are alike, alike and compressed, and ragged."""
     schema = Unischema("Open", [UnischemaField("id", np.int64, (), ScalarCodec(types.LongType()), False),
                                 UnischemaField("late", np.int8, (), ScalarCodec(types.ByteType()), False),
                                 *(UnischemaField(name, np.float32, (None, 2), codec, False) for name, codec in (
@@ -129,13 +131,30 @@ def test_an_array_of_open_size_whose_rows_are_alike_is_a_tensor(tmp_path: Path) 
     kinds = {"id": pa.int64(), "late": pa.int8()}
     columns = {name: pa.array([bytes(field.codec.encode(field, row[name])) if field.shape else row[name] for row in rows],
                               kinds.get(name, pa.binary())) for name, field in schema.fields.items()}
-    pq.write_table(pa.table(columns), tmp_path / "part-0.parquet", row_group_size=5)
-    metadata = dataset_metadata(pq.read_schema(tmp_path / "part-0.parquet"), schema, {"part-0.parquet": 4})
-    (tmp_path / "_common_metadata").write_bytes(metadata)
+    write_parquet(pa.table(columns), folder / "part-0.parquet", row_group_size=5, use_dictionary=False)
+    metadata = dataset_metadata(pq.read_schema(folder / "part-0.parquet"), schema, {"part-0.parquet": 4})
+    (folder / "_common_metadata").write_bytes(metadata)
+
+
+def test_an_array_of_open_size_whose_rows_are_alike_is_a_tensor(tmp_path: Path) -> None:
+    _open_sizes(tmp_path)
     result = adopt(str(tmp_path), row_id="id", label="late")
     assert (set(result.tensors) - {"label", "row_id"}, result.left_out) == ({"alike", "packed"}, ("ragged",))
     row = _rows(tmp_path)[7]
     assert (row["alike"].shape, row["packed"].shape, row["packed"][0, 0]) == ((3, 2), (4, 2), 7)
+
+
+def test_a_damaged_page_of_an_array_whose_size_is_measured_is_refused(tmp_path: Path) -> None:
+    _open_sizes(tmp_path)
+    file = tmp_path / "part-0.parquet"
+    whole, chunk = file.read_bytes(), pq.ParquetFile(file).metadata.row_group(2).column(2)
+    assert chunk.path_in_schema == "alike"
+    damaged = bytearray(whole)
+    damaged[chunk.data_page_offset + chunk.total_compressed_size - 3] ^= 1
+    file.write_bytes(damaged)
+    with pytest.raises(DatasetError, match=r"column alike of row group 2 of .*part-0\.parquet has a page with CRC-32"):
+        adopt(str(tmp_path), row_id="id", label="late")
+    assert not (tmp_path / "_versions").exists()
 
 
 def test_half_precision_of_petastorm_is_read(tmp_path: Path) -> None:
