@@ -48,7 +48,7 @@ test-unit:  ## Run the tests that need neither Spark nor ranks
 .PHONY: test-nightly
 test-nightly:  ## Run what takes too long for every change: tests marked nightly, then a long job under 100 faults
 	@$(RUN) --browser --images
-	@$(RUN) pytest -m nightly --timeout 3600 --durations=25 tests/spark tests/cluster tests/parallel tests/e2e || \
+	@$(RUN) $(PYTEST) -m nightly --timeout 3600 --durations=25 tests/e2e tests/spark tests/cluster tests/parallel || \
 	    test $$? -eq 5  # pytest's word for none of them
 	@$(RUN) python -m benchmarks.soak
 
