@@ -54,7 +54,6 @@ def check_drift(train: DataFrame, config: PrepareConfig, parent: ParentVersion |
     """
     numeric = set(config.features.numbers)
     results = []
-    unmeasured = "no earlier version" if parent is None else "no train rows" if train.isEmpty() else ""
     for key, words, allowed, measure in (
             ("max_mean_shift", "mean moved by at most {:g} deviations", numeric, _mean_shifts),
             ("max_psi", "stability index at most {:g}", numeric | set(config.features.categorical), _stability_indices)):
@@ -63,9 +62,9 @@ def check_drift(train: DataFrame, config: PrepareConfig, parent: ParentVersion |
         if strange := sorted(limits.keys() - allowed):
             raise ConfigError(f"prepare.expectations.columns.{strange[0]}.{key}: this limit is for "
                               f"{', '.join(sorted(allowed)) or 'no feature of this config'}, not for {strange[0]}; leave it out.")
-        if unmeasured or parent is None:
-            results += [ExpectationResult(name, words.format(limits[name]), unmeasured, met=True) for name in limits]
-        elif limits:
+        unmeasured = "no earlier version" if parent is None else "no train rows" if limits and train.isEmpty() else ""
+        results += [ExpectationResult(name, words.format(limits[name]), unmeasured, met=True) for name in limits if unmeasured]
+        if limits and parent is not None and not unmeasured:
             found, version = measure(train, list(limits), parent), parent.manifest.version
             results += [_result(name, words.format(limits[name]), found.get(name), limits[name], version) for name in limits]
     return results

@@ -132,7 +132,7 @@ def _query_errors() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:  # the second: an exception for which PySpark has no class
-        raise SourceError(f"prepare.query fails on its rows: {reason(error)}; correct the query or the source.") from None
+        raise SourceError(f"prepare.query fails: {reason(error)}; correct the query or the source.") from None
 
 
 def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFrame], DataFrame], begin: Callable[[str], None]) -> Fitted:

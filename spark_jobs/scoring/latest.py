@@ -12,7 +12,8 @@ twice, at any time:
     3. the split's old folder is deleted
     4. the draft's files are moved
 
-Scores of rows that the caller brought all stay.
+Scores of rows that the caller brought all stay. One scoring at a time commits in a workspace; between steps 2 and 4 the named folder
+may lack files, which ``finish_commit`` mends.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def scores_of(store: Store, split: str | None) -> Scores | None:
 
 
 def draft_of(folder: str) -> str:
-    """Where the files of ``folder`` are written before they count."""
+    """Where the files of ``folder`` are written before they count: under its name, in a folder that readers of tables skip."""
     return f"_{folder}/{folder}"
 
 
@@ -87,6 +88,7 @@ def delete_draft(store: Store, folder: str) -> None:
 
 def commit_scores(store: Store, scores: Scores) -> None:
     """Make the draft of ``scores`` the latest ones, in place of the previous ones of the same split."""
+    finish_commit(store)
     kept = _kept(latest_scores(store))
     replaced = next((each.folder for each in kept if each.split == scores.split and each.folder != scores.folder), None)
     others = tuple(each.model_copy(update={"others": ()}) for each in kept if each.split != scores.split)
@@ -96,7 +98,7 @@ def commit_scores(store: Store, scores: Scores) -> None:
 
 
 def finish_commit(store: Store) -> None:
-    """Take the steps of the latest commit that are left: none, unless it was ended in the midst of them.
+    """Take the steps of the latest commit that are left: none, unless it was killed between them.
 
     Raises:
         DocumentDamaged: the document cannot be read.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -101,20 +102,27 @@ def jvm_is_lost(error: BaseException) -> bool:
     """Whether Spark's start raised ``error`` because the JVM that PySpark had started is gone."""
     if "JAVA_GATEWAY_EXITED" in str(error):
         return True
-    process = getattr(_pyspark("SparkContext._gateway"), "proc", None)
-    if process is None or not isinstance(error, Py4JError | OSError) or isinstance(error, Py4JJavaError):  # Java's own: it answers
-        return False
-    with suppress(Exception):
-        process.wait(ENDED_S)
-    return process.poll() is not None
+    answers = not isinstance(error, Py4JError | OSError) or isinstance(error, Py4JJavaError)  # the last: Java's own error
+    return not answers and _jvm_has_ended()
 
 
 def forget_lost_jvm() -> None:
     """If PySpark's JVM has ended, have its next session start another one; else PySpark would call the ended one forever."""
     context = _pyspark("SparkContext")
-    process = getattr(_pyspark("SparkContext._gateway"), "proc", None)
-    if process is not None and process.poll() is not None:
+    if _jvm_has_ended():
         context._gateway = context._jvm = context._active_spark_context = None  # noqa: SLF001 (PySpark has no other way)
+        session = _pyspark("sql.SparkSession")
+        session._instantiatedSession = session._activeSession = None  # noqa: SLF001
+
+
+def _jvm_has_ended() -> bool:
+    """Whether PySpark's JVM has ended, or does now; False if there was none."""
+    process = getattr(_pyspark("SparkContext._gateway"), "proc", None)
+    if process is None:
+        return False
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(ENDED_S)
+    return process.poll() is not None
 
 
 def _jvms() -> set[psutil.Process]:

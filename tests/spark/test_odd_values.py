@@ -172,7 +172,7 @@ def test_a_row_without_a_label_is_left_out_whatever_else_it_holds(spark: SparkSe
     config = etl_config(tmp_path / "unlabelled", rows(lambda trip: None if trip.late is None else 1.0), **features)
     assert sum(prepare(config, spark=spark).rows.values()) == sum(trip.late is not None for trip in trips()) == 891
     labelled = etl_config(tmp_path / "labelled", rows(lambda trip: None if trip.id == 10 else 1.0), **features)  # the control
-    with pytest.raises(SourceError, match=r"prepare\.query fails on its rows: column km holds 1 nulls"):
+    with pytest.raises(SourceError, match=r"prepare\.query fails: column km holds 1 nulls"):
         prepare(labelled, spark=spark)
 
 

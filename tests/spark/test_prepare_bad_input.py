@@ -73,13 +73,13 @@ BAD = {
     "a query that reads a table the config does not declare": Bad(
         ConfigError, r"prepare\.query cannot run: \[TABLE_OR_VIEW_NOT_FOUND\].*`trip`", settings={"query": "SELECT * FROM trip"}),
     "a query that fails on a row": Bad(
-        SourceError, r"prepare\.query fails on its rows: \[DIVIDE_BY_ZERO\].*; correct the query or the source",
+        SourceError, r"prepare\.query fails: \[DIVIDE_BY_ZERO\].*; correct the query or the source",
         settings=_yielding("1 / (id - 3) AS inverse") | _features("km", "inverse")),
     "a query that fails while it is planned": Bad(
-        SourceError, r"prepare\.query fails on its rows: \[CAST_INVALID_INPUT\].*; correct the query or the source",
+        SourceError, r"prepare\.query fails: \[CAST_INVALID_INPUT\].*; correct the query or the source",
         settings=_yielding("CAST(day = 'yes' AS INT) AS never") | _features("km", "never")),
     "a query whose failure PySpark has no class for": Bad(
-        SourceError, r"prepare\.query fails on its rows: .*IllegalArgumentException: .*; correct the query or the source",
+        SourceError, r"prepare\.query fails: .*IllegalArgumentException: .*; correct the query or the source",
         settings=_yielding("octet_length(unbase64(CAST(id AS STRING))) AS size") | _features("km", "size")),
     "a feature that the query does not yield": Bad(
         ConfigError, r"prepare\.features\.numeric names column km22, which the query does not yield; did you mean 'km2'\?; it yields",
@@ -225,7 +225,7 @@ def test_a_query_that_fails_on_a_row_says_so_in_one_line_and_is_not_logged(spark
     logger.addHandler(handler)
     try:
         fails: dict[str, Any] = {"query": QUERY.replace("late,", "CAST(CONCAT('is ', late) AS INT) AS late,")}
-        _refused(spark, etl_config(tmp_path, **fails), SourceError, r"prepare\.query fails on its rows: .*CAST_INVALID_INPUT")
+        _refused(spark, etl_config(tmp_path, **fails), SourceError, r"prepare\.query fails: .*CAST_INVALID_INPUT")
         assert handler.buffer == []
         with pytest.raises(PySparkException):  # the control: PySpark logs what it raises
             spark.sql("SELECT CAST(CONCAT('is ', id) AS INT) FROM range(1)").collect()

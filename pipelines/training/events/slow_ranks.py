@@ -100,14 +100,14 @@ class StepSeconds:
 
 
 class SlowRanks:
-    """Adds up the ranks' reports, and remembers what was announced: a rank that other work slows now and then is announced once."""
+    """Adds up the ranks' reports, and remembers which slow ranks it has named: one that other work slows now and then is named once."""
 
     def __init__(self, groups: Groups) -> None:
         """``groups``: ranks that do the same work. A rank alone in its group is compared with none."""
         self._groups = groups
-        self._announced: set[tuple[int, Cause]] = set()
+        self._named: set[tuple[int, Cause]] = set()
         self._slow: dict[tuple[int, Cause], Slow] = {}
-        """Those announced that have not caught up yet."""
+        """Those named that have not caught up yet."""
         self._reports: list[Report] = []
 
     def update(self, reports: Sequence[Sequence[float]]) -> list[Slow]:
@@ -130,10 +130,10 @@ class SlowRanks:
         return self._changes({(one.slow_rank, one.cause): one for one in find_slow(seconds, self._groups)})
 
     def _changes(self, now: dict[tuple[int, Cause], Slow]) -> list[Slow]:
-        new = {key: one for key, one in now.items() if key not in self._announced}
+        new = {key: one for key, one in now.items() if key not in self._named}
         over = [replace(one, over=True) for key, one in self._slow.items() if key not in now]
         self._slow = {key: one for key, one in self._slow.items() if key in now} | new
-        self._announced |= new.keys()
+        self._named |= new.keys()
         return [*new.values(), *over]
 
 

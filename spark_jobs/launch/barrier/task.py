@@ -202,8 +202,7 @@ class _Task:
         device, note = self._agree_on_device(mine, facts=facts, chosen=chosen)
         process.send(self._order(placement, mine, facts, device=device, note=note), self._launch.payload)
         board = StatusBoardClient(facts[0].address, facts[0].port, secret=self._launch.secret, heartbeat_s=self._launch.heartbeat_s)
-        watch = Watch(process, self._events, rank=placement.rank, host=mine.hostname, deadline_s=self._launch.deadline_s,
-                      import_within_s=self._launch.meet_within_s)
+        watch = Watch(process, self._events, rank=placement.rank, host=mine.hostname, deadline_s=self._launch.deadline_s)
         end = watch.wait_for_end(board)
         if self._rendezvous is not None:
             self._rendezvous.board.wait_until_left(within_s=CAUSE_GRACE_S + ANSWER_TIMEOUT_S)

@@ -21,6 +21,8 @@ from sparkring.spark_jobs.launch.rank.suspension import SUSPENDED_GRACE_S
 
 LOOK_S = 1.0
 """Seconds between two checks of whether the rank is suspended."""
+IMPORT_S = 600.0
+"""Seconds for a rank to import what it needs, on the slowest storage; only a rank that hangs takes longer."""
 
 Event: TypeAlias = "Report | int | Verdict | RingError"
 """A report of the rank, its exit code, the board's verdict, or the error that the board is gone."""
@@ -35,15 +37,13 @@ class Watch:
         rank: Its rank.
         host: The host that it runs on.
         deadline_s: Seconds that ranks wait for one that hangs.
-        import_within_s: Seconds for the rank to import what it needs.
     """
 
-    def __init__(self, process: RankProcess, events: queue.SimpleQueue[Event], *, rank: int, host: str, deadline_s: float,
-                 import_within_s: float) -> None:
+    def __init__(self, process: RankProcess, events: queue.SimpleQueue[Event], *, rank: int, host: str, deadline_s: float) -> None:
         self._process, self._events, self._rank, self._host = process, events, rank, host
         self._looks_left = self._looks = math.ceil((deadline_s + SUSPENDED_GRACE_S) / LOOK_S)
         """Counted in looks, because seconds in which this task itself was suspended do not count."""
-        self._import_within_s, self._import_looks_left = import_within_s, math.ceil(import_within_s / LOOK_S)
+        self._import_looks_left = math.ceil(IMPORT_S / LOOK_S)
         self._end: RankEnd | None = None
 
     def wait_for_end(self, board: StatusBoardClient) -> RankEnd:
@@ -90,13 +90,14 @@ class Watch:
         if self._end is not None:
             return
         self._looks_left = self._looks_left - 1 if self._process.is_suspended else self._looks
-        self._import_looks_left -= not self._process.has_imported
+        if not self._process.has_imported:
+            self._import_looks_left -= 1
         if self._looks_left == 0:
             self._note(RankEnd(rank=self._rank, host=self._host, kind="suspended", output_tail=self._process.tail), board)
         elif self._import_looks_left == 0:
             self._note(RankEnd(rank=self._rank, host=self._host, kind="waited", output_tail=self._process.tail, summary=(
-                f"rank {self._rank} on {self._host} did not import torch and Horovod within {self._import_within_s:g} s; look at the "
-                "storage of its Python environment, or raise train.ring.start_timeout_s.")), board)
+                f"rank {self._rank} on {self._host} did not import torch and Horovod within {IMPORT_S:g} s; look at the storage of its "
+                "Python environment.")), board)
 
     def _look_for_cause(self, board: StatusBoardClient) -> None:
         deadline = time.monotonic() + CAUSE_GRACE_S

@@ -7,7 +7,7 @@ For clusters that already use it. Its network services are hardened first (``har
 - Its services, on the driver and in each task, unpickle messages signed with the run's key.
 - Driver and executors must have an interface of the same name; HOROVOD_GLOO_IFACE on the driver chooses it.
 - Errors come back through the ranks' standard error; of a dead rank only the exit code is known, not the host.
-- A rank that returns early ends the ring for the others: end the function with a barrier.
+- A rank that returns early ends the ring for the others, which then have ``deadline_s`` to return too: end the function with a barrier.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def run_by_horovod(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
                 deadline_s=config.deadline_s, shared_memory=config.shared_memory)
     said = _StandardError()
     address, interface = driver_address(spark)
-    ranks = HorovodRanks(secret=secrets.token_hex(16), address=address, cause_known=said.names_a_cause)
+    ranks = HorovodRanks(secret=secrets.token_hex(16), address=address, deadline_s=config.deadline_s, cause_known=said.names_a_cause)
     # Upstream counts all that happens before the ranks run, not only Spark's part of it.
     start_timeout_s = config.start_timeout_s + config.deadline_s
     try:

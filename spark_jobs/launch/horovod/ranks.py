@@ -32,7 +32,7 @@ LATE_CAUSE_S = 15.0
 """Seconds to wait for the cause, where all ends so far report a lost peer: upstream polls once a second for a rank's end, and then waits
 for its output."""
 LAST_RANK_S = 30.0
-"""Seconds for the next rank to end once one has returned (functions end with a barrier), and for all to end once asked to."""
+"""Seconds for the next rank to end once all were asked to; upstream gives each five seconds."""
 
 
 class HorovodRanks:
@@ -41,11 +41,12 @@ class HorovodRanks:
     Args:
         secret: Authenticates to the rendezvous.
         address: Where the rendezvous listens.
+        deadline_s: Seconds for the next rank to end once one has returned.
         cause_known: Whether a rank has reported why the ring ends.
     """
 
-    def __init__(self, *, secret: str, address: str, cause_known: Callable[[], bool] = lambda: True) -> None:
-        self._secret, self._address, self._cause_known = secret, address, cause_known
+    def __init__(self, *, secret: str, address: str, deadline_s: float, cause_known: Callable[[], bool] = lambda: True) -> None:
+        self._secret, self._address, self._deadline_s, self._cause_known = secret, address, deadline_s, cause_known
         self._exits: queue.SimpleQueue[tuple[int, int | None]] = queue.SimpleQueue()
         self._end_all = threading.Event()
         self.ends: list[RankEnd] = []
@@ -96,33 +97,35 @@ class HorovodRanks:
             self._exits.put((slot.rank, code))
 
     def _until_all_ended(self, num_ranks: int) -> None:
-        """Take the ranks' ends as they come. After the first end, the others have a while to end or to report the cause; then they
-        are ended.
+        """Take the ranks' ends as they come. After a failure the others get a while to report the cause, after a result the deadline to
+        return too; then they are ended.
         """
-        missing, until = set(range(num_ranks)), math.inf
-        while missing:
+        running, until = set(range(num_ranks)), math.inf
+        while running:
             try:
-                rank, code = self._next(until)
+                rank, code = self._exits.get(timeout=None if until == math.inf else max(0.0, until - time.monotonic()))
             except queue.Empty:
-                break  # a task that ignores this too is ended by Spark: upstream cancels the job now
-            missing.remove(rank)
-            if code != 0:
+                if self._end_all.is_set():
+                    return  # a task that ignores this too is ended by Spark: upstream cancels the job now
+                self.ends = self.ends or [self._overdue(rank) for rank in sorted(running)]
+                self._end_all.set()
+                until = time.monotonic() + LAST_RANK_S
+                continue
+            running.remove(rank)
+            if code != 0 and all(end.rank != rank for end in self.ends):
                 self.ends.append(self._end(rank, code))
+            if self._end_all.is_set():
+                until = time.monotonic() + LAST_RANK_S
+            elif code == 0:
+                until = until if self.ends else time.monotonic() + self._deadline_s
+            else:
                 # Code 1 is how a rank ends when it has raised, perhaps because another one is gone.
                 until = min(until, time.monotonic() + (CAUSE_GRACE_S if code != 1 or self._cause_known() else LATE_CAUSE_S))
-            elif not self.ends:
-                until = time.monotonic() + LAST_RANK_S
-        if not self.ends:
-            self.ends = [self._end(rank, None) for rank in sorted(missing)]
 
-    def _next(self, until: float) -> tuple[int, int | None]:
-        """The next rank's end: without limit while no rank has ended; then until the given moment, and after it by force."""
-        if until < math.inf and not self._end_all.is_set():
-            try:
-                return self._exits.get(timeout=max(0.0, until - time.monotonic()))
-            except queue.Empty:
-                self._end_all.set()
-        return self._exits.get(timeout=LAST_RANK_S if self._end_all.is_set() else None)
+    def _overdue(self, rank: int) -> RankEnd:
+        return RankEnd(rank=rank, host="its executor", kind="waited", order=0, summary=(
+            f"rank {rank} did not end within {self._deadline_s:g} s after the rank before it: its task hangs, or its function works on "
+            "alone; end the function with a barrier, or raise train.ring.deadline_s."))
 
     def _end(self, rank: int, code: int | None) -> RankEnd:
         host, order = "its executor", len(self.ends)

@@ -5,7 +5,6 @@ A ring on GPUs needs a GPU for each rank, CUDA in torch, and a Horovod with NCCL
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -37,15 +36,17 @@ class GpuCheck(NamedTuple):
 def shared_gpu(assigned: Iterable[AssignedGpu]) -> str | None:
     """The reason that these GPUs cannot make a ring: two ranks have the same one. None if no two have.
 
-    GPUs of one address are the same unless CUDA names them differently.
+    GPUs of one address are the same unless CUDA gives each another name.
     """
-    counts = Counter(gpu for gpu in assigned if gpu.address is not None)
-    found = next((item for item in counts.items() if item[1] > 1), None)
-    if found is None:
-        return None
-    gpu, count = found
-    return (f"Spark assigned GPU {gpu.address} on {gpu.host} to {count} ranks, and NCCL needs one for each; set "
-            "spark.task.resource.gpu.amount=1, or train.num_ranks to the number of GPUs.")
+    by_address: dict[tuple[str, str, str], list[str | None]] = {}
+    for gpu in assigned:
+        if gpu.address is not None:
+            by_address.setdefault((gpu.host, gpu.memory, gpu.address), []).append(gpu.uuid)
+    for (host, _, address), uuids in by_address.items():
+        if len({uuid for uuid in uuids if uuid is not None}) < len(uuids) > 1:
+            return (f"Spark assigned GPU {address} on {host} to {len(uuids)} ranks, and NCCL needs one for each; set "
+                    "spark.task.resource.gpu.amount=1, or train.num_ranks to the number of GPUs.")
+    return None
 
 
 def check_gpu() -> GpuCheck:

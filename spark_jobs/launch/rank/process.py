@@ -69,7 +69,7 @@ class RankProcess:
 
     @property
     def has_imported(self) -> bool:
-        """Whether the rank has imported torch and Horovod, and only waits for its order."""
+        """Whether the rank has imported torch and Horovod."""
         return self._imported.is_set()
 
     @property

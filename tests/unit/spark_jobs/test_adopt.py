@@ -261,6 +261,12 @@ def test_after_an_adoption_a_version_can_follow_and_other_readers_still_read(tmp
     assert pq.read_table(tmp_path).num_rows == ROWS
 
 
+def test_a_label_with_the_name_of_a_column_of_scores_is_refused(tmp_path: Path) -> None:
+    _plain(tmp_path, split=1)
+    with pytest.raises(ConfigError, match="the row id or the label is called split, and scores have another column of that name"):
+        adopt(str(tmp_path), row_id="id", label="split")
+
+
 def test_a_dataset_with_versions_has_nothing_to_adopt(tmp_path: Path) -> None:
     _plain(tmp_path)
     adopt(str(tmp_path), row_id="id", label="late")

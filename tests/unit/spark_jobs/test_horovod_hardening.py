@@ -131,7 +131,7 @@ def test_upstream_s_open_rendezvous_cannot_be_started() -> None:
 
 
 def test_all_is_as_before_after_a_launch_and_only_one_launch_is_on() -> None:
-    ranks = HorovodRanks(secret="s", address=LOOPBACK)
+    ranks = HorovodRanks(secret="s", address=LOOPBACK, deadline_s=60)
     before = (network.find_port, network.Wire, network.socketserver)
     with hardened_launch("lo", ranks):
         assert network.find_port is not before[0]
@@ -143,7 +143,7 @@ def test_all_is_as_before_after_a_launch_and_only_one_launch_is_on() -> None:
 def test_a_horovod_that_cannot_be_locked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("horovod.spark.runner._launch_job")
     with pytest.raises(EnvironmentProblem, match=r"horovod.spark.runner has no _launch_job.*use launcher: barrier"), \
-            hardened_launch("lo", HorovodRanks(secret="s", address=LOOPBACK)):
+            hardened_launch("lo", HorovodRanks(secret="s", address=LOOPBACK, deadline_s=60)):
         pass
     with pytest.raises(EnvironmentProblem, match="no interface nic7 with an IPv4 address"), hardened_services("nic7"):
         pass

@@ -63,6 +63,7 @@ def test_no_gpu_is_no_objection_where_the_config_lets_ranks_fall_back() -> None:
     pytest.param({"memory": "o"}, "ab", None, id="another host"),
     pytest.param({}, "ab", None, id="another container of the host, which calls its own GPU 0 too"),
     pytest.param({}, [None, None], "Spark assigned GPU 0 on alpha to 2 ranks", id="the same address of GPUs that CUDA cannot use"),
+    pytest.param({}, ["a", None], "Spark assigned GPU 0 on alpha to 2 ranks", id="the same address of a GPU that CUDA can use once"),
     pytest.param({}, "aa", "Spark assigned GPU 0 on alpha to 2 ranks, and NCCL needs one for each; set spark.task.resource.gpu.amount=1",
                  id="the same GPU")])
 def test_two_ranks_on_one_gpu_are_refused(change: dict[str, object], uuids: Sequence[str | None], words: str | None) -> None:

@@ -78,7 +78,7 @@ def test_a_split_keeps_one_folder_whatever_was_scored_between(store: LocalStore)
 
 def test_a_commit_that_is_killed_anywhere_shows_no_row_twice_and_the_next_one_finishes_it(store: LocalStore, tmp_path: Path) -> None:
     other = [*_of("validation", "b0"), *_of(None, "c0")]
-    seen, number = [], 0
+    seen, taken, number = [], [], 0
     while True:
         folder, before = f"d{number}", _rows(store)
         mortal, made = _MortalStore(tmp_path, last=number), _draft(store, folder, "test")
@@ -90,8 +90,12 @@ def test_a_commit_that_is_killed_anywhere_shows_no_row_twice_and_the_next_one_fi
             assert len(ids) == len(set(ids))
             seen.append(len(ids))
         finish_commit(store)
-        assert _rows(store) == (before if number == 0 else sorted([*_of("test", folder), *other], key=str))
+        after = sorted([*_of("test", folder), *other], key=str)
+        assert _rows(store) in (before, after)
+        taken.append(_rows(store) == after)
         number += 1
+    assert taken == sorted(taken)  # from the moment on at which the document names it
+    assert set(taken) == {False, True}
     assert set(seen) == {4, 0, 2}  # the control: it was killed before, in and after the exchange
 
 

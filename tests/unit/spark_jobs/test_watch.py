@@ -60,13 +60,13 @@ class PretendedBoard:
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seams.WATCH_LOOK_S, 0.01)
     monkeypatch.setattr(seams.WATCH_SUSPENDED_GRACE_S, 0.0)
+    monkeypatch.setattr(seams.WATCH_IMPORT_S, 2 * LOOKS * 0.01)
 
 
-def watched(process: Any, *, import_looks: int = 10 * LOOKS,
-            events: queue.SimpleQueue[Event] | None = None) -> tuple[RankEnd, list[int | None]]:
+def watched(process: Any, events: queue.SimpleQueue[Event] | None = None) -> tuple[RankEnd, list[int | None]]:
     """The end that a watch finds, and the severities that it reports."""
     board: Any = PretendedBoard()
-    watch = Watch(process, events or queue.SimpleQueue(), rank=1, host="a", deadline_s=LOOKS * 0.01, import_within_s=import_looks * 0.01)
+    watch = Watch(process, events or queue.SimpleQueue(), rank=1, host="a", deadline_s=LOOKS * 0.01)
     return watch.wait_for_end(board), board.severities
 
 
@@ -81,9 +81,9 @@ def test_a_rank_is_given_up_when_it_was_found_suspended_throughout() -> None:
 
 def test_a_rank_that_does_not_finish_its_imports_is_given_up() -> None:
     process = Process(itertools.repeat(False), has_imported=False)
-    end, severities = watched(process, import_looks=LOOKS)
+    end, severities = watched(process)
     assert (end.kind, end.failed, "did not import" in end.summary) == ("waited", True, True)
-    assert process.looks == LOOKS
+    assert process.looks == 2 * LOOKS
     assert severities == [0]
 
 
@@ -91,5 +91,5 @@ def test_a_gpu_that_answers_when_nobody_waits_any_more_is_no_end_of_its_rank() -
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     events.put({"kind": "device", "summary": None})
     events.put({"kind": "died", "exit_code": 3})
-    end, _ = watched(Process(itertools.repeat(False)), events=events)
+    end, _ = watched(Process(itertools.repeat(False)), events)
     assert (end.kind, end.exit_code) == ("died", 3)

@@ -50,8 +50,8 @@ def reports(*seconds: Seconds, steps: int = STEPS) -> list[tuple[float, ...]]:
 def test_a_rank_that_is_slow_now_and_then_is_announced_once_and_so_is_its_recovery() -> None:
     watch = SlowRanks([range(2)])
     slow, even = reports(EVEN, late(compute=0.40)), reports(EVEN, EVEN)
-    told = [[one.over for one in watch.update(part)] for part in (slow, even) * 3]
-    assert told == [[False], [True], [], [], [], []]
+    reported = [[one.over for one in watch.update(part)] for part in (slow, even) * 3]
+    assert reported == [[False], [True], [], [], [], []]
     (other_cause,) = watch.update(reports(EVEN, late(data=0.40)))
     assert (other_cause.slow_rank, other_cause.cause) == (1, "data")
 
