@@ -14,6 +14,7 @@ Source: Parquet's file format, https://parquet.apache.org/docs/file-format/data-
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from sparkring.pipelines.data.loading.chunk_reads import ChunkReads
 from sparkring.pipelines.data.loading.page_headers import DATA_PAGE, DATA_PAGE_V2, NONSENSE, PageHeader, read_varint
 
 LARGEST_BYTES = 8 << 20
@@ -41,7 +43,7 @@ class PlainPages:
     """The columns with plain pages of one open file. Do not share it between threads: it moves the file's position."""
 
     def __init__(self, source: pa.NativeFile, parquet: pq.ParquetFile) -> None:
-        self._source, self._metadata, self._snappy = source, parquet.metadata, pa.Codec("snappy")
+        self._reads, self._metadata, self._snappy = ChunkReads(source), parquet.metadata, pa.Codec("snappy")
         leaves = [parquet.schema.column(place) for place in range(len(parquet.schema))]
         paths, types = Counter(leaf.path for leaf in leaves), parquet.schema_arrow
         names = Counter(types.names)
@@ -63,6 +65,11 @@ class PlainPages:
                     and chunk.compression in ("UNCOMPRESSED", "SNAPPY") and not chunk.has_dictionary_page
                     and chunk.data_page_offset >= len(MAGIC) and 0 < chunk.total_compressed_size <= LARGEST_BYTES)
 
+    def expect(self, group: int, names: Iterable[str]) -> None:
+        """Expect ``values`` of these columns next, for which ``may_hold`` is true; no more memory is held for others."""
+        chunks = (self._metadata.row_group(group).column(self._columns[name].place) for name in names)
+        self._reads.expect((chunk.data_page_offset, chunk.total_compressed_size) for chunk in chunks)
+
     def values(self, group: int, name: str, *, start: int, stop: int) -> NDArray[np.generic] | None:
         """Values [start, stop) of a column for which ``may_hold`` is true; None: leave its pages to Arrow.
 
@@ -71,8 +78,7 @@ class PlainPages:
         """
         column, rows = self._columns[name], self._metadata.row_group(group)
         chunk = rows.column(column.place)
-        self._source.seek(chunk.data_page_offset)
-        data = self._source.read_buffer(chunk.total_compressed_size)
+        data = self._reads.read(chunk.data_page_offset, chunk.total_compressed_size)
         codec = self._snappy if chunk.compression == "SNAPPY" else None
         dtype, compressed = np.dtype(DTYPES[chunk.physical_type]), codec is not None
         view, at, first = memoryview(data).cast("B"), 0, 0

@@ -133,6 +133,7 @@ class SplitReader:
             plain = {name for name in self._columns
                      if self.fields[name].codec == "scalar" and opened.plain.may_hold(index, name, self.fields[name].dtype)}
             others = [name for name in self._columns if name not in plain]
+            opened.plain.expect(index, plain)
             table = read_rows(opened.parquet, index, start, stop, others) if others and at_once else None
 
             def column(name: str) -> Array | pa.Array:
@@ -145,7 +146,9 @@ class SplitReader:
                                   f"rows of {file.row_groups[index]}")
                 return _in_one_piece(rows.column(name), self.fields[name], file)
 
-            return {spec.name: self._tensor(spec, map(column, spec.fields), order) for spec in self._read_specs}
+            rows = {spec.name: self._tensor(spec, map(column, spec.fields), order) for spec in self._read_specs}
+            opened.plain.expect(index, ())
+            return rows
         except (OSError, DatasetError):
             self._forget(file)
             raise

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +55,54 @@ def test_values_are_those_of_arrow(tmp_path: Path, compression: str, page_versio
                 assert found is not None, (name, start, stop)
                 assert found.dtype == name
                 np.testing.assert_array_equal(found, expected.to_numpy()[start:stop])
+
+
+class _CountingFile:
+    """A file whose reads are listed."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._at = pa.OSFile(str(file)), 0
+        self.reads: list[tuple[int, int]] = []
+
+    def seek(self, offset: int) -> None:
+        self._at = offset
+        self._file.seek(offset)
+
+    def read_buffer(self, size: int) -> pa.Buffer:
+        self.reads.append((self._at, size))
+        return self._file.read_buffer(size)
+
+
+def test_neighbours_that_are_expected_are_read_at_once_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, parquet = _opened(tmp_path / "f.parquet", _columns(), compression="none")
+    source: Any = _CountingFile(tmp_path / "f.parquet")
+    plain, names = PlainPages(source, parquet), parquet.schema_arrow.names
+
+    def reads(*expected: str) -> int:
+        plain.expect(0, expected)
+        source.reads.clear()
+        for name in expected or names:
+            found = plain.values(0, name, start=0, stop=ROWS)
+            assert found is not None
+            np.testing.assert_array_equal(found, parquet.read_row_group(0)[name].to_numpy())
+        return len(source.reads)
+
+    assert reads() == 4  # the control
+    assert reads(*names) == 1
+    assert reads("float32", "float64", "int64") == 2
+    assert sum(size for _, size in source.reads) < (4 + 8 + 8 + 1) * ROWS  # none of int32, which lies between
+    monkeypatch.setattr(seams.CHUNK_READS_AT_ONCE_BYTES, 13 * ROWS)
+    assert reads(*names) == 2  # 4 + 8, then 4 + 8 bytes a row
+
+
+def test_a_file_that_ends_early_gives_no_values(tmp_path: Path) -> None:
+    _, parquet = _opened(tmp_path / "f.parquet", _columns(), compression="none")
+    last = parquet.metadata.row_group(0).column(3)
+    os.truncate(tmp_path / "f.parquet", last.data_page_offset + 1000)
+    plain = PlainPages(pa.OSFile(str(tmp_path / "f.parquet")), parquet)
+    plain.expect(0, parquet.schema_arrow.names)
+    assert plain.values(0, "int32", start=0, stop=ROWS) is not None
+    assert plain.values(0, "int64", start=0, stop=ROWS) is None
 
 
 def _with_nulls(table: pa.Table) -> pa.Table:
