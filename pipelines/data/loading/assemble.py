@@ -26,8 +26,8 @@ from sparkring.pipelines.data.loading.codecs import decode
 
 LaneRows = Mapping[str, Array | Cells]
 """The rows that one lane gives for a step, by tensor name."""
-DECODE_TOGETHER = 64
-"""Cells that a thread decodes at a time."""
+MADE_TOGETHER = 64
+"""Cells from which a thread makes rows at a time."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Assembler:
     augmented: bool
     """Whether images are augmented."""
     pool: ThreadPoolExecutor | None = None
-    """Threads that decode cells; None: the caller's thread does."""
+    """Threads that make rows of cells; None: the caller's thread does."""
     buffers: BufferPool = field(default_factory=BufferPool)
     """Memory of the tensors."""
 
@@ -57,17 +57,25 @@ class Assembler:
         dense = [piece for piece in taken if not isinstance(piece, list)]
         if len(dense) == len(taken) and not spec.image:
             return self._joined(dense, spec)
-        rows: NDArray[Any]
-        if dense:  # windows of cells with one layout come as one array, others cell by cell
-            rows = np.concatenate([self._decoded(spec, piece) if isinstance(piece, list) else piece for piece in taken])
-        else:
-            rows = self._decoded(spec, [cell for piece in taken for cell in piece])
-        if not spec.image:
-            return torch.from_numpy(rows.astype(spec.dtype, copy=False))
-        if self.augmented and spec.image.augment:
-            ids = np.concatenate([np.asarray(one[ROW_ID]) for one in pieces])
-            rows = augment(rows, ids, spec.image.augment, seed=self.seed, epoch=epoch)
-        return torch.from_numpy(_normalised(rows, spec.image))
+        cells: list[bytes | Array] = [cell for piece in taken for cell in piece]  # windows of cells with one layout come as one array
+        changes = spec.image.augment if spec.image and self.augmented else None
+        ids = np.concatenate([np.asarray(one[ROW_ID]) for one in pieces]) if changes else None
+        made = self.buffers.empty((len(cells), *spec.row_shape), spec.dtype)
+
+        def make(first: int) -> None:
+            some = slice(first, first + MADE_TOGETHER)
+            rows = self._decoded(spec, cells[some])
+            if changes and ids is not None:
+                rows = augment(rows, ids[some], changes, seed=self.seed, epoch=epoch)
+            if spec.image:
+                _normalise(rows, spec.image, out=made[some])
+            else:
+                made[some] = rows
+
+        starts = range(0, len(cells), MADE_TOGETHER)
+        for _ in self.pool.map(make, starts) if self.pool else map(make, starts):
+            pass
+        return torch.from_numpy(made)
 
     def _joined(self, pieces: Sequence[Array], spec: TensorSpec) -> Tensor:
         """Concatenate pieces in the layout of the first: rows or columns contiguous in memory.
@@ -82,36 +90,28 @@ class Assembler:
             np.concatenate([piece.T if by_columns else piece for piece in pieces], axis=int(by_columns), out=joined, casting="unsafe")
         return torch.from_numpy(joined.T if by_columns else joined)
 
-    def _decoded(self, spec: TensorSpec, cells: Sequence[bytes]) -> NDArray[Any]:
-        """(rows, ...) of encoded cells."""
+    def _decoded(self, spec: TensorSpec, cells: Sequence[bytes | Array]) -> NDArray[Any]:
+        """(rows, ...) of cells in the stored type, padded to one shape if they are ragged."""
         stored = self.fields[spec.fields[0]]
         shape = tuple(size for size in stored.shape if size is not None) if spec.pad is None else spec.shape
         if len(shape) != len(stored.shape):
             raise DatasetError(f"tensor {spec.name}: rows of field {stored.name} differ in shape {stored.shape}; "
                                "give it a pad value and a shape.")
         filled = np.full((len(cells), *shape), spec.pad or 0, dtype=stored.dtype)
-
-        def fill(first: int) -> None:
-            for row, cell in enumerate(cells[first:first + DECODE_TOGETHER], start=first):
-                array = decode(cell, stored)
-                if array.shape == shape:
-                    filled[row] = array
-                else:
-                    within = tuple(slice(0, size) for size in np.minimum(array.shape, shape))
-                    filled[row][within] = array[within]
-
-        starts = range(0, len(cells), DECODE_TOGETHER)
-        for _ in self.pool.map(fill, starts) if self.pool else map(fill, starts):
-            pass
+        for row, cell in enumerate(cells):
+            array = decode(cell, stored) if isinstance(cell, bytes) else cell
+            if array.shape == shape:
+                filled[row] = array
+            else:
+                within = tuple(slice(0, size) for size in np.minimum(array.shape, shape))
+                filled[row][within] = array[within]
         return filled
 
 
-def _normalised(pixels: NDArray[np.uint8], spec: ImageSpec) -> Array:
-    """(rows, height, width[, channels]) of 0..255 -> (rows, channels, height, width) float32."""
+def _normalise(pixels: NDArray[np.uint8], spec: ImageSpec, *, out: Array) -> None:
+    """(rows, height, width[, channels]) of 0..255 -> (rows, channels, height, width) float32, in ``out``."""
     channels_first = pixels[:, None] if pixels.ndim == 3 else np.moveaxis(pixels, 3, 1)
     scale = np.array([1 / (255 * std) for std in spec.std], dtype=np.float32)[:, None, None]
     shift = np.array([-mean / std for mean, std in zip(spec.mean, spec.std, strict=True)], dtype=np.float32)[:, None, None]
-    out = np.empty(channels_first.shape, dtype=np.float32)
     np.multiply(channels_first, scale, out=out)
-    out += shift
-    return out
+    np.add(out, shift, out=out)

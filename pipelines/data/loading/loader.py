@@ -3,10 +3,13 @@
 Knows the ring only as two integers (rank, num_ranks); does not communicate.
 
     reader threads      row groups -> rows of lanes, in their order            read_ahead.py
-    taker thread        a step's rows of all lanes, step after step
-    assembler threads   a step's rows -> tensors, a few steps ahead of the     assemble.py
-                        training step
+    assembler thread    a step's rows of all lanes -> tensors, a few steps     assemble.py
+                        ahead of the training step
+    decoder threads     a batch's encoded cells -> rows
     this iterator       hands the batches over
+
+One thread assembles, because it copies and little else. A second one gains less than it costs: with more threads than cores,
+Python's lock changes hands more often.
 
 Use it in your own loop, or wherever a torch ``IterableDataset`` is expected: ``set_epoch``, ``len``, ``iter``,
 ``state_dict`` and ``load_state_dict``. A ``DataLoader`` around it must have no workers: each would yield every row.
@@ -27,7 +30,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
 from sparkring.errors import ConfigError
-from sparkring.pipelines.data.loading.assemble import Assembler, LaneRows
+from sparkring.pipelines.data.loading.assemble import Assembler
 from sparkring.pipelines.data.loading.read_ahead import Budget, Lane, ReadAhead, ReadAheadConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.order.row_order import EpochOrder, group_rows
@@ -70,7 +73,7 @@ class LoaderConfig:
     read_ahead: int = 4
     """Windows to read before a step needs them."""
     assemble_ahead: int = 2
-    """Batches to make before a step needs them; several at once if there are several reader threads."""
+    """Batches to make before a step needs them."""
     memory_mb: float = 1024.0
     """Memory for rows that wait for their step; further rows wait in files on local disk. Memory of reader threads
     (``SplitReader.making_bytes``: two decoded row groups each, four if small or encoded) and of batches is always
@@ -121,13 +124,13 @@ class Loader(IterableDataset[Batch]):
         with ExitStack() as stack:
             stack.callback(self._reader.buffers.clear)
             making = _Making(self._reader, config, order, first_step, parts, stack)
-            coming: deque[Future[Future[Batch]]] = deque()
+            coming: deque[Future[Batch]] = deque()
             for step in range(first_step, order.steps(config.batch_rows)):
                 coming.append(making.begin(step))
                 if len(coming) > config.assemble_ahead:
-                    yield coming.popleft().result().result()
+                    yield coming.popleft().result()
             while coming:
-                yield coming.popleft().result().result()
+                yield coming.popleft().result()
 
     # -- as torch's datasets and Lightning expect it ---------------------------------------------------------------------
 
@@ -173,7 +176,7 @@ class Loader(IterableDataset[Batch]):
 
 
 class _Making:
-    """Makes batches in its own threads: takes rows step after step, assembles several steps at once."""
+    """Makes batches in threads of its own, step after step."""
 
     def __init__(self, reader: SplitReader, config: LoaderConfig, order: EpochOrder, first_step: int, parts: Sequence[range],
                  stack: ExitStack) -> None:
@@ -190,21 +193,16 @@ class _Making:
             stack.callback(decoders.shutdown, wait=False, cancel_futures=True)
         self._assembler = Assembler(reader.specs, reader.fields, seed=config.seed, augmented=reader.split == "train",
                                     buffers=reader.buffers, pool=decoders)
-        self._taker = ThreadPoolExecutor(1, thread_name_prefix="sparkring-taker")
-        self._assemblers = ThreadPoolExecutor(config.reader_threads, thread_name_prefix="sparkring-assembler")
-        for pool in (self._assemblers, self._taker):
-            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkring-assembler")
+        stack.callback(self._thread.shutdown, wait=False, cancel_futures=True)
 
-    def begin(self, step: int) -> Future[Future[Batch]]:
+    def begin(self, step: int) -> Future[Batch]:
         """Start making the batch of ``step``; steps must come in order."""
-        return self._taker.submit(self._take, step)
+        return self._thread.submit(self._make, step)
 
-    def _take(self, step: int) -> Future[Batch]:
+    def _make(self, step: int) -> Batch:
         self._arriving.deliver(step)
         parts = [[piece for lane in lanes for piece in lane.take(step)] for lanes in self._parts]
-        return self._assemblers.submit(self._assemble, step, parts)
-
-    def _assemble(self, step: int, parts: list[list[LaneRows]]) -> Batch:
         rows = tuple(sum(len(next(iter(piece.values()))) for piece in pieces) for pieces in parts)
         tensors = self._assembler.join(list(chain(*parts)), epoch=self._order.epoch)
         return Batch(step, tensors, sum(rows), self._order.step_rows(step, self._batch_rows), rows, self._order.epoch)
