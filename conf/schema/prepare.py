@@ -34,7 +34,7 @@ class PrepareConfig(Section):
     features: FeaturesConfig
     split: SplitConfig
     expectations: ExpectationsConfig = ExpectationsConfig()
-    """Checks before rows are written; none by default. They need the extra ``sparkring[expectations]``."""
+    """Checks before rows are written; none by default. All but the limits of drift need the extra ``sparkring[expectations]``."""
     min_category_rows: Positive = 20
     """A category gets its own id if it has at least this many train rows; rarer ones share id 0."""
     row_group_mb: Annotated[float, Field(gt=0)] = 16.0

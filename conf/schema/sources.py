@@ -72,7 +72,7 @@ class JdbcSource(Section):
     password_env: str | None = None
     """Environment variable of the driver program that holds the password. It goes to the database and nowhere else."""
     driver: str | None = None
-    """Java class of the driver, if the URL does not imply it."""
+    """Java class of the driver. Java does not find a driver from ``spark.jars.packages`` by the URL alone."""
     columns: Annotated[dict[str, str], Field(min_length=1)]
     """The columns to read and their Spark SQL types."""
 
