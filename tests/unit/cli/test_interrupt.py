@@ -63,15 +63,16 @@ def test_a_call_to_the_jvm_returns_before_the_command_ends_with_one_line(error: 
 
 
 def test_while_the_commands_are_being_imported_it_ends_with_one_line(tmp_path: Path) -> None:
-    (tmp_path / "typer.py").write_text("print('importing', flush=True)\nopen(0).read()\n", encoding="utf-8")
+    (tmp_path / "typer.py").write_text("print('importing', flush=True)\nwhile True: pass\n", encoding="utf-8")
     command = ["env", "--default-signal=INT", f"PYTHONPATH={tmp_path}", sys.executable, "-m", "sparkring", "prepare"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "importing\n"
         process.send_signal(signal.SIGINT)
-        process.wait(60)
-        out, err = process.communicate(timeout=60)
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert (process.returncode, out, err) == (130, "", "interrupted\n")
 
 
