@@ -1,4 +1,4 @@
-"""Checks of the driver's packages: PyTorch, Horovod and its build, Petastorm and the Arrow that it can use."""
+"""Checks of the driver's packages: PyTorch, Horovod and its build, Arrow and Petastorm."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from sparkring.spark_jobs.diagnosis.check import Check, Status, verdict
 from sparkring.spark_jobs.diagnosis.needs import Needs
 from sparkring.spark_jobs.diagnosis.survey import Machine
 
-ARROW_FIRST, ARROW_LAST = (14, 0, 1), (14, 0, 2)
-"""Older ones have CVE-2023-47248, newer ones lack what Petastorm imports (docs/adr/0002-stack-pins.md)."""
+ARROW_FIRST, ARROW_LAST = (14, 0, 1), (26,)
+"""Older releases have CVE-2023-47248; newer ones were not tried (third_party/petastorm/README.md)."""
+NO_PETASTORM = "ModuleNotFoundError: No module named 'petastorm'"
 BUILD_HOROVOD = "Build it with `make setup` in a checkout, or install the wheel that `make wheels` leaves in dist/."
 
 
@@ -48,16 +49,21 @@ def describe_horovod(facts: dict[str, Any]) -> str:
 
 
 def check_petastorm(machine: Machine) -> Check:
-    """Petastorm, and an Arrow release that it can use and that has no known hole."""
+    """Arrow, in a release without a known hole, and Petastorm if it is there: other readers of our datasets need it, we do not."""
     problems: list[tuple[Status, str, str]] = []
-    for name in ("petastorm", "pyarrow"):
-        facts = machine.packages[name]
-        if "error" in facts:
-            problems.append(("fail", f"{name} cannot be imported: {facts['error']}", "Install the pinned versions: `make setup`."))
-    arrow = machine.packages["pyarrow"].get("version")
-    if arrow and not ARROW_FIRST <= release(arrow) <= ARROW_LAST:
-        problems.append(("fail", f"pyarrow {arrow}, Petastorm needs 14.0.1 or 14.0.2", "Install pyarrow==14.0.2."))
-    return verdict("Petastorm", problems, fine=f"petastorm {machine.packages['petastorm'].get('version')}, pyarrow {arrow}")
+    arrow, petastorm = machine.packages["pyarrow"], machine.packages["petastorm"]
+    if "error" in arrow:
+        problems.append(("fail", f"pyarrow cannot be imported: {arrow['error']}", "Install the pinned versions: `make setup`."))
+    elif release(arrow["version"]) < ARROW_FIRST:
+        problems.append(("fail", f"pyarrow {arrow['version']} has CVE-2023-47248", "Install pyarrow 14.0.1 or later."))
+    elif release(arrow["version"])[:1] > ARROW_LAST:
+        problems.append(("warn", f"pyarrow {arrow['version']} was not tried", f"If a job fails, install pyarrow {ARROW_LAST[0]}."))
+    there = petastorm.get("error") != NO_PETASTORM
+    if there and "error" in petastorm:
+        problems.append(("warn", f"petastorm cannot be imported: {petastorm['error']}; sparkring does without",
+                         "Install the wheel that `make wheels` leaves in dist/: the published one stops at pyarrow 14 and NumPy 1."))
+    found = f"petastorm {petastorm.get('version')}" if there else "no petastorm, and none needed"
+    return verdict("Petastorm", problems, fine=f"{found}, pyarrow {arrow.get('version')}")
 
 
 def release(version: str) -> tuple[int, ...]:

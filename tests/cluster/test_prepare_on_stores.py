@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import SourceConfig
 from sparkring.errors import EnvironmentProblem
+from sparkring.pipelines.data.dataset.unischema_pickle import COMMON_METADATA
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
-from sparkring.spark_jobs.etl.encoding.petastorm_schema import COMMON_METADATA
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
