@@ -174,7 +174,7 @@ compile_own() {  # what Python would keep by itself where it may; files that hav
 
 setup_key() {  # changes with all that the contents of .venv depend on
     { cat uv.lock pyproject.toml third_party/*/*.py third_party/*/*.toml scripts/bootstrap.sh
-      printf '%s\n' "$PWD" "${SPARKRING_HOROVOD_CPU:-}"; } | sha256sum | cut -d ' ' -f 1
+      printf '%s\n' "$PWD" "${SPARKRING_HOROVOD_CPU:-}" "${SPARKRING_HOROVOD_TORCH:-}"; } | sha256sum | cut -d ' ' -f 1
 }
 
 # ---- The whole ---------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sparkring.spark_jobs.diagnosis.check import Check, Status, verdict
+from sparkring.spark_jobs.diagnosis.check import Check, Status, sentence, verdict
 from sparkring.spark_jobs.diagnosis.needs import Needs
 from sparkring.spark_jobs.diagnosis.survey import Machine
 
@@ -32,7 +32,7 @@ def check_horovod(needs: Needs, machine: Machine) -> Check:
     """Horovod and its back ends."""
     facts = machine.packages["horovod"]
     if "error" in facts:
-        return Check("Horovod", "fail", f"horovod.torch cannot be imported: {facts['error']}", BUILD_HOROVOD)
+        return Check("Horovod", "fail", f"horovod.torch cannot be imported: {facts['error']}", sentence(facts.get("remedy", BUILD_HOROVOD)))
     problems: list[tuple[Status, str, str]] = []
     if not facts["gloo"]:
         problems.append(("fail", f"Horovod {facts['version']} was built without Gloo", BUILD_HOROVOD))

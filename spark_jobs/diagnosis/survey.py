@@ -30,6 +30,7 @@ CONNECT_TIMEOUT_S = 5.0
 
 # Runs in a process of its own: an incompatible library may end the process, and its gigabytes need not stay in this one.
 _IMPORTS = """
+import contextlib
 import json
 def look(name, facts):
     try:
@@ -43,6 +44,12 @@ def torch():
     import torch
     return {"version": torch.__version__, "threads": torch.get_num_threads(), "cuda_devices": torch.cuda.device_count()}
 def horovod():
+    with contextlib.suppress(ImportError):  # another sparkring, or none
+        from sparkring.spark_jobs.launch.rank.horovod_build import require_fitting_horovod
+        try:
+            require_fitting_horovod()
+        except RuntimeError as unfit:
+            return {"error": unfit.found, "remedy": unfit.remedy}
     import horovod.torch
     return version("horovod") | {"gloo": bool(horovod.torch.gloo_built()), "nccl": bool(horovod.torch.nccl_built())}
 look("sparkring", lambda: version("sparkring"))

@@ -49,6 +49,7 @@ from sparkring.spark_jobs.launch.rank.end import CAUSE_GRACE_S, RankEnd
 from sparkring.spark_jobs.launch.rank.forked import KeptServer
 from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, GpuCheck, common_device, shared_gpu
 from sparkring.spark_jobs.launch.rank.graceful_stop import graceful_stop
+from sparkring.spark_jobs.launch.rank.horovod_build import require_fitting_horovod
 from sparkring.spark_jobs.launch.rank.process import RankProcess
 
 if TYPE_CHECKING:
@@ -242,6 +243,7 @@ class _Task:
     def _introduction(self) -> dict[str, Any]:
         """This task's facts, or its problem; a problem is reported, not raised, so that no other task waits in vain."""
         try:
+            require_fitting_horovod()
             mine = describe_task(self._spark_host, on_one_host=self._on_one_host, gpu=self._gpu)
             if self._partition != 0 and not self._launch.left_out:
                 return asdict(mine)

@@ -119,12 +119,13 @@ def test_the_version_is_the_same_everywhere() -> None:
 def test_a_recipe_builds_the_version_that_the_project_pins(name: str) -> None:
     version = toml(f"third_party/{name}/pyproject.toml")["project"]["version"]
     assert f"{name}=={version}" in toml("pyproject.toml")["project"]["dependencies"]
-    assert f'VERSION = "{version}"' in (ROOT / "third_party" / name / "backend.py").read_text(encoding="utf-8")
+    recipe = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "third_party" / name).glob("*.py"))
+    assert f'VERSION = "{version}"' in recipe
 
 
 def test_horovod_is_built_against_the_torch_that_it_runs_beside() -> None:
-    (torch,) = [entry for entry in toml("pyproject.toml")["project"]["dependencies"] if entry.startswith("torch")]
-    assert f'TORCH = "{torch}"' in (ROOT / "third_party" / "horovod" / "backend.py").read_text(encoding="utf-8")
+    (torch,) = [package["version"] for package in toml("uv.lock")["package"] if package["name"] == "torch"]
+    assert f'DEFAULT_TORCH = "{torch}"' in (ROOT / "third_party" / "horovod" / "target.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["horovod", "petastorm"])
