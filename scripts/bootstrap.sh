@@ -29,7 +29,7 @@ java_home_of() {  # JAVA: the home of that program if it is version 17 or 21, el
         END { if (version == 17 || version == 21) print home }'
 }
 
-find_java() {  # set JAVA_HOME to a Java that Spark 4.0 runs on; 1 if there is none
+find_java() {  # set JAVA_HOME to a Java that the locked Spark runs on; 1 if there is none
     local java home
     for java in "${JAVA_HOME:-/nonexistent}/bin/java" "$(command -v java || true)" /usr/lib/jvm/*/bin/java; do
         if [ -x "$java" ]; then
@@ -158,7 +158,7 @@ with_signs_of_life() {  # COMMAND...: uv draws bars on a terminal; elsewhere say
 install_locked() {  # the locked set of packages into .venv
     export UV_COMPILE_BYTECODE=1  # once here, not once in each of a job's many processes where Python may not keep what it compiled
     if [ -z "${UV_DEFAULT_INDEX:-}" ]; then
-        "$uv" sync --locked
+        "$uv" sync --locked --python 3.11
     else  # the lock names PyPI's addresses; from another index come the same versions, checked by the same hashes
         "$uv" venv --quiet --allow-existing --python 3.11 .venv &&
             mkdir -p build &&

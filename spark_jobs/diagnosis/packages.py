@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from sparkring.extras import how_to_install
 from sparkring.spark_jobs.diagnosis.check import Check, Status, sentence, verdict
 from sparkring.spark_jobs.diagnosis.needs import Needs
 from sparkring.spark_jobs.diagnosis.survey import Machine
 
-ARROW_FIRST, ARROW_LAST = (14, 0, 1), (26,)
-"""Older releases have CVE-2023-47248; newer ones were not tried (third_party/petastorm/README.md)."""
-NO_PETASTORM = "ModuleNotFoundError: No module named 'petastorm'"
 BUILD_HOROVOD = "Build it with `make setup` in a checkout, or install the wheel that `make wheels` leaves in dist/."
 
 
@@ -19,7 +17,7 @@ def check_torch(needs: Needs, machine: Machine) -> Check:
     """PyTorch, and threads against CPUs."""
     facts = machine.packages["torch"]
     if "error" in facts:
-        return Check("PyTorch", "fail", f"torch cannot be imported: {facts['error']}", "Install the pinned one, e.g. with `make setup`.")
+        return Check("PyTorch", "fail", f"torch cannot be imported: {facts['error']}", sentence(how_to_install("torch")))
     found = f"torch {facts['version']}, {needs.train.ring.threads_per_rank} thread(s) a rank, {machine.cpus} CPUs here"
     wanted = needs.train.num_ranks * needs.train.ring.threads_per_rank
     if needs.local and needs.train.ring.device == "cpu" and wanted > machine.cpus:
@@ -49,21 +47,22 @@ def describe_horovod(facts: dict[str, Any]) -> str:
 
 
 def check_petastorm(machine: Machine) -> Check:
-    """Arrow, in a release without a known hole, and Petastorm if it is there: other readers of our datasets need it, we do not."""
+    """Arrow, and Petastorm if it is there: other readers of our datasets need it, we do not."""
+    petastorm, arrow = machine.packages["petastorm"], machine.packages["pyarrow"]
     problems: list[tuple[Status, str, str]] = []
-    arrow, petastorm = machine.packages["pyarrow"], machine.packages["petastorm"]
     if "error" in arrow:
-        problems.append(("fail", f"pyarrow cannot be imported: {arrow['error']}", "Install the pinned versions: `make setup`."))
-    elif release(arrow["version"]) < ARROW_FIRST:
-        problems.append(("fail", f"pyarrow {arrow['version']} has CVE-2023-47248", "Install pyarrow 14.0.1 or later."))
-    elif release(arrow["version"])[:1] > ARROW_LAST:
-        problems.append(("warn", f"pyarrow {arrow['version']} was not tried", f"If a job fails, install pyarrow {ARROW_LAST[0]}."))
-    there = petastorm.get("error") != NO_PETASTORM
-    if there and "error" in petastorm:
+        problems.append(("fail", f"pyarrow cannot be imported: {arrow['error']}", "Install it for this Python: pip install pyarrow."))
+    missing = is_missing("petastorm", petastorm)
+    if "error" in petastorm and not missing:
         problems.append(("warn", f"petastorm cannot be imported: {petastorm['error']}; sparkring does without",
-                         "Install the wheel that `make wheels` leaves in dist/: the published one stops at pyarrow 14 and NumPy 1."))
-    found = f"petastorm {petastorm.get('version')}" if there else "no petastorm, and none needed"
+                         f"Uninstall it, or {how_to_install('petastorm')}"))
+    found = "no petastorm, and none needed" if missing else f"petastorm {petastorm.get('version')}"
     return verdict("Petastorm", problems, fine=f"{found}, pyarrow {arrow.get('version')}")
+
+
+def is_missing(name: str, facts: dict[str, Any]) -> bool:
+    """Whether a package is not installed, rather than broken."""
+    return facts.get("error") == f"ModuleNotFoundError: No module named {name!r}"
 
 
 def release(version: str) -> tuple[int, ...]:

@@ -53,6 +53,7 @@ def horovod():
     import horovod.torch
     return version("horovod") | {"gloo": bool(horovod.torch.gloo_built()), "nccl": bool(horovod.torch.nccl_built())}
 look("sparkring", lambda: version("sparkring"))
+look("numpy", lambda: version("numpy"))
 look("pyarrow", lambda: version("pyarrow"))
 look("petastorm", lambda: version("petastorm"))
 look("torch", torch)
@@ -60,7 +61,7 @@ look("horovod", horovod)
 """
 _CGROUP_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 _CGROUP_2 = ("memory.max", "memory.current", "inactive_file")
-PACKAGES = ("sparkring", "pyarrow", "petastorm", "torch", "horovod")
+PACKAGES = ("sparkring", "numpy", "pyarrow", "petastorm", "torch", "horovod")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from sparkring.errors import EnvironmentProblem, NotEnoughSlots
+from sparkring.spark_jobs.spark.versions.supported import is_connect
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -57,7 +58,7 @@ def require_on_demand(spark: SparkSession, *, num_ranks: int) -> None:
         EnvironmentProblem: another setting of the session rules out a ring under dynamic allocation.
         NotEnoughSlots: the session does not allow so many executors.
     """
-    if _is_connect(spark):
+    if is_connect(spark):
         raise EnvironmentProblem(
             "spark.dynamicAllocation.enabled is true, so Spark refuses barrier stages (SPARK-24942), and over Spark Connect a ring "
             "needs one; start the server with it off and spark.executor.instances set.")
@@ -104,11 +105,7 @@ def slots_of(spark: SparkSession) -> int | None:
 
 def spark_context(spark: SparkSession) -> SparkContext | None:
     """The session's SparkContext, or None over Spark Connect."""
-    return None if _is_connect(spark) else spark.sparkContext
-
-
-def _is_connect(spark: SparkSession) -> bool:
-    return type(spark).__module__.startswith("pyspark.sql.connect")
+    return None if is_connect(spark) else spark.sparkContext
 
 
 def master_of(spark: SparkSession) -> str:

@@ -58,14 +58,14 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
         SparkringError: the error that ``broken`` returned.
         SparkringError: Spark ended the job.
     """
-    from pyspark import InheritableThread
+    from sparkring.spark_jobs.spark.versions.threads import inheriting_thread  # imports pyspark
 
     sc = spark_context(spark)
     job: _Job = _ConnectJob(spark, tag) if sc is None else _ClassicJob(sc, tag)
     outcomes: queue.SimpleQueue[list[Row] | BaseException] = queue.SimpleQueue()
     ended = threading.Event()
     too_few = too_few_slots(master_of(spark), wanted=num_tasks, slots=None)
-    collecting = InheritableThread(target=_collect, args=(frame, job, outcomes), session=spark, daemon=True)
+    collecting = inheriting_thread(spark, _collect, frame, job, outcomes)
     collecting.start()
 
     def watch() -> None:

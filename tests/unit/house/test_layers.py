@@ -16,8 +16,8 @@ import pytest
 
 from tests.support.rooms import GROUND, ROOT, TOP, Room, modules, parse, rooms, with_table
 
-LAYERS = ("sparkring.errors", "sparkring.version", "sparkring.conf", "sparkring.models", "sparkring.pipelines.data",
-          "sparkring.pipelines.parallel", "sparkring.pipelines.training", "sparkring.spark_jobs", "sparkring")
+LAYERS = ("sparkring.errors", "sparkring.extras", "sparkring.version", "sparkring.conf", "sparkring.models",
+          "sparkring.pipelines.data", "sparkring.pipelines.parallel", "sparkring.pipelines.training", "sparkring.spark_jobs", "sparkring")
 """From the bottom up; a module belongs to the first that its name lies under."""
 
 FORBIDDEN = {
