@@ -3,7 +3,7 @@
 #
 #     scripts/bootstrap.sh                  # set up only
 #     scripts/bootstrap.sh sparkring demo   # set up, then run the command: .venv first on PATH, JAVA_HOME a Java that fits
-#     scripts/bootstrap.sh --browser ...    # the same, and a browser for the test that looks at the report
+#     scripts/bootstrap.sh --browser ...    # the same, and for some tests a browser and libfuse
 #
 # Takes Python 3.11 and a package index for granted. What else is missing (uv, Java 17 or 21, a C++ compiler) is installed
 # where this script may do that (root on Debian or Ubuntu), and otherwise named with the command that installs it.
@@ -114,6 +114,11 @@ offer_browser() {  # a test opens the report in it; without one that test is ski
     say "no browser (chromium) here: the test that looks at the report in one will be skipped"
 }
 
+offer_fuse() {  # tests mount a volume with it; without it they are skipped and say so
+    command -v fusermount3 >/dev/null || apt_install fuse3 ||
+        say "no libfuse here (Debian, Ubuntu: apt-get install fuse3): the tests on a mounted volume will be skipped"
+}
+
 offer_images() {  # a nightly test trains on them; without them it is skipped and says so
     [ -d /usr/share/datasets/fashion-mnist ] || apt_install dataset-fashion-mnist ||
         say "no Fashion-MNIST here (Debian, Ubuntu: apt-get install dataset-fashion-mnist): the test on it will be skipped"
@@ -204,7 +209,7 @@ if [ -z "$ready" ]; then
     printf '%s\n' "$key" >"$stamp"
     say "ready after $SECONDS s"
 fi
-[ -z "$browser" ] || offer_browser
+[ -z "$browser" ] || { offer_browser; offer_fuse; }
 [ -z "$images" ] || offer_images
 compile_own
 export PATH="$PWD/.venv/bin:$PATH:$PWD/.uv/bin"

@@ -7,6 +7,7 @@ tasks have waited for executors (``launch/meeting/driver.py``).
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from typing import TYPE_CHECKING
@@ -32,9 +33,13 @@ def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float) -> No
         num_ranks: Slots needed at once.
         within_s: Seconds to wait for them; a local master is refused at once, since it never grows.
     Raises:
-        EnvironmentProblem: dynamic allocation is on together with a setting that rules out a ring.
+        EnvironmentProblem: dynamic allocation is on together with a setting that rules out a ring, or Databricks offers no barrier stages.
         NotEnoughSlots: Spark has fewer slots.
     """
+    if _is_connect(spark) and "DATABRICKS_RUNTIME_VERSION" in os.environ:  # asked first: such a session hides its settings, too
+        raise EnvironmentProblem(
+            "this is serverless compute of Databricks, or a cluster of standard (shared) access mode: it has no SparkContext, no barrier "
+            "stages, and a ring needs one; use a cluster of dedicated (single user) access mode, or a single node.")
     master = master_of(spark)
     if has_dynamic_allocation(spark):
         require_on_demand(spark, num_ranks=num_ranks)
