@@ -5,8 +5,8 @@
         beta.link.cut()                                                the cable to beta is pulled
 
     switch    a namespace of its own, with a bridge 10.77.0.1 and a port a host
-    alpha     10.77.0.2 on eth0 ------ port alpha
-    beta      10.77.0.3 on eth0 ------ port beta
+    alpha     10.77.0.2 on eth0 ------ port to-alpha
+    beta      10.77.0.3 on eth0 ------ port to-beta
 
 Nothing is made outside these namespaces. Each is held by a shell that ends when its standard input does, so they end with the block,
 after a failure, and with this process if it is killed; and with a namespace all its processes and links end. Files are the machine's own,
@@ -120,7 +120,9 @@ class Host(_Namespace):
     def vanish(self) -> None:
         """Lose power: the link goes first, so that no connection is told, then every process at once."""
         self.link.cut()
-        psutil.Process(self.pid).kill()  # the first process of its namespace: the kernel ends the others with it
+        first = psutil.Process(self.pid)
+        first.kill()  # the first process of its namespace: the kernel ends the others with it
+        first.wait(DEADLINE_S)
 
 
 def why_no_hosts() -> str | None:
@@ -155,15 +157,15 @@ def hosts(folder: Path, *names: str, loopback_names: Sequence[str] = ()) -> Iter
             known = addresses | ({name: "127.0.1.1"} if name in loopback_names else {})
             held = stack.enter_context(_namespace(name, folder / f"hosts.{name}", known))
             _join(held, switch, address)
-            made.append(Host(name, held.pid, address, Link(held, switch, port=name)))
+            made.append(Host(name, held.pid, address, Link(held, switch, port=f"to-{name}")))
         yield tuple(made)
 
 
 def _join(host: _Namespace, switch: _Namespace, address: str) -> None:
     """Lay the link. The new interface's namespace is named by a process, so this runs where both processes are seen."""
-    subprocess.run(["nsenter", f"--target={switch.pid}", "--net", "--", "ip", "link", "add", host.name, "type", "veth",
-                    "peer", "name", INTERFACE, "netns", str(host.pid)], check=True, timeout=DEADLINE_S)
-    switch.run(["ip", "link", "set", host.name, "master", "sw0", "up"])
+    subprocess.run(["nsenter", f"--target={switch.pid}", "--net", "--", "ip", "link", "add", f"to-{host.name}", "type",
+                    "veth", "peer", "name", INTERFACE, "netns", str(host.pid)], check=True, timeout=DEADLINE_S)
+    switch.run(["ip", "link", "set", f"to-{host.name}", "master", "sw0", "up"])
     host.run(["ip", "address", "add", f"{address}/24", "dev", INTERFACE])
     host.run(["ip", "link", "set", INTERFACE, "up"])
     host.run(["ip", "route", "add", "default", "via", f"{NETWORK}.1"])
