@@ -124,6 +124,11 @@ offer_images() {  # a nightly test trains on them; without them it is skipped an
         say "no Fashion-MNIST here (Debian, Ubuntu: apt-get install dataset-fashion-mnist): the test on it will be skipped"
 }
 
+offer_hosts() {  # tests make several hosts of namespaces with it; without it they are skipped and say so
+    if command -v ip >/dev/null && command -v tc >/dev/null; then return; fi
+    apt_install iproute2 || say "no iproute2 here (Debian, Ubuntu: apt-get install iproute2): the tests on several hosts will be skipped"
+}
+
 # ---- The Python side --------------------------------------------------------------------------------------------------
 
 install_uv() {
@@ -184,9 +189,10 @@ setup_key() {  # changes with all that the contents of .venv depend on
 
 # ---- The whole ---------------------------------------------------------------------------------------------------------
 
-browser='' images=''
+browser='' images='' hosts=''
 if [ "${1:-}" = --browser ]; then browser=yes; shift; fi
 if [ "${1:-}" = --images ]; then images=yes; shift; fi
+if [ "${1:-}" = --hosts ]; then hosts=yes; shift; fi
 
 export UV_PROJECT_ENVIRONMENT=.venv
 unset VIRTUAL_ENV  # of another project, perhaps; uv would warn of it
@@ -211,6 +217,7 @@ if [ -z "$ready" ]; then
 fi
 [ -z "$browser" ] || { offer_browser; offer_fuse; }
 [ -z "$images" ] || offer_images
+[ -z "$hosts" ] || offer_hosts
 compile_own
 export PATH="$PWD/.venv/bin:$PATH:$PWD/.uv/bin"
 [ $# = 0 ] || exec "$@"
