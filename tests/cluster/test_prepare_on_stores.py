@@ -24,7 +24,8 @@ from tests.support.versions import damage
 pytest_plugins = ["tests.support.places", "tests.support.spark_sessions"]
 
 
-@pytest.mark.parametrize("kind_and_url", ["local", pytest.param("volume", marks=pytest.mark.nightly), "s3", "hdfs", "memory"], indirect=True)
+@pytest.mark.parametrize("kind_and_url", ["local", pytest.param("volume", marks=pytest.mark.nightly), "s3", "hdfs", "memory"],
+                         indirect=True)
 def test_a_version_is_prepared_read_and_reused(place: str, spark: SparkSession, tmp_path: Path) -> None:
     config = etl_config(tmp_path).model_copy(update={"dataset_url": place})
     first = prepare(config, spark=spark)

@@ -197,4 +197,5 @@ class Volume:
 if __name__ == "__main__":
     from mfusepy import FUSE
 
-    FUSE(Volume(Path(sys.argv[1])), sys.argv[2], foreground=True, nothreads=True, fsname="volume")
+    # hard_remove: libfuse would rename an open file that is removed, and there is no rename.
+    FUSE(Volume(Path(sys.argv[1])), sys.argv[2], foreground=True, nothreads=True, hard_remove=True, fsname="volume")
