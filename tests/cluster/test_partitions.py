@@ -38,6 +38,8 @@ END_S = 240.0
 """Seconds for a command to end once hosts have lost each other: the deadline, and what the tasks and Spark take on a busy machine."""
 QUICK = {"spark.network.timeout": "16s", "spark.network.timeoutInterval": "4s", "spark.executor.heartbeatInterval": "4s"}
 """Spark gives up an executor in seconds instead of two minutes."""
+PATIENT = {"spark.network.timeout": "900s"}
+"""Executors that hear nothing of their driver go on for so long."""
 TRAIN: dict[str, Any] = {
     "num_ranks": 4, "epochs": EPOCHS, "batch_rows": 100, "precision": "float64", "lanes": LANES, "optimizer": {"schedule": "constant"},
     "checkpoint_steps": 10, "ring": {"deadline_s": DEADLINE_S, "start_timeout_s": 15.0}}
@@ -189,16 +191,13 @@ def test_a_link_that_heals_late_brings_no_rank_of_the_ring_before_back(alone: Pa
 
 
 def test_a_ring_that_has_lost_its_driver_writes_nothing_more_once_another_driver_has_begun(alone: Path, tmp_path: Path) -> None:
-    path, config = _config(tmp_path / "run", alone, recovery={"restarts": 0})
+    path, config = _config(tmp_path / "run", alone)
     with host_cluster(tmp_path, workers=("alpha", "beta"), drivers=("front", "office"), cores=4) as cluster:
-        with cluster.running("train", path, cores=2, conf=QUICK) as command:
+        with cluster.running("train", path, cores=2, conf=PATIENT) as command:
             _await_steps(command, config, 20)
             for host in cluster.workers.values():
                 host.link.limit(SLOW_MBIT)  # so that the ring does not reach the end of the run without its driver
-            cluster.drivers["front"].link.cut()
-            code = command.wait(END_S)
-        assert code == 2, command.said[-3000:]
-        assert any(name in command.said for name in cluster.workers)
+            cluster.drivers["front"].vanish()
         old = [rank for host in cluster.workers.values() for rank in host.ranks()]
         assert len(old) == 4, "the ring goes on without its driver"
         before = _steps(config)
@@ -210,7 +209,6 @@ def test_a_ring_that_has_lost_its_driver_writes_nothing_more_once_another_driver
             assert command.wait(END_S) == 0, command.said[-3000:]
         psutil.wait_procs(old, timeout=END_S)
         assert not any(rank.is_running() for rank in old)
-        cluster.drivers["front"].link.heal()
     assert set(_generations(config)) == {0, 1}
     _require_one_writer(config)
     _require_weights_of_one_rank(tmp_path / "run", alone, config)
