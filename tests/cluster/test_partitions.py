@@ -34,15 +34,15 @@ HIDDEN = (64, 16)
 """12 KB of gradients in float64: at ``SLOW_MBIT`` a step takes a tenth of a second."""
 DEADLINE_S = 8.0
 """``train.ring.deadline_s`` of the runs here."""
-END_S = 240.0
+END_S = 300.0
 """Seconds for a command to end once hosts have lost each other: the deadline, and what the tasks and Spark take on a busy machine."""
-QUICK = {"spark.network.timeout": "16s", "spark.network.timeoutInterval": "4s", "spark.executor.heartbeatInterval": "4s"}
+QUICK = {"spark.network.timeout": "30s", "spark.network.timeoutInterval": "4s", "spark.executor.heartbeatInterval": "4s"}
 """Spark gives up an executor in seconds instead of two minutes."""
 PATIENT = {"spark.network.timeout": "900s"}
 """Executors that hear nothing of their driver go on for so long."""
 TRAIN: dict[str, Any] = {
     "num_ranks": 4, "epochs": EPOCHS, "batch_rows": 100, "precision": "float64", "lanes": LANES, "optimizer": {"schedule": "constant"},
-    "checkpoint_steps": 10, "ring": {"deadline_s": DEADLINE_S, "start_timeout_s": 15.0}}
+    "checkpoint_steps": 10, "ring": {"deadline_s": DEADLINE_S, "start_timeout_s": 60.0}}
 
 
 @pytest.fixture(scope="module")
