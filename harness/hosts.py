@@ -114,8 +114,9 @@ class Host(_Namespace):
         return int(line.partition(":")[2].split()[8])
 
     def ranks(self) -> list[psutil.Process]:
-        """The rank processes that run there."""
-        return [process for process in psutil.Process(self.pid).children(recursive=True) if process.name().startswith("rank-")]
+        """The forked rank processes that run there."""
+        return [process for process in psutil.process_iter(["name"]) if (process.info["name"] or "").startswith("rank-")
+                and _process_namespace(process.pid) == _process_namespace(self.pid)]
 
     def vanish(self) -> None:
         """Lose power: the link goes first, so that no connection is told, then every process at once."""
@@ -123,6 +124,14 @@ class Host(_Namespace):
         first = psutil.Process(self.pid)
         first.kill()  # the first process of its namespace: the kernel ends the others with it
         first.wait(DEADLINE_S)
+
+
+def _process_namespace(pid: int) -> str:
+    """Of a process; empty if it has ended."""
+    try:
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+    except OSError:
+        return ""
 
 
 def why_no_hosts() -> str | None:

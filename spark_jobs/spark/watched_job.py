@@ -272,7 +272,7 @@ def _why_not_ended(job: _Job, ended: threading.Event, num_tasks: int, may_end_ea
 
 
 def _stuck(job: _Job) -> DeadlinePassed:
-    running = _ask_spark(job.running, otherwise=[])
+    running: list[str] = _ask_spark(job.running, otherwise=[])
     who, hosts = " and ".join(running) or "some task", {each.rpartition(" on ")[2] for each in running}
     return DeadlinePassed(f"{who} did not come or hangs: the ring's other tasks ended {LAST_TASK_S:g} s ago, having waited for it; "
                           "see the log of its executor, and that its machine is not suspended, out of memory or cut off.",

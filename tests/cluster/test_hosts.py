@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from harness.hosts import INTERFACE, Host, hosts, why_no_hosts
 from sparkring.spark_jobs.launch.meeting.hosts import memory_identity, network_identity
+from tests.support.training import await_condition
 
 REASON = why_no_hosts()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")
@@ -67,8 +69,11 @@ def test_links_are_cut_in_both_directions_or_in_one_and_mended(tmp_path: Path) -
 
 def test_a_host_that_vanishes_takes_its_processes_along_and_the_block_the_rest(tmp_path: Path) -> None:
     with hosts(tmp_path, "alpha", "beta") as (alpha, beta):
-        sleepers = [subprocess.Popen(host.command(["sleep", "600"])) for host in (alpha, beta)]
+        shutil.copy("/bin/sleep", tmp_path / "rank-sleeper")  # processes are named after their file
+        sleepers = [subprocess.Popen(host.command([tmp_path / "rank-sleeper", "600"])) for host in (alpha, beta)]
+        await_condition(lambda: len(alpha.ranks()) == len(beta.ranks()) == 1, "a rank on each host")
         beta.vanish()
+        assert len(alpha.ranks()) == 1
         assert sleepers[1].wait(20) != 0
         assert sleepers[0].poll() is None
         assert not psutil.pid_exists(beta.pid)
