@@ -45,7 +45,7 @@ def stand_ins(folder: Path, *, built_for: str, torch: str = "2.13.0") -> Path:
 def test_what_is_installed_is_looked_at_without_an_import_and_refused_with_the_command_that_mends_it(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(stand_ins(tmp_path, built_for="2.8.0")))
-    modules = {name: sys.modules.pop(name) for name in ("horovod", "torch") if name in sys.modules}
+    modules = {name: sys.modules.pop(name) for name in ON_IMPORT if name in sys.modules}
     try:
         with pytest.raises(EnvironmentProblem) as refused:
             require_fitting_horovod()
