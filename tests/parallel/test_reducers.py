@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,8 @@ def test_a_rank_that_has_died_is_told_at_once_and_not_at_the_deadline() -> None:
         assert "the process of rank 1 has ended" in told
 
 
-def _dies_while_opening(context: RankContext, said: str) -> str:
+def _dies_while_opening(context: RankContext, folder: str, said: str) -> str:
+    seams.replace(seams.NAMED_FILES_FOLDER, Path(folder))
     create = named_files.create_locked
 
     def dying(path: Path, length: int) -> int | None:
@@ -117,7 +119,8 @@ def _dies_while_opening(context: RankContext, said: str) -> str:
     return "joined"
 
 
-def _joins(context: RankContext) -> None:
+def _joins(context: RankContext, folder: str) -> None:
+    seams.replace(seams.NAMED_FILES_FOLDER, Path(folder))
     with Communicator(context):
         pass
 
@@ -125,9 +128,11 @@ def _joins(context: RankContext) -> None:
 @pytest.mark.parallel
 def test_the_next_ring_removes_the_memory_of_a_rank_that_was_killed_while_its_peers_opened_it(tmp_path: Path) -> None:
     said = tmp_path / "named"
-    assert run_on_ranks(2, _dies_while_opening, str(said), doomed=(1,))[0] in {"RingEnded", "DeadlinePassed"}
-    left = Path(said.read_text(encoding="utf-8"))
-    run_on_ranks(1, _joins, shared_memory=False)
-    assert left.exists(), "the control: a ring without shared memory does not look"
-    run_on_ranks(1, _joins)
-    assert not left.exists()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:  # of its own: a ring of another test would remove the file, too
+        assert run_on_ranks(2, _dies_while_opening, folder, str(said), doomed=(1,))[0] in {"RingEnded", "DeadlinePassed"}
+        left = Path(said.read_text(encoding="utf-8"))
+        run_on_ranks(1, _joins, folder, shared_memory=False)
+        assert left.exists(), "the control: a ring without shared memory does not look"
+        run_on_ranks(1, _joins, folder)
+        assert left.parent == Path(folder)
+        assert not left.exists()
