@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import boto3
 import pytest
@@ -34,6 +37,14 @@ def test_a_server_that_knows_no_conditions_is_refused_before_the_first_commit(tm
         with pytest.raises(EnvironmentProblem, match="ignores If-None-Match: two writers could both commit"):
             store.put_if_absent("versions/1.json", b"1")
         assert store.names("versions") == []
+
+
+def test_a_client_that_is_stopped_while_it_sends_holds_up_no_other(tmp_path: Path) -> None:
+    """Else a test that stops a rank would wait for it, whenever it was just storing something."""
+    with served(tmp_path), socket.create_connection(("127.0.0.1", urlsplit(os.environ["AWS_ENDPOINT_URL"]).port or 0)) as stopped:
+        stopped.sendall(b"PUT /bucket/half HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\na part")
+        open_store(URL).put("whole", b"1")
+        assert open_store(URL).read("whole") == b"1"
 
 
 def test_a_commit_whose_answer_was_lost_is_still_ours(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
     with s3_server(folder) as endpoint: ...
 
 It answers one request at a time: moto looks whether a key is there and then writes it, and only so is its conditional PUT
-the one act that S3's is. It can be made to fail as servers do: see ``Flaw``.
+the one act that S3's is. A request is read before its turn, so a client that is stopped while it sends one holds up nobody.
+It can be made to fail as servers do: see ``Flaw``.
 """
 
 from __future__ import annotations
@@ -21,14 +22,23 @@ Flaw = Literal["none", "no conditions", "lost answers", "refused part", "away"]
 answered by an error 500 all the same. ``refused part``: each PUT of a part of the checkpoint after 8 steps is answered by an error 503.
 ``away``: while there is a file ``away`` in the server's folder, every request is answered by an error 503, and noted in ``refused``."""
 SERVE = """
+import io
 import sys
 from pathlib import Path
+from threading import Lock
 from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
+from werkzeug.serving import WSGIRequestHandler, make_server
 
+turn = Lock()
 moto, answered, flaw, folder = DomainDispatcherApplication(create_backend_app), set(), sys.argv[1], Path(sys.argv[2])
 
 def serve(environment, start):
+    if environment.get("CONTENT_LENGTH"):
+        environment["wsgi.input"] = io.BytesIO(environment["wsgi.input"].read(int(environment["CONTENT_LENGTH"])))
+    with turn:
+        return [b"".join(answer(environment, start))]
+
+def answer(environment, start):
     path, put = environment["PATH_INFO"], environment["REQUEST_METHOD"] == "PUT"
     if flaw == "no conditions":
         environment.pop("HTTP_IF_NONE_MATCH", None)
@@ -47,7 +57,10 @@ def serve(environment, start):
         return [b""]
     return moto(environment, start)
 
-server = make_server("127.0.0.1", 0, serve, threaded=False)
+class OneRequest(WSGIRequestHandler):
+    protocol_version = "HTTP/1.0"
+
+server = make_server("127.0.0.1", 0, serve, threaded=True, request_handler=OneRequest)
 print(f"listening on {server.port}", flush=True)
 server.serve_forever()
 """
