@@ -31,7 +31,7 @@ PYTEST := pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-r
 
 .PHONY: test
 test:  ## Run what must pass: lint, types, then all tests, on TEST_WORKERS=2 processes
-	@$(RUN) --browser
+	@$(RUN) --browser --hosts
 	@$(MAKE) --jobs --output-sync=target lint audit class-archive
 	@$(RUN) $(PYTEST) --durations=25 tests/e2e tests/spark tests/cluster tests/parallel tests/unit
 
@@ -47,7 +47,7 @@ test-unit:  ## Run the tests that need neither Spark nor ranks
 
 .PHONY: test-nightly
 test-nightly:  ## Run what takes too long for every change: tests marked nightly, then a long job under 100 faults
-	@$(RUN) --browser --images
+	@$(RUN) --browser --images --hosts
 	@$(RUN) $(PYTEST) -m nightly --timeout 3600 --durations=25 tests/e2e tests/spark tests/cluster tests/parallel || \
 	    test $$? -eq 5  # pytest's word for none of them
 	@$(RUN) python -m benchmarks.soak

@@ -80,7 +80,7 @@ def plan_measured(config: Config, *, spark: SparkSession | None = None, progress
 
     dataset, manifest, config = _dataset(config)
     num_ranks = config.train.num_ranks
-    session = spark or spark_session(config.spark, app_name=f"sparkring plan {config.name}")
+    session = spark_session(config.spark, app_name=f"sparkring plan {config.name}", given=spark)
     with progress.stage("measure"):
         ranks = run_ring(profile_rank, config.model_dump(mode="json"), dataset.url, manifest.version, num_ranks=num_ranks, spark=session,
                          config=config.train.ring)

@@ -70,7 +70,7 @@ class ConfigError(SparkringError, ValueError):
 
 
 class LayoutRefused(ConfigError):
-    """A layout of stages, replicas and shards that cannot run: it does not fit the model, the memory, or Horovod's process sets."""
+    """A layout of stages, replicas and shards that cannot run: it does not fit the model, the memory, or the number of ranks."""
 
 
 class SourceError(SparkringError, ValueError):

@@ -14,7 +14,7 @@ from sparkring.errors import SparkringError
 from sparkring.spark_jobs.diagnosis import survey
 from sparkring.spark_jobs.diagnosis.check import Check, Status, sentence, verdict
 from sparkring.spark_jobs.diagnosis.needs import MB, Needs
-from sparkring.spark_jobs.diagnosis.packages import describe_horovod, release
+from sparkring.spark_jobs.diagnosis.packages import describe_horovod, is_missing, release
 from sparkring.spark_jobs.diagnosis.survey import Machine, TaskReport
 from sparkring.spark_jobs.launch.meeting.encryption import encryption_of, require_plaintext_allowed
 from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, require_on_demand, require_slots
@@ -81,7 +81,7 @@ def survey_tasks(spark: SparkSession, needs: Needs, *, probe_file: str | None, m
     except SparkringError as error:
         if "PYTHON_VERSION_MISMATCH" in str(error):
             raise SparkringError("the executors' Python has another minor version than the driver's; point PYSPARK_PYTHON "
-                                 "(spark.pyspark.python) at a Python 3.11 on the executors.") from error
+                                 "(spark.pyspark.python) at a Python of the same minor version on the executors.") from error
         raise
     finally:
         cloudpickle.unregister_pickle_by_value(survey)
@@ -216,6 +216,8 @@ def _python_problems(machine: Machine, here: Machine) -> Problems:
 def _package_problems(name: str, machine: Machine, here: Machine) -> Problems:
     theirs, mine = machine.packages[name], here.packages[name]
     advice = f"Install the driver's {name} for {machine.executable} on every executor, or ship it in the environment's archive."
+    if name == "petastorm" and is_missing(name, mine):
+        return []  # the driver's job does without it
     if "error" in theirs:
         return [("fail", f"{name} cannot be imported on {machine.host}: {theirs['error']}", advice)]
     if "version" in mine and theirs["version"] != mine["version"]:

@@ -7,11 +7,13 @@ tasks have waited for executors (``launch/meeting/driver.py``).
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from typing import TYPE_CHECKING
 
 from sparkring.errors import EnvironmentProblem, NotEnoughSlots
+from sparkring.spark_jobs.spark.versions.supported import is_connect
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -31,9 +33,13 @@ def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float) -> No
         num_ranks: Slots needed at once.
         within_s: Seconds to wait for them; a local master is refused at once, since it never grows.
     Raises:
-        EnvironmentProblem: dynamic allocation is on together with a setting that rules out a ring.
+        EnvironmentProblem: dynamic allocation is on together with a setting that rules out a ring, or Databricks offers no barrier stages.
         NotEnoughSlots: Spark has fewer slots.
     """
+    if _is_connect(spark) and "DATABRICKS_RUNTIME_VERSION" in os.environ:  # asked first: such a session hides its settings, too
+        raise EnvironmentProblem(
+            "this is serverless compute of Databricks, or a cluster of standard (shared) access mode: it has no SparkContext, no barrier "
+            "stages, and a ring needs one; use a cluster of dedicated (single user) access mode, or a single node.")
     master = master_of(spark)
     if has_dynamic_allocation(spark):
         require_on_demand(spark, num_ranks=num_ranks)
@@ -57,7 +63,7 @@ def require_on_demand(spark: SparkSession, *, num_ranks: int) -> None:
         EnvironmentProblem: another setting of the session rules out a ring under dynamic allocation.
         NotEnoughSlots: the session does not allow so many executors.
     """
-    if _is_connect(spark):
+    if is_connect(spark):
         raise EnvironmentProblem(
             "spark.dynamicAllocation.enabled is true, so Spark refuses barrier stages (SPARK-24942), and over Spark Connect a ring "
             "needs one; start the server with it off and spark.executor.instances set.")
@@ -104,11 +110,7 @@ def slots_of(spark: SparkSession) -> int | None:
 
 def spark_context(spark: SparkSession) -> SparkContext | None:
     """The session's SparkContext, or None over Spark Connect."""
-    return None if _is_connect(spark) else spark.sparkContext
-
-
-def _is_connect(spark: SparkSession) -> bool:
-    return type(spark).__module__.startswith("pyspark.sql.connect")
+    return None if is_connect(spark) else spark.sparkContext
 
 
 def master_of(spark: SparkSession) -> str:

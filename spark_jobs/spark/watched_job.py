@@ -58,14 +58,14 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
         SparkringError: the error that ``broken`` returned.
         SparkringError: Spark ended the job.
     """
-    from pyspark import InheritableThread
+    from sparkring.spark_jobs.spark.versions.threads import inheriting_thread  # imports pyspark
 
     sc = spark_context(spark)
     job: _Job = _ConnectJob(spark, tag) if sc is None else _ClassicJob(sc, tag)
     outcomes: queue.SimpleQueue[list[Row] | BaseException] = queue.SimpleQueue()
     ended = threading.Event()
     too_few = too_few_slots(master_of(spark), wanted=num_tasks, slots=None)
-    collecting = InheritableThread(target=_collect, args=(frame, job, outcomes), session=spark, daemon=True)
+    collecting = inheriting_thread(spark, _collect, frame, job, outcomes)
     collecting.start()
 
     def watch() -> None:
@@ -272,9 +272,11 @@ def _why_not_ended(job: _Job, ended: threading.Event, num_tasks: int, may_end_ea
 
 
 def _stuck(job: _Job) -> DeadlinePassed:
-    who = " and ".join(_ask_spark(job.running, otherwise=[])) or "some task"
+    running: list[str] = _ask_spark(job.running, otherwise=[])
+    who, hosts = " and ".join(running) or "some task", {each.rpartition(" on ")[2] for each in running}
     return DeadlinePassed(f"{who} did not come or hangs: the ring's other tasks ended {LAST_TASK_S:g} s ago, having waited for it; "
-                          "see the log of its executor, and that its machine is not suspended or out of memory.")
+                          "see the log of its executor, and that its machine is not suspended, out of memory or cut off.",
+                          host=hosts.pop() if len(hosts) == 1 else "")
 
 
 def _ask_spark(ask: Callable[[], T], *, otherwise: T) -> T:

@@ -48,7 +48,7 @@ def test_this_machine_can_run_the_main_job(healthy: Findings) -> None:
     assert {name: (healthy.found[name], healthy.advice[name]) for name, status in healthy.status.items() if status == "fail"} == {}
     assert healthy.code == 0
     assert list(healthy.status) == [
-        "Java", "Python", "PyTorch", "Horovod", "Petastorm", "memory", "disk", "Spark", "Spark settings", "slots", "executors",
+        "Java", "Python", "versions", "PyTorch", "Horovod", "Petastorm", "memory", "disk", "Spark", "Spark settings", "slots", "executors",
         "executor memory", "network", "shared memory", "GPU", "encryption"]
 
 

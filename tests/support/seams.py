@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+EXTRAS_FIND_SPEC = "sparkring.extras.find_spec"
 INTERRUPT_CANCEL_EVERY_S = "sparkring.cli.interrupt.CANCEL_EVERY_S"
 INTERRUPT_GRACE_S = "sparkring.cli.interrupt.GRACE_S"
 BLOCK_RUN_INIT = "sparkring.models.blocks.BlockRun.__init__"

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from sparkring.conf.schema import RingConfig
-from sparkring.errors import HostsLeftOut, SparkringError
+from sparkring.errors import HostsLeftOut, RingError, SparkringError
+from sparkring.spark_jobs.launch.barrier.cut_off import end_of_stage
 from sparkring.spark_jobs.launch.barrier.task import SCHEMA, Launch, run_task
 from sparkring.spark_jobs.launch.meeting.driver import DriverMeeting, unreachable
 from sparkring.spark_jobs.launch.meeting.driver_address import driver_address
@@ -67,8 +68,15 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
             meeting=None if meeting is None else meeting.address, not_after=time.time() + meet_within_s, driver_memory=memory_identity(),
             driver_path=tuple(str(Path(entry).absolute()) for entry in sys.path), sparkring=__version__, python=python_version())
         tasks = spark.range(0, num_tasks, 1, num_tasks).mapInArrow(partial(run_task, launch), SCHEMA, barrier=meeting is None)
-        rows = collect_when_started(tasks, spark, tag=f"sparkring-{launch.token}", num_tasks=num_tasks, within_s=config.start_timeout_s,
-                                    may_end_early=num_tasks - num_ranks, broken=partial(_why_broken, meeting, num_ranks, master_of(spark)))
+        try:
+            rows = collect_when_started(
+                tasks, spark, tag=f"sparkring-{launch.token}", num_tasks=num_tasks, within_s=config.start_timeout_s,
+                may_end_early=num_tasks - num_ranks, broken=partial(_why_broken, meeting, num_ranks, master_of(spark)))
+        except RingError as error:
+            end = end_of_stage(str(error.__cause__))
+            if end is None:
+                raise
+            raise end.error() from None
     ends = [RankEnd.from_json(row["end"]) for row in rows]
     refused = next((end for end in ends if end.kind == "refused"), None)
     if meeting is not None and refused is not None:

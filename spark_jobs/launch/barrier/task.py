@@ -10,9 +10,9 @@
 
 Spark's allGather polls once a second, so tasks gather once and use the status board from then on; on one host they meet without Spark
 (``meeting/local.py``). A task reports errors instead of raising them: Spark would show the driver a Java stack instead of the rank's own
-message. If a task is lost, Spark ends the whole stage, and never reruns a failed barrier *result* stage ("Could not recover from a failed
-barrier ResultStage"): a function runs at most once, and a test checks that Spark does so. Where Spark has no barrier stages, the tasks meet
-at the driver (``meeting/driver.py``), which guarantees the same.
+message. The exception is a task that others do not answer (``cut_off.py``). If a task is lost, Spark ends the whole stage, and never reruns
+a failed barrier *result* stage ("Could not recover from a failed barrier ResultStage"): a function runs at most once, and a test checks
+that Spark does so. Where Spark has no barrier stages, the tasks meet at the driver (``meeting/driver.py``), which guarantees the same.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sparkring.errors import DeadlinePassed, EnvironmentProblem, ExecutorLost
 from sparkring.pipelines.parallel.context import RankContext
+from sparkring.spark_jobs.launch.barrier.cut_off import LEAVE_S, SPARK_FIRST_S, CutOff, lost_end, silent_end
 from sparkring.spark_jobs.launch.barrier.watch import Event, Watch
 from sparkring.spark_jobs.launch.meeting.driver import DriverMeetingClient
 from sparkring.spark_jobs.launch.meeting.hosts import (
@@ -41,14 +42,16 @@ from sparkring.spark_jobs.launch.meeting.hosts import (
     remove_leftover_memory,
 )
 from sparkring.spark_jobs.launch.meeting.local import MEET_S, LocalMeeting, meet
+from sparkring.spark_jobs.launch.meeting.reach import REACH_S, Doorbell, unreachable
 from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous, rendezvous_address
 from sparkring.spark_jobs.launch.meeting.spark import SparkMeeting
-from sparkring.spark_jobs.launch.meeting.status_board import ANSWER_TIMEOUT_S, StatusBoard, StatusBoardClient
+from sparkring.spark_jobs.launch.meeting.status_board import ANSWER_TIMEOUT_S, EFFECT, StatusBoard, StatusBoardClient
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
-from sparkring.spark_jobs.launch.rank.end import CAUSE_GRACE_S, RankEnd
+from sparkring.spark_jobs.launch.rank.end import RankEnd
 from sparkring.spark_jobs.launch.rank.forked import KeptServer
 from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, GpuCheck, common_device, shared_gpu
 from sparkring.spark_jobs.launch.rank.graceful_stop import graceful_stop
+from sparkring.spark_jobs.launch.rank.horovod_build import require_fitting_horovod
 from sparkring.spark_jobs.launch.rank.process import RankProcess
 
 if TYPE_CHECKING:
@@ -161,6 +164,7 @@ class _Task:
         self._gpu = gpus.addresses[0] if gpus else None
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._rendezvous: Rendezvous | None = None
+        self._doorbell: Doorbell | None = None
         self._meeting: LocalMeeting | None = None
 
     def run(self) -> RankEnd:
@@ -178,10 +182,9 @@ class _Task:
         finally:
             process.end()
             remove_leftover_memory(self._launch.token)
-            if self._meeting is not None:
-                self._meeting.close()
-            if self._rendezvous is not None:
-                self._rendezvous.close()
+            for server in (self._meeting, self._rendezvous, self._doorbell):
+                if server is not None:
+                    server.close()
 
     def _run(self, process: RankProcess) -> RankEnd:
         everyone = self._meet()
@@ -189,13 +192,15 @@ class _Task:
         if self._rendezvous is not None and self._partition not in chosen[:1]:
             self._rendezvous.close()
             self._rendezvous = None
+        self._require_reach(everyone, chosen)
         mine = everyone[self._partition]
         if self._partition not in chosen:
             if chosen:
                 self._stand_by()
             return RankEnd(rank=-1, host=mine.name_in(self._launch.left_out) or mine.hostname, kind="idle")
         facts = [everyone[partition] for partition in chosen]
-        placement = place_ranks([fact.memory for fact in facts])[chosen.index(self._partition)]
+        placements = place_ranks([fact.memory for fact in facts])
+        placement = placements[chosen.index(self._partition)]
         process.label = f"rank {placement.rank}"
         if self._rendezvous is not None:
             self._rendezvous.start(allowed=peer_addresses(facts))
@@ -204,9 +209,23 @@ class _Task:
         board = StatusBoardClient(facts[0].address, facts[0].port, secret=self._launch.secret, heartbeat_s=self._launch.heartbeat_s)
         watch = Watch(process, self._events, rank=placement.rank, host=mine.hostname, deadline_s=self._launch.deadline_s)
         end = watch.wait_for_end(board)
+        hosts = {placed.rank: fact.hostname for placed, fact in zip(placements, facts, strict=True)}
         if self._rendezvous is not None:
-            self._rendezvous.board.wait_until_left(within_s=CAUSE_GRACE_S + ANSWER_TIMEOUT_S)
+            silent = self._rendezvous.board.wait_until_left(within_s=LEAVE_S)
+            if silent and end.kind != "done" and not self._rendezvous.board.knows_cause:
+                self._end_stage(silent_end(end, silent, hosts))
+        elif watch.lost_contact and end.severity == EFFECT:
+            time.sleep(SPARK_FIRST_S)
+            self._end_stage(lost_end(end, watch.lost_contact, hosts))
         return end
+
+    def _end_stage(self, end: RankEnd) -> None:
+        """Have Spark fail the stage with this end: tasks that cannot be reached would keep the driver waiting for their rows.
+
+        Not where Spark would start this task again (a plain stage): there the driver gives up by itself.
+        """
+        if self._launch.meeting is None:
+            raise CutOff(end)
 
     def _meet(self) -> tuple[TaskFacts, ...]:
         """Exchange facts with the other tasks.
@@ -242,16 +261,36 @@ class _Task:
     def _introduction(self) -> dict[str, Any]:
         """This task's facts, or its problem; a problem is reported, not raised, so that no other task waits in vain."""
         try:
+            require_fitting_horovod()
             mine = describe_task(self._spark_host, on_one_host=self._on_one_host, gpu=self._gpu)
+            introduced = asdict(mine)
+            if not self._on_one_host:
+                self._doorbell = Doorbell(mine.address, secret=self._launch.secret, partition=self._partition)
+                introduced["doorbell"] = self._doorbell.port
             if self._partition != 0 and not self._launch.left_out:
-                return asdict(mine)
+                return introduced
             board = StatusBoard(self._launch.secret, size=self._launch.num_ranks, heartbeat_s=self._launch.heartbeat_s)
             self._rendezvous = Rendezvous(mine.address, board)
-            return asdict(mine) | {"port": self._rendezvous.port}
+            return introduced | {"port": self._rendezvous.port}
         except EnvironmentProblem as problem:
             return {"problem": str(problem)}
         except OSError as error:
             return {"problem": f"cannot listen on {self._spark_host}: {error}; free a port on the ring's interface of that host."}
+
+    def _require_reach(self, everyone: Sequence[TaskFacts], chosen: Sequence[int]) -> None:
+        """Try whether the hosts of the ``chosen`` tasks reach each other, and exchange what was found.
+
+        Raises:
+            EnvironmentProblem: some do not; raised in each task.
+        """
+        if self._doorbell is None or len({everyone[partition].memory for partition in chosen}) < 2:
+            return
+        found = unreachable(self._partition, everyone, chosen, secret=self._launch.secret)
+        problems = [problem for problem in self._gather(found, within_s=2 * REACH_S + ANSWER_TIMEOUT_S) if problem]
+        self._doorbell.close()
+        self._doorbell = None
+        if problems:
+            raise EnvironmentProblem(problems[0])
 
     def _agree_on_device(self, mine: TaskFacts, *, facts: Sequence[TaskFacts], chosen: Sequence[int]) -> tuple[str, str]:
         """The device of all ranks, and a note to show; ``facts`` are those of the ``chosen`` tasks.

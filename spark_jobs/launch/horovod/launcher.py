@@ -39,6 +39,7 @@ from sparkring.spark_jobs.launch.meeting.hosts import memory_identity
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 from sparkring.spark_jobs.launch.rank.end import Json, RankEnd, result_to_json, results_or_error
 from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, GpuCheck, check_gpu, common_device, shared_gpu
+from sparkring.spark_jobs.launch.rank.horovod_build import require_fitting_horovod
 from sparkring.spark_jobs.launch.rank.process import TAIL_LINES
 from sparkring.spark_jobs.launch.rank.suspension import SUSPENDED_GRACE_S, guard_against_suspension
 from sparkring.spark_jobs.spark.slots import require_slots, spark_context
@@ -101,6 +102,7 @@ def run_rank(fn: Callable[..., Json], args: Sequence[Any], settings: RankSetting
     suspended = RankEnd(rank=rank, host=host, kind="suspended")
     guard_against_suspension(limit_s=settings.deadline_s + SUSPENDED_GRACE_S, last_words=f"{MARK}{suspended.to_json()}")
     try:
+        require_fitting_horovod()
         return result_to_json(fn(_context(rank, settings), *args))
     except EnvironmentProblem as problem:
         end = RankEnd(rank=rank, host=host, kind="refused", summary=str(problem))

@@ -51,6 +51,8 @@ class TaskFacts:
     """Seconds since the epoch when the task came, by its machine's clock."""
     port: int = 0
     """Port of the rendezvous, set by each task that may get the first rank."""
+    doorbell: int = 0
+    """Port at which other hosts try whether they reach this task (``reach.py``); 0 if there is one host."""
 
     def name_in(self, hosts: Collection[str]) -> str | None:
         """The name under which ``hosts`` lists this task's host, its own or Spark's, or None."""

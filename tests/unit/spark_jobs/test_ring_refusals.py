@@ -25,7 +25,7 @@ from sparkring.spark_jobs.launch.meeting.hosts import LOOPBACK, TaskFacts, memor
 from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous, rendezvous_address
 from sparkring.spark_jobs.launch.meeting.status_board import StatusBoard
 from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, GpuCheck, check_gpu, common_device
-from sparkring.spark_jobs.spark.slots import local_slots, require_on_demand, too_few_slots
+from sparkring.spark_jobs.spark.slots import local_slots, require_on_demand, require_slots, too_few_slots
 from sparkring.spark_jobs.spark.watched_job import explain
 from tests.support import seams
 
@@ -164,6 +164,16 @@ def test_a_limit_of_executors_is_named_where_it_allows_too_few() -> None:
     with pytest.raises(NotEnoughSlots, match=r"dynamicAllocation\.maxExecutors=3 has 3 of the 4 .*; raise that, or set train.num_ranks"):
         require_on_demand(session, num_ranks=4)
     require_on_demand(session, num_ranks=3)
+
+
+def test_databricks_compute_without_barrier_stages_is_named_with_what_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = SimpleNamespace(get=lambda key, default=None: {"spark.master": "local[1]"}.get(key, default))
+    session = cast("SparkSession", type("Session", (), {"__module__": "pyspark.sql.connect.session", "conf": conf})())
+    with pytest.raises(NotEnoughSlots):  # the control: elsewhere a session over Connect may run a ring
+        require_slots(session, num_ranks=2, within_s=1)
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")
+    with pytest.raises(EnvironmentProblem, match=r"no SparkContext, no barrier stages.*; use a cluster of dedicated"):
+        require_slots(session, num_ranks=2, within_s=1)
 
 
 @pytest.mark.parametrize(("text", "kind", "words"), [
