@@ -10,7 +10,6 @@ Not here: what is sent, and when (stages).
       horovod.py            its link: framed.py over Horovod's allgather
     framed.py             a link over a Wire, which only carries flat bytes whose length the receiver knows
     tensor_specs.py, payload.py     the shapes of a message, and its bytes
-    host_copies.py                  its tensors on their way between a GPU and the host
     signals.py, journal.py          how a wait ends, and what the rank did last
 
 To add a transport, write a Wire, or a Link if messages bring their own length, and name it in ``TransportName`` of the config; mypy

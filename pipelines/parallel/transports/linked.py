@@ -14,8 +14,8 @@ from torch import Tensor
 from sparkring.conf.schema import TransportName
 from sparkring.errors import ConfigError, PeerSilent, PipelineShapeError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.host_copies import HostCopies
 from sparkring.pipelines.parallel.transports.base import Edge, Link
-from sparkring.pipelines.parallel.transports.host_copies import HostCopies
 from sparkring.pipelines.parallel.transports.journal import Journal
 from sparkring.pipelines.parallel.transports.signals import DrainFailed, LinkTimeout, MessageRefused, PeerEnded
 from sparkring.pipelines.parallel.transports.tensor_specs import TensorSpecs

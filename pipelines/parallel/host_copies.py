@@ -25,7 +25,8 @@ class HostCopies:
         """Copies in pinned memory; waits for them."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
-            copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True) for tensor in tensors]
+            copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor.detach(), non_blocking=True)
+                      for tensor in tensors]
         self._stream.synchronize()
         return copies
 
