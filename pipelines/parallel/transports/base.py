@@ -10,7 +10,8 @@ ended, or with ``PipelineShapeError``.
                |   of rows fixes dtypes and shapes; later ones carry |
                |   tensors alone, unless shapes are dynamic          |
 
-All ranks open a transport with the same edges, and one thread uses it. On a GPU, messages pass through the host's memory.
+All ranks open a transport with the same edges, and one thread uses it. Messages between GPUs stay on them if NCCL carries them, by
+Horovod; else they pass through the host's memory (``parallel/host_copies.py``), and ``send`` waits until they are there.
 """
 
 from __future__ import annotations

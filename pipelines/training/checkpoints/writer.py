@@ -1,6 +1,6 @@
 """Checkpoints beside training: a rank copies its part of the state in memory and trains on, a thread does the rest.
 
-    loop       copy this rank's part (first waits for the checkpoint before this one, if it is still being written)
+    loop       copy this rank's part from its device (first waits for the checkpoint before this one, if it is still being written)
     thread     hash and store it, and this rank's events so far; report to all ranks; rank 0 commits once it knows every part
     loop       gets the result some steps later
 
@@ -87,13 +87,15 @@ class CheckpointWriter:
         """Start to write a checkpoint; all ranks call it at the same step.
 
         Args:
-            part: This rank's tensors of the state by name; they may change as soon as this returns.
+            part: This rank's tensors of the state by name, on any device; they may change as soon as this returns.
             document: The document that rank 0 commits, without its parts.
             since: When training began to wait for it, by ``time.perf_counter``; default now.
         """
         began = time.perf_counter() if since is None else since
         self.finish()
         self._copies = {name: _copied(tensor, self._copies.get(name)) for name, tensor in part.items()}
+        for device in {tensor.device for tensor in part.values() if tensor.is_cuda}:
+            torch.cuda.current_stream(device).synchronize()
         self._start(document, began, time.perf_counter() - began)
 
     def again(self) -> None:
@@ -203,7 +205,10 @@ class CheckpointWriter:
 
 
 def _copied(tensor: Tensor, used: Tensor | None) -> Tensor:
-    """A copy on the CPU, in the memory of the copy before if that fits: fresh pages cost more than copying."""
+    """A copy on the CPU, in the memory of the copy before if that fits: fresh pages cost more than copying.
+
+    From a GPU the copy is on its way when this returns, into pinned memory.
+    """
     if used is None or used.shape != tensor.shape or used.dtype != tensor.dtype:
-        used = torch.empty(tensor.shape, dtype=tensor.dtype)
-    return used.copy_(tensor)
+        used = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return used.copy_(tensor, non_blocking=tensor.is_cuda)

@@ -14,7 +14,6 @@ without another exchange.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -22,10 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from sparkring.errors import ConfigError
+from sparkring.pipelines.parallel.clock import clock_of
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.gradients import OpenGradientReducer, open_gradient_reducer
 from sparkring.pipelines.parallel.mesh import Ranks
 from sparkring.pipelines.training.strategies.signals import Signals
+from sparkring.pipelines.training.strategies.step_times import Span
 
 TAIL = 4
 """Numbers after the gradients of the last bucket: the loss and the signals."""
@@ -99,8 +100,9 @@ class GradientRing:
         lengths[-1] += TAIL
         self._reducer = open_gradient_reducer(communicator, lengths, dtype, device=device, group=group)
         self.description = self._reducer.description
-        self.wait_s = 0.0
-        """Seconds of the last step spent on summing and waiting for other ranks."""
+        self._clock = clock_of(device)
+        self.waits: list[Span] = []
+        """Spans of the last step that were spent on summing and waiting for other ranks."""
         self.signals = Signals()
         """Before a step this rank's votes, after it the sums of all ranks' votes."""
         self._views = self._make_views()
@@ -122,7 +124,7 @@ class GradientRing:
             loss_share: This rank's share of the step's loss (sum over its rows / rows of the step); None if several
                 backward passes follow, and ``last_pass`` gets it.
         """
-        self.wait_s = 0.0
+        self.waits = []
         self._missing = [set(bucket.parameters) for bucket in self._buckets]
         self._untouched = set(range(len(self._parameters)))
         for parameter in self._parameters:
@@ -143,7 +145,7 @@ class GradientRing:
 
         ``signals`` then holds the sums over the ranks.
         """
-        began = time.perf_counter()
+        began = self._clock.mark()
         if self._alone:
             for parameter in self._parameters:
                 if parameter.grad is None:
@@ -158,8 +160,13 @@ class GradientRing:
         self._reducer.finish()
         for parameter, view in zip(self._parameters, self._views, strict=True):
             parameter.grad = view
-        self.wait_s += time.perf_counter() - began
+        self.waits.append((began, self._clock.mark()))
         return self._take_tail()
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds of the last step spent on summing and waiting for other ranks."""
+        return sum(self._clock.seconds(*span) for span in self.waits)
 
     def finite(self) -> bool:
         """Whether the step's sums hold neither NaN nor infinity; the same on all ranks that sum together."""
@@ -207,8 +214,8 @@ class GradientRing:
             missing = self._missing[index]
             missing.discard(number)
             if not missing:
-                began = time.perf_counter()
+                began = self._clock.mark()
                 self._reducer.ready(index)
-                self.wait_s += time.perf_counter() - began
+                self.waits.append((began, self._clock.mark()))
 
         return gradient_arrived
