@@ -23,8 +23,10 @@ GIVEN = {"device": "cuda", "allow_cpu_fallback": True}
 
 
 def with_two_gpus(folder: Path) -> dict[str, str]:
-    """Properties of a session whose executor has two GPUs."""
-    return {"spark.executor.memory": "512m", "spark.executor.cores": "4", "spark.executor.resource.gpu.amount": "2",
+    """Properties of a session whose executor has two GPUs, and which soon refuses a stage that does not fit."""
+    check = "spark.scheduler.barrier.maxConcurrentTasksCheck"
+    return {f"{check}.interval": "1s", f"{check}.maxFailures": "1",
+            "spark.executor.memory": "512m", "spark.executor.cores": "4", "spark.executor.resource.gpu.amount": "2",
             "spark.worker.resource.gpu.amount": "2",
             "spark.worker.resource.gpu.discoveryScript": str(discovery_script(folder, ["0", "1"]))}
 
@@ -91,10 +93,13 @@ def test_ranks_get_a_gpu_each_and_the_stages_beside_them_every_core(cluster: Dri
     assert cluster.outcome().error
 
 
-def test_control_with_amounts_of_the_session_a_task_without_use_for_a_gpu_takes_one_too(tmp_path: Path) -> None:
-    amounts = {"spark.task.resource.gpu.amount": "1", "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
-               "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "1"}
-    with driver(tmp_path, {"master": MASTER, **with_two_gpus(tmp_path), **amounts}) as running:
+def test_control_tasks_that_each_take_a_gpu_do_not_get_every_core(cluster: Driver, tmp_path: Path) -> None:
+    assert "requires more slots" in stage(cluster, tmp_path / "profiled", num_tasks=4, profiled=True)["error"]
+
+
+@pytest.mark.nightly
+def test_control_with_amounts_of_the_session_tasks_without_use_for_a_gpu_take_one_too(tmp_path: Path) -> None:
+    with driver(tmp_path, {"master": MASTER, **with_two_gpus(tmp_path), "spark.task.resource.gpu.amount": "1"}) as running:
         two, four = (stage(running, tmp_path / str(count), num_tasks=count) for count in (2, 4))
     assert sorted(two["gpus"]) == ["0", "1"]
     assert "requires more slots" in four["error"]
@@ -114,6 +119,7 @@ def test_the_way_of_spark_3_5_to_a_profile_comes_to_the_same(cluster: Driver, tm
     assert (sorted(told["gpus"]), told["error"]) == (["0", "1"], "")
 
 
+@pytest.mark.nightly
 def test_ranks_get_a_gpu_each_over_spark_connect(tmp_path: Path) -> None:
     with driver(tmp_path, {"remote": MASTER, **with_two_gpus(tmp_path)}, environment={"SPARK_TESTING": "1"}) as running:
         ranks = running.ring(ring_functions.introduce, str(tmp_path), num_ranks=2, **GIVEN).results
