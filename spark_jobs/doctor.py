@@ -1,11 +1,12 @@
 """``sparkring doctor``: check everything that a job of a config needs, and say how to fix each problem.
 
-    machine    Java, Python and the other versions, PyTorch, Horovod, Petastorm, memory, disk
+    machine    Java, Python and the other versions, PyTorch, Horovod, Petastorm, memory, disk, storage
     cluster    Spark, its settings, slots; then one Spark job checks the executors' hosts and lets their tasks meet
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -29,6 +30,7 @@ from sparkring.spark_jobs.diagnosis.cluster import (
 from sparkring.spark_jobs.diagnosis.machine import check_disk, check_java, check_memory, check_shared_memory, probe_file
 from sparkring.spark_jobs.diagnosis.needs import Needs
 from sparkring.spark_jobs.diagnosis.packages import check_horovod, check_petastorm, check_torch
+from sparkring.spark_jobs.diagnosis.storage import check_storage
 from sparkring.spark_jobs.diagnosis.survey import TaskReport, this_machine
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
 from sparkring.spark_jobs.spark.slots import has_dynamic_allocation
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Check", "doctor"]
 
 CLUSTER_CHECKS = ("Spark settings", "slots", "executors", "executor memory", "network")
-NUM_CHECKS = 17
+NUM_CHECKS = 18
 
 
 def doctor(config: Config | None, *, spark: SparkSession | None = None, progress: Progress = SILENT) -> list[Check]:
@@ -81,11 +83,12 @@ class _Examination:
         self._add("Petastorm", lambda: check_petastorm(here))
         self._add("memory", lambda: check_memory(needs, here))
         self._add("disk", lambda: check_disk(needs))
+        self._add("storage", lambda: check_storage(self._config))
 
     def _look_at_cell(self) -> Check:
         import pyspark
 
-        return check_cell(self._here, spark=pyspark.__version__)
+        return check_cell(self._here, spark=pyspark.__version__, databricks=os.environ.get("DATABRICKS_RUNTIME_VERSION"))
 
     def _look_at_spark(self) -> None:
         self._add("Spark", self._start)

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import class_archive
 
@@ -20,6 +21,10 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 # A test's JVM lives for seconds. The second compiler and a collector's threads take half of its time and never pay that back (measured:
 # a session and three prepares 22 s of processor time in place of 46).
 os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {class_archive.options()}".strip())
+
+
+settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any load")  # how long an example takes says nothing on a busy machine
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects

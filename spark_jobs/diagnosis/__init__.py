@@ -7,6 +7,7 @@ Not here: repairing anything.
     needs.py      the needs of a config, in numbers; pure
     cell.py       the versions here, against those that are supported
     machine.py    checks of this machine
+    storage.py    check of the places where datasets and runs are committed
     packages.py   checks of the packages that are installed here
     cluster.py    checks of Spark and of the machines that its tasks run on
 """

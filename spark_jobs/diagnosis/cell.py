@@ -50,16 +50,18 @@ def check_python(version: tuple[int, int], executable: str) -> Check:
     return Check("Python", "ok", found)
 
 
-def check_cell(machine: Machine, *, spark: str) -> Check:
+def check_cell(machine: Machine, *, spark: str, databricks: str | None = None) -> Check:
     """The versions of all packages that a platform brings.
 
     Args:
         machine: This one.
         spark: The version of PySpark here.
+        databricks: The runtime of Databricks that this is, e.g. ``16.4``; None elsewhere.
     """
     versions = {"pyspark": spark} | {name: str(machine.packages[name].get("version", "")) for name in PACKAGES if name != "pyspark"}
     problems = [problem for name, found in versions.items() if found for problem in _problems(name, found)]
-    shown = ", ".join([f"Python {machine.python}", *(f"{name} {found}" for name, found in versions.items() if found)])
+    platform = [f"Databricks Runtime {databricks}"] if databricks else []
+    shown = ", ".join([*platform, f"Python {machine.python}", *(f"{name} {found}" for name, found in versions.items() if found)])
     return verdict("versions", [(status, f"{found}, of {shown}", advice) for status, found, advice in problems], fine=shown)
 
 

@@ -28,6 +28,8 @@ from sparkring.pipelines.data.stores.volume import VolumeStore
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.spark_jobs.chaos import chaos
+from sparkring.spark_jobs.diagnosis.check import guarded
+from sparkring.spark_jobs.diagnosis.storage import check_storage
 from sparkring.spark_jobs.train import train
 from tests.support.faults import Faults
 from tests.support.files_api import Flaw, files_api
@@ -153,6 +155,13 @@ def test_without_a_token_nothing_is_committed_and_no_rank_is_started(here: str, 
         with pytest.raises(EnvironmentProblem, match=r"needs a token .*; run this in a notebook or job of Databricks, or set") as refused:
             act()
         assert "\n" not in str(refused.value)
+    assert list(open_store(here).tree("")) == []
+    check = guarded("storage", lambda: check_storage(config))
+    assert (check.status, "needs a token" in check.found, check.advice[:26]) == ("fail", True, "Run this in a notebook or ")
+
+
+def test_the_doctor_finds_that_a_second_writer_would_be_refused(here: str, tmp_path: Path) -> None:
+    assert check_storage(train_config(Path(here), dataset_url=str(tmp_path))).status == "ok"
     assert list(open_store(here).tree("")) == []
 
 

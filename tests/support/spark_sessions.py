@@ -22,7 +22,8 @@ from sparkring.spark_jobs.spark.session import spark_session
 from tests.support.ring_driver import bytecode
 
 MASTER = "local[4]"
-CONF = {"spark.sql.shuffle.partitions": "4"}
+CONF = {"spark.sql.shuffle.partitions": "4",
+        "spark.hadoop.fs.defaultFS": "file:///"}  # also where tests of HDFS have set HADOOP_CONF_DIR before this JVM started
 
 
 @pytest.fixture(scope="module")

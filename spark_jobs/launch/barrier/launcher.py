@@ -23,7 +23,7 @@ from sparkring.spark_jobs.launch.gpus.source import dealt_gpus, rank_resources
 from sparkring.spark_jobs.launch.meeting.driver import DriverMeeting, unreachable
 from sparkring.spark_jobs.launch.meeting.driver_address import driver_address
 from sparkring.spark_jobs.launch.meeting.encryption import require_plaintext_allowed
-from sparkring.spark_jobs.launch.meeting.hosts import memory_identity, python_version
+from sparkring.spark_jobs.launch.meeting.hosts import memory_identity, python_version, torch_version
 from sparkring.spark_jobs.launch.meeting.status_board import ANSWER_TIMEOUT_S
 from sparkring.spark_jobs.launch.rank.end import Json, RankEnd, results_or_error
 from sparkring.spark_jobs.spark.slots import (
@@ -78,7 +78,8 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
             allow_cpu_fallback=config.allow_cpu_fallback, deadline_s=config.deadline_s, heartbeat_s=config.heartbeat_s,
             shared_memory=config.shared_memory, fork_ranks=config.fork_ranks, meet_within_s=meet_within_s,
             meeting=None if meeting is None else meeting.address, not_after=time.time() + meet_within_s, driver_memory=memory_identity(),
-            driver_path=tuple(str(Path(entry).absolute()) for entry in sys.path), sparkring=__version__, python=python_version())
+            driver_path=tuple(str(Path(entry).absolute()) for entry in sys.path), sparkring=__version__, python=python_version(),
+            torch=torch_version())
         tasks = map_in_arrow(spark.range(0, num_tasks, 1, num_tasks), partial(run_task, launch), SCHEMA, barrier=meeting is None,
                              profile=None if resources is None else profile_of(spark, resources))
         try:

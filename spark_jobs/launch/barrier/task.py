@@ -103,6 +103,8 @@ class Launch:
     """Version of the driver's sparkring."""
     python: str
     """Version of the driver's Python, e.g. ``3.11``."""
+    torch: str | None
+    """Version of the driver's torch; None without one."""
 
 
 def run_task(launch: Launch, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -130,18 +132,32 @@ def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) 
         if (fact.sparkring, fact.python) != (launch.sparkring, launch.python):
             return (f"the executor on {fact.hostname} has sparkring {fact.sparkring} on Python {fact.python}, the driver has "
                     f"{launch.sparkring} on {launch.python}; install the same on both, or point PYSPARK_PYTHON at such a Python.")
+        if fact.torch != (torch := launch.torch or facts[0].torch):
+            return (f"the executor on {fact.hostname} has {_torch(fact.torch)}, {'the driver' if launch.torch else 'that of rank 0'} has "
+                    f"{_torch(torch)}; ranks of different releases do not compute the same: install one of them on all hosts.")
         if on_one_host and fact.network != facts[0].network:
             return (f"Spark names one host for all executors, but {fact.hostname} and {facts[0].hostname} do not share a network; "
                     "give each executor an address of its own (SPARK_LOCAL_IP).")
-        if launch.device == "cuda" and launch.gpus is None and fact.gpu is None and not launch.allow_cpu_fallback:
-            return (f"device is cuda, but Spark assigned no GPU to the task on {fact.hostname}; set spark.executor.resource.gpu.amount, "
-                    "spark.task.resource.gpu.amount and a discovery script, or train.ring.allow_cpu_fallback=true.")
-        if launch.gpus is not None and fact.memory != launch.driver_memory:
-            return (f"device is cuda, and Spark runs with a local master on {fact.hostname}, where the driver cannot see which GPUs there "
-                    "are; run the driver there, or give that Spark a master that assigns GPUs (spark://...).")
+        if launch.device == "cuda" and (without := _without_gpu(launch, fact)):
+            return without
         if launch.meeting is None and fact.clock > launch.not_after:
             return (f"the task on {fact.hostname} started {fact.clock - launch.not_after:.0f} seconds after this launch was given up; if "
                     "it was not given up, the clocks of that host and of the driver differ: synchronise them.")
+    return None
+
+
+def _torch(version: str | None) -> str:
+    return f"torch {version}" if version else "no torch"
+
+
+def _without_gpu(launch: Launch, fact: TaskFacts) -> str | None:
+    """The reason that a task has no GPU though its rank needs one, or None."""
+    if launch.gpus is not None and fact.memory != launch.driver_memory:
+        return (f"device is cuda, and Spark runs with a local master on {fact.hostname}, where the driver cannot see which GPUs there are; "
+                "run the driver there, or give that Spark a master that assigns GPUs (spark://...).")
+    if launch.gpus is None and fact.gpu is None and not launch.allow_cpu_fallback:
+        return (f"device is cuda, but Spark assigned no GPU to the task on {fact.hostname}; set spark.executor.resource.gpu.amount and a "
+                "discovery script, or train.ring.allow_cpu_fallback=true.")
     return None
 
 

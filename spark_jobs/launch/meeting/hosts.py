@@ -14,7 +14,9 @@ import socket
 import sys
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import psutil
@@ -45,6 +47,8 @@ class TaskFacts:
     sparkring: str
     """Version of the sparkring that the task imported."""
     python: str
+    torch: str | None
+    """Version of the task's torch, which is not imported for this; None without one."""
     gpu: str | None
     """The task's GPU, as its rank's ``CUDA_VISIBLE_DEVICES`` names it."""
     clock: float
@@ -142,7 +146,7 @@ def describe_task(spark_host: str, *, on_one_host: bool, gpu: str | None) -> Tas
         hostname=socket.gethostname(), spark_host=spark_host, network=network_identity(), memory=memory_identity(),
         address=address, interface=interface,
         addresses=tuple(address for addresses in _addresses_by_interface().values() for address in addresses),
-        sparkring=__version__, python=python_version(), gpu=gpu, clock=time.time())
+        sparkring=__version__, python=python_version(), torch=torch_version(), gpu=gpu, clock=time.time())
 
 
 def network_identity() -> str:
@@ -166,6 +170,13 @@ def remove_leftover_memory(token: str) -> None:
 def python_version() -> str:
     """The version that pickled functions depend on, e.g. ``3.11``."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def torch_version() -> str | None:
+    """The version of the installed torch, without importing it; None if there is none."""
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version("torch")
+    return None
 
 
 def ring_address(spark_host: str, *, on_one_host: bool) -> tuple[str, str]:

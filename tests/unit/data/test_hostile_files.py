@@ -247,7 +247,7 @@ def damaged(data: bytes, cuts: Sequence[Cut], *, last: int | None = None) -> byt
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25, derandomize=True, deadline=None, database=None,
+@settings(max_examples=25, derandomize=True, database=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(cuts=CUTS)
 def test_a_damaged_file_is_read_or_refused_and_damaged_rows_are_never_read(kind: str, good: Path, cuts: list[Cut]) -> None:

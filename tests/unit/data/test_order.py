@@ -49,7 +49,7 @@ def test_lanes_are_dealt_out_like_cards() -> None:
     assert [(window.first, window.start, window.stop) for window in windows] == [(0, 0, 4), (0, 4, 7), (0, 7, 10)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(groups=Groups, lanes=st.integers(1, 30), batch_rows=st.integers(1, 50), num_ranks=st.integers(1, 13), epoch=st.integers(0, 5))
 def test_every_row_comes_once_and_the_steps_hold_the_same_rows_at_any_world_size(
         groups: list[int], lanes: int, batch_rows: int, num_ranks: int, epoch: int) -> None:
@@ -61,7 +61,7 @@ def test_every_row_comes_once_and_the_steps_hold_the_same_rows_at_any_world_size
     assert [len(step) for step in alone] == [order.step_rows(step, batch_rows) for step in range(len(alone))]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(groups=Groups, lanes=st.integers(1, 30), lane=st.integers(0, 29), share=st.floats(0, 1))
 def test_windows_from_an_offset_are_the_rest_of_all_windows(groups: list[int], lanes: int, lane: int, share: float) -> None:
     order = _order(groups, lanes=lanes)
@@ -71,7 +71,7 @@ def test_windows_from_an_offset_are_the_rest_of_all_windows(groups: list[int], l
     assert list(order.windows(lane, offset)) == rest
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(groups=Groups, lanes=st.integers(1, 30), batch_rows=st.integers(1, 50))
 def test_a_window_is_needed_at_the_step_that_takes_its_first_row(groups: list[int], lanes: int, batch_rows: int) -> None:
     order = _order(groups, lanes=lanes)

@@ -56,7 +56,7 @@ def _prove(parts: Sequence[tuple[int, Sequence[tuple[int, dict[str, Any]]]]]) ->
 STEPS = _order(0).steps(BATCH)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(widths=st.lists(st.integers(1, 9), min_size=1, max_size=4), data=st.data())
 def test_the_receipts_of_any_rings_that_follow_each_other_prove_the_epoch(widths: list[int], data: st.DataObject) -> None:
     borders = sorted(data.draw(st.lists(st.integers(0, STEPS), min_size=len(widths) - 1, max_size=len(widths) - 1)))

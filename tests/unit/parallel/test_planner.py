@@ -198,7 +198,7 @@ def test_what_a_run_has_settled_is_kept() -> None:
 
 
 @given(world=st.integers(1, 6), num_blocks=st.integers(1, 9), batch_rows=st.integers(1, 64))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_every_candidate_has_a_price_and_a_config_that_asks_for_it(world: int, num_blocks: int, batch_rows: int) -> None:
     plans = plan(model(num_blocks), cluster(hop=Line(0.01, 0.0)), world=world, batch_rows=batch_rows)
     seconds = [each.seconds for each in plans]

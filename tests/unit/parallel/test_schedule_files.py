@@ -44,7 +44,7 @@ def test_a_schedule_as_csv_is_a_row_a_worker() -> None:
     assert schedule_to_csv(build_schedule("1f1b", (1, 1), 2)) == CSV
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(name=st.sampled_from(SCHEDULE_NAMES), width=st.integers(1, 3), stages=st.integers(1, 4), micro_batches=st.integers(1, 9),
        chunks=st.integers(1, 3), bare=st.booleans())
 def test_a_schedule_comes_back_from_csv_as_it_was(name: str, width: int, stages: int, micro_batches: int, chunks: int, bare: bool) -> None:

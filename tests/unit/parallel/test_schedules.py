@@ -67,7 +67,7 @@ def test_the_lists_are_as_drawn(schedule: Schedule, drawn: str) -> None:
     assert draw_schedule(schedule) == dedent(drawn).strip()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(name=st.sampled_from(SCHEDULE_NAMES), widths=Widths, micro_batches=st.integers(1, 13), chunks=st.integers(1, 3))
 def test_every_schedule_is_complete_and_progresses_at_every_shape(name: str, widths: list[int], micro_batches: int, chunks: int) -> None:
     several = name == "interleaved"
@@ -79,7 +79,7 @@ def test_every_schedule_is_complete_and_progresses_at_every_shape(name: str, wid
     check_schedule(without_transfers(schedule))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(name=st.sampled_from(["1f1b", "zero_bubble"]), widths=Widths, micro_batches=st.integers(1, 9), data=st.data())
 def test_lists_fitted_to_any_costs_still_progress_at_all_others(name: str, widths: list[int], micro_batches: int,
                                                                 data: st.DataObject) -> None:
@@ -145,7 +145,7 @@ def test_chunks_of_one_worker_hand_over_without_a_transfer() -> None:
     assert {action.kind for actions in schedule.actions.values() for action in actions} == {Kind.F, Kind.B, Kind.REDUCE, Kind.STEP}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(name=st.sampled_from(["gpipe", "1f1b", "zero_bubble"]), widths=Widths, micro_batches=st.integers(1, 9))
 def test_each_send_has_its_receive_at_the_peer(name: str, widths: list[int], micro_batches: int) -> None:
     schedule = build_schedule(name, widths, micro_batches)

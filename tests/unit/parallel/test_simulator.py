@@ -29,7 +29,7 @@ def schedule_of(*lists: str, replicas: tuple[int, ...] = (1, 1), micro_batches: 
                                    for worker, words in zip(empty.workers, lists, strict=True)})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(name=st.sampled_from(["gpipe", "1f1b"]), stages=STAGES, own=MICRO_BATCHES, replicas=REPLICAS, forward_s=SECONDS, backward_s=SECONDS)
 def test_the_bubble_of_gpipe_and_1f1b_is_the_closed_form(name: str, stages: int, own: int, replicas: int, forward_s: float,
                                                          backward_s: float) -> None:
@@ -39,7 +39,7 @@ def test_the_bubble_of_gpipe_and_1f1b_is_the_closed_form(name: str, stages: int,
     assert list(timeline.bubbles.values()) == pytest.approx([timeline.bubble] * stages * replicas)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(stages=st.integers(1, 5), rounds=st.integers(1, 4), chunks=st.integers(1, 4), replicas=REPLICAS, forward_s=SECONDS,
        backward_s=SECONDS)
 def test_the_bubble_and_memory_of_interleaved_are_the_closed_forms(stages: int, rounds: int, chunks: int, replicas: int, forward_s: float,
@@ -53,7 +53,7 @@ def test_the_bubble_and_memory_of_interleaved_are_the_closed_forms(stages: int, 
     assert [timeline.peaks[Worker(stage, 0)].micro_batches for stage in range(stages)] == expected
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(stages=st.integers(2, 6), micro_batches=MICRO_BATCHES, chunks=st.integers(2, 3))
 def test_interleaving_never_lengthens_the_step_whatever_the_number_of_micro_batches(stages: int, micro_batches: int, chunks: int) -> None:
     plain = simulate(build_schedule("1f1b", (1,) * stages, micro_batches), Costs.equal(stages, forward_s=chunks, backward_s=2 * chunks))
@@ -61,7 +61,7 @@ def test_interleaving_never_lengthens_the_step_whatever_the_number_of_micro_batc
     assert cut.compute_s <= plain.compute_s + 1e-9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(stages=STAGES, more=st.integers(0, 14), replicas=REPLICAS, seconds=st.lists(st.integers(1, 9), min_size=3, max_size=3))
 def test_zero_bubble_takes_as_long_as_its_paper_says_and_no_more_memory_than_1f1b(stages: int, more: int, replicas: int,
                                                                                   seconds: list[int]) -> None:
@@ -78,7 +78,7 @@ def test_zero_bubble_takes_as_long_as_its_paper_says_and_no_more_memory_than_1f1
     assert max(timeline.peaks.values()) == max(plain.peaks.values())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(stages=STAGES, micro_batches=MICRO_BATCHES)
 def test_micro_batches_in_flight_are_the_closed_forms(stages: int, micro_batches: int) -> None:
     costs = Costs.equal(stages)
@@ -88,7 +88,7 @@ def test_micro_batches_in_flight_are_the_closed_forms(stages: int, micro_batches
         (closed_forms.one_f_one_b_in_flight(stages, micro_batches, stage),) * 2 for stage in range(stages)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(name=st.sampled_from(SCHEDULE_NAMES), stages=st.integers(1, 4), width=REPLICAS, micro_batches=st.integers(1, 9),
        hop_s=st.floats(0, 3), blocks=st.booleans())
 def test_lists_with_and_without_transfers_take_equally_long(name: str, stages: int, width: int, micro_batches: int, hop_s: float,

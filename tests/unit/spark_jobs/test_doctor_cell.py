@@ -23,6 +23,7 @@ def text(version: tuple[int, ...]) -> str:
 def test_the_cell_is_named() -> None:
     check = check_cell(machine(), spark="4.0.5")
     assert (check.status, check.found) == ("ok", "Python 3.11.7, pyspark 4.0.5, pyarrow 14.0.2, numpy 1.26.4, torch 2.13.0")
+    assert check_cell(machine(), spark="3.5.2", databricks="16.4").found.startswith("Databricks Runtime 16.4, Python 3.11.7, pyspark 3.5.2")
 
 
 @pytest.mark.parametrize(("version", "status", "words"), [

@@ -31,10 +31,11 @@ from tests.support import seams
 
 LAUNCH = Launch(
     num_ranks=2, payload=b"", token="t", secret="s", threads=1, device="cuda", allow_cpu_fallback=False, deadline_s=1, heartbeat_s=1,
-    shared_memory=True, meet_within_s=40.0, not_after=100.0, driver_memory="m", driver_path=(), sparkring="1.2.3", python="3.11")
+    shared_memory=True, meet_within_s=40.0, not_after=100.0, driver_memory="m", driver_path=(), sparkring="1.2.3", python="3.11",
+    torch="2.13.0")
 FACTS = TaskFacts(
     hostname="alpha", spark_host="alpha.example", network="n", memory="m", address="10.0.0.1", interface="eth0",
-    addresses=("10.0.0.1",), sparkring="1.2.3", python="3.11", gpu="0", clock=99.0)
+    addresses=("10.0.0.1",), sparkring="1.2.3", python="3.11", torch="2.13.0", gpu="0", clock=99.0)
 TOO_FEW = too_few_slots("yarn", wanted=7, slots=None)
 
 
@@ -45,6 +46,8 @@ def test_tasks_that_fit_make_a_ring() -> None:
 @pytest.mark.parametrize(("change", "words"), [
     pytest.param({"sparkring": "1.2.2"}, "on beta has sparkring 1.2.2 on Python 3.11, the driver has 1.2.3 on 3.11", id="sparkring"),
     pytest.param({"python": "3.12"}, "on beta has sparkring 1.2.3 on Python 3.12, the driver has 1.2.3 on 3.11", id="Python"),
+    pytest.param({"torch": "2.11.0"}, "on beta has torch 2.11.0, the driver has torch 2.13.0; ranks", id="torch"),
+    pytest.param({"torch": None}, "on beta has no torch, the driver has torch 2.13.0", id="no torch"),
     pytest.param({"network": "o"}, "beta and alpha do not share a network", id="one name for two machines"),
     pytest.param({"gpu": None}, "Spark assigned no GPU to the task on beta", id="no GPU"),
     pytest.param({"clock": 142.0}, "on beta started 42 seconds after this launch was given up", id="too late"),
@@ -60,6 +63,12 @@ def test_gpus_that_the_launcher_deals_out_are_those_of_the_driver_s_machine() ->
     elsewhere = replace(FACTS, hostname="beta", memory="o")
     assert "a local master on beta, where the driver cannot see" in str(objection(dealt, [elsewhere], on_one_host=True))
     assert objection(LAUNCH, [elsewhere], on_one_host=True) is None, "the control: Spark assigned this one"
+
+
+def test_a_driver_without_torch_asks_only_for_the_same_torch_on_all_executors() -> None:
+    beta, bare = replace(FACTS, hostname="beta", torch="2.11.0"), replace(LAUNCH, torch=None)
+    assert objection(bare, [FACTS, FACTS], on_one_host=True) is None
+    assert "on beta has torch 2.11.0, that of rank 0 has torch 2.13.0" in str(objection(bare, [FACTS, beta], on_one_host=True))
 
 
 def test_no_gpu_is_no_objection_where_the_config_lets_ranks_fall_back() -> None:
