@@ -19,8 +19,10 @@ from sparkring.spark_jobs.spark.slots import master_of, spark_context, too_few_s
 
 if TYPE_CHECKING:
     from pyspark import SparkContext, SparkStageInfo
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import Row, SparkSession
     from pyspark.sql.connect.shell.progress import StageInfo
+
+    from sparkring.spark_jobs.spark.versions.profiles import Collectable
 
 T = TypeVar("T")
 
@@ -39,7 +41,7 @@ LAST_TASK_S = 30.0
 suspended, with its Python worker or its executor, and Spark would wait for it forever."""
 
 
-def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num_tasks: int, within_s: float,
+def collect_when_started(frame: Collectable, spark: SparkSession, *, tag: str, num_tasks: int, within_s: float,
                          may_end_early: int | None = None, broken: Callable[[int], SparkringError | None] = lambda _: None) -> list[Row]:
     """Collect ``frame``, whose tasks must start within ``within_s`` seconds.
 
@@ -229,7 +231,7 @@ class _ConnectJob:
             self._ended = sum(stage.num_completed_tasks for stage in stages or ())
 
 
-def _collect(frame: DataFrame, job: _Job, outcomes: queue.SimpleQueue[list[Row] | BaseException]) -> None:
+def _collect(frame: Collectable, job: _Job, outcomes: queue.SimpleQueue[list[Row] | BaseException]) -> None:
     try:
         job.name()
         outcomes.put(frame.collect())

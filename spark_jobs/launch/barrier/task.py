@@ -80,6 +80,9 @@ class Launch:
     """Authenticates to the rendezvous and the status board."""
     threads: int
     device: Literal["cpu", "cuda"]
+    gpus: tuple[str, ...] | None = None
+    """The GPUs of the tasks, by partition, if the launcher deals them out: all tasks are on the driver's machine; None: Spark assigns
+    them."""
     allow_cpu_fallback: bool
     deadline_s: float
     heartbeat_s: float
@@ -135,9 +138,8 @@ def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) 
         if on_one_host and fact.network != facts[0].network:
             return (f"Spark names one host for all executors, but {fact.hostname} and {facts[0].hostname} do not share a network; "
                     "give each executor an address of its own (SPARK_LOCAL_IP).")
-        if launch.device == "cuda" and fact.gpu is None and not launch.allow_cpu_fallback:
-            return (f"device is cuda, but Spark assigned no GPU to the task on {fact.hostname}; set spark.executor.resource.gpu.amount, "
-                    "spark.task.resource.gpu.amount and a discovery script, or train.ring.allow_cpu_fallback=true.")
+        if launch.device == "cuda" and (without := _without_gpu(launch, fact)):
+            return without
         if launch.meeting is None and fact.clock > launch.not_after:
             return (f"the task on {fact.hostname} started {fact.clock - launch.not_after:.0f} seconds after this launch was given up; if "
                     "it was not given up, the clocks of that host and of the driver differ: synchronise them.")
@@ -146,6 +148,17 @@ def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) 
 
 def _torch(version: str | None) -> str:
     return f"torch {version}" if version else "no torch"
+
+
+def _without_gpu(launch: Launch, fact: TaskFacts) -> str | None:
+    """The reason that a task has no GPU though its rank needs one, or None."""
+    if launch.gpus is not None and fact.memory != launch.driver_memory:
+        return (f"device is cuda, and Spark runs with a local master on {fact.hostname}, where the driver cannot see which GPUs there are; "
+                "run the driver there, or give that Spark a master that assigns GPUs (spark://...).")
+    if launch.gpus is None and fact.gpu is None and not launch.allow_cpu_fallback:
+        return (f"device is cuda, but Spark assigned no GPU to the task on {fact.hostname}; set spark.executor.resource.gpu.amount and a "
+                "discovery script, or train.ring.allow_cpu_fallback=true.")
+    return None
 
 
 def gpu_objection(facts: Sequence[TaskFacts], uuids: Sequence[str | None]) -> str | None:
@@ -164,13 +177,20 @@ def _meeting_of_all(launch: Launch, context: TaskContext) -> SparkMeeting | Driv
     return SparkMeeting(context)
 
 
+def _gpu_of(launch: Launch, context: TaskContext) -> str | None:
+    """The GPU of this task: one that the launcher deals out, or that Spark assigned."""
+    if launch.gpus is not None:
+        return next(iter(launch.gpus[context.partitionId():]), None)
+    assigned = context.resources().get("gpu") if launch.device == "cuda" else None
+    return str(assigned.addresses[0]) if assigned else None
+
+
 class _Task:
     def __init__(self, launch: Launch, context: TaskContext, *, kept: KeptServer | None) -> None:
         self._launch, self._partition, self._kept = launch, context.partitionId(), kept
         self._everywhere = _meeting_of_all(launch, context)
         self._spark_host, self._on_one_host = self._everywhere.host, False
-        gpus = context.resources().get("gpu") if launch.device == "cuda" else None
-        self._gpu = gpus.addresses[0] if gpus else None
+        self._gpu = _gpu_of(launch, context)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._rendezvous: Rendezvous | None = None
         self._doorbell: Doorbell | None = None
@@ -309,7 +329,8 @@ class _Task:
         """
         if self._launch.device == "cpu":
             return "cpu", ""
-        which = f"GPU {mine.gpu} on {mine.hostname}" if mine.gpu else f"Spark assigned none to a task on {mine.hostname}"
+        none = f"Spark assigned none to a task on {mine.hostname}" if self._launch.gpus is None else f"{mine.hostname} has none left for it"
+        which = f"GPU {mine.gpu} on {mine.hostname}" if mine.gpu else none
         found = GpuCheck(problem=None, uuid=None)
         try:
             event = self._events.get(timeout=self._launch.deadline_s)

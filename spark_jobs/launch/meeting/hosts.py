@@ -50,7 +50,7 @@ class TaskFacts:
     torch: str | None
     """Version of the task's torch, which is not imported for this; None without one."""
     gpu: str | None
-    """Address of the GPU that Spark assigned to the task."""
+    """The task's GPU, as its rank's ``CUDA_VISIBLE_DEVICES`` names it."""
     clock: float
     """Seconds since the epoch when the task came, by its machine's clock."""
     port: int = 0
@@ -137,7 +137,7 @@ def describe_task(spark_host: str, *, on_one_host: bool, gpu: str | None) -> Tas
     Args:
         spark_host: The name or address under which Spark knows this executor.
         on_one_host: Whether all executors of the ring have that name, so that the ring needs no network.
-        gpu: Address of the GPU that Spark assigned to the task.
+        gpu: The task's GPU, as its rank's ``CUDA_VISIBLE_DEVICES`` names it.
     Raises:
         EnvironmentProblem: this machine has no address that other hosts can reach.
     """

@@ -8,6 +8,7 @@ Not here: anything that all supported versions do alike.
     casts.py           a cast that gives null where a value does not fit; a type from its name
     text.py            whether text is well-formed UTF-8
     variants.py        the type VARIANT
+    profiles.py        a stage with a resource profile of its own
     threads.py         a thread whose jobs belong to the session of the thread that starts it
     query_logs.py      loggers that repeat an error before it is raised
 

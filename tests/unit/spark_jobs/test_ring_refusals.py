@@ -57,6 +57,14 @@ def test_a_task_that_does_not_fit_is_named(change: dict[str, object], words: str
     assert words in str(objection(LAUNCH, [FACTS, beta], on_one_host=True))
 
 
+def test_gpus_that_the_launcher_deals_out_are_those_of_the_driver_s_machine() -> None:
+    dealt = replace(LAUNCH, gpus=("0", "1"))
+    assert objection(dealt, [FACTS, replace(FACTS, gpu=None)], on_one_host=True) is None, "a task without a rank has none"
+    elsewhere = replace(FACTS, hostname="beta", memory="o")
+    assert "a local master on beta, where the driver cannot see" in str(objection(dealt, [elsewhere], on_one_host=True))
+    assert objection(LAUNCH, [elsewhere], on_one_host=True) is None, "the control: Spark assigned this one"
+
+
 def test_a_driver_without_torch_asks_only_for_the_same_torch_on_all_executors() -> None:
     beta, bare = replace(FACTS, hostname="beta", torch="2.11.0"), replace(LAUNCH, torch=None)
     assert objection(bare, [FACTS, FACTS], on_one_host=True) is None
@@ -70,6 +78,7 @@ def test_no_gpu_is_no_objection_where_the_config_lets_ranks_fall_back() -> None:
 @pytest.mark.parametrize(("change", "uuids", "words"), [
     pytest.param({"gpu": "1"}, "ab", None, id="another GPU of the host"),
     pytest.param({"memory": "o"}, "ab", None, id="another host"),
+    pytest.param({"gpu": "GPU-a"}, "aa", "GPU 0 on alpha and GPU GPU-a on alpha are one GPU or parts of one", id="one GPU by two names"),
     pytest.param({}, "ab", None, id="another container of the host, which calls its own GPU 0 too"),
     pytest.param({}, [None, None], "Spark assigned GPU 0 on alpha to 2 ranks", id="the same address of GPUs that CUDA cannot use"),
     pytest.param({}, ["a", None], "Spark assigned GPU 0 on alpha to 2 ranks", id="the same address of a GPU that CUDA can use once"),
