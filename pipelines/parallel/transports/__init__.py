@@ -7,7 +7,7 @@ Not here: what is sent, and when (stages).
     base.py               the contracts: Transport, for its users, and Link, which reaches one or several other ranks
     linked.py             a transport made of links: checks shapes, keeps deadlines and the journal, raises the errors
       sidecar.py            its links: memory.py within a host (memory_connect.py connects them)
-                            and sockets.py between hosts (socket_connect.py, handshake.py): stream.py carries messages, pump.py moves them
+                            and sockets.py between hosts (socket_connect.py): stream.py carries messages, pump.py moves them
       horovod.py            its link: framed.py over Horovod's allgather
     framed.py             a link over a Wire, which only carries flat bytes whose length the receiver knows
     tensor_specs.py, payload.py     the shapes of a message, and its bytes

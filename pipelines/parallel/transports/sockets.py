@@ -40,7 +40,8 @@ class SocketLink:
         self._stream, self._pump = stream, pump
         self._edges = sorted(edges)
         self._numbers = {edge: number for number, edge in enumerate(self._edges)}
-        self._large: set[tuple[Edge, int]] = set()
+        self._large: dict[tuple[Edge, int], TensorSpecs] = {}
+        """The last message of an edge and number of rows, if it was large."""
 
     def send(self, edge: Edge, micro_batch: int, specs: TensorSpecs, tensors: Sequence[Tensor], *, rows: int) -> None:
         """See Link. Every message holds its specs, whatever the rows."""
@@ -62,9 +63,10 @@ class SocketLink:
 
     def expect(self, edge: Edge, micro_batch: int, *, rows: int) -> None:
         """See Link."""
-        if (edge, rows) in self._large:
+        specs = self._large.get((edge, rows))
+        if specs is not None:
             with self._pump:
-                self._stream.expect((self._numbers[edge], micro_batch))
+                self._stream.expect((self._numbers[edge], micro_batch), specs)
 
     def receive(self, edge: Edge, micro_batch: int, until: float, *, rows: int) -> tuple[TensorSpecs, list[Tensor]]:
         """See Link."""
@@ -80,7 +82,7 @@ class SocketLink:
         if message.refused is not None:
             raise MessageRefused(edge, micro_batch, agreed=message.specs, found=message.refused)
         if message.specs.nbytes >= LARGE_BYTES:
-            self._large.add((edge, rows))
+            self._large[edge, rows] = message.specs
         return message.specs, message.tensors
 
     def drain(self, until: float) -> None:

@@ -86,7 +86,7 @@ class Stream:
         self._place = next(self._parser)
         """The memory that the next bytes belong in; never empty."""
         self.arrived: dict[MessageKey, deque[Arrived]] = {}
-        self._expected: set[MessageKey] = set()
+        self._expected: dict[MessageKey, tuple[TensorSpecs, list[Tensor]]] = {}
         self.end: Exception | None = None
         """What ended the connection."""
 
@@ -116,10 +116,13 @@ class Stream:
         if len(self._departing) == 1:
             self.write()
 
-    def expect(self, key: MessageKey) -> None:
-        """Have a message received while the rank does other things, unless it is here."""
-        if not self.arrived.get(key):
-            self._expected.add(key)
+    def expect(self, key: MessageKey, specs: TensorSpecs) -> None:
+        """Have a message received while the rank does other things, unless it is here.
+
+        Its memory is taken now: glibc keeps the memory of each thread apart, and new memory costs as much as the message.
+        """
+        if key not in self._expected and not self.arrived.get(key):
+            self._expected[key] = specs, empty(specs)
 
     def write(self) -> None:
         """Send what the socket takes."""
@@ -194,7 +197,9 @@ class Stream:
             if kind == REFUSAL:
                 self._keep((edge, micro_batch), Arrived(specs, [], refused=unpack_header(bytes(headers[first:]))))
                 continue
-            tensors = empty(specs)
+            foreseen, tensors = self._expected.get((edge, micro_batch), (None, []))
+            if foreseen != specs:
+                tensors = empty(specs)
             for tensor in tensors:
                 if tensor.nbytes:
                     yield memory_of(tensor)
@@ -202,4 +207,4 @@ class Stream:
 
     def _keep(self, key: MessageKey, message: Arrived) -> None:
         self.arrived.setdefault(key, deque()).append(message)
-        self._expected.discard(key)
+        self._expected.pop(key, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkring.pipelines.parallel.transports.handshake import Caller, Guest, Stranger
+from sparkring.pipelines.parallel.handshake import Caller, Guest, Stranger
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 

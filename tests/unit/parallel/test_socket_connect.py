@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from sparkring.pipelines.parallel.transports.handshake import Caller
+from sparkring.pipelines.parallel.handshake import Caller
 from sparkring.pipelines.parallel.transports.socket_connect import MOST_GUESTS, Reception, connect
 from tests.support.tcp import LOOPBACK
 

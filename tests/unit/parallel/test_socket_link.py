@@ -172,6 +172,18 @@ def test_a_large_message_that_was_announced_comes_while_its_receiver_does_other_
         assert torch.equal(_receive(receiver, 1)[0], LARGE)
 
 
+def test_a_message_of_which_a_part_is_here_may_still_be_announced() -> None:
+    with _links() as (sender, receiver):
+        _teach(sender, receiver)
+        _send(sender, [LARGE], 1)
+        with pytest.raises(LinkTimeout):
+            _receive(receiver, 2, until=time.monotonic() + 0.001)
+        receiver.expect(FORTH, 1, rows=1)
+        sender.drain(_soon())
+        await_condition(lambda: not receiver._stream.is_busy, "the message")
+        assert torch.equal(_receive(receiver, 1)[0], LARGE)
+
+
 def test_small_messages_wake_no_other_thread() -> None:
     with _links(None) as (one, other):
         for micro_batch in range(20):
@@ -234,13 +246,13 @@ def test_a_refusal_arrives_though_its_sender_ends_with_messages_unread() -> None
     assert (refused.value.micro_batch, refused.value.agreed, refused.value.found) == (4, agreed, found)
 
 
-def test_who_sends_to_a_rank_that_has_refused_and_ended_is_told_of_the_refusal() -> None:
+def test_who_sends_to_a_rank_that_has_refused_and_ended_gets_the_refusal() -> None:
     agreed, found = TensorSpecs.of([SMALL]), TensorSpecs.of([LARGE])
     with _links() as (sender, receiver):
         receiver.refuse(BACK, 5, agreed=agreed, found=found, until=_soon())
         receiver.close()
         with pytest.raises(MessageRefused) as refused:
-            for micro_batch in range(1000):  # the first may still go: that the other rank has ended is told by its answer
+            for micro_batch in range(1000):  # the first may still go: its answer says that the other rank has ended
                 _send(sender, [SMALL], micro_batch)
                 sender._stream.acknowledged()
     assert (refused.value.edge, refused.value.micro_batch) == (BACK, 5)
