@@ -112,6 +112,8 @@ FIGURES: Mapping[str, Sequence[Shown]] = {
         Shown("resume_s_median", "seconds to resume, median")),
     "transport": (
         Shown("sidecar_over_torch_worst", "times the peer's seconds a message, worst size", "at most 1.2", "torch.distributed send/recv"),
+        Shown("sockets_over_torch_worst", "times the peer's seconds a message by sockets, one host and two, worst size", "at most 1.2",
+              "torch.distributed send/recv"),
         Shown("horovod_ms_256k", "ms a message by Horovod, 256 KB", "at most 1.5")),
     "pipeline": (
         Shown("bubble_over_theory.gpipe", "times the idle time of theory, GPipe", "at most 1.1", "the formula"),

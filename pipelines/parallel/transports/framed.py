@@ -1,4 +1,4 @@
-"""Messages over a wire that carries flat bytes whose length the receiver must know: Horovod's and Gloo's operations.
+"""Messages over a wire that carries flat bytes, one operation at a time: Horovod's.
 
     static shapes    one header per edge and number of rows | payload | payload | payload ...
     dynamic shapes   header | payload, header | payload ...               in both cases each part has a key of its own
@@ -37,14 +37,11 @@ class MessageKey(NamedTuple):
 class Wire(Protocol):
     """Carries flat uint8 tensors by key. Waits raise LinkTimeout, PeerEnded or DrainFailed."""
 
-    needs_length: bool
-    """Whether a receive can be posted only once its length is known."""
-
     def send(self, key: MessageKey, data: Tensor) -> None:
         """Send; never waits. Keeps ``data`` alive until it was sent."""
 
-    def post(self, key: MessageKey, length: int) -> None:
-        """Get ready for ``length`` bytes; does nothing if the key was posted already."""
+    def post(self, key: MessageKey) -> None:
+        """Get ready for the bytes of a key; does nothing if it was posted already."""
 
     def wait(self, key: MessageKey, until: float) -> Tensor:
         """The bytes of a posted key."""
@@ -89,13 +86,9 @@ class FramedLink:
 
     def expect(self, edge: Edge, micro_batch: int, *, rows: int) -> None:
         """See Link."""
-        specs = self._known.get((edge, rows))
-        if specs is not None:
-            self._wire.post(MessageKey(edge, micro_batch, PAYLOAD), specs.nbytes)
-            return
-        self._wire.post(self._header_key(edge, micro_batch, rows), HEADER_BYTES)
-        if not self._wire.needs_length:
-            self._wire.post(MessageKey(edge, micro_batch, PAYLOAD), 0)
+        if (edge, rows) not in self._known:
+            self._wire.post(self._header_key(edge, micro_batch, rows))
+        self._wire.post(MessageKey(edge, micro_batch, PAYLOAD))
 
     def receive(self, edge: Edge, micro_batch: int, until: float, *, rows: int) -> tuple[TensorSpecs, list[Tensor]]:
         """See Link."""
@@ -105,9 +98,7 @@ class FramedLink:
             specs = read_header(self._wire.wait(self._header_key(edge, micro_batch, rows), until))
             if not self._dynamic:
                 self._known[edge, rows] = specs
-        key = MessageKey(edge, micro_batch, PAYLOAD)
-        self._wire.post(key, specs.nbytes)
-        payload = self._wire.wait(key, until)
+        payload = self._wire.wait(MessageKey(edge, micro_batch, PAYLOAD), until)
         found = read_refusal(self._beginning(payload), token=self._token)
         if found is not None:
             raise MessageRefused(edge, micro_batch, agreed=specs, found=found)

@@ -45,8 +45,6 @@ def pairs(edges: Sequence[Edge]) -> tuple[Ranks, ...]:
 class HorovodWire:
     """Named allgathers on process sets of two ranks."""
 
-    needs_length = False
-
     def __init__(self, communicator: Communicator, edges: Sequence[Edge]) -> None:
         """Find the process set of each edge; the communicator must have been started with ``pairs(edges)``."""
         self._opening = communicator.next_serial()
@@ -72,8 +70,8 @@ class HorovodWire:
                             "the last one; receive it before sending it again.")
         self._outgoing[key] = self._gather(key, data)
 
-    def post(self, key: MessageKey, length: int) -> None:
-        """See Wire; the length is not used."""
+    def post(self, key: MessageKey) -> None:
+        """See Wire."""
         if key not in self._posted:
             self._posted[key] = self._gather(key, self._nothing[key.part])
 

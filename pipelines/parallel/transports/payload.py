@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -60,6 +62,32 @@ def copies(specs: TensorSpecs, payload: Tensor, *, pinned: bool = False) -> list
     return tensors
 
 
+def empty(specs: TensorSpecs, *, pinned: bool = False) -> list[Tensor]:
+    """New tensors of ``specs`` on the CPU, ``pinned`` or not, which autograd may use whatever mode they were made in."""
+    with torch.inference_mode(mode=False) if torch.is_inference_mode_enabled() else nullcontext():
+        return [torch.empty(shape, dtype=dtype, pin_memory=pinned) for dtype, shape in specs.parts]
+
+
+def as_sent(tensor: Tensor) -> Tensor:
+    """A tensor on the CPU whose memory is the tensor's bytes in row-major order: itself, if it is one.
+
+    Raises:
+        PipelineShapeError: the tensor is sparse, nested or has no values.
+    """
+    return tensor if _lies_as_sent(tensor) else flat_bytes(tensor).cpu()
+
+
+def memory_of(tensor: Tensor) -> memoryview:
+    """The memory of a tensor that lies as it is sent and has some; valid while the tensor lives."""
+    return memoryview(_bytes(tensor.nbytes).from_address(tensor.data_ptr())).cast("B")
+
+
+@lru_cache(maxsize=256)
+def _bytes(count: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
+    """The type of so many bytes: to make one takes longer than to send them."""
+    return ctypes.c_ubyte * count
+
+
 def _start(specs: TensorSpecs, payload: Tensor) -> int:
     """The address of a payload on the CPU, once it is known to hold all that the specs describe: copying by address stays within it."""
     if specs.nbytes > payload.numel():
@@ -99,6 +127,8 @@ def flat_bytes(tensor: Tensor) -> Tensor:
         raise PipelineShapeError(f"a message holds a tensor of {tensor.layout} on {tensor.device}, transports carry dense ones; "
                                  "call to_dense() before it crosses the border.")
     dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if dense.data_ptr() == 0 and dense.numel():  # zeros that autograd has made without memory
+        dense = dense.clone()
     return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)  # a single element may have any stride and be contiguous
 
 
