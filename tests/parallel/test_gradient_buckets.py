@@ -38,9 +38,10 @@ def _sent_before_the_last_layer(context: RankContext) -> tuple[list[int], float]
         share.append(sum(sent) / sum(len(buffer) for buffer in reducers[0].buffers))
 
     with Communicator(context) as communicator:
-        model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
+        layers = [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
+        model = nn.Sequential(*layers)
         ring = GradientRing(model.parameters(), communicator, bucket_mb=25.0, open_gradient_reducer=noting)
-        model[0].weight.register_hook(came)
+        layers[0].weight.register_hook(came)
         loss = model(torch.ones(1, WIDTH)).sum()
         ring.begin(loss)
         loss.backward()

@@ -140,7 +140,8 @@ class CheckpointWriter:
         """Store this rank's part, exchange parts and, on rank 0, commit; runs in the thread."""
         name = failure = untidy = ""
         parts: tuple[CheckpointPart, ...] = ()
-        steps, superseded = 0, None
+        steps = 0
+        superseded: Superseded | None = None
         try:
             parts = self._exchange(self._put(tensors, document), document.position.steps_done)
             if self._communicator.context.rank == 0:
