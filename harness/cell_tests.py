@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cell_environments import ROOT, CellFailure, call, freeze, uv
+from harness.cell_environments import CellFailure, call, freeze, uv
 
 ALL = tuple(f"tests/unit/{folder}" for folder in ("conf", "cli", "data", "models", "parallel", "training", "spark_jobs"))
 """Not tests/unit/house and tests/unit/third_party, which look at the checkout's files."""
-TOOLS = ("aiohttp", "boto3", "databricks-sdk", "flask", "flask-cors", "hypothesis", "mfusepy", "moto[s3]", "opencv-python-headless", "packaging",
-         "pytest", "pytest-timeout", "pytest-xdist", "requests", "tokenizers", "xxhash")
+TOOLS = ("aiohttp", "boto3", "databricks-sdk", "flask", "flask-cors", "hypothesis", "mfusepy", "moto[s3]", "opencv-python-headless",
+         "packaging", "pytest", "pytest-timeout", "pytest-xdist", "requests", "tokenizers", "xxhash")
 """What these tests import beside what the job needs."""
 
 

@@ -36,7 +36,7 @@ def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float) -> No
         EnvironmentProblem: dynamic allocation is on together with a setting that rules out a ring, or Databricks offers no barrier stages.
         NotEnoughSlots: Spark has fewer slots.
     """
-    if _is_connect(spark) and "DATABRICKS_RUNTIME_VERSION" in os.environ:  # asked first: such a session hides its settings, too
+    if is_connect(spark) and "DATABRICKS_RUNTIME_VERSION" in os.environ:  # asked first: such a session hides its settings, too
         raise EnvironmentProblem(
             "this is serverless compute of Databricks, or a cluster of standard (shared) access mode: it has no SparkContext, no barrier "
             "stages, and a ring needs one; use a cluster of dedicated (single user) access mode, or a single node.")

@@ -6,8 +6,6 @@ scripts/bootstrap.sh --cells makes the environments; the code is the checkout's 
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -29,7 +27,7 @@ def pythons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     wheel = build_wheel(tmp_path_factory.mktemp("source"))
     found = {name: FOLDER / name / "bin" / "python" for name in OUTERMOST}
     for python in found.values():
-        call(python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--force-reinstall", "--disable-pip-version-check", wheel)
+        call(python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--force-reinstall", wheel)
     return found
 
 

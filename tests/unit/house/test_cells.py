@@ -42,7 +42,7 @@ def test_a_name_that_is_not_in_the_list_is_refused_with_those_that_are() -> None
 def test_a_cell_that_leaves_a_version_open_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "platforms.toml"
     file.write_text('absent = []\n[[cells]]\nname = "x"\nplatform = "X"\npython = "3.12"\nsource = "s"\npackages = {pyspark = "4.0.0"}\n')
-    with pytest.raises(ValueError, match="x in platforms.toml does not fix pyarrow, numpy, pandas, torch"):
+    with pytest.raises(ValueError, match=r"x in platforms\.toml does not fix pyarrow, numpy, pandas, torch"):
         platforms(file)
 
 
