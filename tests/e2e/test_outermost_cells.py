@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.cell_environments import FOLDER, MADE, call
+from harness.cell_environments import FOLDER, call, is_made
 from harness.cell_jobs import JobFigures, run_job
-from harness.cells import OUTERMOST
+from harness.cells import OUTERMOST, platforms
 from tests.support.own_wheel import build_wheel
 
 pytestmark = [
     pytest.mark.timeout(900),
-    pytest.mark.skipif(not all((FOLDER / name / MADE).is_file() for name in OUTERMOST),
+    pytest.mark.skipif(not all(map(is_made, platforms().named(OUTERMOST))),
                        reason="scripts/bootstrap.sh --cells has not made the environments")]
 
 
