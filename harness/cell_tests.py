@@ -52,9 +52,10 @@ def run_unit_tests(python: Path, folder: Path, tests: Sequence[str] = ALL, *, wo
 def main() -> None:
     """Make cells and what their tests need."""
     for cell in platforms().named(sys.argv[1:] or OUTERMOST):
-        if not is_made(cell):
-            print(f"[cells] {cell.name}", file=sys.stderr, flush=True)
-            add_tools(Path(make(cell).python), FOLDER / cell.name)
+        print(f"[cells] {cell.name}", file=sys.stderr, flush=True)
+        folder = FOLDER / cell.name
+        python = folder / "bin/python" if is_made(cell) else Path(make(cell).python)
+        add_tools(python, folder)
 
 
 if __name__ == "__main__":
