@@ -2,12 +2,12 @@
 
     uv run python -m benchmarks.matrix                  # all cells; `make test-platforms` is the same
     uv run python -m benchmarks.matrix pypi emr-7       # these, beside the checkout's own
-    uv run python -m benchmarks.matrix --again          # also those that were done on this commit
+    uv run python -m benchmarks.matrix --again          # also those that are green already
 
 The cells are those of harness/platforms.toml. In each a real Python gets the platform's packages, then our wheels by plain pip, which may
 replace none of them. The job (harness/cell_jobs.py) must prove each row read exactly once, give the same rows and encoded values as in the
 checkout's own environment, and predict as well. Then the unit tests run in the outermost cells. A cell that fails says how, and the others
-go on; what was done on this commit is kept in .cells/results. `python scripts/figures.py --output matrix=FILE` writes README's table.
+go on; green results are kept in .cells/results and hold as long as the product, its recipes and the cell are the same bytes. `python scripts/figures.py --output matrix=FILE` writes README's table.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from harness.cell_tests import run_unit_tests
 from harness.cells import CHECKOUT, OUTERMOST, SHOWN, Cell, checkout_cell, platforms
 
 RESULTS = FOLDER / "results"
+PRODUCT = ("conf", "models", "pipelines", "spark_jobs", "sparkring", "third_party")
+JOB = (ROOT / "harness/cell_jobs.py", ROOT / "harness/small_configs.py")
 AUC_WITHIN = 0.01
 """Torch's releases round differently: the same rows give other weights, and an AUC that differs in the third decimal."""
 
@@ -39,7 +41,7 @@ def main() -> None:
     """Run the cells, and print a table and the figures."""
     parser = argparse.ArgumentParser(description="Run each platform's cell of versions.")
     parser.add_argument("cells", nargs="*", help="names of platforms.toml; default all")
-    parser.add_argument("--again", action="store_true", help="run cells that were done on this commit too")
+    parser.add_argument("--again", action="store_true", help="run cells that are green already, too")
     options = parser.parse_args()
     listed = platforms()
     cells = (checkout_cell(), *listed.named(options.cells))
@@ -61,7 +63,7 @@ def _run(cell: Cell, reference: Result | None) -> Result:
     """Run one cell, and keep what came out if it is green."""
     began, tests = time.perf_counter(), 0
     facts = {"cell": cell.name, "platform": cell.platform, "python": cell.python, "spark": cell.spark, "differs": list(cell.differs),
-             "date": dt.datetime.now(dt.UTC).date().isoformat(), "commit": _commit()}
+             "date": dt.datetime.now(dt.UTC).date().isoformat(), "commit": _commit(), "of": _of(cell)}
     print(f"[matrix] {cell.name}", file=sys.stderr, flush=True)
     try:
         installed = Installed(sys.executable, cell.packages, {}) if cell.name == CHECKOUT else make(cell)
@@ -96,19 +98,21 @@ def _compare(job: JobFigures, reference: Result | None) -> None:
 
 
 def _kept(cell: Cell) -> Result | None:
-    """What the cell gave on this commit, if it was green."""
+    """What the cell gave, if it was green and all that it ran is the same now."""
     file = RESULTS / f"{cell.name}.json"
     found: Result | None = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
-    return found if found and found["commit"] == _commit() else None
+    return found if found and found["of"] == _of(cell) else None
+
+
+def _of(cell: Cell) -> str:
+    """A hash of what a cell runs: its versions, the product, the recipes and the job."""
+    files = (file for folder in PRODUCT for file in sorted((ROOT / folder).rglob("*")) if file.suffix in {".py", ".yaml", ".toml"})
+    parts = (cell.model_dump_json().encode(), *(file.read_bytes() for file in (*files, ROOT / "pyproject.toml", *JOB)))
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
 def _commit() -> str:
-    """The commit, and a hash of what is not committed."""
-    def git(*words: str) -> bytes:
-        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=True).stdout
-
-    changed = git("diff", "HEAD")
-    return git("rev-parse", "--short=7", "HEAD").decode().strip() + (f"+{hashlib.sha256(changed).hexdigest()[:7]}" if changed else "")
+    return subprocess.run(["git", "rev-parse", "--short=7", "HEAD"], cwd=ROOT, capture_output=True, check=True, text=True).stdout.strip()
 
 
 if __name__ == "__main__":
