@@ -7,7 +7,8 @@
 The cells are those of harness/platforms.toml. In each a real Python gets the platform's packages, then our wheels by plain pip, which may
 replace none of them. The job (harness/cell_jobs.py) must prove each row read exactly once, give the same rows and encoded values as in the
 checkout's own environment, and predict as well. Then the unit tests run in the outermost cells. A cell that fails says how, and the others
-go on; green results are kept in .cells/results and hold as long as the product, its recipes and the cell are the same bytes. `python scripts/figures.py --output matrix=FILE` writes README's table.
+go on. Green results are kept in .cells/results, and hold as long as the product, its recipes and the cell are the same bytes.
+`python scripts/figures.py --output matrix=FILE` writes README's table.
 """
 
 from __future__ import annotations
