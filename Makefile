@@ -31,7 +31,7 @@ PYTEST := pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-r
 
 .PHONY: test
 test:  ## Run what must pass: lint, types, then all tests, on TEST_WORKERS=2 processes
-	@$(RUN) --browser --hosts
+	@$(RUN) --browser --hosts --cells
 	@$(MAKE) --jobs --output-sync=target lint audit class-archive
 	@$(RUN) $(PYTEST) --durations=25 tests/e2e tests/spark tests/cluster tests/parallel tests/unit
 
@@ -51,6 +51,10 @@ test-nightly:  ## Run what takes too long for every change: tests marked nightly
 	@$(RUN) $(PYTEST) -m nightly --timeout 3600 --durations=25 tests/e2e tests/spark tests/cluster tests/parallel || \
 	    test $$? -eq 5  # pytest's word for none of them
 	@$(RUN) python -m benchmarks.soak
+
+.PHONY: test-platforms
+test-platforms:  ## Run a job with each platform's versions: Databricks, EMR, Dataproc, PyPI; takes an hour and 20 GB
+	@$(RUN) python -m benchmarks.matrix
 
 .PHONY: lint
 lint:  ## Check style (ruff) and types (mypy --strict)

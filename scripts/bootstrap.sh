@@ -129,6 +129,12 @@ offer_hosts() {  # tests make several hosts of namespaces with it; without it th
     apt_install iproute2 || say "no iproute2 here (Debian, Ubuntu: apt-get install iproute2): the tests on several hosts will be skipped"
 }
 
+offer_cells() {  # environments of other versions, with which tests run a job; without them those are skipped and say so
+    say "environments of the oldest and the newest versions: the first time this downloads 6 GB and builds Horovod twice"
+    with_signs_of_life python -m harness.cell_tests ||
+        say "not made (the reason stands above): the tests in the oldest and the newest versions will be skipped"
+}
+
 # ---- The Python side --------------------------------------------------------------------------------------------------
 
 install_uv() {
@@ -189,10 +195,11 @@ setup_key() {  # changes with all that the contents of .venv depend on
 
 # ---- The whole ---------------------------------------------------------------------------------------------------------
 
-browser='' images='' hosts=''
+browser='' images='' hosts='' cells=''
 if [ "${1:-}" = --browser ]; then browser=yes; shift; fi
 if [ "${1:-}" = --images ]; then images=yes; shift; fi
 if [ "${1:-}" = --hosts ]; then hosts=yes; shift; fi
+if [ "${1:-}" = --cells ]; then cells=yes; shift; fi
 
 export UV_PROJECT_ENVIRONMENT=.venv
 unset VIRTUAL_ENV  # of another project, perhaps; uv would warn of it
@@ -220,4 +227,5 @@ fi
 [ -z "$hosts" ] || offer_hosts
 compile_own
 export PATH="$PWD/.venv/bin:$PATH:$PWD/.uv/bin"
+[ -z "$cells" ] || { share_index; offer_cells; }
 [ $# = 0 ] || exec "$@"

@@ -1,7 +1,7 @@
 """`pip install` of our wheel beside a platform's own Spark, Arrow and torch replaces none of them.
 
-A platform's packages are there by name and version alone, which is all that pip looks at: a real pip installs the real wheel, with what it
-asks for, and `pip freeze` says what there is before and after.
+A platform's packages (harness/platforms.toml) are there by name and version alone, which is all that pip looks at: a real pip installs the
+real wheel, with what it asks for, and `pip freeze` says what there is before and after. `make test-platforms` has the packages themselves.
 """
 
 from __future__ import annotations
@@ -14,22 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.cells import platforms
 from tests.support.own_wheel import build_wheel
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
-PLATFORMS = {
-    "as Databricks 15.4": {
-        "pyspark": "3.5.0", "py4j": "0.10.9.7", "pyarrow": "14.0.1", "numpy": "1.23.5", "pandas": "1.5.3", "torch": "2.6.0+cpu",
-        "scikit-learn": "1.3.0", "matplotlib": "3.7.2", "psutil": "5.9.0", "opencv-python": "4.8.0.76", "tokenizers": "0.15.0",
-        "setuptools": "68.0.0"},
-    "as Databricks 17.3": {
-        "pyspark": "4.0.0", "py4j": "0.10.9.9", "pyarrow": "19.0.1", "numpy": "2.1.3", "pandas": "2.2.3", "torch": "2.7.0",
-        "scikit-learn": "1.6.1", "matplotlib": "3.10.0", "psutil": "5.9.0", "setuptools": "78.1.1"},
-    "the newest": {
-        "pyspark": "4.3.0", "py4j": "0.10.9.9", "pyarrow": "26.0.1", "numpy": "2.4.0", "pandas": "3.1.0", "torch": "2.15.0",
-        "scikit-learn": "1.9.0", "matplotlib": "3.11.0", "psutil": "7.2.0", "setuptools": "82.0.0"},
-}
+CELLS = {cell.name: cell for cell in platforms().cells}
 
 
 @pytest.fixture(scope="module")
@@ -65,16 +55,16 @@ def run(python: Path, *arguments: str) -> str:
     return ended.stdout
 
 
-@pytest.mark.parametrize("name", PLATFORMS)
-def test_nothing_of_a_platform_is_replaced(name: str, wheel: Path, tmp_path: Path) -> None:
-    python = platform(tmp_path / "env", PLATFORMS[name])
+@pytest.mark.parametrize("name", CELLS)
+def test_nothing_of_a_platform_is_replaced_but_what_its_cell_gives_a_reason_for(name: str, wheel: Path, tmp_path: Path) -> None:
+    python = platform(tmp_path / "env", CELLS[name].packages)
     before = set(pip(python, "freeze", "--all").splitlines())
-    assert {f"{package}=={version}" for package, version in PLATFORMS[name].items()} <= before
+    assert {f"{package}=={version}" for package, version in CELLS[name].packages.items()} <= before
     pip(python, "install", "--quiet", str(wheel))
     after = set(pip(python, "freeze", "--all").splitlines())
-    assert before - after == set()
+    assert {line.partition("==")[0] for line in before - after} == CELLS[name].replaced.keys()
     assert any(line.startswith("sparkring") for line in after - before)
-    assert any(line.startswith("pydantic==") for line in after - before)
+    assert any(line.startswith("blake3==") for line in after - before)
 
 
 def test_what_the_package_does_ask_for_would_replace_a_platform_s(wheel: Path, tmp_path: Path) -> None:
@@ -85,6 +75,6 @@ def test_what_the_package_does_ask_for_would_replace_a_platform_s(wheel: Path, t
 
 
 def test_an_extra_takes_a_platform_s_own_where_that_will_do(wheel: Path, tmp_path: Path) -> None:
-    python = platform(tmp_path / "env", PLATFORMS["as Databricks 17.3"])
+    python = platform(tmp_path / "env", CELLS["databricks-17.3"].packages)
     told = pip(python, "install", "--quiet", "--dry-run", "--report", "-", f"{wheel}[spark,report]")
-    assert not {entry["metadata"]["name"].lower() for entry in json.loads(told)["install"]} & PLATFORMS["as Databricks 17.3"].keys()
+    assert not {entry["metadata"]["name"].lower() for entry in json.loads(told)["install"]} & CELLS["databricks-17.3"].packages.keys()

@@ -45,7 +45,7 @@ PRODUCT: list[Edit] = [
         return pyarrow.hdfs.connect(hostname, url.port or 8020, **kwargs)
 """, """        return HadoopFileSystem(url.hostname or 'default', url.port or 8020, user=user)
 """),
-    # What NumPy 2 removed; the new names are in NumPy 1.26 too.
+    # What NumPy 2 removed; the new names are in NumPy 1.23 too.
     ("petastorm/arrow_reader_worker.py", "np.unicode_", "np.str_"),
     ("petastorm/unischema.py", "                    np.unicode_: T.StringType(),\n", ""),
     ("petastorm/unischema.py", "np.unicode_", "np.str_"),
@@ -124,6 +124,6 @@ TESTS: list[Edit] = [
 REQUIREMENTS = [
     # (line of METADATA, what it must say; nothing: left out)
     ("Requires-Dist: pyarrow>=6.0.1", "Requires-Dist: pyarrow<27,>=14.0.1"),  # 14.0.1 mends CVE-2023-47248
-    ("Requires-Dist: numpy>=1.13.3", "Requires-Dist: numpy<3,>=1.26"),
+    ("Requires-Dist: numpy>=1.13.3", "Requires-Dist: numpy<3,>=1.23"),
     ("Requires-Dist: setuptools<70", ""),  # for distutils, which nothing imports any more
 ]

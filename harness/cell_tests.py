@@ -1,0 +1,62 @@
+"""Unit tests of the checkout in a cell's environment, by its Python and its packages.
+
+    .venv/bin/python -m harness.cell_tests           # make the outermost cells ready for `make test` (scripts/bootstrap.sh --cells)
+    .venv/bin/python -m harness.cell_tests emr-7     # make this one ready
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.cell_environments import FOLDER, CellFailure, call, freeze, is_made, make, uv
+from harness.cells import OUTERMOST, platforms
+
+ALL = tuple(f"tests/unit/{folder}" for folder in ("conf", "cli", "data", "models", "parallel", "training", "spark_jobs"))
+"""Not tests/unit/house and tests/unit/third_party, which look at the checkout's files."""
+TOOLS = ("aiohttp", "boto3", "databricks-sdk", "flask", "flask-cors", "hypothesis", "mfusepy", "moto[s3]", "opencv-python-headless",
+         "packaging", "pytest", "pytest-timeout", "pytest-xdist", "requests", "tokenizers", "xxhash")
+"""What these tests import beside what the job needs."""
+
+
+def add_tools(python: Path, folder: Path) -> None:
+    """Install what the tests need, with all that is there held where it is."""
+    held = folder / "held.txt"
+    held.write_text("\n".join(f"{name}=={version}" for name, version in freeze(python).items()), encoding="utf-8")
+    call(uv(), "pip", "install", "--quiet", "--python", python, "--constraints", held, *TOOLS)
+
+
+def run_unit_tests(python: Path, folder: Path, tests: Sequence[str] = ALL, *, workers: int = 2) -> int:
+    """Run tests in a cell.
+
+    Args:
+        python: Of the environment.
+        folder: Of the environment.
+        tests: Files and folders of the checkout.
+        workers: Processes.
+    Returns:
+        How many passed.
+    Raises:
+        CellFailure: one failed, or none ran.
+    """
+    add_tools(python, folder)
+    out = call(python, "-m", "pytest", "--quiet", "--numprocesses", str(workers), "--dist", "loadfile", *tests, OMP_NUM_THREADS="1")
+    found = re.search(r"(\d+) passed", out.splitlines()[-1])
+    if found is None:
+        raise CellFailure(f"no test passed: {out[-1000:]}")
+    return int(found.group(1))
+
+
+def main() -> None:
+    """Make cells and what their tests need."""
+    for cell in platforms().named(sys.argv[1:] or OUTERMOST):
+        print(f"[cells] {cell.name}", file=sys.stderr, flush=True)
+        folder = FOLDER / cell.name
+        python = folder / "bin/python" if is_made(cell) else Path(make(cell).python)
+        add_tools(python, folder)
+
+
+if __name__ == "__main__":
+    main()
