@@ -48,7 +48,8 @@ def main() -> None:
     cells = (checkout_cell(), *listed.named(options.cells))
     results: list[Result] = []
     for cell in cells:
-        results.append(_kept(cell) if not options.again and _kept(cell) else _run(cell, results[0] if results else None))
+        kept = None if options.again else _kept(cell)
+        results.append(kept or _run(cell, results[0] if results else None))
     green = sum(result["green"] for result in results)
     print_result(
         [{"cell": result["cell"], "python": result["python"], **{name: result["versions"][name] for name in SHOWN},

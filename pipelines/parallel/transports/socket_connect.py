@@ -23,8 +23,8 @@ import psutil
 
 from sparkring.errors import EnvironmentProblem
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.transports.base import Edge
 from sparkring.pipelines.parallel.handshake import ANSWER_BYTES, KEY_BYTES, Caller, Guest, Stranger
+from sparkring.pipelines.parallel.transports.base import Edge
 from sparkring.pipelines.parallel.transports.pump import Pump
 from sparkring.pipelines.parallel.transports.sockets import SocketLink
 from sparkring.pipelines.parallel.transports.stream import Stream
