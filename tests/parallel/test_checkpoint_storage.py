@@ -44,7 +44,7 @@ FULL_BYTES = 64
 
 
 def _train(context: RankContext, job: dict[str, Any], full: tuple[int, int], ranks: tuple[int, ...]) -> dict[str, Any] | None:
-    """Train; on these ranks the disk is full from before one step until before another, and what was begun before then has ended.
+    """Train; on these ranks the disk is full from before one step until before another. Each checkpoint ends before the next step.
 
     The kernel refuses what no longer fits.
     """
@@ -52,10 +52,10 @@ def _train(context: RankContext, job: dict[str, Any], full: tuple[int, int], ran
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def act(done: int, writers: Sequence[CheckpointWriter]) -> None:
-        if done in full:
-            writers[-1].finish()
-            if context.rank in ranks:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES if done == full[0] else before[0], before[1]))
+        for writer in writers:
+            writer.finish()  # one that is not due before the last has ended is postponed
+        if done in full and context.rank in ranks:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES if done == full[0] else before[0], before[1]))
 
     before_each_step(act)
     return train_rank(context, job)

@@ -76,7 +76,7 @@ class Stream:
 
     def __init__(self, peer: socket.socket, *, pinned: bool = False) -> None:
         """Take the connected socket; messages are received into ``pinned`` memory, from where a GPU takes them, or into other memory."""
-        peer.setblocking(False)
+        peer.settimeout(0)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket, self._pinned = peer, pinned
         self._departing: deque[_Departing] = deque()
