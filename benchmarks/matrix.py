@@ -2,6 +2,7 @@
 
     uv run python -m benchmarks.matrix                  # all cells; `make test-platforms` is the same
     uv run python -m benchmarks.matrix pypi emr-7       # these, beside the checkout's own
+    uv run python -m benchmarks.matrix --jobs-only      # without the unit tests
     uv run python -m benchmarks.matrix --again          # also those that are green already
 
 The cells are those of harness/platforms.toml. In each a real Python gets the platform's packages, then our wheels by plain pip, which may
@@ -42,6 +43,7 @@ def main() -> None:
     """Run the cells, and print a table and the figures."""
     parser = argparse.ArgumentParser(description="Run each platform's cell of versions.")
     parser.add_argument("cells", nargs="*", help="names of platforms.toml; default all")
+    parser.add_argument("--jobs-only", action="store_true", help="leave the unit tests out")
     parser.add_argument("--again", action="store_true", help="run cells that are green already, too")
     options = parser.parse_args()
     listed = platforms()
@@ -49,7 +51,7 @@ def main() -> None:
     results: list[Result] = []
     for cell in cells:
         kept = None if options.again else _kept(cell)
-        results.append(kept or _run(cell, results[0] if results else None))
+        results.append(kept or _run(cell, results[0] if results else None, unit_tests=not options.jobs_only and cell.name in OUTERMOST))
     green = sum(result["green"] for result in results)
     print_result(
         [{"cell": result["cell"], "python": result["python"], **{name: result["versions"][name] for name in SHOWN},
@@ -61,7 +63,7 @@ def main() -> None:
         sys.exit(1)
 
 
-def _run(cell: Cell, reference: Result | None) -> Result:
+def _run(cell: Cell, reference: Result | None, *, unit_tests: bool) -> Result:
     """Run one cell, and keep what came out if it is green."""
     began, tests = time.perf_counter(), 0
     facts = {"cell": cell.name, "platform": cell.platform, "python": cell.python, "spark": cell.spark, "differs": list(cell.differs),
@@ -71,7 +73,7 @@ def _run(cell: Cell, reference: Result | None) -> Result:
         installed = Installed(sys.executable, cell.packages, {}) if cell.name == CHECKOUT else make(cell)
         job = run_job(Path(installed.python), FOLDER / "jobs" / cell.name)
         _compare(job, reference)
-        if cell.name in OUTERMOST:
+        if unit_tests:
             tests = run_unit_tests(Path(installed.python), FOLDER / cell.name)
     except CellFailure as failure:
         return facts | {"versions": cell.packages, "green": False, "why": str(failure), "seconds": round(time.perf_counter() - began)}
