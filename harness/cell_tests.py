@@ -16,8 +16,9 @@ from harness.cells import OUTERMOST, Cell, platforms
 
 ALL = tuple(f"tests/unit/{folder}" for folder in ("conf", "cli", "data", "models", "parallel", "training", "spark_jobs"))
 """Not tests/unit/house and tests/unit/third_party, which look at the checkout's files."""
-TOOLS = ("aiohttp", "boto3", "databricks-sdk", "flask", "flask-cors", "hypothesis", "mfusepy", "moto[s3]", "opencv-python-headless",
-         "packaging", "pytest", "pytest-timeout", "pytest-xdist", "requests", "tokenizers", "xxhash")
+TOOLS = ("aiohttp", "boto3", "databricks-sdk", "flask", "flask-cors", "googleapis-common-protos", "grpcio", "grpcio-status", "hypothesis",
+         "mfusepy", "moto[s3]", "opencv-python-headless", "packaging", "pytest", "pytest-timeout", "pytest-xdist", "requests", "tokenizers",
+         "xxhash")
 """What these tests import beside what the job needs."""
 
 
