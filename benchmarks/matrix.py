@@ -74,7 +74,7 @@ def _run(cell: Cell, reference: Result | None, *, unit_tests: bool) -> Result:
         job = run_job(Path(installed.python), FOLDER / "jobs" / cell.name)
         _compare(job, reference)
         if unit_tests:
-            tests = run_unit_tests(Path(installed.python), FOLDER / cell.name)
+            tests = run_unit_tests(cell)
     except CellFailure as failure:
         return facts | {"versions": cell.packages, "green": False, "why": str(failure), "seconds": round(time.perf_counter() - began)}
     result = facts | {

@@ -12,28 +12,31 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.cell_environments import FOLDER, CellFailure, call, freeze, is_made, make, uv
-from harness.cells import OUTERMOST, platforms
+from harness.cells import OUTERMOST, Cell, platforms
 
 ALL = tuple(f"tests/unit/{folder}" for folder in ("conf", "cli", "data", "models", "parallel", "training", "spark_jobs"))
 """Not tests/unit/house and tests/unit/third_party, which look at the checkout's files."""
-TOOLS = ("aiohttp", "boto3", "databricks-sdk", "flask", "flask-cors", "hypothesis", "mfusepy", "moto[s3]", "opencv-python-headless",
-         "packaging", "pytest", "pytest-timeout", "pytest-xdist", "requests", "tokenizers", "xxhash")
+TOOLS = ("aiohttp", "boto3", "databricks-sdk", "flask", "flask-cors", "googleapis-common-protos", "grpcio", "grpcio-status", "hypothesis",
+         "mfusepy", "moto[s3]", "opencv-python-headless", "packaging", "pytest", "pytest-timeout", "pytest-xdist", "requests", "tokenizers",
+         "xxhash")
 """What these tests import beside what the job needs."""
 
 
-def add_tools(python: Path, folder: Path) -> None:
-    """Install what the tests need, with all that is there held where it is."""
-    held = folder / "held.txt"
-    held.write_text("\n".join(f"{name}=={version}" for name, version in freeze(python).items()), encoding="utf-8")
+def add_tools(cell: Cell) -> Path:
+    """Install what the tests need, with the platform's packages held where they are; returns the cell's interpreter."""
+    folder = FOLDER / cell.name
+    python, held = folder / "bin/python", folder / "held.txt"
+    versions = freeze(python)
+    held.write_text("\n".join(f"{name}=={versions[name]}" for name in cell.packages), encoding="utf-8")
     call(uv(), "pip", "install", "--quiet", "--python", python, "--constraints", held, *TOOLS)
+    return python
 
 
-def run_unit_tests(python: Path, folder: Path, tests: Sequence[str] = ALL, *, workers: int = 2) -> int:
-    """Run tests in a cell.
+def run_unit_tests(cell: Cell, tests: Sequence[str] = ALL, *, workers: int = 2) -> int:
+    """Run tests in a cell whose environment is made.
 
     Args:
-        python: Of the environment.
-        folder: Of the environment.
+        cell: Of the list.
         tests: Files and folders of the checkout.
         workers: Processes.
     Returns:
@@ -41,7 +44,7 @@ def run_unit_tests(python: Path, folder: Path, tests: Sequence[str] = ALL, *, wo
     Raises:
         CellFailure: one failed, or none ran.
     """
-    add_tools(python, folder)
+    python = add_tools(cell)
     out = call(python, "-m", "pytest", "--quiet", "--numprocesses", str(workers), "--dist", "loadfile", *tests, OMP_NUM_THREADS="1")
     found = re.search(r"(\d+) passed", out.splitlines()[-1])
     if found is None:
@@ -53,9 +56,9 @@ def main() -> None:
     """Make cells and what their tests need."""
     for cell in platforms().named(sys.argv[1:] or OUTERMOST):
         print(f"[cells] {cell.name}", file=sys.stderr, flush=True)
-        folder = FOLDER / cell.name
-        python = folder / "bin/python" if is_made(cell) else Path(make(cell).python)
-        add_tools(python, folder)
+        if not is_made(cell):
+            make(cell)
+        add_tools(cell)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.cell_environments import FOLDER, call, is_made
+from harness.cell_environments import FOLDER, ROOT, call, is_made
 from harness.cell_jobs import JobFigures, run_job
 from harness.cells import OUTERMOST, platforms
 from tests.support.own_wheel import build_wheel
+
+VERSIONS_MATTER = (
+    "data/test_loader_encoded.py", "data/test_plain_pages.py", "data/test_unischema_pickle.py",
+    "data/test_page_checksums.py::test_a_flipped_bit_is_refused_or_changes_nothing[dictionaries and small pages]",
+    "spark_jobs/test_npy.py", "spark_jobs/test_schema_pickle.py", "spark_jobs/test_spark_versions.py", "conf", "models/test_text_model.py")
+"""Unit tests of what Arrow, NumPy, pydantic, Spark and torch do for us."""
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -42,3 +48,10 @@ def test_a_job_reads_each_row_once_and_makes_the_same_values_in_the_oldest_and_t
     assert oldest.values_sha256 == newest.values_sha256
     assert oldest.auc == pytest.approx(newest.auc, abs=0.01)
     assert oldest.auc > 0.6
+
+
+@pytest.mark.parametrize("name", OUTERMOST)
+def test_unit_tests_that_depend_on_versions_pass_there(pythons: dict[str, Path], name: str) -> None:
+    out = call(pythons[name], "-m", "pytest", "--quiet", *(f"tests/unit/{test}" for test in VERSIONS_MATTER), cwd=ROOT)
+    assert " passed" in out.splitlines()[-1]
+    assert " failed" not in out

@@ -194,7 +194,7 @@ def test_a_folder_whose_metadata_would_run_something_is_refused_and_nothing_runs
     evil = pickle.dumps(Unischema("Evil", [*SCHEMA.fields.values(), UnischemaField("x", np.int8, (), Touches(tmp_path / "run"), False)]))
     pq.write_metadata(schema.with_metadata({UNISCHEMA_KEY: evil}), folder / COMMON_METADATA)
     before = _files(folder)
-    with pytest.raises(HostileDataset, match=r"_common_metadata asks for pathlib\.Path\.?"):
+    with pytest.raises(HostileDataset, match=r"_common_metadata asks for pathlib(\._local)?\.Path\.?"):
         adopt(str(folder), row_id="id", label="kind")
     assert not (tmp_path / "run").exists()
     assert _files(folder) == before
