@@ -58,6 +58,11 @@ FIGURES: Mapping[str, Sequence[Shown]] = {
         Shown("efficiency_2", "efficiency of 2 ranks, 0.5 s step", "at least 0.93", "1 rank"),
         Shown("efficiency_2_small", "efficiency of 2 ranks, 0.17 s step", "at least 0.85", "1 rank"),
         Shown("efficiency_2_flights", "efficiency of 2 ranks, flights network", "", "1 rank")),
+    "hosts": (
+        Shown("ratio_to_ddp", "times as fast, 2 hosts, 1 Gb/s", "at least 1.0", "torch DDP"),
+        Shown("ratio_to_horovod_optimizer", "times as fast, 2 hosts, 1 Gb/s", "at least 1.1", "Horovod's optimizer"),
+        Shown("overlap", "share of summing hidden by the backward pass, 1 Gb/s"),
+        Shown("ratio_to_ddp_unshaped", "times as fast, 2 hosts, link as fast as memory", "", "torch DDP")),
     "launch": (
         Shown("ring_s", "seconds to launch 2 ranks and sum once"),
         Shown("ratio_to_torch_distributor", "times the peer's seconds to launch", "at most 0.5", "TorchDistributor"),

@@ -115,7 +115,8 @@ class TrainConfig(Section):
     runs."""
     optimizer: OptimizerConfig = OptimizerConfig()
     bucket_mb: Annotated[float, Field(gt=0)] = 25.0
-    """Gradients travel in flat buckets of about this size, in megabytes."""
+    """Gradients travel in flat buckets of about this size, in megabytes. Between hosts buckets are smaller if the network is
+    small: then most of them travel during the backward pass."""
     checkpoint_steps: Positive = 200
     """Most optimizer steps that a failure may cost. A checkpoint is also written at the end of each epoch
     (docs/explanation/recovery.md)."""

@@ -15,53 +15,20 @@ without another exchange.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
 from sparkring.errors import ConfigError
+from sparkring.pipelines.parallel.collectives.buckets import Bucket, bucket_bytes, plan_buckets
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.gradients import OpenGradientReducer, open_gradient_reducer
-from sparkring.pipelines.parallel.mesh import Ranks
+from sparkring.pipelines.parallel.mesh import Ranks, host_leaders
 from sparkring.pipelines.training.strategies.signals import Signals
 
 TAIL = 4
 """Numbers after the gradients of the last bucket: the loss and the signals."""
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """Parameters whose gradients are summed together, and their positions in the flat buffer."""
-
-    parameters: tuple[int, ...]
-    """Numbers of the parameters, in the order in which the backward pass is expected to reach them."""
-    offsets: tuple[int, ...]
-    """First element of each parameter."""
-    length: int
-    """Elements of all parameters."""
-
-
-def plan_buckets(sizes: Sequence[int], *, bucket_elements: int) -> list[Bucket]:
-    """Fill buckets with parameters from the last to the first, as the backward pass does.
-
-    Args:
-        sizes: Elements of each parameter.
-        bucket_elements: A bucket is closed once it holds this many or more.
-    """
-    buckets: list[Bucket] = []
-    members: list[int] = []
-    offsets: list[int] = []
-    length = 0
-    for number in reversed(range(len(sizes))):
-        members.append(number)
-        offsets.append(length)
-        length += sizes[number]
-        if length >= bucket_elements or number == 0:
-            buckets.append(Bucket(tuple(members), tuple(offsets), length))
-            members, offsets, length = [], [], 0
-    return buckets
 
 
 class GradientRing:
@@ -82,7 +49,7 @@ class GradientRing:
         Args:
             parameters: The model's parameters, in its order; there may be none, as in a stage of activations only.
             communicator: The started ring; all its ranks create their GradientRing at the same point.
-            bucket_mb: Approximate megabytes of a bucket.
+            bucket_mb: Approximate megabytes of a bucket; between hosts at most so many (collectives/buckets.py).
             group: Ranks that hold these parameters and sum together, including this one; default all.
             open_gradient_reducer: Opens the reducer.
         Raises:
@@ -94,7 +61,10 @@ class GradientRing:
             raise ConfigError(f"the model's parameters are of {sorted(map(str, kinds))}; give all of them one type and one device.")
         ((dtype, device),) = kinds or {(torch.get_default_dtype(), torch.device(communicator.context.device))}
         sizes = [parameter.numel() for parameter in self._parameters]
-        self._buckets = plan_buckets(sizes, bucket_elements=max(1, int(bucket_mb * 1e6) // dtype.itemsize)) or [Bucket((), (), 0)]
+        hosts = communicator.context.hosts
+        closed_at = bucket_bytes(sum(sizes) * dtype.itemsize, num_hosts=len(host_leaders(group or tuple(range(len(hosts))), hosts)),
+                                 most=bucket_mb * 1e6)
+        self._buckets = plan_buckets(sizes, bucket_elements=max(1, int(closed_at) // dtype.itemsize)) or [Bucket((), (), 0)]
         lengths = [bucket.length for bucket in self._buckets]
         lengths[-1] += TAIL
         self._reducer = open_gradient_reducer(communicator, lengths, dtype, device=device, group=group)
