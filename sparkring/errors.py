@@ -137,6 +137,10 @@ class CommitConflict(SparkringError, RuntimeError):
     """Another writer committed the same name first; nothing of theirs was touched."""
 
 
+class Superseded(CommitConflict):
+    """A later generation of the run has begun, so this one is over: it can commit nothing more."""
+
+
 class StorageError(SparkringError, OSError):
     """Storage that cannot be reached, or that refuses a request."""
 

@@ -5,7 +5,8 @@
     loop       gets the result some steps later
 
 A part that cannot be stored costs its checkpoint, never the run: the one before stays as it is, and the loop gets the reason. The parts
-of a failed checkpoint are deleted, so that a full disk does not fill further.
+of a failed checkpoint are deleted, so that a full disk does not fill further. A commit that is refused because a later generation has
+begun is another matter (``Saved.superseded``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from sparkring.errors import Superseded
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.keepalive import in_thread
 from sparkring.pipelines.parallel.shared_memory.exchange import open_exchange
@@ -51,6 +53,8 @@ class Saved:
     """The reason that it was not committed, as far as this rank knows: only rank 0 knows of the commit itself."""
     untidy: str = ""
     """The reason that older ones could not be deleted."""
+    superseded: Superseded | None = None
+    """On rank 0, the refusal because a later generation has begun: this one is over."""
 
 
 class CheckpointWriter:
@@ -137,15 +141,18 @@ class CheckpointWriter:
         name = failure = untidy = ""
         parts: tuple[CheckpointPart, ...] = ()
         steps = 0
+        superseded: Superseded | None = None
         try:
             parts = self._exchange(self._put(tensors, document), document.position.steps_done)
             if self._communicator.context.rank == 0:
                 name = self._commit(document.model_copy(update={"parts": parts}))
                 steps = max(0, self._steps_done() - document.position.steps_done)
                 untidy = self._tidy(document.generation)
-        except Exception as error:  # noqa: BLE001 (no failure of a checkpoint ends the run)
+        except Exception as error:  # noqa: BLE001 (the loop decides what a failure means)
             failure = f"{type(error).__name__}: {error}"
-        return Saved(document, name, held_up_s, time.perf_counter() - began, steps, sum(part.bytes for part in parts), failure, untidy)
+            superseded = error if isinstance(error, Superseded) else None
+        return Saved(document, name, held_up_s, time.perf_counter() - began, steps, sum(part.bytes for part in parts), failure, untidy,
+                     superseded)
 
     def _commit(self, document: CheckpointDocument) -> str:
         try:
