@@ -6,7 +6,7 @@ profile of one RDD is that of its stage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from inspect import signature
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,7 +25,7 @@ class Collectable(Protocol):
         ...
 
 
-def map_in_arrow(frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str, *, barrier: bool,
+def map_in_arrow(frame: DataFrame, work: Callable[..., Iterable[pa.RecordBatch]], schema: str, *, barrier: bool,
                  profile: ResourceProfile | None) -> Collectable:
     """``frame.mapInArrow``, in a stage with this profile; None: with the session's own."""
     if profile is None:
