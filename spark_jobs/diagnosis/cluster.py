@@ -16,10 +16,10 @@ from sparkring.spark_jobs.diagnosis.check import Check, Status, sentence, verdic
 from sparkring.spark_jobs.diagnosis.needs import MB, Needs
 from sparkring.spark_jobs.diagnosis.packages import describe_horovod, is_missing, release
 from sparkring.spark_jobs.diagnosis.survey import Machine, TaskReport
-from sparkring.spark_jobs.launch.gpus.source import EXECUTOR_AMOUNT, TASK_AMOUNT, dealt_gpus, describe, rank_resources
+from sparkring.spark_jobs.launch.gpus.source import dealt_gpus, describe, rank_resources
 from sparkring.spark_jobs.launch.meeting.encryption import encryption_of, require_plaintext_allowed
 from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, require_on_demand, require_slots
-from sparkring.spark_jobs.spark.task_resources import TaskResources, profile_of
+from sparkring.spark_jobs.spark.task_resources import EXECUTOR_AMOUNT, TASK_AMOUNT, TaskResources, profile_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

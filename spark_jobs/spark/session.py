@@ -25,7 +25,9 @@ from pyspark.sql import SparkSession
 from sparkring.conf.schema import SparkConfig
 from sparkring.errors import EnvironmentProblem
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
+from sparkring.spark_jobs.spark.slots import is_local
 from sparkring.spark_jobs.spark.start import ctrl_c_ends_start, forget_lost_jvm, jvm_is_lost
+from sparkring.spark_jobs.spark.task_resources import TASK_AMOUNT, never_assigned
 from sparkring.spark_jobs.spark.versions.supported import is_connect, java_versions, require_supported
 
 RESULT_SETTINGS = {
@@ -58,8 +60,8 @@ def spark_session(config: SparkConfig, *, app_name: str, given: SparkSession | N
     Returns:
         A session; the caller does not stop it, since later jobs of the process use it too.
     Raises:
-        EnvironmentProblem: a Spark that is not supported, no suitable Java, a master that cannot be reached, or a JVM that ended while it
-            started.
+        EnvironmentProblem: a Spark that is not supported, no suitable Java, a master that cannot be reached, a JVM that ended while it
+            started, or tasks that would wait forever for GPUs.
         KeyboardInterrupt: Ctrl-C, which ends the JVM that is being started.
     """
     session = given or SparkSession.getActiveSession()
@@ -73,6 +75,8 @@ def spark_session(config: SparkConfig, *, app_name: str, given: SparkSession | N
 def _new_session(config: SparkConfig, app_name: str) -> SparkSession:
     address = config.remote or config.master or ""
     local = address.startswith("local")
+    if is_local(address) and float(config.conf.get(TASK_AMOUNT, 0)) > 0:
+        raise never_assigned(address)
     builder = SparkSession.builder.appName(app_name)
     if config.remote:
         builder = builder.remote(config.remote)

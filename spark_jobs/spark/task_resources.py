@@ -13,12 +13,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sparkring.errors import EnvironmentProblem
 from sparkring.spark_jobs.spark.versions.supported import is_connect
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.resource import ResourceProfile
     from pyspark.sql import SparkSession
+
+TASK_AMOUNT, EXECUTOR_AMOUNT = "spark.task.resource.gpu.amount", "spark.executor.resource.gpu.amount"
+"""The session's own amounts: of each task of any stage, and of an executor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +31,12 @@ class TaskResources:
 
     cpus: int
     gpus: int
+
+
+def never_assigned(master: str) -> EnvironmentProblem:
+    """The error of a session on a local master whose tasks each ask for GPUs: all of them would wait forever."""
+    return EnvironmentProblem(f"{TASK_AMOUNT} is set, and Spark assigns no GPUs on the master {master}; unset it, since ranks get the GPUs "
+                              "of this machine without it.")
 
 
 def profile_of(spark: SparkSession, resources: TaskResources) -> ResourceProfile:

@@ -138,8 +138,7 @@ def _tuning_on_a_gpu(context: RankContext) -> tuple[float, dict[str, str]]:
 
 @pytest.mark.parallel
 def test_on_gpus_horovod_s_cycle_and_fusion_are_its_own() -> None:
-    assert run_on_ranks(2, _tuning_on_a_gpu) == [(3.0, {})] * 2
-    assert run_on_ranks(2, _tuning_on_a_gpu, cycle_ms=2) == [(3.0, {"HOROVOD_CYCLE_TIME": "2"})] * 2, "the user's own"
+    assert run_on_ranks(2, _tuning_on_a_gpu, cycle_ms=None) == [(3.0, {})] * 2
 
 
 @pytest.mark.parallel

@@ -19,12 +19,11 @@ from sparkring.errors import EnvironmentProblem
 from sparkring.spark_jobs.launch.gpus.visible import VARIABLE, visible_gpus
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, is_local, master_of
-from sparkring.spark_jobs.spark.task_resources import TaskResources, profile_of
+from sparkring.spark_jobs.spark.task_resources import EXECUTOR_AMOUNT, TASK_AMOUNT, TaskResources, never_assigned, profile_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TASK_AMOUNT, EXECUTOR_AMOUNT = "spark.task.resource.gpu.amount", "spark.executor.resource.gpu.amount"
 _OR_CPUS = "train.ring.allow_cpu_fallback=true to train on CPUs instead"
 
 
@@ -38,7 +37,8 @@ def dealt_gpus(spark: SparkSession, config: RingConfig, *, num_ranks: int) -> tu
     """
     if config.device == "cpu" or not is_local(master_of(spark)):
         return None
-    _require_no_amounts(spark)
+    if amount_of(spark, TASK_AMOUNT) > 0:
+        raise never_assigned(master_of(spark))
     found = visible_gpus()
     if len(found) < num_ranks and not config.allow_cpu_fallback:
         fewer = f"train.num_ranks={len(found)}, " if found else f"{VARIABLE} if the driver hides some, train.ring.device=cpu, "
@@ -94,10 +94,3 @@ def _why_no_profile(spark: SparkSession, config: RingConfig, wanted: TaskResourc
         return EnvironmentProblem(f"device is cuda, but Spark cannot give a task a GPU and {wanted.cpus} core(s), as many as "
                                   f"train.ring.threads_per_rank ({reason(error)}); lower that, or {by_amount}.")
     return None
-
-
-def _require_no_amounts(spark: SparkSession) -> None:
-    """Check that no task of a local session waits for a GPU that Spark never assigns there."""
-    if amount_of(spark, TASK_AMOUNT) > 0:
-        raise EnvironmentProblem(f"{TASK_AMOUNT} is set, and Spark assigns no GPUs on the master {master_of(spark)}; unset it, since ranks "
-                                 "get the GPUs of this machine without it.")

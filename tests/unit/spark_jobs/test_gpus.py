@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from sparkring.conf.schema import RingConfig
+from sparkring.conf.schema import RingConfig, SparkConfig
 from sparkring.errors import EnvironmentProblem
 from sparkring.spark_jobs.launch.gpus.source import dealt_gpus, rank_resources
 from sparkring.spark_jobs.launch.gpus.visible import listed_gpus, named_gpus, visible_gpus
+from sparkring.spark_jobs.spark.session import _new_session
 from tests.support.doctor_samples import session
 from tests.support.pretended_gpus import TWO, nvidia_smi
 
@@ -93,6 +94,8 @@ def test_more_ranks_than_gpus_are_refused_unless_they_may_use_cpus(monkeypatch: 
 def test_amounts_that_no_local_task_could_ever_get_are_refused() -> None:
     with pytest.raises(EnvironmentProblem, match=r"spark.task.resource.gpu.amount is set, and Spark assigns no GPUs .*; unset it"):
         dealt_gpus(session(**LOCAL, **BY_SESSION), cuda(), num_ranks=1)
+    with pytest.raises(EnvironmentProblem, match=r"Spark assigns no GPUs on the master local\[2\]; unset it"):
+        _new_session(SparkConfig(master="local[2]", conf={"spark.task.resource.gpu.amount": "1"}), "tests")
 
 
 @pytest.mark.parametrize(("settings", "config", "words"), [
