@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+
 from harness.ranks import run_on_ranks
 from sparkring.errors import ConfigError, PipelineShapeError, RingError
 from sparkring.pipelines.parallel.context import RankContext

@@ -23,8 +23,8 @@ import psutil
 
 from sparkring.errors import EnvironmentProblem
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.transports.base import Edge
 from sparkring.pipelines.parallel.handshake import ANSWER_BYTES, KEY_BYTES, Caller, Guest, Stranger
+from sparkring.pipelines.parallel.transports.base import Edge
 from sparkring.pipelines.parallel.transports.pump import Pump
 from sparkring.pipelines.parallel.transports.sockets import SocketLink
 from sparkring.pipelines.parallel.transports.stream import Stream
@@ -106,7 +106,7 @@ class Reception:
 
     def __init__(self, listener: socket.socket, key: bytes, rank: int) -> None:
         """Take the listening socket, the ring's key, and this rank's number."""
-        listener.setblocking(False)
+        listener.settimeout(0)
         self._listener, self._key, self._rank = listener, key, rank
         self._guests: dict[socket.socket, Guest] = {}
         self._selector = selectors.DefaultSelector()
@@ -143,7 +143,7 @@ class Reception:
     def _welcome(self) -> None:
         with suppress(OSError):  # it has gone again
             connection, _ = self._listener.accept()
-            connection.setblocking(False)
+            connection.settimeout(0)
             self._guests[connection] = Guest(self._key, host=self._rank)
             self._selector.register(connection, selectors.EVENT_READ)
         if len(self._guests) > MOST_GUESTS:

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from sparkring.errors import RingError
@@ -77,7 +76,7 @@ class Stream:
 
     def __init__(self, peer: socket.socket) -> None:
         """Take the connected socket."""
-        peer.setblocking(False)
+        peer.settimeout(0)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = peer
         self._departing: deque[_Departing] = deque()

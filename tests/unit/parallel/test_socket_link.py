@@ -66,7 +66,8 @@ def _open_files() -> int:
 
 def _equal(found: list[Tensor], expected: list[Tensor]) -> bool:
     return len(found) == len(expected) and all(
-        one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+        (one.dtype, one.shape) == (other.dtype, other.shape) and torch.equal(one, other)
+        for one, other in zip(found, expected, strict=True))
 
 
 MESSAGES = {
