@@ -21,6 +21,8 @@ from typing import Self
 from sparkring.pipelines.parallel.transports.signals import seconds_left
 from sparkring.pipelines.parallel.transports.stream import Stream
 
+LARGE_BYTES = 1 << 16
+"""As much is received while the rank does other things; less waits in the socket until the rank asks, and wakes nobody."""
 MOST_EVENTS = 16
 """Connections that are looked after at a time; the default makes room for a thousand each time."""
 
@@ -103,7 +105,9 @@ class Pump:
             self._sockets.unregister(number)
 
     def _set_gate(self, *, open_it: bool) -> None:
-        """Open or close the gate. Once somebody has passed it is closed."""
+        """Open or close the gate. Once the helper has passed it is closed."""
+        for stream in self._streams.values():
+            stream.be_ready_at(LARGE_BYTES if open_it else 1)
         if open_it == self._open:
             return
         self._open = open_it

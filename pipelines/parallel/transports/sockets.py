@@ -16,13 +16,11 @@ from typing import NoReturn
 from torch import Tensor
 
 from sparkring.pipelines.parallel.transports.base import Edge
-from sparkring.pipelines.parallel.transports.pump import Pump
+from sparkring.pipelines.parallel.transports.pump import LARGE_BYTES, Pump
 from sparkring.pipelines.parallel.transports.signals import DrainFailed, LinkTimeout, MessageRefused, PeerEnded, seconds_left
 from sparkring.pipelines.parallel.transports.stream import Stream
 from sparkring.pipelines.parallel.transports.tensor_specs import TensorSpecs
 
-LARGE_BYTES = 1 << 16
-"""A message of as many bytes is received while the rank computes, once it is announced; smaller ones wait in the socket's buffer."""
 _NAP_S = 0.001
 
 

@@ -86,6 +86,7 @@ class Stream:
         """The memory that the next bytes belong in; never empty."""
         self.arrived: dict[MessageKey, deque[Arrived]] = {}
         self._expected: dict[MessageKey, tuple[TensorSpecs, list[Tensor]]] = {}
+        self._ready_at = 1
         self.end: Exception | None = None
         """What ended the connection."""
 
@@ -122,6 +123,12 @@ class Stream:
         """
         if key not in self._expected and not self.arrived.get(key):
             self._expected[key] = specs, empty(specs, pinned=self._pinned)
+
+    def be_ready_at(self, num_bytes: int) -> None:
+        """Have the socket wake who waits for it once so many bytes have come, or the end."""
+        if num_bytes != self._ready_at and self.end is None:
+            self._ready_at = num_bytes
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, num_bytes)
 
     def write(self) -> None:
         """Send what the socket takes."""
