@@ -93,7 +93,7 @@ def horovod_kind() -> str:
 
 
 def _from(wheels: Path) -> list[str]:
-    return ["--isolated", "install", "--no-index", "--find-links", str(wheels), "--no-cache-dir", "--disable-pip-version-check", "--no-compile"]
+    return ["--isolated", "--no-cache-dir", "--disable-pip-version-check", "install", "--no-index", "--no-compile", "--find-links", str(wheels)]
 
 
 def _logged(command: list[str], log: Path, deadline_s: float, **variables: str) -> None:

@@ -71,7 +71,7 @@ def allreduce(context: RankContext, _: Mapping[str, Any]) -> dict[str, Any]:
             values = torch.arange(SUMMED_MB * MB // dtype.itemsize, device=context.device).remainder(1000).to(dtype)
             summed = hvd.allreduce(values, name=f"check.{dtype}", op=hvd.Sum)
             kept, began = values.clone(), time.perf_counter()
-            for _ in range(ROUNDS):
+            for _round in range(ROUNDS):
                 hvd.allreduce_(kept, name=f"timed.{dtype}", op=hvd.Sum)
             if values.is_cuda:
                 torch.cuda.synchronize()

@@ -141,8 +141,9 @@ def test_a_rate_counts_whole_steps_after_the_warm_up_and_no_pause_between_epochs
 
 
 def test_the_slowest_checkpoint_is_reported() -> None:
-    records = [{"event": "checkpoint", "bytes": 2_000_000, "write_s": 0.5, "seconds": 0.01},
-               {"event": "checkpoint", "bytes": 2_000_000, "write_s": 0.25, "seconds": 0.02}, {"event": "end"}]
+    records: list[dict[str, Any]] = [
+        {"event": "checkpoint", "bytes": 2_000_000, "write_s": 0.5, "seconds": 0.01},
+        {"event": "checkpoint", "bytes": 2_000_000, "write_s": 0.25, "seconds": 0.02}, {"event": "end"}]
     assert checkpoints(records) == {"checkpoints": 2, "checkpoint MB": 2.0, "checkpoint s": 0.5, "training waited s": 0.02}
     assert checkpoints([]) == {"checkpoints": 0}
 
