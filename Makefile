@@ -9,6 +9,7 @@ MAKEFLAGS += --no-print-directory
 RUN := scripts/bootstrap.sh
 CONFIG ?= local/flights
 TEST_WORKERS ?= 2
+GPU_KIT_PYTHON ?= 3.12
 
 .PHONY: help
 help:  ## List the targets
@@ -75,6 +76,10 @@ wheels:  ## Leave the wheels of sparkring, Horovod and Petastorm in dist/, for p
 	@for project in . third_party/horovod third_party/petastorm; do \
 	    echo "building the wheel of $$project"; $(RUN) uv build --quiet --wheel --out-dir dist $$project; done
 	@rm -f dist/.gitignore; ls -1sh dist/*.whl
+
+.PHONY: gpu-kit
+gpu-kit:  ## Fill build/gpu-kit/ with what a check of a GPU needs on a machine without a network (docs/how-to/gpu-check.md)
+	@$(RUN) python -m benchmarks.gpu_check.kit build/gpu-kit --python $(GPU_KIT_PYTHON)
 
 .PHONY: clean
 clean:  ## Remove what builds, tests and type checks leave behind (.venv and runs/ stay)

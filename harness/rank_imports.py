@@ -10,8 +10,7 @@ import importlib
 
 NAMES = (
     "torch", "torch._dynamo", "horovod.torch", "horovod.runner.http.http_server", "pandas", "pyarrow.parquet",
-    "sklearn.metrics", "sparkring.pipelines.training.train_rank", "sparkring.spark_jobs.stored.audit", "harness.datasets",
-    "harness.ranks")
+    "sparkring.pipelines.training.train_rank", "sparkring.spark_jobs.stored.audit", "harness.datasets", "harness.ranks")
 
 for name in NAMES:
     importlib.import_module(name)

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from harness.datasets import write_dataset
+from harness.image_dataset import write_image_dataset
 from sparkring.conf.schema import Config, TrainConfig
 from tests.support.configs import MINIMAL, write
-from tests.support.image_dataset import write_image_dataset
 
 if TYPE_CHECKING:
     from tests.support.command_line import Run
