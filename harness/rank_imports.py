@@ -10,7 +10,8 @@ import importlib
 
 NAMES = (
     "torch", "torch._dynamo", "horovod.torch", "horovod.runner.http.http_server", "pandas", "pyarrow.parquet",
-    "sparkring.pipelines.training.train_rank", "sparkring.spark_jobs.stored.audit", "harness.datasets", "harness.ranks")
+    "sklearn.metrics", "sparkring.pipelines.training.train_rank", "sparkring.spark_jobs.stored.audit", "harness.datasets",
+    "harness.ranks")
 
 for name in NAMES:
     importlib.import_module(name)

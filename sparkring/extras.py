@@ -15,7 +15,7 @@ from sparkring.errors import EnvironmentProblem
 
 EXTRAS = {
     "spark": ("pyspark", "py4j"),
-    "train": ("torch", "horovod"),
+    "train": ("torch", "horovod", "sklearn"),
     "petastorm": ("petastorm",),
     "images": ("cv2",),
     "text": ("tokenizers",),

@@ -115,15 +115,18 @@ def _prepare_data(folder: Path) -> None:
     """Small dataset versions, each the first of its folder."""
     from sparkring.spark_jobs.prepare import prepare
 
-    flights = load_config("base/flights").prepare.query
-    first_months = flights.replace("FROM flights\n", "FROM flights WHERE month <= 3\n")
-    assert first_months != flights, "the shipped query reads the flights in other words"
+    first_months = load_config("base/flights").prepare.query
+    classes = "CASE WHEN t.arr_delay > 15 THEN 'late' WHEN t.arr_delay < -15 THEN 'early' WHEN t.arr_delay <= 15 THEN 'on time' END AS late"
+    for shipped, here in (("FROM flights\n", "FROM flights WHERE month <= 3\n"),
+                          ("CAST(t.arr_delay > 15 AS INT) AS late", classes)):  # of two, the metrics would take scikit-learn there
+        assert shipped in first_months, "the shipped query says this in other words"
+        first_months = first_months.replace(shipped, here)
     packages = """
         SELECT path, content, CASE package WHEN 'json' THEN 'train' WHEN 'tomllib' THEN 'validation' ELSE 'test' END AS part
         FROM (SELECT *, split(path, '/')[0] AS package FROM library) WHERE package IN ('json', 'tomllib', 'zoneinfo')"""
     with tempfile.TemporaryDirectory() as workspace:
         for name, config, overrides in (
-                ("flights", "local/flights", [f"prepare.query={json.dumps(first_months)}",
+                ("flights", "local/flights", [f"prepare.query={json.dumps(first_months)}", "prepare.task=multiclass",
                                               "prepare.split.validation_from=2013-03-15T04:00:00Z",
                                               "prepare.split.test_from=2013-03-25T04:00:00Z"]),
                 ("text", "local/python-text", [f"prepare.query={json.dumps(packages)}", "prepare.features.tokens.length=128"])):

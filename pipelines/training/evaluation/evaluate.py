@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,8 +19,10 @@ from torch.nn import functional
 from sparkring.models.losses import next_token_hits, next_token_nats
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.training.evaluation.metrics import BinaryMetrics, binary_metrics
 from sparkring.pipelines.training.evaluation.totals import Metrics, class_metrics, mean_metrics, token_metrics
+
+if TYPE_CHECKING:
+    from sparkring.pipelines.training.evaluation.metrics import BinaryMetrics
 
 Predictions = Iterable[tuple[Tensor, Tensor]]
 """(logits, labels) of this rank's rows, some rows at a time; each row is on one rank."""
@@ -114,4 +117,6 @@ def _binary(predictions: Predictions, communicator: Communicator) -> BinaryMetri
     everyone = communicator.gather(mine, name="evaluation.predictions")
     if communicator.context.rank != 0:
         return None
+    from sparkring.pipelines.training.evaluation.metrics import binary_metrics  # scikit-learn takes seconds to load: only where it is used
+
     return binary_metrics(everyone[:, 0].numpy(), everyone[:, 1].numpy())

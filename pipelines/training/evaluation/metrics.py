@@ -9,19 +9,22 @@ figure equals the one that a single process would get. With y the label and p th
     calibration_error  sum over bins of (rows of the bin / N) |mean p - mean y|: the expected calibration error
                        Source: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, equation 3
 
-NumPy alone: no torch, no pyspark, no horovod. Tests compare with scikit-learn.
+Imports no torch, no pyspark, no horovod.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict
 
 from sparkring.errors import DatasetError
+from sparkring.extras import extras_named
+
+with extras_named():
+    from sklearn.metrics import average_precision_score, log_loss, roc_auc_score, roc_curve
 
 CALIBRATION_BINS = 10
 ROC_POINTS = 200
@@ -86,16 +89,16 @@ def binary_metrics(probability: ArrayLike, label: ArrayLike) -> BinaryMetrics:
     _check(predicted, observed)
     positives = int(observed.sum())
     ranked = 0 < positives < observed.size
-    counts, bins = _counts(predicted, observed), _calibration(predicted, observed)
+    bins = _calibration(predicted, observed)
     return BinaryMetrics(
         rows=observed.size,
         positives=positives,
-        loss=_loss(predicted, observed),
-        auc=_auc(counts) if ranked else math.nan,
-        average_precision=_average_precision(counts) if positives else math.nan,
+        loss=float(log_loss(observed, predicted, labels=[0, 1])),
+        auc=float(roc_auc_score(observed, predicted)) if ranked else math.nan,
+        average_precision=float(average_precision_score(observed, predicted)) if positives else math.nan,
         calibration_error=sum(part.rows * abs(part.predicted - part.observed) for part in bins) / observed.size,
         calibration=bins,
-        roc=_roc(counts) if ranked else RocCurve(fpr=(), tpr=()))
+        roc=_roc(predicted, observed) if ranked else RocCurve(fpr=(), tpr=()))
 
 
 def _check(predicted: NDArray[np.float64], observed: NDArray[np.float64]) -> None:
@@ -123,45 +126,9 @@ def _calibration(predicted: NDArray[np.float64], observed: NDArray[np.float64]) 
         for index in range(CALIBRATION_BINS) if rows[index])
 
 
-def _loss(predicted: NDArray[np.float64], observed: NDArray[np.float64]) -> float:
-    """The mean log loss."""
-    eps = np.finfo(np.float64).eps
-    kept = np.clip(predicted, eps, 1 - eps)
-    return float(-np.log(np.where(observed == 1, kept, 1 - kept)).mean())
-
-
-class _Counts(NamedTuple):
-    """Rows at or above each threshold: infinity, then every probability that occurs, from high to low. Both are (thresholds,)."""
-
-    negatives: NDArray[np.float64]
-    positives: NDArray[np.float64]
-
-
-def _counts(predicted: NDArray[np.float64], observed: NDArray[np.float64]) -> _Counts:
-    """Count the rows at or above each threshold; rows of equal probability pass it together."""
-    downwards = np.argsort(-predicted, kind="stable")
-    last_of_equals = np.append(np.flatnonzero(np.diff(predicted[downwards])), observed.size - 1)
-    positives = np.cumsum(observed[downwards])[last_of_equals]
-    return _Counts(np.append(0.0, last_of_equals + 1 - positives), np.append(0.0, positives))
-
-
-def _auc(counts: _Counts) -> float:
-    """Area under the ROC curve: of all (positive, negative) pairs, the share that is ranked right; ties count half."""
-    right = np.sum(np.diff(counts.negatives) * (counts.positives[1:] + counts.positives[:-1])) / 2
-    return float(right / (counts.negatives[-1] * counts.positives[-1]))
-
-
-def _average_precision(counts: _Counts) -> float:
-    negatives, positives = counts.negatives[1:], counts.positives[1:]
-    precision = positives / (positives + negatives)
-    return float(np.sum(np.diff(counts.positives) * precision) / positives[-1])
-
-
-def _roc(counts: _Counts) -> RocCurve:
+def _roc(predicted: NDArray[np.float64], observed: NDArray[np.float64]) -> RocCurve:
     """The ROC curve, thinned evenly along its length so that the picture keeps its shape and both ends."""
-    turns = np.flatnonzero(np.diff(counts.negatives, 2).astype(bool) | np.diff(counts.positives, 2).astype(bool)) + 1
-    kept = np.concatenate([[0], turns, [counts.negatives.size - 1]])
-    fpr, tpr = counts.negatives[kept] / counts.negatives[-1], counts.positives[kept] / counts.positives[-1]
+    fpr, tpr, _ = roc_curve(observed, predicted)
     along = fpr + tpr  # grows from 0 to 2 along the curve
     kept = np.unique(np.searchsorted(along, np.linspace(0.0, 2.0, ROC_POINTS)).clip(max=along.size - 1))
     return RocCurve(fpr=tuple(fpr[kept].tolist()), tpr=tuple(tpr[kept].tolist()))

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from sklearn.metrics import auc, average_precision_score, log_loss, roc_auc_score, roc_curve
+from sklearn.metrics import auc
 
 from sparkring.errors import DatasetError
 from sparkring.pipelines.training.evaluation.metrics import binary_metrics
@@ -53,18 +53,6 @@ def test_thinning_keeps_the_shape_of_the_roc_curve() -> None:
     assert len(found.roc.fpr) <= 200
     assert (found.roc.fpr[0], found.roc.tpr[0], found.roc.fpr[-1], found.roc.tpr[-1]) == (0.0, 0.0, 1.0, 1.0)
     assert auc(found.roc.fpr, found.roc.tpr) == pytest.approx(found.auc, abs=1e-3)
-
-
-@pytest.mark.parametrize("levels", [2, 7, 10_000], ids=lambda levels: f"{levels} different probabilities")
-def test_every_figure_is_scikit_learn_s(levels: int) -> None:
-    probability, label = _sample(600)
-    probability = np.round(probability * levels) / levels
-    found = binary_metrics(probability, label)
-    assert found.loss == pytest.approx(log_loss(label, probability, labels=[0, 1]), rel=1e-12)
-    assert found.auc == pytest.approx(roc_auc_score(label, probability), rel=1e-12)
-    assert found.average_precision == pytest.approx(average_precision_score(label, probability), rel=1e-12)
-    fpr, tpr, _ = roc_curve(label, probability)
-    assert set(zip(found.roc.fpr, found.roc.tpr, strict=True)) <= set(zip(fpr, tpr, strict=True))
 
 
 def test_the_mean_over_unequal_parts_would_be_another_figure() -> None:
