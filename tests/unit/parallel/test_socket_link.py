@@ -22,6 +22,7 @@ from sparkring.pipelines.parallel.transports.sockets import SocketLink
 from sparkring.pipelines.parallel.transports.stream import MOST_PIECES, READ_AHEAD_BYTES, Stream
 from sparkring.pipelines.parallel.transports.tensor_specs import TensorSpecs
 from tests.support.tcp import connected_pair
+from tests.support.training import await_condition
 
 FORTH, BACK = Edge(0, 1, "f1"), Edge(1, 0, "b1")
 EDGES = [FORTH, BACK]
@@ -195,6 +196,18 @@ def test_small_messages_wake_no_other_thread() -> None:
         _teach(one, other)
         other.expect(FORTH, 1, rows=1)
         assert other._pump._helper is not None, "the control"
+
+
+def test_a_small_message_that_came_while_a_large_one_was_announced_is_there_at_once() -> None:
+    with _links() as (sender, receiver):
+        _teach(sender, receiver)
+        for micro_batch in range(2, 50):
+            receiver.expect(FORTH, 1, rows=1)
+            _send(sender, [SMALL], micro_batch)
+            await_condition(sender._stream.acknowledged, "the message in the other rank's socket")
+            assert torch.equal(_receive(receiver, micro_batch)[0], SMALL)
+        _send(sender, [LARGE], 1)
+        assert torch.equal(_receive(receiver, 1)[0], LARGE)
 
 
 def test_a_wait_ends_at_its_deadline_and_the_message_may_come_later() -> None:
