@@ -93,7 +93,8 @@ def horovod_kind() -> str:
 
 
 def _from(wheels: Path) -> list[str]:
-    return ["--isolated", "--no-cache-dir", "--disable-pip-version-check", "install", "--no-index", "--no-compile", "--find-links", str(wheels)]
+    return ["--isolated", "--no-cache-dir", "--disable-pip-version-check",
+            "install", "--no-index", "--no-compile", "--find-links", str(wheels)]
 
 
 def _logged(command: list[str], log: Path, deadline_s: float, **variables: str) -> None:
