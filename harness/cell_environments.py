@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,7 @@ def call(*command: str | Path, cwd: Path = ROOT, within_s: float = LIMIT_S, **va
     """
     shown = " ".join(map(str, command))
     try:
-        ended = subprocess.run(command, cwd=cwd, env=_clean() | variables, capture_output=True, text=True, timeout=within_s, check=False)
+        ended = subprocess.run(command, cwd=cwd, env=clean_environment() | variables, capture_output=True, text=True, timeout=within_s, check=False)
     except subprocess.TimeoutExpired as error:
         raise CellFailure(f"{shown} took more than {within_s:.0f} s") from error
     if ended.returncode:
@@ -133,11 +134,13 @@ def _install(cell: Cell, folder: Path) -> Installed:
 
 def _key(cell: Cell) -> str:
     """Changes with all that an environment is made of, except for our own code."""
-    files = [ROOT / "pyproject.toml", *(file for recipe in RECIPES.values() for file in sorted(recipe.glob("*.[pt]*")))]
-    return hashlib.sha256(b"".join([cell.model_dump_json().encode(), str(ROOT).encode(), *map(Path.read_bytes, files)])).hexdigest()
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    words = [cell.model_dump_json(), str(ROOT), EXTRAS, INPUT, json.dumps(asked, sort_keys=True)]
+    recipes = (file.read_bytes() for recipe in RECIPES.values() for file in sorted(recipe.glob("*.[pt]*")))
+    return hashlib.sha256(b"".join([*map(str.encode, words), *recipes])).hexdigest()
 
 
-def _clean() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
     """This process's variables, without those that lead to its own packages or belong to its JVMs."""
     own = {"PYTHONPATH", "VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT", "SPARK_HOME", "SPARK_SUBMIT_OPTS", "PYSPARK_PYTHON",
            "PYSPARK_DRIVER_PYTHON"}

@@ -23,12 +23,15 @@ TOOLS = ("aiohttp", "boto3", "databricks-sdk", "flask", "flask-cors", "googleapi
 
 
 def add_tools(cell: Cell) -> Path:
-    """Install what the tests need, with the platform's packages held where they are; returns the cell's interpreter."""
+    """Install what the tests need, unless it is there, with the platform's packages held; returns the cell's interpreter."""
     folder = FOLDER / cell.name
-    python, held = folder / "bin/python", folder / "held.txt"
+    python, held, there = folder / "bin/python", folder / "held.txt", folder / "tools.txt"
+    if there.is_file() and there.read_text(encoding="utf-8").split() == list(TOOLS):
+        return python
     versions = freeze(python)
     held.write_text("\n".join(f"{name}=={versions[name]}" for name in cell.packages), encoding="utf-8")
     call(uv(), "pip", "install", "--quiet", "--python", python, "--constraints", held, *TOOLS)
+    there.write_text("\n".join(TOOLS), encoding="utf-8")
     return python
 
 

@@ -81,6 +81,7 @@ def test_a_host_that_vanishes_takes_its_processes_along_and_the_block_the_rest(t
     assert "sw0" not in psutil.net_if_stats()
 
 
+@pytest.mark.nightly  # test_train_on_hosts.py shows it for every change
 def test_hosts_of_namespaces_are_hosts_to_the_launcher(tmp_path: Path) -> None:
     look = ("from sparkring.spark_jobs.launch.meeting.hosts import memory_identity, network_identity\n"
             "print(memory_identity(), network_identity())")

@@ -40,7 +40,7 @@ def rides(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     return url
 
 
-@pytest.mark.parametrize("pool", ["dummy", "thread", "process"])
+@pytest.mark.parametrize("pool", ["dummy", "thread", pytest.param("process", marks=pytest.mark.nightly)])
 def test_rows_come_back_as_they_were_written(rides: str, pool: str) -> None:
     with make_reader(rides, reader_pool_type=pool, workers_count=2, num_epochs=1) as reader:
         rows = {int(row.id): row for row in reader}

@@ -75,6 +75,7 @@ def test_more_ranks_than_a_machine_has_gpus_are_refused_before_they_start(machin
     assert [(told["gpu"], told["device"]) for told in ranks] == [("0", "cpu"), ("1", "cpu"), ("", "cpu")]
 
 
+@pytest.mark.nightly  # how it is read is in test_gpus.py
 def test_the_driver_s_choice_of_gpus_is_dealt_out_as_it_is_written(machine: Driver, tmp_path: Path) -> None:
     machine.tell({"do": "environment", "set": {"CUDA_VISIBLE_DEVICES": "MIG-GPU-5d5ba0d6/1/0, GPU-c6d4,7"}})
     ranks = machine.ring(ring_functions.introduce, str(tmp_path), num_ranks=2, **GIVEN).results
@@ -93,6 +94,7 @@ def test_ranks_get_a_gpu_each_and_the_stages_beside_them_every_core(cluster: Dri
     assert cluster.outcome().error
 
 
+@pytest.mark.nightly
 def test_control_tasks_that_each_take_a_gpu_do_not_get_every_core(cluster: Driver, tmp_path: Path) -> None:
     assert "requires more slots" in stage(cluster, tmp_path / "profiled", num_tasks=4, profiled=True)["error"]
 

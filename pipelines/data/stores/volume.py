@@ -221,7 +221,7 @@ class FilesApi:
         """One PUT with ``overwrite=false``.
 
         A PUT whose answer was lost is repeated, and then finds its own document. Documents of two writers differ (each
-        holds something drawn at random), so an equal one is this writer's.
+        holds something drawn at random), so an equal one is this writer's; where it is not, both wrote the same.
         """
         try:
             self._put(name, data, overwrite=False)

@@ -123,5 +123,6 @@ class Pump:
                 if self._closed:
                     return
                 self._move(0.0)
-                self._open = False
-                self._set_gate(open_it=self._is_busy() and not self._rank_asks)
+                wanted = self._is_busy() and not self._rank_asks
+                self._open = not wanted  # the rank may have opened it again since it was passed: set it in any case
+                self._set_gate(open_it=wanted)

@@ -8,8 +8,8 @@
       watch the rank and the board        watch the rank and the board          HTTP to task 0, see meeting/status_board.py
       return its end as one JSON row      return its end as one JSON row
 
-Spark's allGather polls once a second, so tasks gather once and use the status board from then on; on one host they meet without Spark
-(``meeting/local.py``). A task reports errors instead of raising them: Spark would show the driver a Java stack instead of the rank's own
+Spark's allGather polls once a second, so tasks gather facts, on several hosts whether these reach each other, and on GPUs what each found;
+from then on they use the status board. On one host they meet without Spark (``meeting/local.py``). A task reports errors instead of raising them: Spark would show the driver a Java stack instead of the rank's own
 message. The exception is a task that others do not answer (``cut_off.py``). If a task is lost, Spark ends the whole stage, and never reruns
 a failed barrier *result* stage ("Could not recover from a failed barrier ResultStage"): a function runs at most once, and a test checks
 that Spark does so. Where Spark has no barrier stages, the tasks meet at the driver (``meeting/driver.py``), which guarantees the same.
@@ -132,9 +132,12 @@ def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) 
         if (fact.sparkring, fact.python) != (launch.sparkring, launch.python):
             return (f"the executor on {fact.hostname} has sparkring {fact.sparkring} on Python {fact.python}, the driver has "
                     f"{launch.sparkring} on {launch.python}; install the same on both, or point PYSPARK_PYTHON at such a Python.")
-        if fact.torch != (torch := launch.torch or facts[0].torch):
-            return (f"the executor on {fact.hostname} has {_torch(fact.torch)}, {'the driver' if launch.torch else 'that of rank 0'} has "
-                    f"{_torch(torch)}; ranks of different releases do not compute the same: install one of them on all hosts.")
+        if launch.torch and _release(fact.torch) != _release(launch.torch):
+            return (f"the executor on {fact.hostname} has {_torch(fact.torch)}, the driver has {_torch(launch.torch)}; install the same "
+                    "release on all hosts.")
+        if fact.torch != facts[0].torch:
+            return (f"the executor on {fact.hostname} has {_torch(fact.torch)}, that on {facts[0].hostname} has {_torch(facts[0].torch)}; "
+                    "ranks of different builds do not compute the same: install one of them on all hosts.")
         if on_one_host and fact.network != facts[0].network:
             return (f"Spark names one host for all executors, but {fact.hostname} and {facts[0].hostname} do not share a network; "
                     "give each executor an address of its own (SPARK_LOCAL_IP).")
@@ -144,6 +147,11 @@ def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) 
             return (f"the task on {fact.hostname} started {fact.clock - launch.not_after:.0f} seconds after this launch was given up; if "
                     "it was not given up, the clocks of that host and of the driver differ: synchronise them.")
     return None
+
+
+def _release(torch: str | None) -> str:
+    """``2.13.0`` of ``2.13.0+cpu``: the driver computes nothing, so its build may be another."""
+    return (torch or "").partition("+")[0]
 
 
 def _torch(version: str | None) -> str:
@@ -312,7 +320,11 @@ class _Task:
         Raises:
             EnvironmentProblem: some do not; raised in each task.
         """
-        if self._doorbell is None or len({everyone[partition].memory for partition in chosen}) < 2:
+        if self._doorbell is None:
+            return
+        if len({everyone[partition].memory for partition in chosen}) < 2:
+            self._doorbell.close()
+            self._doorbell = None
             return
         found = unreachable(self._partition, everyone, chosen, secret=self._launch.secret)
         problems = [problem for problem in self._gather(found, within_s=2 * REACH_S + ANSWER_TIMEOUT_S) if problem]

@@ -40,8 +40,8 @@ def require_fitting_horovod() -> None:
         return
     try:
         built, here = json.loads((horovod / "metadata.json").read_text(encoding="utf-8")), runpy.run_path(str(torch / "version.py"))
-        built_for, version, cuda = built["pytorch"], here["__version__"], here["cuda"]
-    except (OSError, ValueError, KeyError):
+        built_for, version, cuda = str(built["pytorch"]), str(here["__version__"]), here["cuda"]
+    except (OSError, ValueError, LookupError, TypeError):
         return
     if not fits(built_for, built.get("kind"), version=version, cuda=cuda):
         raise EnvironmentProblem(f"Horovod was built for torch {built_for}, but {sys.executable} has torch {version}; build it for that "

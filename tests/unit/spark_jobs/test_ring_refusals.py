@@ -46,7 +46,8 @@ def test_tasks_that_fit_make_a_ring() -> None:
 @pytest.mark.parametrize(("change", "words"), [
     pytest.param({"sparkring": "1.2.2"}, "on beta has sparkring 1.2.2 on Python 3.11, the driver has 1.2.3 on 3.11", id="sparkring"),
     pytest.param({"python": "3.12"}, "on beta has sparkring 1.2.3 on Python 3.12, the driver has 1.2.3 on 3.11", id="Python"),
-    pytest.param({"torch": "2.11.0"}, "on beta has torch 2.11.0, the driver has torch 2.13.0; ranks", id="torch"),
+    pytest.param({"torch": "2.11.0"}, "on beta has torch 2.11.0, the driver has torch 2.13.0; install", id="torch"),
+    pytest.param({"torch": "2.13.0+cpu"}, "on beta has torch 2.13.0+cpu, that on alpha has torch 2.13.0; ranks", id="build of torch"),
     pytest.param({"torch": None}, "on beta has no torch, the driver has torch 2.13.0", id="no torch"),
     pytest.param({"network": "o"}, "beta and alpha do not share a network", id="one name for two machines"),
     pytest.param({"gpu": None}, "Spark assigned no GPU to the task on beta", id="no GPU"),
@@ -65,10 +66,11 @@ def test_gpus_that_the_launcher_deals_out_are_those_of_the_driver_s_machine() ->
     assert objection(LAUNCH, [elsewhere], on_one_host=True) is None, "the control: Spark assigned this one"
 
 
-def test_a_driver_without_torch_asks_only_for_the_same_torch_on_all_executors() -> None:
-    beta, bare = replace(FACTS, hostname="beta", torch="2.11.0"), replace(LAUNCH, torch=None)
-    assert objection(bare, [FACTS, FACTS], on_one_host=True) is None
-    assert "on beta has torch 2.11.0, that of rank 0 has torch 2.13.0" in str(objection(bare, [FACTS, beta], on_one_host=True))
+@pytest.mark.parametrize("torch", [None, "2.13.0+cpu"])
+def test_a_driver_may_have_no_torch_or_another_build_of_it(torch: str | None) -> None:
+    beta, launch = replace(FACTS, hostname="beta", torch="2.13.0+cu126"), replace(LAUNCH, torch=torch)
+    assert objection(launch, [FACTS, FACTS], on_one_host=True) is None
+    assert "on beta has torch 2.13.0+cu126, that on alpha has torch 2.13.0" in str(objection(launch, [FACTS, beta], on_one_host=True))
 
 
 def test_no_gpu_is_no_objection_where_the_config_lets_ranks_fall_back() -> None:
