@@ -129,15 +129,8 @@ def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) 
         on_one_host: Whether Spark names one host for all executors, so that the ring uses loopback.
     """
     for fact in facts:
-        if (fact.sparkring, fact.python) != (launch.sparkring, launch.python):
-            return (f"the executor on {fact.hostname} has sparkring {fact.sparkring} on Python {fact.python}, the driver has "
-                    f"{launch.sparkring} on {launch.python}; install the same on both, or point PYSPARK_PYTHON at such a Python.")
-        if launch.torch and _release(fact.torch) != _release(launch.torch):
-            return (f"the executor on {fact.hostname} has {_torch(fact.torch)}, the driver has {_torch(launch.torch)}; install the same "
-                    "release on all hosts.")
-        if fact.torch != facts[0].torch:
-            return (f"the executor on {fact.hostname} has {_torch(fact.torch)}, that on {facts[0].hostname} has {_torch(facts[0].torch)}; "
-                    "ranks of different builds do not compute the same: install one of them on all hosts.")
+        if (other := _other_versions(launch, fact, facts[0])):
+            return other
         if on_one_host and fact.network != facts[0].network:
             return (f"Spark names one host for all executors, but {fact.hostname} and {facts[0].hostname} do not share a network; "
                     "give each executor an address of its own (SPARK_LOCAL_IP).")
@@ -146,6 +139,20 @@ def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) 
         if launch.meeting is None and fact.clock > launch.not_after:
             return (f"the task on {fact.hostname} started {fact.clock - launch.not_after:.0f} seconds after this launch was given up; if "
                     "it was not given up, the clocks of that host and of the driver differ: synchronise them.")
+    return None
+
+
+def _other_versions(launch: Launch, fact: TaskFacts, first: TaskFacts) -> str | None:
+    """The reason that a task cannot be in a ring with the driver and the first task because of its versions, or None."""
+    if (fact.sparkring, fact.python) != (launch.sparkring, launch.python):
+        return (f"the executor on {fact.hostname} has sparkring {fact.sparkring} on Python {fact.python}, the driver has "
+                f"{launch.sparkring} on {launch.python}; install the same on both, or point PYSPARK_PYTHON at such a Python.")
+    if launch.torch and _release(fact.torch) != _release(launch.torch):
+        return (f"the executor on {fact.hostname} has {_torch(fact.torch)}, the driver has {_torch(launch.torch)}; install the same "
+                "release on all hosts.")
+    if fact.torch != first.torch:
+        return (f"the executor on {fact.hostname} has {_torch(fact.torch)}, that on {first.hostname} has {_torch(first.torch)}; "
+                "ranks of different builds do not compute the same: install one of them on all hosts.")
     return None
 
 
