@@ -87,7 +87,8 @@ def call(*command: str | Path, cwd: Path = ROOT, within_s: float = LIMIT_S, **va
     """
     shown = " ".join(map(str, command))
     try:
-        ended = subprocess.run(command, cwd=cwd, env=clean_environment() | variables, capture_output=True, text=True, timeout=within_s, check=False)
+        ended = subprocess.run(command, cwd=cwd, env=clean_environment() | variables, capture_output=True, text=True, timeout=within_s,
+                               check=False)
     except subprocess.TimeoutExpired as error:
         raise CellFailure(f"{shown} took more than {within_s:.0f} s") from error
     if ended.returncode:

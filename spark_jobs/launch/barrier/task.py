@@ -8,11 +8,12 @@
       watch the rank and the board        watch the rank and the board          HTTP to task 0, see meeting/status_board.py
       return its end as one JSON row      return its end as one JSON row
 
-Spark's allGather polls once a second, so tasks gather facts, on several hosts whether these reach each other, and on GPUs what each found;
-from then on they use the status board. On one host they meet without Spark (``meeting/local.py``). A task reports errors instead of raising them: Spark would show the driver a Java stack instead of the rank's own
-message. The exception is a task that others do not answer (``cut_off.py``). If a task is lost, Spark ends the whole stage, and never reruns
-a failed barrier *result* stage ("Could not recover from a failed barrier ResultStage"): a function runs at most once, and a test checks
-that Spark does so. Where Spark has no barrier stages, the tasks meet at the driver (``meeting/driver.py``), which guarantees the same.
+Spark's allGather polls once a second, so tasks gather facts, on several hosts whether these reach each other, and on GPUs what each
+found; from then on they use the status board. On one host they meet without Spark (``meeting/local.py``). A task reports errors instead
+of raising them: Spark would show the driver a Java stack instead of the rank's own message. The exception is a task that others do not
+answer (``cut_off.py``). If a task is lost, Spark ends the whole stage, and never reruns a failed barrier *result* stage ("Could not
+recover from a failed barrier ResultStage"): a function runs at most once, and a test checks that Spark does so. Where Spark has no
+barrier stages, the tasks meet at the driver (``meeting/driver.py``), which guarantees the same.
 """
 
 from __future__ import annotations
