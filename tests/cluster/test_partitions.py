@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,17 @@ pytestmark = [pytest.mark.skipif(REASON is not None, reason=REASON or ""), pytes
 FILES = ([600, 600], [300], [501])
 LANES = 24
 EPOCHS = 30
-SLOW_MBIT = 1.0
+STEPS_AN_EPOCH = 21
+CUT_S = 5.0
+FULL_MBIT, SLOW_MBIT = 100.0, 1.0
 HIDDEN = (64, 16)
 """12 KB of gradients in float64: at ``SLOW_MBIT`` a step takes a tenth of a second."""
 DEADLINE_S = 8.0
 """``train.ring.deadline_s`` of the runs here."""
 END_S = 300.0
 """Seconds for a command to end once hosts have lost each other: the deadline, and what the tasks and Spark take on a busy machine."""
+QUICK = {"spark.network.timeout": "30s", "spark.network.timeoutInterval": "4s", "spark.executor.heartbeatInterval": "4s"}
+"""Spark gives up an executor in seconds instead of two minutes."""
 PATIENT = {"spark.network.timeout": "900s"}
 """Executors that hear nothing of their driver go on for so long."""
 TRAIN: dict[str, Any] = {
@@ -89,17 +94,58 @@ def _generations(config: Config) -> dict[int, int]:
     return {record["generation"]: record["size"] for record in events_of(config, "start")}
 
 
+def test_a_link_that_is_cut_for_five_seconds_costs_time_and_nothing_else(cluster: HostCluster, alone: Path, tmp_path: Path) -> None:
+    path, config = _config(tmp_path, alone, ring={**TRAIN["ring"], "deadline_s": 60.0})
+    with cluster.running("train", path) as command:
+        _await_steps(command, config, 10)
+        link = _host_of(cluster, config, 2).link
+        link.cut()
+        time.sleep(1.0)  # what was under way arrives
+        before = _steps(config)
+        time.sleep(CUT_S - 1.0)
+        assert _steps(config) == before < EPOCHS * STEPS_AN_EPOCH
+        link.heal()
+        assert command.wait(END_S) == 0
+    assert _generations(config) == {0: 4}
+    _require_weights_of_one_rank(tmp_path, alone, config)
+
+
+def test_a_link_whose_rate_falls_to_a_hundredth_slows_a_run_down_and_nothing_else(
+        cluster: HostCluster, alone: Path, tmp_path: Path) -> None:
+    path, config = _config(tmp_path, alone)
+    links = [host.link for host in cluster.workers.values()]
+    try:
+        for link in links:
+            link.limit(FULL_MBIT)
+        with cluster.running("train", path) as command:
+            _await_steps(command, config, 10)
+            links[1].limit(SLOW_MBIT)
+            assert command.wait(END_S) == 0
+    finally:
+        for link in links:
+            link.clear()
+    assert _generations(config) == {0: 4}
+    _require_weights_of_one_rank(tmp_path, alone, config)
+
+
+CUTS: dict[str, Callable[[Host], None]] = {
+    "no packet passes": lambda host: host.link.cut(), "none to the host": lambda host: host.link.cut_incoming(),
+    "none from the host": lambda host: host.link.cut_outgoing()}
+
+
 @pytest.mark.parametrize("rank", [pytest.param(2, id="of another host than rank 0's"), pytest.param(0, id="of rank 0's host")])
+@pytest.mark.parametrize("cut", CUTS)
 def test_a_link_that_is_cut_for_good_ends_a_run_in_time_with_an_error_that_names_host_and_rank(
-        cluster: HostCluster, alone: Path, tmp_path: Path, rank: int) -> None:
+        cluster: HostCluster, alone: Path, tmp_path: Path, cut: str, rank: int) -> None:
     path, config = _config(tmp_path, alone, recovery={"restarts": 0})
     with cluster.running("train", path) as command:
         _await_steps(command, config, 20)
         host = _host_of(cluster, config, rank)
-        host.link.cut()
+        CUTS[cut](host)
         try:
             assert command.wait(END_S) == 2
         finally:
+            host.link.clear()
             host.link.heal()
     _require_named(command, config, host, rank)
     path, _ = _config(tmp_path, alone, num_ranks=2)
@@ -116,7 +162,35 @@ def _require_named(command: Running, config: Config, host: Host, rank: int) -> N
     await_condition(lambda: not host.ranks(), f"the end of the ranks on {host.name}", within_s=END_S)
 
 
-def test_a_ring_that_has_lost_its_driver_writes_nothing_more_once_another_driver_has_begun(alone: Path, tmp_path: Path) -> None:
+def test_a_host_that_vanishes_is_named_and_the_run_goes_on_without_it(alone: Path, tmp_path: Path) -> None:
+    path, config = _config(tmp_path / "run", alone)
+    with host_cluster(tmp_path, workers=("alpha", "beta")) as cluster, cluster.running("train", path, conf=QUICK) as command:
+        _await_steps(command, config, 20)
+        host = _host_of(cluster, config, 2)
+        host.vanish()
+        assert command.wait(2 * END_S) == 0
+    assert host.name in command.said
+    sizes = _generations(config)
+    assert sizes[0] == 4
+    assert sizes[max(sizes)] == 2
+    _require_weights_of_one_rank(tmp_path / "run", alone, config)
+
+
+def test_a_link_that_heals_late_brings_no_rank_of_the_ring_before_back(alone: Path, tmp_path: Path) -> None:
+    path, config = _config(tmp_path / "run", alone)
+    with host_cluster(tmp_path, workers=("alpha", "beta")) as cluster, cluster.running("train", path, conf=QUICK) as command:
+        _await_steps(command, config, 20)
+        host = _host_of(cluster, config, 2)
+        host.link.cut()
+        await_condition(lambda: max(_generations(config)) > 0, "the next generation", within_s=END_S)
+        host.link.heal()
+        assert command.wait(2 * END_S) == 0
+        await_condition(lambda: not host.ranks(), f"the end of the ranks on {host.name}", within_s=END_S)
+    _require_one_writer(config)
+    _require_weights_of_one_rank(tmp_path / "run", alone, config)
+
+
+def test_a_ring_that_has_lost_its_driver_ends_once_another_driver_has_begun(alone: Path, tmp_path: Path) -> None:
     path, config = _config(tmp_path / "run", alone)
     with host_cluster(tmp_path, workers=("alpha", "beta"), drivers=("front", "office"), cores=4) as cluster:
         with cluster.running("train", path, cores=2, conf=PATIENT) as command:
@@ -138,6 +212,21 @@ def test_a_ring_that_has_lost_its_driver_writes_nothing_more_once_another_driver
     assert {0, 1} <= set(_generations(config))
     refused = [record["text"] for record in events_of(config, "warning") if record["generation"] == 0]
     assert any("generation 0 is over" in text for text in refused), "the ring without a driver tried to write"
+    _require_one_writer(config)
+    _require_weights_of_one_rank(tmp_path / "run", alone, config)
+
+
+def test_a_driver_that_is_cut_off_ends_in_time_and_resumes_once_it_is_back(alone: Path, tmp_path: Path) -> None:
+    path, config = _config(tmp_path / "run", alone)
+    with host_cluster(tmp_path, workers=("alpha", "beta")) as cluster:
+        with cluster.running("train", path, conf=QUICK) as command:
+            _await_steps(command, config, 20)
+            cluster.drivers["front"].link.cut()
+            assert command.wait(END_S) == 2
+        await_condition(lambda: not [rank for host in cluster.workers.values() for rank in host.ranks()], "the end of the ranks",
+                        within_s=END_S)
+        cluster.drivers["front"].link.heal()
+        cluster.run("train", path)
     _require_one_writer(config)
     _require_weights_of_one_rank(tmp_path / "run", alone, config)
 

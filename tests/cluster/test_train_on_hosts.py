@@ -1,10 +1,11 @@
 """``sparkring train`` on two hosts of two ranks, each with a network, a name and a shared memory of its own.
 
-Weights equal those of one rank, which equal a plain loop of torch (tests/parallel/test_exact_epoch.py).
+Weights equal those of one rank, which equal a plain loop of torch (tests/parallel/test_exact_epoch.py). Nightly: layouts across hosts.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from harness.datasets import write_dataset
-from harness.hosts import why_no_hosts
+from harness.hosts import DECOY, why_no_hosts
 from harness.ranks import run_on_ranks
 from sparkring.conf.schema import Config
 from sparkring.pipelines.training.job.job import TrainJob
@@ -80,3 +81,65 @@ def test_gradients_of_two_hosts_meet_in_the_ring_of_their_leaders_and_the_weight
     for name, sent in _sent(cluster).items():
         share = (sent - before[name]) / gradients
         assert 1.0 < share < 1.3, f"{name} sent {share:.2f} times the gradients: in a ring of two leaders each sends them once"
+
+
+@pytest.mark.nightly
+def test_control_without_shared_memory_all_ranks_ring_and_more_bytes_leave_a_host(
+        cluster: HostCluster, alone: Path, tmp_path: Path) -> None:
+    before = _sent(cluster)
+    config = _trained(cluster, tmp_path, alone, ring={"shared_memory": False})
+    assert {record["reduction"] for record in events_of(config, "start")} == {"ring"}
+    gradients = STEPS * _gradient_bytes(alone)
+    assert all((sent - before[name]) / gradients > 1.4 for name, sent in _sent(cluster).items()), "in a ring of four, 2 * 3/4 of them"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("layout", "workers"), [
+    pytest.param({"num_ranks": 4, "parallel": {"replicas": [2, 2], "micro_batches": 4, "transport": "horovod"}},
+                 [[0, 0], [0, 1], [1, 0], [1, 1]], id="a stage a host, messages by Horovod"),
+    pytest.param({"num_ranks": 4, "parallel": {"replicas": [2, 2], "micro_batches": 4, "transport": "sidecar"}},
+                 [[0, 0], [0, 1], [1, 0], [1, 1]], id="a stage a host, messages by sockets"),
+    pytest.param({"num_ranks": 3, "parallel": {"replicas": [1, 2], "micro_batches": 4}}, [[0, 0], [1, 0], [1, 1]],
+                 id="a stage whose replicas are on two hosts"),
+    pytest.param({"num_ranks": 4, "parallel": {"shards": 4}}, None, id="layers in shards on two hosts"),
+    pytest.param({"num_ranks": 4, "parallel": "auto"}, None, id="as the planner says")])
+def test_layouts_across_hosts_train_the_weights_of_one_rank(
+        cluster: HostCluster, alone: Path, tmp_path: Path, layout: dict[str, Any], workers: list[list[int]] | None) -> None:
+    config = _trained(cluster, tmp_path, alone, **layout)
+    assert len({record["host"] for record in events_of(config, "start")}) == 2 or layout["parallel"] == "auto"
+    if workers is not None:
+        assert sorted(record["worker"] for record in events_of(config, "timeline")) == workers
+
+
+@pytest.mark.nightly
+def test_three_hosts_train_the_weights_of_one_rank_alike_and_in_a_stage_each(alone: Path, tmp_path: Path) -> None:
+    layouts: dict[str, dict[str, Any]] = {"plain": {}, "staged": {"parallel": {"replicas": [2, 2, 2], "micro_batches": 4}}}
+    with host_cluster(tmp_path, workers=("alpha", "beta", "gamma")) as cluster:
+        configs = {name: _trained(cluster, tmp_path / name, alone, num_ranks=6, **layout) for name, layout in layouts.items()}
+    assert {record["reduction"] for record in events_of(configs["plain"], "start")} == {"shared memory, ring of 3 hosts"}
+    assert len({record["host"] for record in events_of(configs["staged"], "start")}) == 3
+
+
+@pytest.mark.nightly
+def test_a_job_on_two_hosts_under_faults_ends_as_without(cluster: HostCluster, alone: Path, tmp_path: Path) -> None:
+    path, config = write_config(tmp_path, dataset_url=str(alone / "dataset"), model={"hidden": (16,)}, train={
+        **TRAIN, "epochs": 20, "checkpoint_steps": 10})
+    cluster.run("chaos", path, "--kills", "2", "--seed", "7", within_s=500)
+    (document,) = Path(config.workspace).glob("chaos/seed-7-*/run/chaos.json")
+    outcome = json.loads(document.read_text(encoding="utf-8"))
+    assert outcome["survived"]
+    assert outcome["struck"] >= 1
+    assert outcome["restarts"] >= 1
+
+
+@pytest.mark.nightly
+def test_an_interface_that_other_hosts_cannot_reach_is_refused_before_a_rank_starts(
+        cluster: HostCluster, alone: Path, tmp_path: Path) -> None:
+    path, config = write_config(tmp_path, dataset_url=str(alone / "dataset"), model={"hidden": (16,)}, train=TRAIN)
+    for interface, address in ((DECOY, "172.17.0.1"), ("lo", "127.0.0.1")):
+        with cluster.running("train", path, conf={"spark.executorEnv.HOROVOD_GLOO_IFACE": interface}) as command:
+            assert command.wait(120) == 2
+        assert f"at {address} on its interface {interface} (" in command.said
+        assert "; set spark.executorEnv.HOROVOD_GLOO_IFACE to an interface by which hosts reach each other (" in command.said
+        assert "10.77.0." in command.said
+    assert not events_of(config, "start")
