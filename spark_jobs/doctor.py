@@ -1,16 +1,19 @@
 """``sparkring doctor``: check everything that a job of a config needs, and say how to fix each problem.
 
-    machine    Java, Python, PyTorch, Horovod, Petastorm, memory, disk
+    machine    Java, Python and the other versions, PyTorch, Horovod, Petastorm, memory, disk, storage
     cluster    Spark, its settings, slots; then one Spark job checks the executors' hosts and lets their tasks meet
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from sparkring.conf.schema import Config
+from sparkring.spark_jobs.diagnosis.cell import check_cell, check_python
 from sparkring.spark_jobs.diagnosis.check import Check, guarded
 from sparkring.spark_jobs.diagnosis.cluster import (
     check_encryption,
@@ -24,9 +27,10 @@ from sparkring.spark_jobs.diagnosis.cluster import (
     setting,
     survey_tasks,
 )
-from sparkring.spark_jobs.diagnosis.machine import check_disk, check_java, check_memory, check_python, check_shared_memory, probe_file
+from sparkring.spark_jobs.diagnosis.machine import check_disk, check_java, check_memory, check_shared_memory, probe_file
 from sparkring.spark_jobs.diagnosis.needs import Needs
 from sparkring.spark_jobs.diagnosis.packages import check_horovod, check_petastorm, check_torch
+from sparkring.spark_jobs.diagnosis.storage import check_storage
 from sparkring.spark_jobs.diagnosis.survey import TaskReport, this_machine
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
 from sparkring.spark_jobs.spark.slots import has_dynamic_allocation
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Check", "doctor"]
 
 CLUSTER_CHECKS = ("Spark settings", "slots", "executors", "executor memory", "network")
-NUM_CHECKS = 16
+NUM_CHECKS = 18
 
 
 def doctor(config: Config | None, *, spark: SparkSession | None = None, progress: Progress = SILENT) -> list[Check]:
@@ -72,12 +76,19 @@ class _Examination:
     def _look_here(self) -> None:
         needs, here = self._needs, self._here
         self._add("Java", lambda: check_java(needs, running=self._spark is not None))
-        self._add("Python", check_python)
+        self._add("Python", lambda: check_python(sys.version_info[:2], sys.executable))
+        self._add("versions", self._look_at_cell)
         self._add("PyTorch", lambda: check_torch(needs, here))
         self._add("Horovod", lambda: check_horovod(needs, here))
         self._add("Petastorm", lambda: check_petastorm(here))
         self._add("memory", lambda: check_memory(needs, here))
         self._add("disk", lambda: check_disk(needs))
+        self._add("storage", lambda: check_storage(self._config))
+
+    def _look_at_cell(self) -> Check:
+        import pyspark
+
+        return check_cell(self._here, spark=pyspark.__version__, databricks=os.environ.get("DATABRICKS_RUNTIME_VERSION"))
 
     def _look_at_spark(self) -> None:
         self._add("Spark", self._start)
@@ -115,7 +126,7 @@ class _Examination:
     def _start(self) -> Check:
         from sparkring.spark_jobs.spark.session import spark_session
 
-        self._spark = spark = self._spark or spark_session(self._needs.spark, app_name="sparkring doctor")
+        self._spark = spark = spark_session(self._needs.spark, app_name="sparkring doctor", given=self._spark)
         return Check("Spark", "ok", f"Spark {spark.version} at {setting(spark, 'spark.master') or 'a Spark Connect server'}")
 
     def _ask_executors(self, spark: SparkSession, *, at_once: bool) -> Check:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sparkring.conf.schema import Config, TrainConfig
+from sparkring.conf.schema import Config, RingConfig, TrainConfig
 from sparkring.errors import ConfigError, DatasetError
 from sparkring.pipelines.data.dataset.integrity import require_sealed
 from sparkring.pipelines.data.dataset.manifest import Manifest
@@ -95,6 +95,7 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
             with progress.stage("train") as bar:
                 ring = _SparkRing(folder, dataset.url, manifest, lanes=identity["lanes"], spark=spark, progress=progress, bar=bar,
                                   work=work)
+                ring.config = config.train.ring
                 summary = _supervised(ring, config, stop)
             failed_checkpoints = ring.failed_checkpoints
         else:
@@ -160,12 +161,15 @@ class _SparkRing:
         """Whether this generation has ranks, running or being started, that will see a request to stop."""
         self.failed_checkpoints = 0
         """Checkpoints that could not be written, of all generations so far."""
+        self.config = RingConfig()
+        """How ranks are started; slots are counted for such ranks."""
 
     def slots(self) -> int | None:
         """See Ring."""
+        from sparkring.spark_jobs.launch.gpus.source import rank_resources
         from sparkring.spark_jobs.spark.slots import slots_of
 
-        return None if self._spark is None else slots_of(self._spark)
+        return None if self._spark is None else slots_of(self._spark, rank_resources(self._spark, self.config))
 
     def grows_on_demand(self) -> bool:
         """See Ring."""

@@ -70,7 +70,7 @@ class ConfigError(SparkringError, ValueError):
 
 
 class LayoutRefused(ConfigError):
-    """A layout of stages, replicas and shards that cannot run: it does not fit the model, the memory, or Horovod's process sets."""
+    """A layout of stages, replicas and shards that cannot run: it does not fit the model, the memory, or the number of ranks."""
 
 
 class SourceError(SparkringError, ValueError):
@@ -135,6 +135,10 @@ class ReceiptError(SparkringError, ValueError):
 
 class CommitConflict(SparkringError, RuntimeError):
     """Another writer committed the same name first; nothing of theirs was touched."""
+
+
+class Superseded(CommitConflict):
+    """A later generation of the run has begun, so this one is over: it can commit nothing more."""
 
 
 class StorageError(SparkringError, OSError):

@@ -19,18 +19,21 @@ from importlib import resources
 from pathlib import Path
 from urllib.parse import unquote
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import SparkConfig
 from sparkring.errors import EnvironmentProblem
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
+from sparkring.spark_jobs.spark.slots import is_local
 from sparkring.spark_jobs.spark.start import ctrl_c_ends_start, forget_lost_jvm, jvm_is_lost
+from sparkring.spark_jobs.spark.task_resources import TASK_AMOUNT, never_assigned
+from sparkring.spark_jobs.spark.versions.supported import is_connect, java_versions, require_supported
 
-JAVA_VERSIONS = (17, 21)
-"""Releases that Spark 4.0 runs on."""
 RESULT_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",  # hour(), dayofyear() and casts of timestamps read it
-    "spark.sql.ansi.enabled": "true",  # overflow and division by zero are errors, not silent nulls
+    "spark.sql.ansi.enabled": "true",  # overflow and division by zero are errors, not silent nulls: Spark 3.5's default is false
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",  # dates of one pattern have one meaning: Spark 3.5's default raises for some
 }
 
 _HARMLESS = ("use_ssl", "user_id", "user_agent", "session_id")
@@ -47,23 +50,33 @@ PARTITIONS_PER_SLOT = 2
 """Shuffle partitions of a local session. Spark's 200 are meant for clusters: on 2 cores they tripled the time of prepare."""
 
 
-def spark_session(config: SparkConfig, *, app_name: str) -> SparkSession:
-    """The active session, or a new one.
+def spark_session(config: SparkConfig, *, app_name: str, given: SparkSession | None = None) -> SparkSession:
+    """The given session, else the active one, else a new one.
 
     Args:
         config: Master or Connect address, and properties that win over the defaults here.
         app_name: Shown in Spark's page.
+        given: The session that the caller was given.
     Returns:
         A session; the caller does not stop it, since later jobs of the process use it too.
     Raises:
-        EnvironmentProblem: no suitable Java, a master that cannot be reached, or a JVM that ended while it started.
+        EnvironmentProblem: a Spark that is not supported, no suitable Java, a master that cannot be reached, a JVM that ended while it
+            started, or tasks that would wait forever for GPUs.
         KeyboardInterrupt: Ctrl-C, which ends the JVM that is being started.
     """
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active
+    session = given or SparkSession.getActiveSession()
+    if session is None:
+        require_supported(pyspark.__version__, connect=config.remote is not None)
+        session = _new_session(config, app_name)
+    require_supported(session.version, connect=is_connect(session))
+    return session
+
+
+def _new_session(config: SparkConfig, app_name: str) -> SparkSession:
     address = config.remote or config.master or ""
     local = address.startswith("local")
+    if is_local(address) and float(config.conf.get(TASK_AMOUNT, 0)) > 0:
+        raise never_assigned(address)
     builder = SparkSession.builder.appName(app_name)
     if config.remote:
         builder = builder.remote(config.remote)
@@ -155,14 +168,20 @@ def require_java() -> None:
     Raises:
         EnvironmentProblem: no Java was found, or an unsuitable release.
     """
-    found = java_version()
-    if found in JAVA_VERSIONS:
+    found, wanted = java_version(), java_versions(pyspark.__version__)
+    if found in wanted:
         return
     where = f"in JAVA_HOME={os.environ['JAVA_HOME']}" if os.environ.get("JAVA_HOME") else "on PATH"
     what = "none" if found is None else f"Java {found}"
     raise EnvironmentProblem(
-        f"found {what} {where}, Spark needs Java 17 or 21; install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
-        "RHEL: dnf install java-17-openjdk-headless) and set JAVA_HOME to it if it is not first on PATH.")
+        f"found {what} {where}, Spark needs Java {alternatives(wanted)}; install one (Debian, Ubuntu: apt-get install "
+        "openjdk-17-jre-headless; RHEL: dnf install java-17-openjdk-headless) and set JAVA_HOME to it if it is not first on PATH.")
+
+
+def alternatives(releases: tuple[int, ...]) -> str:
+    """``8, 11 or 17``."""
+    *first, last = map(str, releases)
+    return f"{', '.join(first)} or {last}"
 
 
 def _local(address: str) -> dict[str, str]:

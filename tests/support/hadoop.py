@@ -21,8 +21,8 @@ from xml.sax.saxutils import escape
 
 import pyspark
 
+from harness.maven import fetched
 from tests.support.daemons import DEADLINE_S, Daemon, daemon
-from tests.support.jars import fetched
 
 JARS = {
     "org/apache/hadoop/hadoop-client-minicluster/3.4.1/hadoop-client-minicluster-3.4.1.jar":

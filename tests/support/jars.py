@@ -1,21 +1,11 @@
-"""Jars that only tests need: fetched from Maven Central once, checked, and kept under ~/.cache/sparkring/jars.
-
-Python fetches them, since Ivy would ask Maven Central each time, and by a Java that may not trust the network's certificates.
-"""
+"""Jars that only tests need, of Maven Central (harness/maven.py)."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-MAVEN = os.environ.get("SPARKRING_MAVEN", "https://repo1.maven.org/maven2")
-"""Maven Central, or a mirror of it."""
-FOLDER = Path.home() / ".cache/sparkring/jars"
+from harness.maven import fetched
+
 TABLES = {  # path at Maven Central -> SHA-256
     "io/delta/delta-spark_2.13/4.0.1/delta-spark_2.13-4.0.1.jar": "a1e76860b19fe1e6b205a4ea7a9099a2f9575d39bb71d49b3e679b299d0efb91",
     "io/delta/delta-storage/4.0.1/delta-storage-4.0.1.jar": "ecc42c5aaa51c423312d9e4e48aa4a12b34740bf2c37de0e8f279277ec3d12e4",
@@ -77,26 +67,3 @@ def table_jars() -> list[Path]:
 def s3a_jars() -> list[Path]:
     """Hadoop's client of S3, with what it needs beside pyspark's own jars."""
     return fetched(S3A)
-
-
-def fetched(jars: Mapping[str, str]) -> list[Path]:
-    """Jars by path at Maven Central and SHA-256, in that order."""
-    with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(_fetched, jars, jars.values()))
-
-
-def _fetched(path: str, sha256: str) -> Path:
-    target = FOLDER / path.rpartition("/")[2]
-    if not target.is_file():
-        try:
-            with urllib.request.urlopen(f"{MAVEN}/{path}", timeout=60) as answer:
-                data: bytes = answer.read()
-        except (urllib.error.URLError, TimeoutError) as error:
-            raise AssertionError(f"{target.name} is not in {FOLDER} and cannot be fetched from {MAVEN}: {error}") from error
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        partial = target.with_suffix(f".{os.getpid()}.part")
-        partial.write_bytes(data)
-        partial.replace(target)
-    found = hashlib.sha256(target.read_bytes()).hexdigest()
-    assert found == sha256, f"{target} has SHA-256 {found}, expected {sha256}; remove it"
-    return target

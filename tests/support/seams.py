@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+EXTRAS_FIND_SPEC = "sparkring.extras.find_spec"
 INTERRUPT_CANCEL_EVERY_S = "sparkring.cli.interrupt.CANCEL_EVERY_S"
 INTERRUPT_GRACE_S = "sparkring.cli.interrupt.GRACE_S"
 BLOCK_RUN_INIT = "sparkring.models.blocks.BlockRun.__init__"
@@ -42,6 +43,7 @@ NAMED_FILES_FOLDER = "sparkring.pipelines.parallel.shared_memory.named_files.FOL
 PEER_PROCESSES_ASK_AFTER_S = "sparkring.pipelines.parallel.shared_memory.peer_processes.ASK_AFTER_S"
 SEGMENT_CREATE_LOCKED = "sparkring.pipelines.parallel.shared_memory.segment.create_locked"
 LINKED_TRANSPORT_SEND = "sparkring.pipelines.parallel.transports.linked.LinkedTransport.send"
+RECEPTION_RECEIVE = "sparkring.pipelines.parallel.transports.socket_connect.Reception.receive"
 PACE_HOLDS = "sparkring.pipelines.training.checkpoints.pace.Pace.holds"
 PACE_LEAD = "sparkring.pipelines.training.checkpoints.pace.lead"
 PARTS_AT_HAND_BYTES = "sparkring.pipelines.training.checkpoints.parts.AT_HAND_BYTES"

@@ -20,6 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkring.errors import DatasetError
+from sparkring.extras import extras_named
 from sparkring.pipelines.data.dataset.row_schema import DataField
 
 Array = NDArray[np.generic]
@@ -98,7 +99,8 @@ def _decode_npz(cell: bytes | memoryview) -> Array:
 
 
 def _decode_image(cell: bytes | memoryview) -> Array:
-    import cv2  # only datasets with images need it
+    with extras_named():
+        import cv2
 
     image = cv2.imdecode(np.frombuffer(cell, dtype=np.uint8), cv2.IMREAD_UNCHANGED)
     if image is None:

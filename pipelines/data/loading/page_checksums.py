@@ -46,11 +46,21 @@ class VerifiedFile(io.RawIOBase):
         offset = self._source.tell()
         data = self._source.read_buffer(size)
         if self._groups and size:
-            group, chunk = self._chunks[offset]
-            if chunk.num_values:
-                verify_pages(memoryview(data).cast("B")[:chunk.total_compressed_size], num_values=chunk.num_values,
-                             place=f"column {chunk.path_in_schema} of row group {group} of {self._path}")
+            self._verify(memoryview(data).cast("B"), offset)
         return data
+
+    def _verify(self, view: memoryview, offset: int) -> None:
+        """Verify the column chunk that a read begins with, and all others that it holds whole: Arrow may read several at once."""
+        begin, at = offset, 0
+        while at == 0 or (begin in self._chunks and at + self._chunks[begin][1].total_compressed_size <= len(view)):
+            group, chunk = self._chunks[begin]
+            size = chunk.total_compressed_size
+            if chunk.num_values:
+                verify_pages(view[at:at + size], num_values=chunk.num_values,
+                             place=f"column {chunk.path_in_schema} of row group {group} of {self._path}")
+            if not size:
+                break
+            begin, at = begin + size, at + size
 
     def read(self, size: int = -1) -> bytes:
         """The next ``size`` bytes, checked as by ``read_buffer``."""
@@ -106,7 +116,7 @@ def read_verified(source: pa.NativeFile, *, path: str, columns: Sequence[str], g
         DatasetError: a page is damaged; the error names ``path``.
     """
     verified = VerifiedFile(source, path=path)
-    parquet = pq.ParquetFile(verified)
+    parquet = pq.ParquetFile(verified, pre_buffer=False)
     wanted = range(parquet.num_row_groups) if groups is None else groups
     verified.expect(parquet.metadata, *wanted)
     return parquet.read_row_groups(list(wanted), columns=list(columns), use_threads=False)

@@ -26,6 +26,7 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import PrepareConfig, TokensConfig
 from sparkring.errors import ConfigError, SourceError
+from sparkring.extras import extras_named
 from sparkring.models.inputs import TOKENS
 from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
 from sparkring.spark_jobs.etl.columns.expressions import named
@@ -57,6 +58,8 @@ class TokenEncoding:
         """
         if config.tokenizer is None:
             return cls()
+        with extras_named():
+            import tokenizers  # noqa: F401 (before its own errors, which have no class, are caught)
         try:
             return cls.of(Path(config.tokenizer).read_text(encoding="utf-8"))
         except Exception as error:  # noqa: BLE001 - tokenizers raises no other class
@@ -66,7 +69,8 @@ class TokenEncoding:
     @classmethod
     def of(cls, tokenizer: str) -> TokenEncoding:
         """The encoding of a ``tokenizer.json``, given its content."""
-        from tokenizers import Tokenizer
+        with extras_named():
+            from tokenizers import Tokenizer
 
         return cls(tokenizer, Tokenizer.from_str(tokenizer).get_vocab_size(with_added_tokens=True))
 
@@ -94,7 +98,8 @@ class TokenEncoding:
         """The ids of each text (UTF-8 bytes), without an end id."""
         if self.tokenizer is None:
             return [np.frombuffer(text, np.uint8) for text in texts]
-        from tokenizers import Tokenizer
+        with extras_named():
+            from tokenizers import Tokenizer
 
         decoded = [text.decode("utf-8", errors="replace") for text in texts]
         encoded = Tokenizer.from_str(self.tokenizer).encode_batch_fast(decoded, add_special_tokens=False)

@@ -14,7 +14,9 @@ import socket
 import sys
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import psutil
@@ -45,12 +47,16 @@ class TaskFacts:
     sparkring: str
     """Version of the sparkring that the task imported."""
     python: str
+    torch: str | None
+    """Version of the task's torch, which is not imported for this; None without one."""
     gpu: str | None
-    """Address of the GPU that Spark assigned to the task."""
+    """The task's GPU, as its rank's ``CUDA_VISIBLE_DEVICES`` names it."""
     clock: float
     """Seconds since the epoch when the task came, by its machine's clock."""
     port: int = 0
     """Port of the rendezvous, set by each task that may get the first rank."""
+    doorbell: int = 0
+    """Port at which other hosts try whether they reach this task (``reach.py``); 0 if there is one host."""
 
     def name_in(self, hosts: Collection[str]) -> str | None:
         """The name under which ``hosts`` lists this task's host, its own or Spark's, or None."""
@@ -131,7 +137,7 @@ def describe_task(spark_host: str, *, on_one_host: bool, gpu: str | None) -> Tas
     Args:
         spark_host: The name or address under which Spark knows this executor.
         on_one_host: Whether all executors of the ring have that name, so that the ring needs no network.
-        gpu: Address of the GPU that Spark assigned to the task.
+        gpu: The task's GPU, as its rank's ``CUDA_VISIBLE_DEVICES`` names it.
     Raises:
         EnvironmentProblem: this machine has no address that other hosts can reach.
     """
@@ -140,7 +146,7 @@ def describe_task(spark_host: str, *, on_one_host: bool, gpu: str | None) -> Tas
         hostname=socket.gethostname(), spark_host=spark_host, network=network_identity(), memory=memory_identity(),
         address=address, interface=interface,
         addresses=tuple(address for addresses in _addresses_by_interface().values() for address in addresses),
-        sparkring=__version__, python=python_version(), gpu=gpu, clock=time.time())
+        sparkring=__version__, python=python_version(), torch=torch_version(), gpu=gpu, clock=time.time())
 
 
 def network_identity() -> str:
@@ -164,6 +170,13 @@ def remove_leftover_memory(token: str) -> None:
 def python_version() -> str:
     """The version that pickled functions depend on, e.g. ``3.11``."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def torch_version() -> str | None:
+    """The version of the installed torch, without importing it; None if there is none."""
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version("torch")
+    return None
 
 
 def ring_address(spark_host: str, *, on_one_host: bool) -> tuple[str, str]:

@@ -26,7 +26,7 @@ from sparkring.errors import (
 Json: TypeAlias = Any
 """A value that ``json.dumps`` accepts. A recursive type would refuse ``dict[str, float]``, since dict is invariant."""
 
-EndKind: TypeAlias = Literal["done", "raised", "died", "refused", "waited", "lost", "suspended", "ended", "idle"]
+EndKind: TypeAlias = Literal["done", "raised", "died", "refused", "waited", "lost", "cut_off", "suspended", "ended", "idle"]
 
 CAUSE_GRACE_S = 2.0
 """Seconds to look for the cause after a rank has only reported that another one is gone."""
@@ -51,7 +51,8 @@ class RankEnd:
     """``done``: has a result. ``raised``: an exception. ``died``: ended without a report. ``refused``: its environment is
     unsuitable. ``waited``: its task waited for others that did not come. ``lost``: its task lost contact with the others.
     ``suspended``: its process was suspended (SIGSTOP) for too long, so its task ended it. ``ended``: ended by its task because
-    of another rank. ``idle``: not a rank of the ring, which left its host out."""
+    of another rank. ``cut_off``: it could no longer reach those on ``host`` (barrier/cut_off.py). ``idle``: not a rank of the ring,
+    which left its host out."""
     result: Json = None
     summary: str = ""
     """For ``raised``: type and message. For ``refused``, ``waited`` and ``lost``: the whole message."""
@@ -103,6 +104,8 @@ class RankEnd:
                 f"rank {self.rank} on {self.host} was suspended (SIGSTOP) for longer than train.ring.deadline_s; "
                 f"find out what suspends processes there.\nlast lines that it wrote:\n{self.output_tail}",
                 awaited=(self.rank,), host=self.host)
+        if self.kind == "cut_off":
+            return DeadlinePassed(self.summary, awaited=self.awaited, host=self.host)
         if self.kind in _IN_OWN_WORDS:
             return _IN_OWN_WORDS[self.kind](self.summary)
         return RingError(f"rank {self.rank} on {self.host} was ended before it had a result, and no rank reported why; "

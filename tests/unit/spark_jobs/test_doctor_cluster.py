@@ -23,6 +23,7 @@ from sparkring.spark_jobs.diagnosis.cluster import (
 from sparkring.spark_jobs.diagnosis.survey import Machine, TaskReport
 from sparkring.spark_jobs.launch.meeting.encryption import ENCRYPTING
 from tests.support.doctor_samples import PACKAGES, machine, needs, session, task
+from tests.support.pretended_gpus import TWO, nvidia_smi
 
 ON_DEMAND = {"spark__master": "spark://here:7077", "spark__dynamicAllocation__enabled": "true"}
 CUDA = "train.ring.device=cuda"
@@ -145,14 +146,29 @@ def test_a_network_that_was_not_tried_is_not_called_well() -> None:
 
 
 @pytest.mark.parametrize(("settings", "report", "status", "said"), [
-    pytest.param({}, task(machine(packages=TORCH_WITH_GPU), gpus=["0"]), "fail", "assigns no GPU", id="Spark assigns none"),
+    pytest.param({}, task(machine(packages=TORCH_WITH_GPU), gpus=["0"]), "fail", "executors have no GPU", id="executors have none"),
     pytest.param(GPUS, task(machine(packages=TORCH_WITH_GPU)), "fail", "given no GPU", id="a task without one"),
     pytest.param(GPUS, task(gpus=["0"]), "fail", "torch sees no GPU on alpha", id="torch sees none"),
-    pytest.param(GPUS, task(machine(packages=TORCH_WITH_GPU), gpus=["0"]), "ok", "1 task(s) with GPU 0", id="all there")])
+    pytest.param(GPUS, task(machine(packages=TORCH_WITH_GPU), gpus=["0"]), "ok", "1 task(s) with GPU 0, by spark.task.resource.gpu.amount",
+                 id="all there")])
 def test_gpus_must_be_assigned_and_seen(settings: dict[str, str], report: TaskReport, status: str, said: str) -> None:
     check = check_gpu(session(**settings), [report], needs(CUDA), machine())
     assert (check.status, said in check.found) == (status, True)
     assert ("train.ring.device=cpu" in check.advice) == (status == "fail")
+
+
+@pytest.mark.parametrize(("num_ranks", "overrides", "status", "said"), [
+    pytest.param(2, (), "ok", "2 GPUs (0, 1) in CUDA_VISIBLE_DEVICES or nvidia-smi -L for 2 rank(s)", id="one each"),
+    pytest.param(1, (), "ok", "1 GPU (0) in CUDA_VISIBLE_DEVICES or nvidia-smi -L for 1 rank(s)", id="one to spare"),
+    pytest.param(3, (), "fail", "this machine has 2 GPUs (0, 1)", id="too few"),
+    pytest.param(3, ("train.ring.allow_cpu_fallback=true",), "warn", "2 GPUs (0, 1)", id="too few, where the CPU will do")])
+def test_the_gpus_of_a_machine_are_counted_against_the_ranks(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_ranks: int, overrides: tuple[str, ...], status: str, said: str) -> None:
+    monkeypatch.setenv("PATH", str(nvidia_smi(tmp_path, TWO)), prepend=":")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    here = machine(packages=TORCH_WITH_GPU)
+    check = check_gpu(session(spark__master="local[4]"), [task(here)], needs(CUDA, f"train.num_ranks={num_ranks}", *overrides), here)
+    assert (check.status, said in check.found) == (status, True)
 
 
 def test_missing_gpus_are_no_failure_where_the_cpu_will_do() -> None:

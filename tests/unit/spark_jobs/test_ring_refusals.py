@@ -25,16 +25,17 @@ from sparkring.spark_jobs.launch.meeting.hosts import LOOPBACK, TaskFacts, memor
 from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous, rendezvous_address
 from sparkring.spark_jobs.launch.meeting.status_board import StatusBoard
 from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, GpuCheck, check_gpu, common_device
-from sparkring.spark_jobs.spark.slots import local_slots, require_on_demand, too_few_slots
+from sparkring.spark_jobs.spark.slots import local_slots, require_on_demand, require_slots, too_few_slots
 from sparkring.spark_jobs.spark.watched_job import explain
 from tests.support import seams
 
 LAUNCH = Launch(
     num_ranks=2, payload=b"", token="t", secret="s", threads=1, device="cuda", allow_cpu_fallback=False, deadline_s=1, heartbeat_s=1,
-    shared_memory=True, meet_within_s=40.0, not_after=100.0, driver_memory="m", driver_path=(), sparkring="1.2.3", python="3.11")
+    shared_memory=True, meet_within_s=40.0, not_after=100.0, driver_memory="m", driver_path=(), sparkring="1.2.3", python="3.11",
+    torch="2.13.0")
 FACTS = TaskFacts(
     hostname="alpha", spark_host="alpha.example", network="n", memory="m", address="10.0.0.1", interface="eth0",
-    addresses=("10.0.0.1",), sparkring="1.2.3", python="3.11", gpu="0", clock=99.0)
+    addresses=("10.0.0.1",), sparkring="1.2.3", python="3.11", torch="2.13.0", gpu="0", clock=99.0)
 TOO_FEW = too_few_slots("yarn", wanted=7, slots=None)
 
 
@@ -45,6 +46,9 @@ def test_tasks_that_fit_make_a_ring() -> None:
 @pytest.mark.parametrize(("change", "words"), [
     pytest.param({"sparkring": "1.2.2"}, "on beta has sparkring 1.2.2 on Python 3.11, the driver has 1.2.3 on 3.11", id="sparkring"),
     pytest.param({"python": "3.12"}, "on beta has sparkring 1.2.3 on Python 3.12, the driver has 1.2.3 on 3.11", id="Python"),
+    pytest.param({"torch": "2.11.0"}, "on beta has torch 2.11.0, the driver has torch 2.13.0; install", id="torch"),
+    pytest.param({"torch": "2.13.0+cpu"}, "on beta has torch 2.13.0+cpu, that on alpha has torch 2.13.0; ranks", id="build of torch"),
+    pytest.param({"torch": None}, "on beta has no torch, the driver has torch 2.13.0", id="no torch"),
     pytest.param({"network": "o"}, "beta and alpha do not share a network", id="one name for two machines"),
     pytest.param({"gpu": None}, "Spark assigned no GPU to the task on beta", id="no GPU"),
     pytest.param({"clock": 142.0}, "on beta started 42 seconds after this launch was given up", id="too late"),
@@ -54,6 +58,21 @@ def test_a_task_that_does_not_fit_is_named(change: dict[str, object], words: str
     assert words in str(objection(LAUNCH, [FACTS, beta], on_one_host=True))
 
 
+def test_gpus_that_the_launcher_deals_out_are_those_of_the_driver_s_machine() -> None:
+    dealt = replace(LAUNCH, gpus=("0", "1"))
+    assert objection(dealt, [FACTS, replace(FACTS, gpu=None)], on_one_host=True) is None, "a task without a rank has none"
+    elsewhere = replace(FACTS, hostname="beta", memory="o")
+    assert "a local master on beta, where the driver cannot see" in str(objection(dealt, [elsewhere], on_one_host=True))
+    assert objection(LAUNCH, [elsewhere], on_one_host=True) is None, "the control: Spark assigned this one"
+
+
+@pytest.mark.parametrize("torch", [None, "2.13.0+cpu"])
+def test_a_driver_may_have_no_torch_or_another_build_of_it(torch: str | None) -> None:
+    beta, launch = replace(FACTS, hostname="beta", torch="2.13.0+cu126"), replace(LAUNCH, torch=torch)
+    assert objection(launch, [FACTS, FACTS], on_one_host=True) is None
+    assert "on beta has torch 2.13.0+cu126, that on alpha has torch 2.13.0" in str(objection(launch, [FACTS, beta], on_one_host=True))
+
+
 def test_no_gpu_is_no_objection_where_the_config_lets_ranks_fall_back() -> None:
     assert objection(replace(LAUNCH, allow_cpu_fallback=True), [replace(FACTS, gpu=None)], on_one_host=True) is None
 
@@ -61,6 +80,7 @@ def test_no_gpu_is_no_objection_where_the_config_lets_ranks_fall_back() -> None:
 @pytest.mark.parametrize(("change", "uuids", "words"), [
     pytest.param({"gpu": "1"}, "ab", None, id="another GPU of the host"),
     pytest.param({"memory": "o"}, "ab", None, id="another host"),
+    pytest.param({"gpu": "GPU-a"}, "aa", "GPU 0 on alpha and GPU GPU-a on alpha are one GPU or parts of one", id="one GPU by two names"),
     pytest.param({}, "ab", None, id="another container of the host, which calls its own GPU 0 too"),
     pytest.param({}, [None, None], "Spark assigned GPU 0 on alpha to 2 ranks", id="the same address of GPUs that CUDA cannot use"),
     pytest.param({}, ["a", None], "Spark assigned GPU 0 on alpha to 2 ranks", id="the same address of a GPU that CUDA can use once"),
@@ -164,6 +184,16 @@ def test_a_limit_of_executors_is_named_where_it_allows_too_few() -> None:
     with pytest.raises(NotEnoughSlots, match=r"dynamicAllocation\.maxExecutors=3 has 3 of the 4 .*; raise that, or set train.num_ranks"):
         require_on_demand(session, num_ranks=4)
     require_on_demand(session, num_ranks=3)
+
+
+def test_databricks_compute_without_barrier_stages_is_named_with_what_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = SimpleNamespace(get=lambda key, default=None: {"spark.master": "local[1]"}.get(key, default))
+    session = cast("SparkSession", type("Session", (), {"__module__": "pyspark.sql.connect.session", "conf": conf})())
+    with pytest.raises(NotEnoughSlots):  # the control: elsewhere a session over Connect may run a ring
+        require_slots(session, num_ranks=2, within_s=1)
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")
+    with pytest.raises(EnvironmentProblem, match=r"no SparkContext, no barrier stages.*; use a cluster of dedicated"):
+        require_slots(session, num_ranks=2, within_s=1)
 
 
 @pytest.mark.parametrize(("text", "kind", "words"), [

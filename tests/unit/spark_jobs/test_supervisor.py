@@ -136,7 +136,7 @@ def test_the_same_exception_at_the_same_step_is_a_bug_and_a_lost_rank_is_not() -
     assert _supervised(PretendedRing(DIED, DIED, DONE, committed=5)) is DONE
 
 
-@pytest.mark.parametrize("name", ["DatasetError", "DatasetChanged", "HostileDataset", "LayoutRefused", "CheckpointDamaged"])
+@pytest.mark.parametrize("name", ["DatasetError", "DatasetChanged", "HostileDataset", "LayoutRefused", "CheckpointDamaged", "Superseded"])
 def test_what_only_people_can_mend_is_not_tried_again(name: str) -> None:
     ring = PretendedRing(RankFailed(0, f"{name}: part-0 is gone", ""), DONE)
     with pytest.raises(RankFailed):

@@ -1,0 +1,123 @@
+"""Throughput of a data-parallel step on two hosts of one rank, beside torch DDP and Horovod's own optimizer, over links of given rates.
+
+    sudo .venv/bin/python -m benchmarks.hosts            (network namespaces need root and iproute2: harness/hosts.py)
+
+An encoder of 7.3 M parameters, a step of about half a second on one thread. Each side runs in fresh processes, all sides in turn, for
+several rounds; a ratio is the median over the rounds. ``overlap`` is the share of our summing that the backward pass hides: 1 - (our step -
+the step of ranks that sum nothing) / (the sums alone). torch may take its sockets' names from the host's own, so it is told the interface.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.step import Case, rows_for
+from benchmarks.support.report import print_result
+from harness.hosts import INTERFACE, Host, hosts, why_no_hosts
+from sparkring.spark_jobs.launch.meeting.hosts import place_ranks
+from sparkring.spark_jobs.launch.meeting.rendezvous import rendezvous_address
+from sparkring.spark_jobs.launch.rank import environment as rank_environment
+
+ROUNDS = 5
+SIDES = ("apart", "sparkring", "torch DDP", "horovod optimizer", "sums alone")
+LINKS_MBIT = {"1 Gb/s": 1000.0, "unshaped": None}
+WITHIN_S = 300.0
+STEP_S = 0.5
+MEETING = """
+import sys, time
+from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous
+from sparkring.spark_jobs.launch.meeting.status_board import StatusBoard
+server = Rendezvous(sys.argv[1], StatusBoard(sys.argv[2], size=2, heartbeat_s=1))
+server.start(allowed=sys.argv[3:])
+print(server.port, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def _meeting(host: Host, secret: str, allowed: Sequence[str]) -> Iterator[int]:
+    """Horovod's key-value store on a host; yields its port."""
+    with subprocess.Popen(host.command([sys.executable, "-c", MEETING, host.address, secret, *allowed]), stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        try:
+            yield int(server.stdout.readline())
+        finally:
+            server.stdin.close()
+
+
+def _run(side: str, case: Case, made: Sequence[Host], number: int) -> tuple[float, float]:
+    """One side once: (seconds of a step of the slowest rank, seconds of summing, the mean)."""
+    secret = f"{number:032x}"
+    placements = place_ranks([host.name for host in made])
+    with _meeting(made[0], secret, [host.address for host in made]) as port:
+        ranks = []
+        for host, placed in zip(made, placements, strict=True):
+            environment = placed.horovod_environment() | {
+                "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": INTERFACE,
+                "GLOO_SOCKET_IFNAME": INTERFACE, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+                "HOROVOD_GLOO_RENDEZVOUS_ADDR": rendezvous_address(made[0].address, port, secret)}
+            order = {"side": side, "case": asdict(case), "environment": environment, "meet": f"{made[0].address}:{20_000 + number}",
+                     "context": {"rank": placed.rank, "hosts": placed.hosts, "device": "cpu", "token": secret, "deadline_s": 60.0,
+                                 "shared_memory": True}}
+            ranks.append(subprocess.Popen(host.command([sys.executable, "-m", "benchmarks.support.host_rank", json.dumps(order)]),
+                                          stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}))
+        results = [json.loads(rank.communicate(timeout=WITHIN_S)[0].splitlines()[-1]) for rank in ranks]
+    return max(seconds for seconds, _ in results), statistics.mean(wait for _, wait in results)
+
+
+def _rounds(case: Case, made: Sequence[Host]) -> list[dict[str, tuple[float, float]]]:
+    rounds = []
+    for number in range(ROUNDS):
+        found = {}
+        for place, side in enumerate(SIDES):
+            found[side] = _run(side, case, made, number * len(SIDES) + place)
+            print(f"{case.name}, round {number + 1} of {ROUNDS}: {side} {found[side][0] * 1e3:.0f} ms", flush=True)
+        rounds.append(found)
+    return rounds
+
+
+def _figures(rounds: Sequence[dict[str, tuple[float, float]]]) -> dict[str, float]:
+    def ratio(side: str) -> float:
+        return statistics.median(one[side][0] / one["sparkring"][0] for one in rounds)
+
+    overlap = statistics.median(1 - (one["sparkring"][0] - one["apart"][0]) / one["sums alone"][0] for one in rounds)
+    return {"ratio_to_ddp": ratio("torch DDP"), "ratio_to_horovod_optimizer": ratio("horovod optimizer"), "overlap": overlap,
+            "efficiency_2": ratio("apart")}
+
+
+def main() -> None:
+    """Run both links and print the table and the figures."""
+    reason = why_no_hosts()
+    if reason:
+        raise SystemExit(f"benchmarks.hosts: {reason}.")
+    os.environ.update(rank_environment.MEMORY)
+    rows = rows_for(STEP_S)
+    table, figures = [], dict[str, Any]()
+    with tempfile.TemporaryDirectory() as folder, hosts(Path(folder), "alpha", "beta") as made:
+        for name, mbit in LINKS_MBIT.items():
+            for host in made:
+                host.link.clear()
+                if mbit is not None:
+                    host.link.limit(mbit)
+            rounds = _rounds(Case(name, "encoder", rows, 8), made)
+            figures[name] = _figures(rounds)
+            table += [{"link": name, "side": side, "ms a step": f"{statistics.median(one[side][0] for one in rounds) * 1e3:.0f}"}
+                      for side in SIDES]
+    shaped, unshaped = figures.values()
+    print_result(table, {**shaped, **{f"{key}_unshaped": value for key, value in unshaped.items()}})
+
+
+if __name__ == "__main__":
+    main()
