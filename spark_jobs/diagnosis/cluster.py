@@ -90,7 +90,7 @@ def survey_tasks(spark: SparkSession, needs: Needs, *, probe_file: str | None, m
         frame = map_in_arrow(spark.range(0, num_tasks, 1, num_tasks), look, survey.SCHEMA, barrier=meet,
                              profile=None if resources is None else profile_of(spark, resources))
         rows = collect_when_started(frame, spark, tag=f"sparkring-doctor-{uuid4().hex}", num_tasks=num_tasks,
-                                    within_s=needs.train.ring.start_timeout_s)
+                                    within_s=needs.train.ring.start_timeout_s, resources=resources)
     except SparkringError as error:
         if "PYTHON_VERSION_MISMATCH" in str(error):
             raise SparkringError("the executors' Python has another minor version than the driver's; point PYSPARK_PYTHON "

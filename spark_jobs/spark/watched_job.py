@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
     from pyspark.sql.connect.shell.progress import StageInfo
 
+    from sparkring.spark_jobs.spark.task_resources import TaskResources
     from sparkring.spark_jobs.spark.versions.profiles import Collectable
 
 T = TypeVar("T")
@@ -42,7 +43,8 @@ suspended, with its Python worker or its executor, and Spark would wait for it f
 
 
 def collect_when_started(frame: Collectable, spark: SparkSession, *, tag: str, num_tasks: int, within_s: float,
-                         may_end_early: int | None = None, broken: Callable[[int], SparkringError | None] = lambda _: None) -> list[Row]:
+                         resources: TaskResources | None = None, may_end_early: int | None = None,
+                         broken: Callable[[int], SparkringError | None] = lambda _: None) -> list[Row]:
     """Collect ``frame``, whose tasks must start within ``within_s`` seconds.
 
     Args:
@@ -51,6 +53,7 @@ def collect_when_started(frame: Collectable, spark: SparkSession, *, tag: str, n
         tag: A unique name, by which the job is found and cancelled.
         num_tasks: Tasks that the job needs at once; for the error.
         within_s: Seconds for Spark to start them.
+        resources: Those of each task, if the stage has a profile; for the error.
         may_end_early: Number of tasks that may end long before the others; None: any number.
         broken: Called while they run, with the number of tasks that have ended; returns the error of a job that cannot succeed any
             more, or None.
@@ -66,7 +69,7 @@ def collect_when_started(frame: Collectable, spark: SparkSession, *, tag: str, n
     job: _Job = _ConnectJob(spark, tag) if sc is None else _ClassicJob(sc, tag)
     outcomes: queue.SimpleQueue[list[Row] | BaseException] = queue.SimpleQueue()
     ended = threading.Event()
-    too_few = too_few_slots(master_of(spark), wanted=num_tasks, slots=None)
+    too_few = too_few_slots(master_of(spark), wanted=num_tasks, slots=None, resources=resources)
     collecting = inheriting_thread(spark, _collect, frame, job, outcomes)
     collecting.start()
 

@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 from itertools import count
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from sparkring.errors import RingError
 from sparkring.pipelines.parallel.collectives.horovod_handles import ring_errors, wait_results
+from sparkring.pipelines.parallel.collectives.sets_across_hosts import require_startable
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Ranks, canonical_sets, process_sets
 from sparkring.pipelines.parallel.shared_memory.exchange import MemoryExchange, open_exchange
@@ -50,10 +52,13 @@ class Communicator:
             extra_sets: Process sets beyond those that the hosts require, the same on every rank, in any order.
             messages_by_horovod: Whether messages between stages will pass through Horovod, which then gets a short cycle.
         Raises:
+            LayoutRefused: the installed Horovod cannot start one of the sets.
             RingError: Horovod and the launcher disagree on rank or size.
         """
         self.context = context
         self._openings = count()
+        extra_sets = tuple(extra_sets)
+        require_startable(extra_sets, context.hosts, horovod=Path(hvd.__file__).parents[1])
         self._sets: dict[Ranks, hvd.ProcessSet] = {
             ranks: hvd.ProcessSet(list(ranks)) for ranks in canonical_sets((*process_sets(context.hosts), *extra_sets), size=context.size)}
         for name, value in _tuning(context, messages_by_horovod=messages_by_horovod).items():

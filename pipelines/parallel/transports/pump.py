@@ -11,6 +11,7 @@ within the other: the gate opens and closes by one system call, which wakes nobo
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import threading
@@ -58,11 +59,11 @@ class Pump:
         finally:
             self._moving.release()
 
-    def wait(self, done: Callable[[], bool], until: float) -> None:
-        """Within ``with pump``: move bytes until ``done()``. Raises LinkTimeout."""
+    def wait(self, done: Callable[[], bool], until: float, *, look_again_s: float = math.inf) -> None:
+        """Within ``with pump``: move bytes until ``done()``, asked whenever bytes moved and every ``look_again_s``. Raises LinkTimeout."""
         self._set_gate(open_it=False)
         while not done():
-            self._move(seconds_left(until))
+            self._move(min(seconds_left(until), look_again_s))
 
     def close(self) -> None:
         """Close all connections."""

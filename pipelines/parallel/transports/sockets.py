@@ -8,7 +8,6 @@ The connection also shows at once when the other rank has ended; that of a host 
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Sequence
 from typing import NoReturn
@@ -17,11 +16,12 @@ from torch import Tensor
 
 from sparkring.pipelines.parallel.transports.base import Edge
 from sparkring.pipelines.parallel.transports.pump import LARGE_BYTES, Pump
-from sparkring.pipelines.parallel.transports.signals import DrainFailed, LinkTimeout, MessageRefused, PeerEnded, seconds_left
+from sparkring.pipelines.parallel.transports.signals import DrainFailed, LinkTimeout, MessageRefused, PeerEnded
 from sparkring.pipelines.parallel.transports.stream import Stream
 from sparkring.pipelines.parallel.transports.tensor_specs import TensorSpecs
 
-_NAP_S = 0.001
+_LOOK_AGAIN_S = 0.001
+"""The kernel does not tell when the other host has received all."""
 
 
 class SocketLink:
@@ -53,11 +53,12 @@ class SocketLink:
 
     def refuse(self, edge: Edge, micro_batch: int, *, agreed: TensorSpecs, found: TensorSpecs, until: float) -> None:
         """See Link."""
+        stream = self._stream
         with self._pump:
-            self._stream.send((self._numbers[edge], micro_batch), agreed, [], refused=found)
+            stream.send((self._numbers[edge], micro_batch), agreed, [], refused=found)
         self.drain(until)
-        while self._stream.end is None and not self._stream.acknowledged():  # bytes on their way are lost if this rank ends now
-            time.sleep(min(_NAP_S, seconds_left(until)))
+        with self._pump as pump:  # bytes on their way are lost if this rank ends now
+            pump.wait(lambda: stream.end is not None or stream.acknowledged(), until, look_again_s=_LOOK_AGAIN_S)
 
     def expect(self, edge: Edge, micro_batch: int, *, rows: int) -> None:
         """See Link."""

@@ -47,6 +47,7 @@ from sparkring.spark_jobs.launch.meeting.reach import REACH_S, Doorbell, unreach
 from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous, rendezvous_address
 from sparkring.spark_jobs.launch.meeting.spark import SparkMeeting
 from sparkring.spark_jobs.launch.meeting.status_board import ANSWER_TIMEOUT_S, EFFECT, StatusBoard, StatusBoardClient
+from sparkring.spark_jobs.launch.meeting.versions import Versions, other_than_driver, other_than_rank
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 from sparkring.spark_jobs.launch.rank.end import RankEnd
 from sparkring.spark_jobs.launch.rank.forked import KeptServer
@@ -100,12 +101,8 @@ class Launch:
     """``memory_identity`` of the driver."""
     driver_path: tuple[str, ...]
     """``sys.path`` of the driver, for ranks beside it: a notebook's own modules import there as they do in the notebook."""
-    sparkring: str
-    """Version of the driver's sparkring."""
-    python: str
-    """Version of the driver's Python, e.g. ``3.11``."""
-    torch: str | None
-    """Version of the driver's torch; None without one."""
+    versions: Versions
+    """Those of the driver."""
 
 
 def run_task(launch: Launch, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -130,7 +127,9 @@ def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) 
         on_one_host: Whether Spark names one host for all executors, so that the ring uses loopback.
     """
     for fact in facts:
-        if (other := _other_versions(launch, fact, facts[0])):
+        if (other := other_than_driver(fact.hostname, fact.versions, launch.versions)):
+            return other
+        if (other := other_than_rank(fact.hostname, fact.versions, facts[0].hostname, facts[0].versions)):
             return other
         if on_one_host and fact.network != facts[0].network:
             return (f"Spark names one host for all executors, but {fact.hostname} and {facts[0].hostname} do not share a network; "
@@ -141,29 +140,6 @@ def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) 
             return (f"the task on {fact.hostname} started {fact.clock - launch.not_after:.0f} seconds after this launch was given up; if "
                     "it was not given up, the clocks of that host and of the driver differ: synchronise them.")
     return None
-
-
-def _other_versions(launch: Launch, fact: TaskFacts, first: TaskFacts) -> str | None:
-    """The reason that a task cannot be in a ring with the driver and the first task because of its versions, or None."""
-    if (fact.sparkring, fact.python) != (launch.sparkring, launch.python):
-        return (f"the executor on {fact.hostname} has sparkring {fact.sparkring} on Python {fact.python}, the driver has "
-                f"{launch.sparkring} on {launch.python}; install the same on both, or point PYSPARK_PYTHON at such a Python.")
-    if launch.torch and _release(fact.torch) != _release(launch.torch):
-        return (f"the executor on {fact.hostname} has {_torch(fact.torch)}, the driver has {_torch(launch.torch)}; install the same "
-                "release on all hosts.")
-    if fact.torch != first.torch:
-        return (f"the executor on {fact.hostname} has {_torch(fact.torch)}, that on {first.hostname} has {_torch(first.torch)}; "
-                "ranks of different builds do not compute the same: install one of them on all hosts.")
-    return None
-
-
-def _release(torch: str | None) -> str:
-    """``2.13.0`` of ``2.13.0+cpu``: the driver computes nothing, so its build may be another."""
-    return (torch or "").partition("+")[0]
-
-
-def _torch(version: str | None) -> str:
-    return f"torch {version}" if version else "no torch"
 
 
 def _without_gpu(launch: Launch, fact: TaskFacts) -> str | None:
@@ -291,7 +267,7 @@ class _Task:
         problems = [entry["problem"] for entry in answers if "problem" in entry]
         if problems:
             raise EnvironmentProblem(problems[0])
-        facts = tuple(TaskFacts(**entry) for entry in answers)
+        facts = tuple(TaskFacts.from_json(entry) for entry in answers)
         refusal = objection(self._launch, facts, on_one_host=self._on_one_host)
         if refusal:
             raise EnvironmentProblem(refusal)

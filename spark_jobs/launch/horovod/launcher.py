@@ -37,6 +37,7 @@ from sparkring.spark_jobs.launch.horovod.ranks import HorovodRanks
 from sparkring.spark_jobs.launch.meeting.driver_address import driver_address
 from sparkring.spark_jobs.launch.meeting.encryption import require_plaintext_allowed
 from sparkring.spark_jobs.launch.meeting.hosts import memory_identity
+from sparkring.spark_jobs.launch.meeting.versions import Versions, other_than_driver, versions_here
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 from sparkring.spark_jobs.launch.rank.end import Json, RankEnd, result_to_json, results_or_error
 from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, GpuCheck, check_gpu, common_device, shared_gpu
@@ -62,6 +63,8 @@ class RankSettings:
     allow_cpu_fallback: bool
     deadline_s: float
     shared_memory: bool
+    versions: Versions
+    """Those of the driver."""
     gpus: tuple[str, ...] | None = None
     """The GPUs of the ranks, if the launcher deals them out; None: Spark assigns them."""
 
@@ -78,7 +81,7 @@ def run_by_horovod(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     from horovod.runner.common.util.timeout import TimeoutException
 
     settings = RankSettings(token=uuid4().hex, device=config.device, allow_cpu_fallback=config.allow_cpu_fallback,
-                            deadline_s=config.deadline_s, shared_memory=config.shared_memory, gpus=gpus)
+                            deadline_s=config.deadline_s, shared_memory=config.shared_memory, versions=versions_here(), gpus=gpus)
     said = _StandardError()
     address, interface = driver_address(spark)
     ranks = HorovodRanks(secret=secrets.token_hex(16), address=address, deadline_s=config.deadline_s, cause_known=said.names_a_cause)
@@ -107,7 +110,7 @@ def run_rank(fn: Callable[..., Json], args: Sequence[Any], settings: RankSetting
     suspended = RankEnd(rank=rank, host=host, kind="suspended")
     guard_against_suspension(limit_s=settings.deadline_s + SUSPENDED_GRACE_S, last_words=f"{MARK}{suspended.to_json()}")
     try:
-        require_fitting_horovod()
+        _require_fitting_versions(host, settings.versions)
         return result_to_json(fn(_context(rank, settings), *args))
     except EnvironmentProblem as problem:
         end = RankEnd(rank=rank, host=host, kind="refused", summary=str(problem))
@@ -115,6 +118,12 @@ def run_rank(fn: Callable[..., Json], args: Sequence[Any], settings: RankSetting
         end = RankEnd(rank=rank, host=host, kind="raised", summary=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
     sys.stderr.write(f"{MARK}{end.to_json()}\n")
     sys.exit(1)
+
+
+def _require_fitting_versions(host: str, driver: Versions) -> None:
+    if other := other_than_driver(host, versions_here(), driver):
+        raise EnvironmentProblem(other)
+    require_fitting_horovod()
 
 
 def _environment(settings: RankSettings, *, threads: int) -> dict[str, str]:

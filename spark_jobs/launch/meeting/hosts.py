@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
+from typing import Any, Self
 
 import psutil
 
 from sparkring.errors import EnvironmentProblem
 from sparkring.pipelines.parallel.shared_memory.named_files import FOLDER, paths_of
-from sparkring.version import __version__
+from sparkring.spark_jobs.launch.meeting.versions import Versions, versions_here
 
 LOOPBACK = "127.0.0.1"
 
@@ -44,11 +42,7 @@ class TaskFacts:
     interface: str
     addresses: tuple[str, ...]
     """All IPv4 addresses of the machine: where its connections may come from."""
-    sparkring: str
-    """Version of the sparkring that the task imported."""
-    python: str
-    torch: str | None
-    """Version of the task's torch, which is not imported for this; None without one."""
+    versions: Versions
     gpu: str | None
     """The task's GPU, as its rank's ``CUDA_VISIBLE_DEVICES`` names it."""
     clock: float
@@ -57,6 +51,11 @@ class TaskFacts:
     """Port of the rendezvous, set by each task that may get the first rank."""
     doorbell: int = 0
     """Port at which other hosts try whether they reach this task (``reach.py``); 0 if there is one host."""
+
+    @classmethod
+    def from_json(cls, entry: dict[str, Any]) -> Self:
+        """The facts that ``asdict`` made JSON of."""
+        return cls(**entry | {"versions": Versions(**entry["versions"])})
 
     def name_in(self, hosts: Collection[str]) -> str | None:
         """The name under which ``hosts`` lists this task's host, its own or Spark's, or None."""
@@ -146,7 +145,7 @@ def describe_task(spark_host: str, *, on_one_host: bool, gpu: str | None) -> Tas
         hostname=socket.gethostname(), spark_host=spark_host, network=network_identity(), memory=memory_identity(),
         address=address, interface=interface,
         addresses=tuple(address for addresses in _addresses_by_interface().values() for address in addresses),
-        sparkring=__version__, python=python_version(), torch=torch_version(), gpu=gpu, clock=time.time())
+        versions=versions_here(), gpu=gpu, clock=time.time())
 
 
 def network_identity() -> str:
@@ -165,18 +164,6 @@ def remove_leftover_memory(token: str) -> None:
     """Remove the shared memory that killed ranks of this launch left; other ranks remove its name once all have opened it."""
     for path in paths_of(token):
         path.unlink(missing_ok=True)
-
-
-def python_version() -> str:
-    """The version that pickled functions depend on, e.g. ``3.11``."""
-    return f"{sys.version_info.major}.{sys.version_info.minor}"
-
-
-def torch_version() -> str | None:
-    """The version of the installed torch, without importing it; None if there is none."""
-    with suppress(metadata.PackageNotFoundError):
-        return metadata.version("torch")
-    return None
 
 
 def ring_address(spark_host: str, *, on_one_host: bool) -> tuple[str, str]:

@@ -136,7 +136,7 @@ def test_a_read_of_several_columns_at_once_is_verified_in_all_of_them(tmp_path: 
     chunks = [metadata.row_group(0).column(place) for place in range(3)]
     begin, size = chunks[0].data_page_offset, sum(chunk.total_compressed_size for chunk in chunks)
 
-    def read(size: int) -> None:
+    def read(size: int, begin: int = begin) -> None:
         with store.open_input(NAME) as source:
             verified = VerifiedFile(source, path=NAME)
             verified.expect(metadata, 0)
@@ -145,9 +145,12 @@ def test_a_read_of_several_columns_at_once_is_verified_in_all_of_them(tmp_path: 
 
     read(size)
     _flip_in_page(tmp_path / NAME, 2)
-    with pytest.raises(DatasetError, match=r"column int32 of row group 0 of .* has a page with CRC-32"):
-        read(size)
-    read(size - chunks[2].total_compressed_size + 100)  # the control: what follows a column, and is not all of the next one
+    for whole in (lambda: read(size), lambda: read(begin + size, 0)):  # also behind bytes that belong to no column
+        with pytest.raises(DatasetError, match=r"column int32 of row group 0 of .* has a page with CRC-32"):
+            whole()
+    with pytest.raises(DatasetError, match=r"column int32 of row group 0 of .* was read in part"):
+        read(size - 100)
+    read(size - chunks[2].total_compressed_size)  # the control: the columns before it
 
 
 def test_pages_without_a_checksum_are_read_unchecked(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
-from dataclasses import asdict
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +12,6 @@ from sparkring.errors import EnvironmentProblem
 from sparkring.pipelines.parallel.shared_memory.named_files import segment_path, socket_path
 from sparkring.spark_jobs.launch.meeting.hosts import (
     LOOPBACK,
-    TaskFacts,
     chosen_tasks,
     describe_task,
     place_ranks,
@@ -92,10 +91,10 @@ def test_two_looks_at_one_machine_agree_on_who_it_is() -> None:
 
 def test_hosts_that_are_left_out_get_ranks_only_where_there_is_no_other() -> None:
     here = describe_task("127.0.0.1", on_one_host=True, gpu=None)
-    facts = [TaskFacts(**{**asdict(here), "hostname": name}) for name in "ABABC"]
+    facts = [replace(here, hostname=name) for name in "ABABC"]
     assert chosen_tasks(facts, 3, left_out=("A",)) == [1, 3, 4]
     assert chosen_tasks(facts, 3, left_out=()) == [0, 1, 2]
     assert chosen_tasks(facts, 4, left_out=("A",)) == [], "the ring is to be started with three"
     assert chosen_tasks(facts, 4, left_out=("A", "B", "C")) == [0, 1, 2, 3]
-    by_spark = [TaskFacts(**{**asdict(here), "spark_host": f"{name}.example"}) for name in "ABABC"]
+    by_spark = [replace(here, spark_host=f"{name}.example") for name in "ABABC"]
     assert chosen_tasks(by_spark, 3, left_out=("A.example",)) == [1, 3, 4], "what Spark lost there, it names as it does the host"

@@ -9,6 +9,7 @@ import pytest
 
 from sparkring.spark_jobs.launch.meeting.hosts import TaskFacts
 from sparkring.spark_jobs.launch.meeting.reach import Doorbell, unreachable
+from sparkring.spark_jobs.launch.meeting.versions import Versions
 
 ALPHA, BETA = "127.0.0.2", "127.0.0.3"
 SECRET = "the launch's"
@@ -26,7 +27,7 @@ def bells() -> Iterator[list[Doorbell]]:
 def _facts(partition: int, port: int, *, address: str = "") -> TaskFacts:
     host, own = ("alpha", ALPHA) if partition < 2 else ("beta", BETA)
     return TaskFacts(hostname=host, spark_host=host, network=host, memory=host, address=address or own, interface="eth0",
-                     addresses=("127.0.0.1", "10.0.0.7"), sparkring="1", python="3.11", torch=None, gpu=None, clock=0.0, doorbell=port)
+                     addresses=("127.0.0.1", "10.0.0.7"), versions=Versions("1", "3.11", None), gpu=None, clock=0.0, doorbell=port)
 
 
 def test_hosts_that_answer_reach_each_other(bells: list[Doorbell]) -> None:

@@ -24,18 +24,19 @@ from sparkring.spark_jobs.launch.meeting.encryption import ENCRYPTING, require_p
 from sparkring.spark_jobs.launch.meeting.hosts import LOOPBACK, TaskFacts, memory_identity
 from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous, rendezvous_address
 from sparkring.spark_jobs.launch.meeting.status_board import StatusBoard
+from sparkring.spark_jobs.launch.meeting.versions import Versions, versions_here
 from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, GpuCheck, check_gpu, common_device
 from sparkring.spark_jobs.spark.slots import local_slots, require_on_demand, require_slots, too_few_slots
 from sparkring.spark_jobs.spark.watched_job import explain
 from tests.support import seams
 
+VERSIONS = Versions("1.2.3", "3.11", "2.13.0")
 LAUNCH = Launch(
     num_ranks=2, payload=b"", token="t", secret="s", threads=1, device="cuda", allow_cpu_fallback=False, deadline_s=1, heartbeat_s=1,
-    shared_memory=True, meet_within_s=40.0, not_after=100.0, driver_memory="m", driver_path=(), sparkring="1.2.3", python="3.11",
-    torch="2.13.0")
+    shared_memory=True, meet_within_s=40.0, not_after=100.0, driver_memory="m", driver_path=(), versions=VERSIONS)
 FACTS = TaskFacts(
     hostname="alpha", spark_host="alpha.example", network="n", memory="m", address="10.0.0.1", interface="eth0",
-    addresses=("10.0.0.1",), sparkring="1.2.3", python="3.11", torch="2.13.0", gpu="0", clock=99.0)
+    addresses=("10.0.0.1",), versions=VERSIONS, gpu="0", clock=99.0)
 TOO_FEW = too_few_slots("yarn", wanted=7, slots=None)
 
 
@@ -44,11 +45,16 @@ def test_tasks_that_fit_make_a_ring() -> None:
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    pytest.param({"sparkring": "1.2.2"}, "on beta has sparkring 1.2.2 on Python 3.11, the driver has 1.2.3 on 3.11", id="sparkring"),
-    pytest.param({"python": "3.12"}, "on beta has sparkring 1.2.3 on Python 3.12, the driver has 1.2.3 on 3.11", id="Python"),
-    pytest.param({"torch": "2.11.0"}, "on beta has torch 2.11.0, the driver has torch 2.13.0; install", id="torch"),
-    pytest.param({"torch": "2.13.0+cpu"}, "on beta has torch 2.13.0+cpu, that on alpha has torch 2.13.0; ranks", id="build of torch"),
-    pytest.param({"torch": None}, "on beta has no torch, the driver has torch 2.13.0", id="no torch"),
+    pytest.param({"versions": replace(VERSIONS, sparkring="1.2.2")},
+                 "on beta has sparkring 1.2.2 on Python 3.11, the driver has 1.2.3 on 3.11", id="sparkring"),
+    pytest.param({"versions": replace(VERSIONS, python="3.12")},
+                 "on beta has sparkring 1.2.3 on Python 3.12, the driver has 1.2.3 on 3.11", id="Python"),
+    pytest.param({"versions": replace(VERSIONS, torch="2.11.0")},
+                 "on beta has torch 2.11.0, the driver has torch 2.13.0; install", id="torch"),
+    pytest.param({"versions": replace(VERSIONS, torch="2.13.0+cpu")},
+                 "on beta has torch 2.13.0+cpu, that on alpha has torch 2.13.0; ranks", id="build of torch"),
+    pytest.param({"versions": replace(VERSIONS, torch=None)},
+                 "on beta has no torch, the driver has torch 2.13.0", id="no torch"),
     pytest.param({"network": "o"}, "beta and alpha do not share a network", id="one name for two machines"),
     pytest.param({"gpu": None}, "Spark assigned no GPU to the task on beta", id="no GPU"),
     pytest.param({"clock": 142.0}, "on beta started 42 seconds after this launch was given up", id="too late"),
@@ -68,7 +74,8 @@ def test_gpus_that_the_launcher_deals_out_are_those_of_the_driver_s_machine() ->
 
 @pytest.mark.parametrize("torch", [None, "2.13.0+cpu"])
 def test_a_driver_may_have_no_torch_or_another_build_of_it(torch: str | None) -> None:
-    beta, launch = replace(FACTS, hostname="beta", torch="2.13.0+cu126"), replace(LAUNCH, torch=torch)
+    beta = replace(FACTS, hostname="beta", versions=replace(FACTS.versions, torch="2.13.0+cu126"))
+    launch = replace(LAUNCH, versions=replace(LAUNCH.versions, torch=torch))
     assert objection(launch, [FACTS, FACTS], on_one_host=True) is None
     assert "on beta has torch 2.13.0+cu126, that on alpha has torch 2.13.0" in str(objection(launch, [FACTS, beta], on_one_host=True))
 
@@ -128,7 +135,7 @@ def test_tasks_compare_what_their_ranks_report_of_their_gpus(monkeypatch: pytest
 
 def ring_by_horovod(monkeypatch: pytest.MonkeyPatch, *, uuid: str) -> RankContext:
     """The context of rank 0 on a GPU ``a`` that Spark calls 0, by upstream's launcher; rank 1's ``uuid`` is called 0 as well."""
-    settings = RankSettings(token="t", device="cuda", allow_cpu_fallback=False, deadline_s=20, shared_memory=True)
+    settings = RankSettings(token="t", device="cuda", allow_cpu_fallback=False, deadline_s=20, shared_memory=True, versions=versions_here())
     peer = AssignedGpu(host="alpha", memory=memory_identity(), address="0", uuid=uuid)
     rendezvous = Rendezvous(LOOPBACK, StatusBoard("s", size=2, heartbeat_s=1))
     rendezvous.store.put("sparkring-t", "1", json.dumps([peer, None]).encode())
@@ -235,10 +242,13 @@ def test_a_host_is_to_blame_for_an_executor_that_died_there_and_not_for_one_that
     pytest.param({"complete": True, "lost": ExecutorLost("gone")}, 1, ExecutorLost, id="one was lost")])
 def test_why_no_ring_can_come_of_tasks_that_meet_at_the_driver(
         state: dict[str, object], num_ended: int, kind: type[SparkringError] | None) -> None:
+    def too_few(come: int) -> NotEnoughSlots:
+        return too_few_slots("yarn", wanted=4, slots=come)
+
     meeting = SimpleNamespace(**{"complete": False, "closed": False, "lost": None, "num_come": 0, "address": ("10.0.0.1", 7), **state})
-    error = _why_broken(cast("DriverMeeting", meeting), 4, "yarn", num_ended)
+    error = _why_broken(cast("DriverMeeting", meeting), too_few, num_ended)
     assert error is None if kind is None else isinstance(error, kind)
-    assert _why_broken(None, 4, "yarn", num_ended) is None
+    assert _why_broken(None, too_few, num_ended) is None
 
 
 @pytest.mark.parametrize("name", ENCRYPTING)
