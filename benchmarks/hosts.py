@@ -9,71 +9,29 @@ the step of ranks that sum nothing) / (the sums alone). torch may take its socke
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.step import Case, rows_for
 from benchmarks.support.report import print_result
-from harness.hosts import INTERFACE, Host, hosts, why_no_hosts
-from sparkring.spark_jobs.launch.meeting.hosts import place_ranks
-from sparkring.spark_jobs.launch.meeting.rendezvous import rendezvous_address
+from harness.host_ranks import run_on_hosts
+from harness.hosts import Host, hosts, why_no_hosts
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 
 ROUNDS = 5
 SIDES = ("apart", "sparkring", "torch DDP", "horovod optimizer", "sums alone")
 LINKS_MBIT = {"1 Gb/s": 1000.0, "unshaped": None}
-WITHIN_S = 300.0
 STEP_S = 0.5
-MEETING = """
-import sys, time
-from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous
-from sparkring.spark_jobs.launch.meeting.status_board import StatusBoard
-server = Rendezvous(sys.argv[1], StatusBoard(sys.argv[2], size=2, heartbeat_s=1))
-server.start(allowed=sys.argv[3:])
-print(server.port, flush=True)
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def _meeting(host: Host, secret: str, allowed: Sequence[str]) -> Iterator[int]:
-    """Horovod's key-value store on a host; yields its port."""
-    with subprocess.Popen(host.command([sys.executable, "-c", MEETING, host.address, secret, *allowed]), stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        try:
-            yield int(server.stdout.readline())
-        finally:
-            server.stdin.close()
 
 
 def _run(side: str, case: Case, made: Sequence[Host], number: int) -> tuple[float, float]:
     """One side once: (seconds of a step of the slowest rank, seconds of summing, the mean)."""
-    secret = f"{number:032x}"
-    placements = place_ranks([host.name for host in made])
-    with _meeting(made[0], secret, [host.address for host in made]) as port:
-        ranks = []
-        for host, placed in zip(made, placements, strict=True):
-            environment = placed.horovod_environment() | {
-                "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": INTERFACE,
-                "GLOO_SOCKET_IFNAME": INTERFACE, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-                "HOROVOD_GLOO_RENDEZVOUS_ADDR": rendezvous_address(made[0].address, port, secret)}
-            order = {"side": side, "case": asdict(case), "environment": environment, "meet": f"{made[0].address}:{20_000 + number}",
-                     "context": {"rank": placed.rank, "hosts": placed.hosts, "device": "cpu", "token": secret, "deadline_s": 60.0,
-                                 "shared_memory": True}}
-            ranks.append(subprocess.Popen(host.command([sys.executable, "-m", "benchmarks.support.host_rank", json.dumps(order)]),
-                                          stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}))
-        results = [json.loads(rank.communicate(timeout=WITHIN_S)[0].splitlines()[-1]) for rank in ranks]
+    results = run_on_hosts(made, "benchmarks.support.host_rank:measure", side, asdict(case), f"{made[0].address}:{20_000 + number}")
     return max(seconds for seconds, _ in results), statistics.mean(wait for _, wait in results)
 
 

@@ -1,40 +1,37 @@
-"""One rank of ``benchmarks.hosts``: started on its host with an order as JSON, it prints its figures as the last line."""
+"""One rank of ``benchmarks.hosts``, which harness/host_ranks.py starts on its host."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks import step
+from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 
-def main() -> None:
-    """Do the order: ``{"side": ..., "case": {...}, "context": {...}, "environment": {...}, "meet": address and port}``."""
-    order = json.loads(sys.argv[1])
-    os.environ.update(order["environment"])
-    import torch
 
-    from benchmarks import step
-    from sparkring.pipelines.parallel.context import RankContext
+def measure(context: RankContext, side: str, case: dict[str, Any], meet: str) -> tuple[float, float]:
+    """Train by one side; returns (median seconds of a step, median seconds of summing in it).
 
-    torch.set_num_threads(1)
-    context = RankContext(**order["context"] | {"hosts": tuple(order["context"]["hosts"])})
-    case = step.Case(**order["case"])
+    Args:
+        context: This rank's.
+        side: One of ``benchmarks.hosts.SIDES``.
+        case: The fields of the ``Case``.
+        meet: Address and port at which torch's ranks meet.
+    """
+    what = step.Case(**case)
     sides: dict[str, Callable[[], Any]] = {
-        "apart": lambda: step.serial(context, case), "sparkring": lambda: step.by_sparkring(context, case),
-        "torch DDP": lambda: step.by_ddp(context, case, order["meet"]), "horovod optimizer": lambda: step.by_horovod(context, case),
-        "sums alone": lambda: sums_alone(context, case)}
-    print(json.dumps(sides[order["side"]]()), flush=True)
+        "apart": lambda: step.serial(context, what), "sparkring": lambda: step.by_sparkring(context, what),
+        "torch DDP": lambda: step.by_ddp(context, what, meet), "horovod optimizer": lambda: step.by_horovod(context, what),
+        "sums alone": lambda: sums_alone(context, what)}
+    seconds, summing = sides[side]()
+    return seconds, summing
 
 
-def sums_alone(context: Any, case: Any) -> tuple[float, float]:
+def sums_alone(context: RankContext, case: step.Case) -> tuple[float, float]:
     """(median seconds of one round of all gradient sums without a backward pass, the same)."""
-    from benchmarks import step
-    from sparkring.pipelines.parallel.collectives.communicator import Communicator
-    from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
-
     with Communicator(context) as communicator:
         model, _ = step.make(case)
         ring = GradientRing(model.parameters(), communicator, bucket_mb=step.BUCKET_MB)
@@ -49,6 +46,3 @@ def sums_alone(context: Any, case: Any) -> tuple[float, float]:
         ring.close()
     return seconds, seconds
 
-
-if __name__ == "__main__":
-    main()
