@@ -26,8 +26,11 @@ from sparkring.pipelines.data.stores.volume import VolumeStore
 
 SEGMENT_BYTES = 256 * 1024
 """Bytes from which a segment is closed. Each shipment sends its last segment again, so this limits the bytes that are sent again."""
-SHIP_S, SHIP_ONCE_S = 2.0, 10.0
-"""Seconds between two shipments while lines come: if the last segment may be written again, and if each shipment adds a file."""
+SHIP_S = 2.0
+"""Seconds between two shipments while lines come."""
+SHIP_ONCE_S, SLOWER_AFTER = 10.0, 60
+"""The same where each shipment adds a file: first this long, twice as long after so many files, three times after twice as many, ..., so
+that a rank leaves a thousand files a day and not 8640."""
 
 
 class Lines(Protocol):
@@ -144,7 +147,7 @@ class ShippedLines:
             self.settle()
 
     def _ship(self) -> None:
-        while not self._over.wait(SHIP_ONCE_S if self._write_once else SHIP_S):
+        while not self._over.wait(SHIP_ONCE_S * (1 + self._first / SLOWER_AFTER) if self._write_once else SHIP_S):
             with suppress(OSError):  # the storage is away for a while
                 self.settle()
 
