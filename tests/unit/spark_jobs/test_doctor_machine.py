@@ -130,7 +130,8 @@ def test_free_memory_is_some_and_less_than_all() -> None:
     assert 0 < survey.free_memory() < total
 
 
-def test_disk_names_the_folder_that_is_there(tmp_path: Path) -> None:
+def test_disk_names_the_folder_that_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(0, 0, 3000 * MB))
     check = check_disk(needs(f"workspace={tmp_path / 'not' / 'yet'}"))
     assert (check.status, f"({tmp_path})" in check.found) == ("ok", True)
     assert not (tmp_path / "not").exists()
