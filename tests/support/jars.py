@@ -7,11 +7,12 @@ from pathlib import Path
 from harness.maven import fetched
 
 TABLES = {  # path at Maven Central -> SHA-256
-    "io/delta/delta-spark_2.13/4.0.1/delta-spark_2.13-4.0.1.jar": "a1e76860b19fe1e6b205a4ea7a9099a2f9575d39bb71d49b3e679b299d0efb91",
-    "io/delta/delta-storage/4.0.1/delta-storage-4.0.1.jar": "ecc42c5aaa51c423312d9e4e48aa4a12b34740bf2c37de0e8f279277ec3d12e4",
-    "org/apache/iceberg/iceberg-spark-runtime-4.0_2.13/1.10.2/iceberg-spark-runtime-4.0_2.13-1.10.2.jar":
-        "7124a5da756f69c815f3f778691167ed00dfd813dde2c26025278aa35f35abb8",
-    "org/apache/spark/spark-avro_2.13/4.0.2/spark-avro_2.13-4.0.2.jar": "fd102b6c6754f72f53a01ac882f0da2b1a6f9f02127647ac3e1f0ca951d4433b",
+    "io/delta/delta-spark_4.1_2.13/4.1.0/delta-spark_4.1_2.13-4.1.0.jar":
+        "9b05d7a82196ee1f1073733a45a2faae59161e52b86ae918fe6742fad6eaf036",
+    "io/delta/delta-storage/4.1.0/delta-storage-4.1.0.jar": "6d0520ffcc35b582369f92c23fa24e14a5bb935cf6e31ed7f47c5046ae17cb25",
+    "org/apache/iceberg/iceberg-spark-runtime-4.1_2.13/1.12.0/iceberg-spark-runtime-4.1_2.13-1.12.0.jar":
+        "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
+    "org/apache/spark/spark-avro_2.13/4.1.1/spark-avro_2.13-4.1.1.jar": "6a19d90bc3b6e88d8db0fa36a19273aa10fea2dbd7a62bb60e4cedd73051b32d",
     "com/h2database/h2/2.4.240/h2-2.4.240.jar": "29b70e427cc1c40cdc376283adbb0cc62853073797bb5fe5761f81fe73d57ce0",
 }
 SDK = "2.29.52"
@@ -48,8 +49,8 @@ SDK_PARTS = {  # of the AWS SDK, those that s3a uses: a fiftieth of the bundle t
     "utils": "f150a38f2fec14ced2de6459bfe804f647c88baa573b218646ef89b436a29d42",
 }
 S3A = {f"software/amazon/awssdk/{part}/{SDK}/{part}-{SDK}.jar": sha256 for part, sha256 in SDK_PARTS.items()} | {
-    "org/apache/hadoop/hadoop-aws/3.4.1/hadoop-aws-3.4.1.jar":
-        "01334a07e179cae2b7e251f24857f11e3759108c9d6a79dcbe362a4295227da2",
+    "org/apache/hadoop/hadoop-aws/3.4.2/hadoop-aws-3.4.2.jar":
+        "d2d24e6b715b5656b9d238bf13b6682a07e2004dd36aad74a73aeb854319f4d9",
     "org/reactivestreams/reactive-streams/1.0.4/reactive-streams-1.0.4.jar":
         "f75ca597789b3dac58f61857b9ac2e1034a68fa672db35055a8fb4509e325f28",
     "org/wildfly/openssl/wildfly-openssl/1.1.3.Final/wildfly-openssl-1.1.3.Final.jar":

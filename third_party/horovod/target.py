@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-DEFAULT_TORCH = "2.13.0"  # a test compares it with the project's lock
+DEFAULT_TORCH = "2.15.0"  # a test compares it with the project's lock
 TORCH_FIRST, TORCH_LAST = (2, 6), (2, 15)
 PYTHON_FIRST, PYTHON_LAST = (3, 11), (3, 13)
 CXX20_FROM = (2, 12)

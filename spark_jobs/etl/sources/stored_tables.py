@@ -24,11 +24,13 @@ from sparkring.spark_jobs.spark.versions.supported import minor, scala_version
 
 PACKAGES = {
     "avro": "org.apache.spark:spark-avro_{scala}:{spark}",
-    "delta": "io.delta:delta-spark_{scala} of the release for Spark {minor}, and Delta's session settings (docs/how-to/preparing.md)",
+    "delta": "io.delta:delta-spark_{delta}{scala} of the release for Spark {minor}, and Delta's session settings (docs/how-to/preparing.md)",
     "iceberg": "org.apache.iceberg:iceberg-spark-runtime-{minor}_{scala}, and a catalog (docs/how-to/preparing.md)",
     "jdbc": "the database's JDBC driver",
 }
 """What a format needs in ``spark.jars.packages``; each package is built for one Scala, and all but a driver for one Spark."""
+DELTA_BY_SPARK = (4, 1)
+"""From this Spark on the name of Delta's package holds Spark's release."""
 
 
 def address(config: StoredTable) -> str:
@@ -101,7 +103,8 @@ def lacking(kind: str, error: Exception, version: str) -> str:
     if not unknown or kind not in PACKAGES:
         return ""
     release = "{}.{}".format(*minor(version))
-    package = PACKAGES[kind].format(scala=scala_version(version), spark=version, minor=release)
+    delta = f"{release}_" if minor(version) >= DELTA_BY_SPARK else ""
+    package = PACKAGES[kind].format(scala=scala_version(version), spark=version, minor=release, delta=delta)
     return f", or add to spark.conf.spark.jars.packages {package}"
 
 
