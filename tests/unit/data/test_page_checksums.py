@@ -145,9 +145,9 @@ def test_a_read_of_several_columns_at_once_is_verified_in_all_of_them(tmp_path: 
 
     read(size)
     _flip_in_page(tmp_path / NAME, 2)
-    for whole in (lambda: read(size), lambda: read(begin + size, 0)):  # also behind bytes that belong to no column
+    for first in (begin, 0):  # also behind bytes that belong to no column
         with pytest.raises(DatasetError, match=r"column int32 of row group 0 of .* has a page with CRC-32"):
-            whole()
+            read(begin + size - first, first)
     with pytest.raises(DatasetError, match=r"column int32 of row group 0 of .* was read in part"):
         read(size - 100)
     read(size - chunks[2].total_compressed_size)  # the control: the columns before it
