@@ -88,7 +88,7 @@ def _fits(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
 
 
 def _decode_npy(cell: bytes | memoryview) -> Array:
-    array: Array = np.lib.format.read_array(io.BytesIO(cell), allow_pickle=False)  # type: ignore[no-untyped-call]
+    array: Array = np.lib.format.read_array(io.BytesIO(cell), allow_pickle=False)
     return array
 
 

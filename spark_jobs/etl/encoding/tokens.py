@@ -14,7 +14,6 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +157,10 @@ def pack_documents(documents: DataFrame, config: PrepareConfig, encoding: TokenE
     number = sf.coalesce(*(sf.when(split == name, sf.pmod(order, sf.lit(packs[name]))) for name in sizes))
     chosen = documents.select(split.alias(SPLIT), number.alias(_PACK), order.alias(_ORDER), named(tokens.document).alias(_DOCUMENT),
                               named(tokens.column).cast("binary").alias(_TEXT))
-    run = partial(_pack, row_id=config.row_id, encoding=encoding, length=tokens.length, first_pack=first_pack)
-    return chosen.groupBy(SPLIT, _PACK).applyInArrow(run, f"`{config.row_id}` bigint, {SPLIT} string, {TOKENS} binary, {COUNT} int")
+    def pack(key: tuple[Any, ...], table: pa.Table) -> pa.Table:  # Spark 4.1 cannot read the types of a partial
+        return _pack(key, table, row_id=config.row_id, encoding=encoding, length=tokens.length, first_pack=first_pack)
+
+    return chosen.groupBy(SPLIT, _PACK).applyInArrow(pack, f"`{config.row_id}` bigint, {SPLIT} string, {TOKENS} binary, {COUNT} int")
 
 
 def count_packs(config: TokensConfig, sizes: Mapping[str, int]) -> dict[str, int]:

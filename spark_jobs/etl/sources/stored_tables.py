@@ -24,7 +24,7 @@ from sparkring.spark_jobs.spark.versions.supported import minor, scala_version
 
 PACKAGES = {
     "avro": "org.apache.spark:spark-avro_{scala}:{spark}",
-    "delta": "io.delta:delta-spark_{delta}{scala} of the release for Spark {minor}, and Delta's session settings (docs/how-to/preparing.md)",
+    "delta": "io.delta:delta-spark_{delta}{scala} for Spark {minor}, and Delta's session settings (docs/how-to/preparing.md)",
     "iceberg": "org.apache.iceberg:iceberg-spark-runtime-{minor}_{scala}, and a catalog (docs/how-to/preparing.md)",
     "jdbc": "the database's JDBC driver",
 }

@@ -147,13 +147,13 @@ def test_a_position_in_another_order_is_refused(written: tuple[Dataset, Rows]) -
         _loader(written[0]).load_state_dict(_loader(written[0], batch_rows=8).state_dict())
 
 
-def _npy(array: np.ndarray, **options: bool) -> bytes:  # type: ignore[type-arg]
+def _npy(array: np.ndarray, **options: bool) -> bytes:
     cell = io.BytesIO()
     np.save(cell, array, **options)
     return cell.getvalue()
 
 
-def _npz(array: np.ndarray, *, flipped: int | None = None) -> bytes:  # type: ignore[type-arg]
+def _npz(array: np.ndarray, *, flipped: int | None = None) -> bytes:
     """As ``numpy.savez_compressed`` writes it; with one byte inverted."""
     cell = io.BytesIO()
     np.savez_compressed(cell, arr=array)

@@ -43,8 +43,8 @@ def test_a_version_before_a_release_is_read() -> None:
 @pytest.mark.parametrize(("version", "kind", "words"), [
     ("3.5.9", "avro", "org.apache.spark:spark-avro_2.12:3.5.9"), ("4.1.4", "avro", "org.apache.spark:spark-avro_2.13:4.1.4"),
     ("3.5.2", "iceberg", "org.apache.iceberg:iceberg-spark-runtime-3.5_2.12"),
-    ("4.0.5", "delta", "io.delta:delta-spark_2.13 of the release for Spark 4.0"),
-    ("4.1.4", "delta", "io.delta:delta-spark_4.1_2.13 of the release for Spark 4.1"), ("4.0.5", "jdbc", "the database's JDBC driver")])
+    ("4.0.5", "delta", "io.delta:delta-spark_2.13 for Spark 4.0"),
+    ("4.1.4", "delta", "io.delta:delta-spark_4.1_2.13 for Spark 4.1"), ("4.0.5", "jdbc", "the database's JDBC driver")])
 def test_the_package_that_a_source_lacks_is_the_one_for_this_spark(version: str, kind: str, words: str) -> None:
     assert words in lacking(kind, UNKNOWN, version)
 
