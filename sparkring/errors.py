@@ -19,6 +19,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 _FINDINGS_SHOWN = 5
+UNKNOWN_HOST = "its executor"
+"""Where a rank is, in a message, if the name of its host is unknown."""
 
 
 def in_one_line(findings: Sequence[str]) -> str:
@@ -236,7 +238,7 @@ class RankFailed(RingError):
 
 
 class RankDied(RingError):
-    """A rank's process ended without a result."""
+    """A rank's process ended without a result; ``host`` is empty if it is unknown."""
 
     def __init__(self, rank: int, host: str, exit_code: int, *, stderr_tail: str = "") -> None:
         self.rank, self.host, self.exit_code = rank, host, exit_code
@@ -246,7 +248,7 @@ class RankDied(RingError):
         else:
             how, advice = f"ended with exit code {exit_code} and no result", ""
         tail = f"\nlast lines it wrote:\n{stderr_tail.rstrip()}" if stderr_tail.strip() else ""
-        super().__init__(f"rank {rank} on {host} {how}; {advice}run the same command again to resume from the last checkpoint.{tail}")
+        super().__init__(f"rank {rank} on {host or UNKNOWN_HOST} {how}; {advice}run the same command again to resume from the last checkpoint.{tail}")
 
 
 def _signal_name(number: int) -> str:
