@@ -10,6 +10,10 @@ RUN := scripts/bootstrap.sh
 CONFIG ?= local/flights
 TEST_WORKERS ?= 2
 GPU_KIT_PYTHON ?= 3.12
+# make wheels PYTHON=3.12 TORCH=2.8.0 CPU=1   for these, without CUDA; by default for the Python and the torch of the lock, with CUDA
+PYTHON :=
+TORCH := $(SPARKRING_HOROVOD_TORCH)
+CPU := $(SPARKRING_HOROVOD_CPU)
 
 .PHONY: help
 help:  ## List the targets
@@ -74,7 +78,9 @@ class-archive:  ## Make the file of Java's classes that the JVMs of tests map, u
 wheels:  ## Leave the wheels of sparkring, Horovod and Petastorm in dist/, for plain pip, YARN and Databricks
 	@rm -rf dist
 	@for project in . third_party/horovod third_party/petastorm; do \
-	    echo "building the wheel of $$project"; $(RUN) uv build --quiet --wheel --out-dir dist $$project; done
+	    echo "building the wheel of $$project"; \
+	    $(RUN) env SPARKRING_HOROVOD_TORCH='$(TORCH)' SPARKRING_HOROVOD_CPU='$(CPU)' \
+	        uv build --quiet --wheel --out-dir dist $(if $(PYTHON),--python $(PYTHON)) $$project; done
 	@rm -f dist/.gitignore; ls -1sh dist/*.whl
 
 .PHONY: gpu-kit

@@ -29,6 +29,7 @@ from harness.cell_environments import FOLDER, ROOT, CellFailure, Installed, make
 from harness.cell_jobs import JobFigures, run_job
 from harness.cell_tests import run_unit_tests
 from harness.cells import CHECKOUT, OUTERMOST, SHOWN, Cell, checkout_cell, platforms
+from sparkring.spark_jobs.spark.session import java_version
 
 RESULTS = FOLDER / "results"
 PRODUCT = ("conf", "models", "pipelines", "spark_jobs", "sparkring", "third_party")
@@ -67,6 +68,7 @@ def _run(cell: Cell, reference: Result | None, *, unit_tests: bool) -> Result:
     """Run one cell, and keep what came out if it is green."""
     began, tests = time.perf_counter(), 0
     facts = {"cell": cell.name, "platform": cell.platform, "python": cell.python, "spark": cell.spark, "differs": list(cell.differs),
+             "java": cell.java.partition(".")[0] or str(java_version()),
              "date": dt.datetime.now(dt.UTC).date().isoformat(), "commit": _commit(), "of": _of(cell)}
     print(f"[matrix] {cell.name}", file=sys.stderr, flush=True)
     try:

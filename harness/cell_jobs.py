@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.cell_environments import ROOT, CellFailure, call, clean_environment
+from harness.cell_environments import ROOT, CellFailure, call, clean_environment, java_of
 from harness.small_configs import january_flights
 from sparkring.pipelines.data.dataset.versions import Dataset
 
@@ -96,7 +96,7 @@ def values_sha256(dataset_url: str) -> str:
 def _sparkring(python: Path, folder: Path, *words: str) -> Any:
     own = {"PYTHONPATH": str(ROOT)} if python == Path(sys.executable) else {}  # this checkout, whatever is installed here
     out = call(python, "-m", "sparkring", *words, "--json", cwd=folder, within_s=JOB_S, SPARK_SUBMIT_OPTS=SHORT_JVM,
-               OMP_NUM_THREADS="1", PATH=f"{python.parent}{os.pathsep}{clean_environment()['PATH']}", **own)
+               OMP_NUM_THREADS="1", PATH=f"{python.parent}{os.pathsep}{clean_environment()['PATH']}", **own, **java_of(python))
     return json.loads(out.splitlines()[-1])
 
 

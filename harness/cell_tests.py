@@ -1,4 +1,4 @@
-"""Unit tests of the checkout in a cell's environment, by its Python and its packages.
+"""Unit tests of the checkout, and Petastorm's own, in a cell's environment, by its Python and its packages.
 
     .venv/bin/python -m harness.cell_tests           # make the outermost cells ready for `make test` (scripts/bootstrap.sh --cells)
     .venv/bin/python -m harness.cell_tests emr-7     # make this one ready
@@ -14,8 +14,10 @@ from pathlib import Path
 from harness.cell_environments import FOLDER, CellFailure, call, freeze, is_made, make, uv
 from harness.cells import OUTERMOST, Cell, platforms
 
-ALL = tuple(f"tests/unit/{folder}" for folder in ("conf", "cli", "data", "models", "parallel", "training", "spark_jobs"))
-"""Not tests/unit/house and tests/unit/third_party, which look at the checkout's files."""
+ALL = (*(f"tests/unit/{folder}" for folder in ("conf", "cli", "data", "models", "parallel", "training", "spark_jobs")),
+       "tests/spark/test_petastorm_itself.py")
+"""All unit tests but tests/unit/house and tests/unit/third_party, which look at the checkout's files and recipes; and Petastorm's own
+readers, writer and converter, which the checkout's other tests run on the lock's Arrow alone."""
 TOOLS = ("aiohttp", "boto3", "databricks-sdk", "flask", "flask-cors", "googleapis-common-protos", "grpcio", "grpcio-status", "hypothesis",
          "mfusepy", "moto[s3]", "opencv-python-headless", "packaging", "pytest", "pytest-timeout", "pytest-xdist", "requests", "tokenizers",
          "xxhash")

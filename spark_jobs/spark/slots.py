@@ -7,12 +7,12 @@ tasks have waited for executors (``launch/meeting/driver.py``).
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from typing import TYPE_CHECKING
 
 from sparkring.errors import EnvironmentProblem, NotEnoughSlots
+from sparkring.spark_jobs.spark.settings import is_on, setting
 from sparkring.spark_jobs.spark.task_resources import TaskResources, registered_profile
 from sparkring.spark_jobs.spark.versions.supported import is_connect
 
@@ -35,10 +35,9 @@ def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float, resou
         within_s: Seconds to wait for them; a local master is refused at once, since it never grows.
         resources: Those of each rank's task, if its stage has a profile; None: the session's own.
     Raises:
-        EnvironmentProblem: dynamic allocation is on together with a setting that rules out a ring, or Databricks offers no barrier stages.
+        EnvironmentProblem: dynamic allocation is on together with a setting that rules out a ring.
         NotEnoughSlots: Spark has fewer slots.
     """
-    require_barrier_stages(spark)
     master = master_of(spark)
     if has_dynamic_allocation(spark):
         require_on_demand(spark, num_ranks=num_ranks)
@@ -50,21 +49,9 @@ def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float, resou
         time.sleep(LOOK_AGAIN_S)
 
 
-def require_barrier_stages(spark: SparkSession) -> None:
-    """Check that this is no compute of Databricks without barrier stages. Asked first: such a session hides its settings, too.
-
-    Raises:
-        EnvironmentProblem: it is.
-    """
-    if is_connect(spark) and "DATABRICKS_RUNTIME_VERSION" in os.environ:
-        raise EnvironmentProblem(
-            "this is serverless compute of Databricks, or a cluster of standard (shared) access mode: it has no SparkContext, no barrier "
-            "stages, and a ring needs one; use a cluster of dedicated (single user) access mode, or a single node.")
-
-
 def has_dynamic_allocation(spark: SparkSession) -> bool:
     """Whether Spark adds executors once tasks wait for them. It has no barrier stages then (SPARK-24942)."""
-    return _is_on(spark, "spark.dynamicAllocation.enabled") and not is_local(master_of(spark))
+    return is_on(spark, "spark.dynamicAllocation.enabled") and not is_local(master_of(spark))
 
 
 def require_on_demand(spark: SparkSession, *, num_ranks: int) -> None:
@@ -78,16 +65,16 @@ def require_on_demand(spark: SparkSession, *, num_ranks: int) -> None:
         raise EnvironmentProblem(
             "spark.dynamicAllocation.enabled is true, so Spark refuses barrier stages (SPARK-24942), and over Spark Connect a ring "
             "needs one; start the server with it off and spark.executor.instances set.")
-    if _is_on(spark, "spark.speculation"):
+    if is_on(spark, "spark.speculation"):
         raise EnvironmentProblem("spark.speculation and spark.dynamicAllocation.enabled are both true: Spark might start a second task for "
                                  "a rank; set spark.speculation=false.")
-    ratio = spark.conf.get("spark.dynamicAllocation.executorAllocationRatio", None) or "1"
+    ratio = setting(spark, "spark.dynamicAllocation.executorAllocationRatio") or "1"
     if float(ratio) < 1:
         raise EnvironmentProblem(f"spark.dynamicAllocation.executorAllocationRatio is {ratio}: Spark would bring executors for that share "
                                  "of the ranks only; set it to 1.")
-    executors, cores = spark.conf.get("spark.dynamicAllocation.maxExecutors", None), spark.conf.get("spark.executor.cores", None)
+    executors, cores = setting(spark, "spark.dynamicAllocation.maxExecutors"), setting(spark, "spark.executor.cores")
     if executors and cores:
-        most, master = int(executors) * (int(cores) // int(spark.conf.get("spark.task.cpus", None) or 1)), master_of(spark)
+        most, master = int(executors) * (int(cores) // int(setting(spark, "spark.task.cpus") or 1)), master_of(spark)
         if most < num_ranks:
             raise NotEnoughSlots(wanted=num_ranks, slots=most, where=f"{master} with spark.dynamicAllocation.maxExecutors={executors}",
                                  remedy=f"raise that{_or_fewer_ranks(most)}")
@@ -114,10 +101,6 @@ def is_local(master: str) -> bool:
     return re.match(r"local(\[|$)", master) is not None
 
 
-def _is_on(spark: SparkSession, name: str) -> bool:
-    return (spark.conf.get(name, "false") or "").lower() == "true"
-
-
 def slots_of(spark: SparkSession, resources: TaskResources | None = None) -> int | None:
     """Ranks that the session could run at once, with such tasks; None over Spark Connect, except on a local master."""
     sc = spark_context(spark)
@@ -131,7 +114,7 @@ def spark_context(spark: SparkSession) -> SparkContext | None:
 
 def master_of(spark: SparkSession) -> str:
     """The session's master, also for messages."""
-    return spark.conf.get("spark.master", None) or "the Spark server"
+    return setting(spark, "spark.master") or "the Spark server"
 
 
 def _slots_of(sc: SparkContext, resources: TaskResources | None) -> int:

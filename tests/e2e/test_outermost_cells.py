@@ -1,7 +1,8 @@
 """The job and the unit tests that depend on versions, in the oldest and in the newest cell of versions beside the checkout's own.
 
-scripts/bootstrap.sh --cells makes the environments; the code is the checkout's as it is now. All cells, and all unit tests in these two:
-`make test-platforms`.
+scripts/bootstrap.sh --cells makes the environments; the code is the checkout's as it is now. `make test-platforms` runs all cells, and in
+these two all folders of tests/unit but house and third_party, which test the checkout itself. They take minutes a cell; here, within
+`make test`, run those of them in which a library does the work.
 """
 
 from __future__ import annotations

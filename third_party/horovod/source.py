@@ -36,8 +36,9 @@ def edits(target: Target) -> list[Edit]:
         # Python 3.12 has no distutils.
         Edit("horovod/torch/CMakeLists.txt", "from distutils.sysconfig import get_python_inc; print(get_python_inc())",
              "import sysconfig; print(sysconfig.get_path('include'))"),
-        # Read by sparkring before it imports Horovod, beside the torch version that Horovod's own build writes there.
-        Edit("CMakeLists.txt", r"\"dummy\": \"none\"", rf"\"kind\": \"{target.kind}\""),
+        # Read by sparkring before it imports Horovod, beside the torch version that Horovod's own build writes there. The ABI is TRUE for
+        # libstdc++'s new one and FALSE for the old one: torch 2.6 has builds of both, and a library of one does not load beside the other.
+        Edit("CMakeLists.txt", r"\"dummy\": \"none\"", rf"\"kind\": \"{target.kind}\", \"cxx11_abi\": \"${{Pytorch_CXX11}}\""),
         # Horovod lets go of process sets when all ranks agree to. Where one has died, asking it threw, and that ended the others.
         Edit("horovod/common/process_set.cc",
              """      InitializeRegisteredAndRemoveMarkedIfReady_(context, status);

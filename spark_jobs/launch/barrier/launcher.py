@@ -27,14 +27,7 @@ from sparkring.spark_jobs.launch.meeting.hosts import memory_identity
 from sparkring.spark_jobs.launch.meeting.status_board import ANSWER_TIMEOUT_S
 from sparkring.spark_jobs.launch.meeting.versions import versions_here
 from sparkring.spark_jobs.launch.rank.end import Json, RankEnd, results_or_error
-from sparkring.spark_jobs.spark.slots import (
-    has_dynamic_allocation,
-    master_of,
-    require_barrier_stages,
-    require_slots,
-    slots_of,
-    too_few_slots,
-)
+from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, master_of, require_slots, slots_of, too_few_slots
 from sparkring.spark_jobs.spark.task_resources import profile_of
 from sparkring.spark_jobs.spark.versions.profiles import map_in_arrow
 from sparkring.spark_jobs.spark.watched_job import collect_when_started
@@ -59,7 +52,6 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     """
     from pyspark import cloudpickle
 
-    require_barrier_stages(spark)
     require_plaintext_allowed(spark, config)
     resources, gpus = rank_resources(spark, config), dealt_gpus(spark, config, num_ranks=num_ranks)
     require_slots(spark, num_ranks=num_ranks, within_s=config.start_timeout_s, resources=resources)

@@ -18,6 +18,7 @@ from sparkring.conf.schema import RingConfig
 from sparkring.errors import EnvironmentProblem
 from sparkring.spark_jobs.launch.gpus.visible import VARIABLE, visible_gpus
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
+from sparkring.spark_jobs.spark.settings import setting
 from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, is_local, master_of
 from sparkring.spark_jobs.spark.task_resources import EXECUTOR_AMOUNT, TASK_AMOUNT, TaskResources, never_assigned, profile_of
 
@@ -73,7 +74,7 @@ def rank_resources(spark: SparkSession, config: RingConfig) -> TaskResources | N
 
 def amount_of(spark: SparkSession, key: str) -> float:
     """A Spark property that is a number; 0 where it is not set."""
-    return float(spark.conf.get(key, None) or 0)
+    return float(setting(spark, key) or 0)
 
 
 def _why_no_profile(spark: SparkSession, config: RingConfig, wanted: TaskResources) -> EnvironmentProblem | None:

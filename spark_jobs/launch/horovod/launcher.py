@@ -24,7 +24,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
@@ -37,7 +37,7 @@ from sparkring.spark_jobs.launch.horovod.ranks import HorovodRanks
 from sparkring.spark_jobs.launch.meeting.driver_address import driver_address
 from sparkring.spark_jobs.launch.meeting.encryption import require_plaintext_allowed
 from sparkring.spark_jobs.launch.meeting.hosts import memory_identity
-from sparkring.spark_jobs.launch.meeting.versions import Versions, other_than_driver, versions_here
+from sparkring.spark_jobs.launch.meeting.versions import Versions, other_than_driver, other_than_rank, versions_here
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 from sparkring.spark_jobs.launch.rank.end import Json, RankEnd, result_to_json, results_or_error
 from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, GpuCheck, check_gpu, common_device, shared_gpu
@@ -134,11 +134,12 @@ def _environment(settings: RankSettings, *, threads: int) -> dict[str, str]:
 
 
 def _context(rank: int, settings: RankSettings) -> RankContext:
-    """Exchange hosts and devices with the other ranks, through the rendezvous."""
+    """Exchange hosts, devices and versions with the other ranks, through the rendezvous."""
     gpu, found = _take_gpu(rank, settings.gpus) if settings.device == "cuda" else (None, GpuCheck(problem=None, uuid=None))
     mine = AssignedGpu(host=os.uname().nodename, memory=memory_identity(), address=gpu, uuid=found.uuid)
-    everyone = [(AssignedGpu(*assigned), problem) for assigned, problem in
-                _exchange(f"sparkring-{settings.token}", rank, [mine, found.problem], deadline_s=settings.deadline_s)]
+    answers = _exchange(f"sparkring-{settings.token}", rank, [mine, found.problem, asdict(versions_here())], deadline_s=settings.deadline_s)
+    everyone = [(AssignedGpu(*assigned), problem) for assigned, problem, _ in answers]
+    _require_one_build([(AssignedGpu(*assigned).host, Versions(**versions)) for assigned, _, versions in answers])
     memories = [assigned.memory for assigned, _ in everyone]
     numbers = {memory: number for number, memory in enumerate(dict.fromkeys(memories))}
     device, note = "cpu", ""
@@ -150,6 +151,13 @@ def _context(rank: int, settings: RankSettings) -> RankContext:
         sys.stderr.write(f"{note}\n")
     return RankContext(rank=rank, hosts=tuple(numbers[memory] for memory in memories), device=device, token=settings.token,
                        deadline_s=settings.deadline_s, shared_memory=settings.shared_memory)
+
+
+def _require_one_build(ranks: Sequence[tuple[str, Versions]]) -> None:
+    """Check the versions of all ranks, each with its host, against those of the first."""
+    for host, versions in ranks:
+        if other := other_than_rank(host, versions, *ranks[0]):
+            raise EnvironmentProblem(other)
 
 
 def _exchange(scope: str, rank: int, mine: Json, *, deadline_s: float) -> list[Json]:

@@ -187,7 +187,8 @@ def ring_address(spark_host: str, *, on_one_host: bool) -> tuple[str, str]:
             return address, owners[address]
     raise EnvironmentProblem(
         f"host {socket.gethostname()} has no IPv4 address that other hosts can reach (Spark knows it as {spark_host}); "
-        f"set spark.executorEnv.HOROVOD_GLOO_IFACE to one of its interfaces: {', '.join(interfaces)}.")
+        f"set spark.executorEnv.HOROVOD_GLOO_IFACE to one of its interfaces: {', '.join(interfaces)} (on the driver "
+        "HOROVOD_GLOO_IFACE), or give its name an address of its own in /etc/hosts.")
 
 
 def interface_address(interface: str) -> str:

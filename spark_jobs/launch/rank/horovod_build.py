@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 from sparkring.errors import EnvironmentProblem
 
 
-def fits(built_for: str, kind: str | None, *, version: str, cuda: str | None) -> bool:
+def fits(built_for: str, kind: str | None, *, version: str, cuda: str | None, built_abi: str | None = None, abi: str | None = None) -> bool:
     """Whether a library built for one torch can be loaded beside another.
 
     Args:
@@ -23,8 +24,10 @@ def fits(built_for: str, kind: str | None, *, version: str, cuda: str | None) ->
         kind: ``cpu``, ``cu12`` or ``cu13`` if third_party/horovod built it; a Horovod for CPUs uses none of torch's CUDA libraries.
         version: ``torch.__version__`` here.
         cuda: ``torch.version.cuda`` here.
+        built_abi: libstdc++'s ABI of the torch that Horovod was built for: ``TRUE`` is the new one; None in an older wheel.
+        abi: That of torch here; None if its files do not say. torch 2.6 has builds of both.
     """
-    if built_for.split(".")[:2] != version.split(".")[:2]:
+    if built_for.split(".")[:2] != version.split(".")[:2] or (built_abi and abi and built_abi != abi):
         return False
     return kind in (None, "cpu") or kind == f"cu{(cuda or 'none').partition('.')[0]}"
 
@@ -43,7 +46,7 @@ def require_fitting_horovod() -> None:
         built_for, version, cuda = str(built["pytorch"]), str(here["__version__"]), here["cuda"]
     except (OSError, ValueError, LookupError, TypeError):
         return
-    if not fits(built_for, built.get("kind"), version=version, cuda=cuda):
+    if not fits(built_for, built.get("kind"), version=version, cuda=cuda, built_abi=built.get("cxx11_abi"), abi=_cxx11_abi(torch)):
         raise EnvironmentProblem(f"Horovod was built for torch {built_for}, but {sys.executable} has torch {version}; build it for that "
                                  f"one: in a checkout of sparkring, `{rebuild_command()}`.")
 
@@ -55,6 +58,15 @@ def rebuild_command() -> str:
     else:
         install = f"uv pip install --python {sys.executable} --reinstall"
     return f"{install} --no-build-isolation --no-deps ./third_party/horovod"
+
+
+def _cxx11_abi(torch: Path) -> str | None:
+    """As CMake says it, from the file by which torch tells CMake how to compile against it."""
+    try:
+        found = re.search(r"_GLIBCXX_USE_CXX11_ABI=([01])", (torch / "share/cmake/Torch/TorchConfig.cmake").read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    return ("FALSE", "TRUE")[int(found.group(1))] if found else None
 
 
 def _folder(package: str) -> Path | None:

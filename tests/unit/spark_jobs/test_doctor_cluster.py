@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,6 +108,25 @@ def test_executors_like_the_driver_are_well() -> None:
 def test_an_executor_unlike_the_driver_fails(there: Machine, said: str) -> None:
     check = check_executors([task(machine(host="beta")), task(there)], machine())
     assert (check.status, said in check.found) == ("fail", True)
+
+
+@pytest.mark.parametrize(("package", "facts", "found"), [
+    ("numpy", {"version": "1.23.5"}, "numpy 1.23.5 on alpha, 1.26.4 here"),
+    ("numpy", {"version": "2.1.0"}, "numpy 2.1.0 on alpha, 1.26.4 here (prepare and score may fail)"),
+    ("pyarrow", {"version": "15.0.0"}, "pyarrow 15.0.0 on alpha, 14.0.2 here (prepare and score may fail)"),
+    ("petastorm", {"error": "ImportError: no"}, "petastorm cannot be imported on alpha: ImportError: no"),
+    ("horovod", PACKAGES["horovod"] | {"version": "0.28.0"}, "horovod 0.28.0 on alpha, 0.28.1 here")])
+def test_what_a_ring_does_not_refuse_is_a_warning(package: str, facts: dict[str, Any], found: str) -> None:
+    check = check_executors([task(machine(packages={package: facts}))], machine())
+    assert (check.status, check.found) == ("warn", found)
+
+
+def test_executors_need_one_build_of_torch_and_the_driver_s_may_be_another() -> None:
+    cuda = {"torch": PACKAGES["torch"] | {"version": "2.13.0+cu126"}}
+    assert check_executors([task(machine(packages=cuda)), task(machine(host="beta", packages=cuda))], machine()).status == "ok"
+    check = check_executors([task(machine(packages=cuda)), task(machine(host="beta"))], machine())
+    assert (check.status, check.found) == (
+        "fail", "the executor on beta has torch 2.13.0, that on alpha has torch 2.13.0+cu126")
 
 
 def test_a_patch_release_of_python_may_differ() -> None:

@@ -72,6 +72,9 @@ def test_java_is_not_needed_where_spark_runs_already_or_elsewhere(monkeypatch: p
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert check_java(needs(), running=True).status == "ok"
     assert check_java(needs("spark.remote=sc://far:15002", "spark.master=null")).status == "ok"
+    assert check_java(needs("spark.master=null")).status == "fail", "the control"
+    monkeypatch.setenv("SPARK_REMOTE", "sc://far:15002")
+    assert check_java(needs("spark.master=null")).status == "ok"
 
 
 @pytest.mark.parametrize(("release", "command"), [

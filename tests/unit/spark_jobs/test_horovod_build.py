@@ -76,3 +76,25 @@ def test_the_doctor_names_it_and_the_command(monkeypatch: pytest.MonkeyPatch, tm
 def test_control_a_horovod_that_fits_is_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(stand_ins(tmp_path, built_for="2.13.0")))
     assert "ended the process with exit code 3" in installed_packages()["horovod"]["error"]
+
+
+@pytest.mark.parametrize(("built_abi", "abi", "expected"), [
+    pytest.param("FALSE", "TRUE", False, id="another ABI"), pytest.param("FALSE", "FALSE", True, id="the same ABI"),
+    pytest.param(None, "TRUE", True, id="an older wheel, which does not say"),
+    pytest.param("FALSE", None, True, id="a torch that does not say")])
+def test_horovod_fits_the_abi_that_it_was_built_for_where_both_are_known(built_abi: str | None, abi: str | None, expected: bool) -> None:
+    assert fits("2.6.0+cu124", "cpu", version="2.6.0+cpu", cuda=None, built_abi=built_abi, abi=abi) == expected
+
+
+def test_the_abi_of_torch_is_read_from_its_cmake_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(stand_ins(tmp_path, built_for="2.6.0", torch="2.6.0")))
+    for name in ON_IMPORT:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "horovod" / "metadata.json").write_text('{"pytorch": "2.6.0", "kind": "cpu", "cxx11_abi": "TRUE"}', encoding="utf-8")
+    config = tmp_path / "torch/share/cmake/Torch/TorchConfig.cmake"
+    config.parent.mkdir(parents=True)
+    config.write_text('set(TORCH_CXX_FLAGS "-D_GLIBCXX_USE_CXX11_ABI=1")\n', encoding="utf-8")
+    require_fitting_horovod()
+    config.write_text('set(TORCH_CXX_FLAGS "-D_GLIBCXX_USE_CXX11_ABI=0")\n', encoding="utf-8")
+    with pytest.raises(EnvironmentProblem, match=r"Horovod was built for torch 2\.6\.0"):
+        require_fitting_horovod()

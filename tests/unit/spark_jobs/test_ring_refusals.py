@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import queue
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import cast
 from unittest.mock import Mock
@@ -26,7 +26,7 @@ from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous, rendezvou
 from sparkring.spark_jobs.launch.meeting.status_board import StatusBoard
 from sparkring.spark_jobs.launch.meeting.versions import Versions, versions_here
 from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, GpuCheck, check_gpu, common_device
-from sparkring.spark_jobs.spark.slots import local_slots, require_on_demand, require_slots, too_few_slots
+from sparkring.spark_jobs.spark.slots import local_slots, require_on_demand, too_few_slots
 from sparkring.spark_jobs.spark.watched_job import explain
 from tests.support import seams
 
@@ -133,12 +133,15 @@ def test_tasks_compare_what_their_ranks_report_of_their_gpus(monkeypatch: pytest
         agree("a")
 
 
-def ring_by_horovod(monkeypatch: pytest.MonkeyPatch, *, uuid: str) -> RankContext:
-    """The context of rank 0 on a GPU ``a`` that Spark calls 0, by upstream's launcher; rank 1's ``uuid`` is called 0 as well."""
+def ring_by_horovod(monkeypatch: pytest.MonkeyPatch, *, uuid: str, theirs: Versions | None = None) -> RankContext:
+    """The context of rank 0 on a GPU ``a`` that Spark calls 0, by upstream's launcher; rank 1's ``uuid`` is called 0 as well.
+
+    Rank 1 has the versions ``theirs``, or those of rank 0.
+    """
     settings = RankSettings(token="t", device="cuda", allow_cpu_fallback=False, deadline_s=20, shared_memory=True, versions=versions_here())
     peer = AssignedGpu(host="alpha", memory=memory_identity(), address="0", uuid=uuid)
     rendezvous = Rendezvous(LOOPBACK, StatusBoard("s", size=2, heartbeat_s=1))
-    rendezvous.store.put("sparkring-t", "1", json.dumps([peer, None]).encode())
+    rendezvous.store.put("sparkring-t", "1", json.dumps([peer, None, asdict(theirs or versions_here())]).encode())
     rendezvous.start(allowed=[LOOPBACK])
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", rendezvous_address(LOOPBACK, rendezvous.port, "s"))
     monkeypatch.setenv("HOROVOD_SIZE", "2")
@@ -157,6 +160,11 @@ def test_two_ranks_on_one_gpu_are_refused_by_upstream_s_launcher_too(monkeypatch
         ring_by_horovod(monkeypatch, uuid="a")
     context = ring_by_horovod(monkeypatch, uuid="b")
     assert (context.rank, context.hosts, context.device) == (0, (0, 0), "cuda:0")
+
+
+def test_ranks_of_different_builds_of_torch_are_refused_by_upstream_s_launcher_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EnvironmentProblem, match=r"on alpha has torch 2\.13\.0\+other, that on alpha has .*; ranks of different builds"):
+        ring_by_horovod(monkeypatch, uuid="b", theirs=replace(versions_here(), torch="2.13.0+other"))
 
 
 def test_all_ranks_take_the_same_device() -> None:
@@ -191,16 +199,6 @@ def test_a_limit_of_executors_is_named_where_it_allows_too_few() -> None:
     with pytest.raises(NotEnoughSlots, match=r"dynamicAllocation\.maxExecutors=3 has 3 of the 4 .*; raise that, or set train.num_ranks"):
         require_on_demand(session, num_ranks=4)
     require_on_demand(session, num_ranks=3)
-
-
-def test_databricks_compute_without_barrier_stages_is_named_with_what_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    conf = SimpleNamespace(get=lambda key, default=None: {"spark.master": "local[1]"}.get(key, default))
-    session = cast("SparkSession", type("Session", (), {"__module__": "pyspark.sql.connect.session", "conf": conf})())
-    with pytest.raises(NotEnoughSlots):  # the control: elsewhere a session over Connect may run a ring
-        require_slots(session, num_ranks=2, within_s=1)
-    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")
-    with pytest.raises(EnvironmentProblem, match=r"no SparkContext, no barrier stages.*; use a cluster of dedicated"):
-        require_slots(session, num_ranks=2, within_s=1)
 
 
 @pytest.mark.parametrize(("text", "kind", "words"), [
