@@ -256,7 +256,8 @@ def platforms(folder: Path) -> str:
     for run in found["runs"]:
         versions = [run["versions"][name] for name in ("pyspark", "pyarrow", "numpy", "pandas", "torch")]
         job = f"{run['rows']:,}, {run['auc']:.4f}" if run["green"] else "**failed**"
-        cells = [run["platform"], run["python"], run.get("java", "17"), *versions, job, str(run["seconds"]), run["date"], "; ".join(run["differs"])]
+        cells = [run["platform"], run["python"], run.get("java", "17"), *versions, job, str(run["seconds"]), run["date"],
+                 "; ".join(run["differs"])]
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "| not here | why |", "|---|---|", *(f"| {absent['what']} | {absent['reason']} |" for absent in found["absent"])]
     return "\n".join(lines)

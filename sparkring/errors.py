@@ -248,7 +248,8 @@ class RankDied(RingError):
         else:
             how, advice = f"ended with exit code {exit_code} and no result", ""
         tail = f"\nlast lines it wrote:\n{stderr_tail.rstrip()}" if stderr_tail.strip() else ""
-        super().__init__(f"rank {rank} on {host or UNKNOWN_HOST} {how}; {advice}run the same command again to resume from the last checkpoint.{tail}")
+        super().__init__(f"rank {rank} on {host or UNKNOWN_HOST} {how}; {advice}"
+                         f"run the same command again to resume from the last checkpoint.{tail}")
 
 
 def _signal_name(number: int) -> str:

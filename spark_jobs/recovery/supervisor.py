@@ -118,9 +118,10 @@ class Supervisor:
                                 "continuing without it")
 
     def _refused(self, error: Exception) -> bool:
-        """Whether this command's first launch was refused: nothing broke. A run with a checkpoint can make do with fewer slots."""
+        """Whether this command's first launch was refused: nothing broke. A run with a checkpoint can do with fewer slots."""
         if isinstance(error, NotEnoughSlots):
-            return self._first and not (self._config.train.recovery.shrink and self._committed() >= 0)
+            can_shrink = self._config.train.recovery.shrink and self._committed() >= 0 and not self._ring.grows_on_demand()
+            return self._first and not can_shrink
         return self._first and not isinstance(error, RingError)
 
     def _take_back_hosts(self, found: HostsLeftOut) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -92,6 +92,9 @@ def _new_session(config: SparkConfig, app_name: str) -> SparkSession:
     local = address.startswith("local")
     if is_local(address) and float(config.conf.get(TASK_AMOUNT, 0)) > 0:
         raise never_assigned(address)
+    if remote and "@" in urlsplit(remote).netloc:  # the client of Spark 4.1 would take it for the host's name, and try for ten minutes
+        raise EnvironmentProblem(f"no Spark session on {without_secrets(remote, remote)}: the address of Spark Connect holds no user and "
+                                 "no password; give a token instead, sc://HOST:PORT/;token=TOKEN.")
     builder = SparkSession.builder.appName(app_name)
     if config.remote:
         builder = builder.remote(config.remote)

@@ -150,8 +150,8 @@ def results_or_error(ends: Iterable[RankEnd]) -> list[Json]:
     if cause.timed_out and awaited:
         words = f"\nit raised {cause.summary}" if cause.kind == "raised" else ""
         raise DeadlinePassed(
-            f"rank {cause.rank} on {cause.place} waited longer than train.ring.deadline_s for rank {' and '.join(map(str, awaited))}, which "
-            f"still ran; find out what delays it, or raise the deadline.{words}\nlast lines that rank {cause.rank} wrote:\n"
+            f"rank {cause.rank} on {cause.place} waited longer than train.ring.deadline_s for rank {' and '.join(map(str, awaited))}, "
+            f"which still ran; find out what delays it, or raise the deadline.{words}\nlast lines that rank {cause.rank} wrote:\n"
             f"{cause.output_tail}", awaited=awaited, host=hosts.get(awaited[0], ""))
     raise cause.error()
 

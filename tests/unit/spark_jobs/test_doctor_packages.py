@@ -97,9 +97,9 @@ def test_executors_need_petastorm_only_if_the_driver_has_it() -> None:
     without = machine(packages=gone)
     assert check_executors([task(without)], without).status == "ok"
     check = check_executors([task(without)], machine())
-    assert (check.status, "petastorm cannot be imported on alpha" in check.found) == ("fail", True)
+    assert (check.status, "petastorm cannot be imported on alpha" in check.found) == ("warn", True)
 
 
 def test_executors_with_another_numpy_are_named() -> None:
     check = check_executors([task(machine(packages={"numpy": {"version": "2.4.0"}}))], machine())
-    assert (check.status, "numpy 2.4.0 on alpha, 1.26.4 here" in check.found) == ("fail", True)
+    assert (check.status, "numpy 2.4.0 on alpha, 1.26.4 here (prepare and score may fail)" in check.found) == ("warn", True)
