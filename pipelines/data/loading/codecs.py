@@ -2,17 +2,24 @@
 
     codec                 a cell holds                                        read by
     scalar                the value itself                                    Arrow
-    ndarray               numpy's .npy bytes                                  all rows at once if their headers are equal, else numpy
-    compressed_ndarray    numpy's .npz bytes, the array under the name "arr"  numpy
+    ndarray               numpy's .npy bytes                                  all rows at once if their headers are equal, else one by one
+    compressed_ndarray    numpy's .npz bytes, the array under the name "arr"  zipfile, then as ndarray
     png, jpeg             an image file; colours in OpenCV's order inside     OpenCV
 
 Nothing is ever unpickled: arrays of Python objects are refused. ``spark_jobs/etl/encoding`` writes the cells: arrays.py and
 tokens.py those of numbers, images.py those of images.
+
+Headers are read here, not by numpy, which evaluates them as Python source: on Python 3.11 that fails now and then where
+several threads do it at once (CPython issue 106905), and a sound cell would be called damaged.
 """
 
 from __future__ import annotations
 
 import io
+import math
+import re
+import zipfile
+from dataclasses import dataclass
 from typing import assert_never
 
 import numpy as np
@@ -24,7 +31,9 @@ from sparkring.extras import extras_named
 from sparkring.pipelines.data.dataset.row_schema import DataField
 
 Array = NDArray[np.generic]
-_MAGIC = b"\x93NUMPY"
+_NPY_HEADER = re.compile(rb"\x93NUMPY(?:\x01\x00..|[\x02\x03]\x00....)"
+                         rb"\{'descr': '([^',]+)', 'fortran_order': (True|False), "
+                         rb"'shape': \(((?:\d{1,18}, ?)*\d{0,18})\), \} *\n", re.DOTALL)
 
 
 def uniform_arrays(cells: pa.Array, field: DataField) -> Array | None:
@@ -41,23 +50,23 @@ def uniform_arrays(cells: pa.Array, field: DataField) -> Array | None:
     offsets, data = _buffers(cells)
     lengths = np.diff(offsets)
     first = data[offsets[0]:offsets[1]]
-    header = _header_length(first)
-    if header is None or (lengths != lengths[0]).any():
+    header = _npy_header(first.data)
+    if header is None or header.fortran_order or (lengths != lengths[0]).any():
         return None
     matrix = data[offsets[0]:offsets[-1]].reshape(len(cells), lengths[0])
-    if (matrix[:, :header] != first[:header]).any():
+    if (matrix[:, :header.length] != first[:header.length]).any():
         return None
-    example = decode(first.tobytes(), field)
-    if matrix.shape[1] != header + example.nbytes:  # extra bytes after the values, which decoding a single cell ignores
+    example = decode(first.data, field)
+    if matrix.shape[1] != header.length + example.nbytes:  # extra bytes after the values, which decoding a single cell ignores
         return None
-    return matrix[:, header:].view(example.dtype).reshape(len(cells), *example.shape)
+    return matrix[:, header.length:].view(example.dtype).reshape(len(cells), *example.shape)
 
 
 def decode(cell: bytes | memoryview, field: DataField) -> Array:
     """Decode one cell of an encoded field.
 
     Returns:
-        The array, in the field's shape and type; images are (height, width) or (height, width, RGB).
+        The array, in the field's shape and type; images are (height, width) or (height, width, RGB). It may share the cell's memory.
     Raises:
         DatasetError: the bytes are not of this codec, or have another type or shape than the manifest says.
     """
@@ -88,14 +97,17 @@ def _fits(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
 
 
 def _decode_npy(cell: bytes | memoryview) -> Array:
-    array: Array = np.lib.format.read_array(io.BytesIO(cell), allow_pickle=False)
-    return array
+    header = _npy_header(cell)
+    if header is None:  # no array, or not written as numpy.save does today
+        array: Array = np.lib.format.read_array(io.BytesIO(cell), allow_pickle=False)
+        return array
+    values = np.frombuffer(cell, np.dtype(header.descr), count=math.prod(header.shape), offset=header.length)
+    return values.reshape(header.shape, order="F" if header.fortran_order else "C")
 
 
 def _decode_npz(cell: bytes | memoryview) -> Array:
-    with np.load(io.BytesIO(cell), allow_pickle=False) as archive:
-        packed: Array = archive["arr"]
-    return packed
+    with zipfile.ZipFile(io.BytesIO(cell)) as archive:
+        return _decode_npy(archive.read("arr.npy"))
 
 
 def _decode_image(cell: bytes | memoryview) -> Array:
@@ -108,13 +120,27 @@ def _decode_image(cell: bytes | memoryview) -> Array:
     return cv2.cvtColor(image, cv2.COLOR_BGR2RGB) if image.ndim == 3 else image
 
 
-def _header_length(cell: NDArray[np.uint8]) -> int | None:
-    """Bytes before the values of a .npy cell; None if it is not one, or of Fortran order."""
-    start = cell[:12].tobytes()
-    if start[:6] != _MAGIC:
+@dataclass(frozen=True, slots=True)
+class _NpyHeader:
+    length: int
+    """Bytes before the values."""
+    descr: str
+    """The type as numpy names it, such as ``<f4``; not checked yet."""
+    fortran_order: bool
+    shape: tuple[int, ...]
+
+
+def _npy_header(cell: bytes | memoryview) -> _NpyHeader | None:
+    """None if the cell doesn't begin as ``numpy.save`` begins a file.
+
+    Source: NumPy Enhancement Proposal 1, "A simple file format for NumPy arrays".
+    """
+    found = _NPY_HEADER.match(cell)
+    if found is None:
         return None
-    size = int.from_bytes(start[8:10], "little") + 10 if start[6] == 1 else int.from_bytes(start[8:12], "little") + 12
-    return None if b"'fortran_order': True" in cell[:size].tobytes() else size
+    descr, fortran_order, shape = found.groups()
+    return _NpyHeader(found.end(), descr.decode("ascii", "replace"), fortran_order == b"True",
+                      tuple(int(size) for size in shape.split(b",") if size.strip()))
 
 
 def _buffers(cells: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:

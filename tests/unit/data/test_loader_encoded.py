@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import resource
 import signal
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -182,9 +185,60 @@ def test_arrays_of_one_header_are_decoded_without_a_copy_and_others_one_by_one()
         name="x", dtype="float64", shape=(2, 2), codec="ndarray")) is None
 
 
+def _interrupted(read: Callable[[], object]) -> None:
+    """Read while another read comes in between, as one of another thread does.
+
+    Python 3.11 collects garbage wherever an object is made, and lets other threads go on if that runs Python code. Here that code reads.
+    """
+    def read_in_between(phase: str, info: dict[str, int]) -> None:
+        read()
+
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(read_in_between)
+    gc.set_threshold(1)
+    try:
+        for _ in range(10):
+            read()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(read_in_between)
+
+
+@pytest.mark.parametrize(("codec", "cell"), [("ndarray", _npy(np.ones((2, 3)))), ("compressed_ndarray", _npz(np.ones((2, 3))))])
+def test_threads_decode_at_once(codec: Codec, cell: bytes) -> None:
+    field = DataField(name="x", dtype="float64", shape=(2, 3), codec=codec)
+    _interrupted(lambda: decode(cell, field))
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="since 3.12, CPython collects garbage between instructions only")
+def test_threads_cannot_load_arrays_by_numpy_at_once() -> None:
+    with pytest.raises(SystemError, match="recursion depth mismatch"):  # the control of the test above
+        _interrupted(lambda: np.load(io.BytesIO(_npy(np.ones((2, 3))))))
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_an_array_is_decoded_as_numpy_loads_it(version: tuple[int, int]) -> None:
+    for array in (np.full((), 2.5), np.zeros((0, 3), np.int64), np.array([True, False]), np.arange(6, dtype=np.float16).reshape(2, 3),
+                  np.asfortranarray(np.arange(6).reshape(2, 3))):
+        cell = io.BytesIO()
+        np.lib.format.write_array(cell, array, version=version)
+        decoded = decode(cell.getvalue(), DataField(name="x", dtype=array.dtype.name, shape=array.shape, codec="ndarray"))
+        np.testing.assert_array_equal(decoded, array)
+        assert (decoded.dtype, decoded.flags.f_contiguous) == (array.dtype, array.flags.f_contiguous)
+
+
+def test_an_array_of_an_old_numpy_is_decoded_by_numpy() -> None:
+    with pytest.warns(UserWarning, match="Python 2"):
+        decoded = decode(_claiming("(3L,)"), DataField(name="x", dtype="int32", shape=(3,), codec="ndarray"))
+    assert decoded.tolist() == [0, 0, 0]
+
+
 @pytest.mark.parametrize(("cell", "codec", "complaint"), [
     pytest.param(b"\x93NUMPY\x01", "ndarray", "a cell is not ndarray", id="cut off"),
     pytest.param(_npy(np.array([print, 1, 2]), allow_pickle=True), "ndarray", "a cell is not ndarray", id="a pickle"),
+    pytest.param(_npy(np.zeros(3, np.int32)).replace(b"'<i4'", b"'<q9'"), "ndarray", "a cell is not ndarray", id="no type"),
+    pytest.param(_claiming("(1 2,)"), "ndarray", "a cell is not ndarray", id="no shape"),
+    pytest.param(_npy(np.zeros(3, np.int32))[:-1], "ndarray", "a cell is not ndarray", id="cut off in its values"),
     pytest.param(b"PK\x03\x04", "compressed_ndarray", "a cell is not compressed_ndarray", id="no zip"),
     pytest.param(_npz(np.zeros(3, np.int32), flipped=75), "compressed_ndarray", "a cell is not compressed_ndarray", id="damaged inside"),
     pytest.param(_npy(np.zeros(3, np.int32)), "compressed_ndarray", "a cell is not compressed_ndarray", id="an array that is not packed"),
