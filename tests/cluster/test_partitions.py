@@ -217,7 +217,7 @@ def test_a_ring_that_has_lost_its_driver_ends_once_another_driver_has_begun(alon
 
 
 def test_a_driver_that_is_cut_off_ends_in_time_and_resumes_once_it_is_back(alone: Path, tmp_path: Path) -> None:
-    path, config = _config(tmp_path / "run", alone)
+    path, config = _config(tmp_path / "run", alone, ring={**TRAIN["ring"], "start_timeout_s": 20.0}, recovery={"restarts": 1})
     with host_cluster(tmp_path, workers=("alpha", "beta")) as cluster:
         with cluster.running("train", path, conf=QUICK) as command:
             _await_steps(command, config, 20)

@@ -203,7 +203,7 @@ def _key(row_id: Column, seed: int) -> Column:
 def _group_options(rows: int) -> dict[str, str]:
     """Writer options that end each row group, and each of its pages, after exactly ``rows`` rows.
 
-    parquet-java has ``parquet.block.row.count.limit`` from 1.16 on, but Spark 4.0 brings 1.15. Every version checks a
+    ``parquet.block.row.count.limit`` exists only from parquet-java 1.16 (Spark 4.1) on. Every version checks a
     row group's size after a number of rows between two settings. Here both are ``rows`` and the size limit is one byte,
     so the first check ends the row group.
     """
