@@ -181,13 +181,22 @@ def _slowest(results: list[Any]) -> tuple[float, float]:
     return max(seconds for seconds, _ in results), statistics.mean(wait for _, wait in results)
 
 
+def _at_the_second_try(run: Callable[[], list[Any]]) -> list[Any]:
+    """Repeat a run that failed: after its last step, a rank of torch DDP hangs once in about 50 runs (seen with torch 2.13)."""
+    try:
+        return run()
+    except AssertionError as error:
+        print(f"again, since {error}", flush=True)
+        return run()
+
+
 def _rounds(case: Case) -> list[dict[str, tuple[float, float]]]:
     """A round: side -> (seconds of a step, seconds of summing), all sides in turn."""
     sides: dict[str, Callable[[], list[Any]]] = {
         "1 rank": lambda: run_on_ranks(1, serial, case),
         "2 ranks apart": lambda: run_on_ranks(2, serial, case),
         "sparkring": lambda: run_on_ranks(2, by_sparkring, case, cycle_ms=None),
-        "torch DDP": lambda: run_on_ranks(2, by_ddp, case, f"127.0.0.1:{_free_port()}"),
+        "torch DDP": lambda: _at_the_second_try(lambda: run_on_ranks(2, by_ddp, case, f"127.0.0.1:{_free_port()}")),
         "horovod optimizer": lambda: run_on_ranks(2, by_horovod, case, cycle_ms=None),
     }
     rounds: list[dict[str, tuple[float, float]]] = []

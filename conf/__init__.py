@@ -1,7 +1,7 @@
 """What to run: the typed config and the YAML files that are shipped.
 
 May import: the rooms inside.
-Not here: what a key does; that is the room which reads it.
+Not here: what a key does (see the room that reads it).
 """
 
 if not __name__.startswith("sparkring."):

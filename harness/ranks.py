@@ -40,7 +40,7 @@ def run_on_ranks(num_ranks: int, fn: Callable[..., Any], *args: Any, hosts: Sequ
         cycle_ms: Horovod's cycle time; None leaves it to the rank.
         doomed: Ranks that are meant to raise, die or hang: nobody waits for them, and their result is None.
         deadline_s: Seconds to wait for the others.
-        must_end: Whether the processes of the others must also end by themselves; else they are ended once they have told their result.
+        must_end: Whether the processes of the others must also end by themselves; else they are ended once they have reported their result.
     Raises:
         AssertionError: a rank raised (its traceback is the message), died, or did not end in time.
     """
@@ -62,7 +62,7 @@ def run_on_ranks(num_ranks: int, fn: Callable[..., Any], *args: Any, hosts: Sequ
         for rank, (process, _) in enumerate(ranks):
             if must_end and rank not in doomed:
                 process.join(deadline_s)
-                assert process.exitcode == 0, f"rank {rank} told its result and did not end: exit code {process.exitcode}"
+                assert process.exitcode == 0, f"rank {rank} reported its result and did not end: exit code {process.exitcode}"
         return [results.get(rank) for rank in range(num_ranks)]
     finally:
         for process, _ in ranks:

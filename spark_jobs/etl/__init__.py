@@ -1,4 +1,4 @@
-"""What ``prepare`` does with Spark, in the order in which a row passes.
+"""What ``prepare`` does with Spark, from the sources to the written files.
 
 May import: conf, models, pipelines/data, spark_jobs/spark, the rooms inside.
 Not here: training, scoring.

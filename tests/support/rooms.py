@@ -1,6 +1,6 @@
 """The rooms of the product, as their ``__init__`` docstrings describe them: what is in one, what it may import, what does not belong.
 
-    python -m tests.support.rooms      # write the table of CONTRIBUTING.md anew
+    python -m tests.support.rooms      # rewrite the table of CONTRIBUTING.md
 
 A docstring opens with one sentence and holds the lines ``May import: room, room.`` and ``Not here: ...``. A room named there brings
 the rooms below it, except where it lies above the room that names it: then only its own modules may be imported.

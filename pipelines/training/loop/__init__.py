@@ -2,5 +2,5 @@
 
 May import: conf, models, pipelines/data, pipelines/parallel, pipelines/training/job, pipelines/training/strategies,
 pipelines/training/checkpoints, pipelines/training/events, pipelines/training/evaluation.
-Not here: opening what a rank trains with (train_rank.py), one optimizer step (strategies), files of checkpoints (checkpoints).
+Not here: setting up a rank (train_rank.py), one optimizer step (strategies), files of checkpoints (checkpoints).
 """
