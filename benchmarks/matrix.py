@@ -77,8 +77,9 @@ def _run(cell: Cell, reference: Result | None, *, unit_tests: bool) -> Result:
         _compare(job, reference)
         if unit_tests:
             tests = run_unit_tests(cell)
-    except CellFailure as failure:
-        return facts | {"versions": cell.packages, "green": False, "why": str(failure), "seconds": round(time.perf_counter() - began)}
+    except Exception as failure:  # noqa: BLE001 (whatever fails in a cell, the others go on)
+        why = str(failure) if isinstance(failure, CellFailure) else f"{type(failure).__name__}: {failure}"
+        return facts | {"versions": cell.packages, "green": False, "why": why, "seconds": round(time.perf_counter() - began)}
     result = facts | {
         "versions": installed.versions, "replaced": installed.replaced, "green": True, "rows": job.rows, "scored": job.scored,
         "auc": round(job.auc, 4), "rows_digest": job.rows_digest, "values_sha256": job.values_sha256, "unit_tests": tests,

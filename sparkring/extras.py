@@ -24,8 +24,8 @@ EXTRAS = {
 }
 """Extra -> the modules that come with it. Stores name their own extras (pipelines/data/stores)."""
 
-_OWN_WHEELS = ("horovod", "petastorm")
-"""Modules that pip cannot install from PyPI: `make wheels` builds their wheels."""
+_WITH_OWN_WHEELS = ("train", "petastorm", "demo")
+"""Extras with Horovod or Petastorm, which pip cannot install from PyPI: `make wheels` builds their wheels."""
 
 
 @contextmanager
@@ -54,8 +54,9 @@ def lacking(error: ModuleNotFoundError) -> EnvironmentProblem | None:
 
 def how_to_install(module: str) -> str:
     """The sentence that names the extra and the command."""
-    wheels = " --find-links dist, where dist holds the wheels of `make wheels`" if module in _OWN_WHEELS else ""
-    return f"run {sys.executable} -m pip install 'sparkring[{extra_of(module)}]'{wheels}."
+    extra = extra_of(module)
+    wheels = " --find-links dist, where dist holds the wheels of `make wheels`" if extra in _WITH_OWN_WHEELS else ""
+    return f"run {sys.executable} -m pip install 'sparkring[{extra}]'{wheels}."
 
 
 def extra_of(module: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparkring.conf.schema import Config
+from sparkring.errors import SparkringError
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.diagnosis.check import Check
 
@@ -11,7 +12,9 @@ def check_storage(config: Config | None) -> Check:
     """Ask the stores of the dataset and the workspace; where only a trial shows it, they write a document of no meaning and delete it."""
     if config is None:
         return Check("storage", "ok", "not looked at: that takes a config, which names the workspace")
-    places = {config.dataset: config.dataset_one_writer, config.workspace: False}
-    for url, one_writer in places.items():
-        open_store(url, one_writer=one_writer).check_commits()
-    return Check("storage", "ok", f"a second writer is refused at {' and '.join(places)}")
+    open_store(config.workspace).check_commits()
+    try:
+        open_store(config.dataset, one_writer=config.dataset_one_writer).check_commits()
+    except SparkringError as error:
+        return Check("storage", "warn", f"train can use {config.workspace}, but prepare could not write {config.dataset}: {error}")
+    return Check("storage", "ok", f"a second writer is refused at {' and '.join(dict.fromkeys((config.dataset, config.workspace)))}")

@@ -10,6 +10,8 @@ whereas ``spark.task.resource.gpu.amount`` holds for every task of the session: 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -49,9 +51,22 @@ def profile_of(spark: SparkSession, resources: TaskResources) -> ResourceProfile
 
     if not is_connect(spark):
         return ResourceProfile(registered_profile(spark.sparkContext, resources))
-    profile = _new_profile(resources)
-    _ = profile.id  # asks the server for it
+    with _active(spark):
+        profile = _new_profile(resources)
+        _ = profile.id  # asks the server for it
     return profile
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Make a Connect session the active one of this thread: a profile is made on that one's server."""
+    active: Any = type(spark)._active_session  # noqa: SLF001 (PySpark offers no other way to it)
+    before = getattr(active, "session", None)
+    active.session = spark
+    try:
+        yield
+    finally:
+        active.session = before
 
 
 def registered_profile(sc: SparkContext, resources: TaskResources) -> Any:
@@ -60,8 +75,10 @@ def registered_profile(sc: SparkContext, resources: TaskResources) -> Any:
     profile = _new_profile(resources)._java_resource_profile  # noqa: SLF001 (as above)
     known = manager.getEquivalentProfile(profile)
     if known.isDefined():
-        return known.get()
-    manager.addResourceProfile(profile)
+        profile = known.get()
+    else:
+        manager.addResourceProfile(profile)
+    profile.limitingResource(sc._jsc.sc().conf())  # noqa: SLF001 (as above); the manager keeps a profile that it refused, so ask again
     return profile
 
 

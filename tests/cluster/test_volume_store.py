@@ -158,6 +158,17 @@ def test_without_a_token_nothing_is_committed_and_no_rank_is_started(here: str, 
     assert list(open_store(here).tree("")) == []
     check = guarded("storage", lambda: check_storage(config))
     assert (check.status, "needs a token" in check.found, check.advice[:26]) == ("fail", True, "Run this in a notebook or ")
+    check = check_storage(train_config(tmp_path, dataset_url=here))  # ranks only read the dataset
+    assert (check.status, "prepare could not write" in check.found) == ("warn", True)
+
+
+def test_a_document_that_the_mount_shows_late_is_waited_for(here: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = VolumeStore.size
+    late = iter([None, None])
+    monkeypatch.setattr(VolumeStore, "size", lambda store, name: next(late, shown(store, name)))
+    store = open_store(here)
+    store.check_commits()
+    assert next(late, "asked twice") == "asked twice"
 
 
 def test_the_doctor_finds_that_a_second_writer_would_be_refused(here: str, tmp_path: Path) -> None:

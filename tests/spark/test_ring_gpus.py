@@ -116,6 +116,13 @@ def test_slots_are_counted_in_gpus_and_in_the_cores_of_a_rank(cluster: Driver, n
     assert f"GPUs (a rank takes 1, and {threads} core(s))" in outcome.message
 
 
+def test_more_cores_than_an_executor_has_are_refused_each_time(cluster: Driver) -> None:
+    for _ in range(2):  # Spark keeps a profile that it has refused
+        outcome = cluster.ring(ring_functions.raise_on_rank_1, num_ranks=1, threads_per_rank=5, device="cuda")
+        assert outcome.error.startswith("EnvironmentProblem")
+        assert "Spark cannot give a task a GPU and 5 core(s)" in outcome.message
+
+
 def test_the_way_of_spark_3_5_to_a_profile_comes_to_the_same(cluster: Driver, tmp_path: Path) -> None:
     told = stage(cluster, tmp_path / "profiled", num_tasks=2, profiled=True)
     assert (sorted(told["gpus"]), told["error"]) == (["0", "1"], "")

@@ -48,14 +48,14 @@ class Target:
                              "2.8.0, 2.8.0+cpu or 2.8.0+cu126, or install yours and build with --no-build-isolation.")
         _require_tried(version)
         tag = tag or f"cu{CUDA_OF_TORCH[_release(version)].replace('.', '')}"
-        cuda = None if tag == "cpu" else f"{tag[2:4]}.{tag[4:]}"
-        return cls(f"{version}+{tag}", None if cpu_only else cuda)
+        cuda = None if tag == "cpu" or cpu_only else f"{tag[2:4]}.{tag[4:]}"
+        return cls(f"{version}+{tag}", _known(cuda))
 
     @classmethod
     def installed(cls, version: str, cuda: str | None, *, cpu_only: bool) -> Target:
         """The target of a torch that is there, from its ``torch.__version__`` and ``torch.version.cuda``."""
         _require_tried(version)
-        return cls(version, None if cpu_only else cuda)
+        return cls(version, None if cpu_only else _known(cuda))
 
     @property
     def kind(self) -> str:
@@ -110,6 +110,13 @@ def _require_tried(version: str) -> None:
     if not TORCH_FIRST <= _release(version) <= TORCH_LAST:
         raise SystemExit(f"this is torch {version}, and Horovod's recipe is for {_dotted(TORCH_FIRST)} to {_dotted(TORCH_LAST)}; "
                          "install one of these, or widen the range in third_party/horovod/target.py and run the tests.")
+
+
+def _known(cuda: str | None) -> str | None:
+    if cuda is not None and int(cuda.partition(".")[0]) not in CUDA_LIBRARIES:
+        raise SystemExit(f"this torch is built for CUDA {cuda}, and Horovod's recipe is for CUDA {' and '.join(map(str, CUDA_LIBRARIES))}; "
+                         "install a torch for one of these, or set SPARKRING_HOROVOD_CPU=1 to build Horovod without NCCL.")
+    return cuda
 
 
 def _release(version: str) -> tuple[int, int]:

@@ -25,6 +25,7 @@ import io
 import re
 import shutil
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -42,6 +43,10 @@ from sparkring.pipelines.data.stores.pieces import Pieces
 
 ANSWER_S, ATTEMPTS = 30, 5
 """Seconds to wait for the Files API's answer, and requests that are made until there is one."""
+SHOWN_S = 10.0
+"""Seconds for the mount to show what the Files API wrote."""
+SHOWN_S = 10.0
+"""Seconds for the mount to show what the Files API wrote."""
 T = TypeVar("T")
 _VOLUME = re.compile(r"/Volumes/[^/]+/[^/]+/[^/]+")
 
@@ -109,7 +114,7 @@ class VolumeStore:
             api.put_if_absent(probe, b"1")
             with suppress(CommitConflict):
                 api.put_if_absent(probe, b"2")
-            found = self.read(probe) if self.size(probe) is not None else None
+            found = self._read_once_shown(probe)
         finally:
             api.delete(probe)
         if found is None:
@@ -119,6 +124,15 @@ class VolumeStore:
             raise EnvironmentProblem(f"the Files API of {api.host} ignores overwrite=false: two writers could both commit; set "
                                      "dataset_url and workspace to other storage.")
         self._commits = True
+
+    def _read_once_shown(self, name: str) -> bytes | None:
+        """A document that the Files API has just written; None if the mount has not shown it within ``SHOWN_S``."""
+        until = time.monotonic() + SHOWN_S
+        while self.size(name) is None:
+            if time.monotonic() > until:
+                return None
+            time.sleep(0.1)
+        return self.read(name)
 
     def put_if_absent(self, name: str, data: bytes) -> None:
         """One PUT of the Files API that must not overwrite."""

@@ -31,7 +31,7 @@ from sparkring.pipelines.parallel.transports.stream import Stream
 
 LOOPBACK = "127.0.0.1"
 MOST_GUESTS = 64
-"""Connections that may be open without having proved who they are; of more, the oldest is closed."""
+"""Connections, beyond one per awaited rank, that may be open without having proved who they are; of more, the oldest is closed."""
 
 
 def open_socket_links(communicator: Communicator, edges: Sequence[Edge]) -> dict[int, SocketLink]:
@@ -135,18 +135,18 @@ class Reception:
                 raise ConnectionError(f"was not reached by rank {min(set(peers) - set(met))}")
             for ready, _ in self._selector.select(left):
                 if ready.fileobj is self._listener:
-                    self._welcome()
+                    self._welcome(MOST_GUESTS + len(peers))
                 elif isinstance(ready.fileobj, socket.socket) and ready.fileobj in self._guests:
                     self._hear(ready.fileobj, set(peers) - set(met), met)
         return met
 
-    def _welcome(self) -> None:
+    def _welcome(self, most: int) -> None:
         with suppress(OSError):  # it has gone again
             connection, _ = self._listener.accept()
             connection.settimeout(0)
             self._guests[connection] = Guest(self._key, host=self._rank)
             self._selector.register(connection, selectors.EVENT_READ)
-        if len(self._guests) > MOST_GUESTS:
+        if len(self._guests) > most:
             self._let_go(next(iter(self._guests))).close()
 
     def _hear(self, connection: socket.socket, missing: Collection[int], met: dict[int, socket.socket]) -> None:

@@ -40,7 +40,12 @@ def dealt_gpus(spark: SparkSession, config: RingConfig, *, num_ranks: int) -> tu
         return None
     if amount_of(spark, TASK_AMOUNT) > 0:
         raise never_assigned(master_of(spark))
-    found = visible_gpus()
+    try:
+        found = visible_gpus()
+    except EnvironmentProblem:
+        if not config.allow_cpu_fallback:
+            raise
+        found = ()
     if len(found) < num_ranks and not config.allow_cpu_fallback:
         fewer = f"train.num_ranks={len(found)}, " if found else f"{VARIABLE} if the driver hides some, train.ring.device=cpu, "
         raise EnvironmentProblem(

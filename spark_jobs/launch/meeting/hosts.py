@@ -171,7 +171,8 @@ def ring_address(spark_host: str, *, on_one_host: bool) -> tuple[str, str]:
 
     If ``HOROVOD_GLOO_IFACE`` is set in the executor's environment, it decides. Otherwise a ring on one host uses loopback,
     and every other ring the address by which Spark knows the executor. If that name leads to loopback (as in Debian's
-    /etc/hosts) or to another machine, the ring uses the address of the default route.
+    /etc/hosts) or to another machine, the ring uses the address of the default route. Horovod knows only the interface's
+    name and takes its first address, so between hosts this is the address.
     """
     interfaces = _addresses_by_interface()
     wanted = os.environ.get("HOROVOD_GLOO_IFACE")
@@ -184,7 +185,7 @@ def ring_address(spark_host: str, *, on_one_host: bool) -> tuple[str, str]:
     candidates = [LOOPBACK] if on_one_host else [*_resolve(spark_host), *_default_route()]
     for address in candidates:
         if address in owners and (on_one_host or not address.startswith("127.")):
-            return address, owners[address]
+            return (address if on_one_host else interfaces[owners[address]][0]), owners[address]
     raise EnvironmentProblem(
         f"host {socket.gethostname()} has no IPv4 address that other hosts can reach (Spark knows it as {spark_host}); "
         f"set spark.executorEnv.HOROVOD_GLOO_IFACE to one of its interfaces: {', '.join(interfaces)} (on the driver "

@@ -22,8 +22,8 @@ from sparkring.spark_jobs.launch.meeting.hosts import TaskFacts
 
 REACH_S = 10.0
 """Seconds for a connection and its answer."""
-AT_ONCE = 32
-"""Hosts that one host tries at once."""
+AT_ONCE = 256
+"""Hosts that one host tries at once: more would take longer than the other tasks wait."""
 
 
 class Doorbell(GuardedServer):

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import re
 import runpy
+import socket
 import sys
 from pathlib import Path
 
@@ -47,7 +48,8 @@ def require_fitting_horovod() -> None:
     except (OSError, ValueError, LookupError, TypeError):
         return
     if not fits(built_for, built.get("kind"), version=version, cuda=cuda, built_abi=built.get("cxx11_abi"), abi=_cxx11_abi(torch)):
-        raise EnvironmentProblem(f"Horovod was built for torch {built_for}, but {sys.executable} has torch {version}; build it for that "
+        raise EnvironmentProblem(f"Horovod was built for torch {built_for}, but {sys.executable} on {socket.gethostname()} has torch "
+                                 f"{version}; build it for that "
                                  f"one: in a checkout of sparkring, `{rebuild_command()}`.")
 
 

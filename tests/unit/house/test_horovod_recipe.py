@@ -83,6 +83,7 @@ def test_wheels_are_kept_apart_by_torch_python_kind_and_recipe(recipe: dict[str,
     ("2.5.1", r"torch 2\.5\.1, and Horovod's recipe is for 2\.6 to 2\.15; install one"),
     ("2.16.0", r"torch 2\.16\.0, and Horovod's recipe is for 2\.6 to 2\.15; install one"),
     ("2.8", r"SPARKRING_HOROVOD_TORCH=2\.8 is not a version .* such as 2\.8\.0"),
+    ("2.7.0+cu118", r"built for CUDA 11\.8, and Horovod's recipe is for CUDA 12 and 13; install a torch for one of these, or set SPARK"),
     ("2.8.0+rocm6.4", r"SPARKRING_HOROVOD_TORCH=2\.8\.0\+rocm6\.4 is not a version"),
 ])
 def test_a_torch_that_was_not_tried_is_refused(recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch, asked: str, said: str) -> None:

@@ -68,6 +68,9 @@ def test_a_machine_without_the_program_has_none_and_one_whose_driver_is_broken_i
     monkeypatch.setenv("PATH", f"{nvidia_smi(tmp_path, 'NVIDIA-SMI has failed.', code=9)}:/usr/bin:/bin")
     with pytest.raises(EnvironmentProblem, match=r"ended with code 9: NVIDIA-SMI has failed; repair the NVIDIA driver, or name the GPUs"):
         visible_gpus()
+    with pytest.raises(EnvironmentProblem, match="NVIDIA-SMI has failed"):
+        dealt_gpus(session(**LOCAL), cuda(), num_ranks=2)
+    assert dealt_gpus(session(**LOCAL), cuda(allow_cpu_fallback=True), num_ranks=2) == ()
 
 
 @pytest.mark.usefixtures("two_gpus")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def test_what_is_installed_is_looked_at_without_an_import_and_refused_with_the_c
         require_fitting_horovod()
     finally:
         sys.modules.update(modules)
-    assert refused.value.found == f"Horovod was built for torch 2.8.0, but {sys.executable} has torch 2.13.0"
+    assert refused.value.found == f"Horovod was built for torch 2.8.0, but {sys.executable} on {socket.gethostname()} has torch 2.13.0"
     assert "`" in refused.value.remedy
     assert refused.value.remedy.endswith(" --no-build-isolation --no-deps ./third_party/horovod`.")
 
