@@ -9,6 +9,11 @@ MAKEFLAGS += --no-print-directory
 RUN := scripts/bootstrap.sh
 CONFIG ?= local/flights
 TEST_WORKERS ?= 2
+GPU_KIT_PYTHON ?= 3.12
+# make wheels PYTHON=3.12 TORCH=2.8.0 CPU=1   for these, without CUDA; by default for the Python and the torch of the lock, with CUDA
+PYTHON :=
+TORCH := $(SPARKRING_HOROVOD_TORCH)
+CPU := $(SPARKRING_HOROVOD_CPU)
 
 .PHONY: help
 help:  ## List the targets
@@ -31,7 +36,7 @@ PYTEST := pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-r
 
 .PHONY: test
 test:  ## Run what must pass: lint, types, then all tests, on TEST_WORKERS=2 processes
-	@$(RUN) --browser
+	@$(RUN) --browser --hosts --cells
 	@$(MAKE) --jobs --output-sync=target lint audit class-archive
 	@$(RUN) $(PYTEST) --durations=25 tests/e2e tests/spark tests/cluster tests/parallel tests/unit
 
@@ -47,10 +52,14 @@ test-unit:  ## Run the tests that need neither Spark nor ranks
 
 .PHONY: test-nightly
 test-nightly:  ## Run what takes too long for every change: tests marked nightly, then a long job under 100 faults
-	@$(RUN) --browser --images
+	@$(RUN) --browser --images --hosts
 	@$(RUN) $(PYTEST) -m nightly --timeout 3600 --durations=25 tests/e2e tests/spark tests/cluster tests/parallel || \
 	    test $$? -eq 5  # pytest's word for none of them
 	@$(RUN) python -m benchmarks.soak
+
+.PHONY: test-platforms
+test-platforms:  ## Run a job with each platform's versions: Databricks, EMR, Dataproc, PyPI; takes an hour and 20 GB
+	@$(RUN) python -m benchmarks.matrix
 
 .PHONY: lint
 lint:  ## Check style (ruff) and types (mypy --strict)
@@ -69,8 +78,14 @@ class-archive:  ## Make the file of Java's classes that the JVMs of tests map, u
 wheels:  ## Leave the wheels of sparkring, Horovod and Petastorm in dist/, for plain pip, YARN and Databricks
 	@rm -rf dist
 	@for project in . third_party/horovod third_party/petastorm; do \
-	    echo "building the wheel of $$project"; $(RUN) uv build --quiet --wheel --out-dir dist $$project; done
+	    echo "building the wheel of $$project"; \
+	    $(RUN) env SPARKRING_HOROVOD_TORCH='$(TORCH)' SPARKRING_HOROVOD_CPU='$(CPU)' \
+	        uv build --quiet --wheel --out-dir dist $(if $(PYTHON),--python $(PYTHON)) $$project; done
 	@rm -f dist/.gitignore; ls -1sh dist/*.whl
+
+.PHONY: gpu-kit
+gpu-kit:  ## Fill build/gpu-kit/ with what a check of a GPU needs on a machine without a network (docs/how-to/gpu-check.md)
+	@$(RUN) python -m benchmarks.gpu_check.kit build/gpu-kit --python $(GPU_KIT_PYTHON)
 
 .PHONY: clean
 clean:  ## Remove what builds, tests and type checks leave behind (.venv and runs/ stay)

@@ -58,7 +58,8 @@ class Saving:
     def begin(self, state: Mapping[str, Tensor]) -> None:
         """Save this rank's part of a state that all ranks hold, dealt as where each holds the whole model."""
         self._steps += 1
-        self._writer.begin(dealt(state, self._rank, self._size), CheckpointDocument(
+        mine = dealt({name: tensor.numel() for name, tensor in state.items()}, self._rank, self._size)
+        self._writer.begin({name: state[name] for name in mine}, CheckpointDocument(
             position=Position(steps_done=self._steps), content_id="", dataset_version=1, seed=0, lanes=24, batch_rows=ROWS,
             code_version=""))
 

@@ -11,7 +11,6 @@ MDS files that their writer made of a part of the same rows; a rate runs from th
 from __future__ import annotations
 
 import json
-import shutil
 import statistics
 import subprocess
 import sys
@@ -23,40 +22,28 @@ from typing import Any
 from benchmarks.loader import BATCH, ROUNDS, THREADS, measure
 from benchmarks.support.loader_data import KINDS, write_all
 from benchmarks.support.report import print_result
+from harness.cell_environments import CellFailure, call, uv
 
 RELEASE = "0.13.0"
-ROOT = Path(__file__).resolve().parents[1]
-HOME = Path.home() / f".cache/sparkring/mosaic-streaming-{RELEASE}"
+TORCH = version("torch").partition("+")[0]
+HOME = Path.home() / f".cache/sparkring/mosaic-streaming-{RELEASE}-torch{TORCH}"
 SIDE = Path(__file__).parent / "support/mosaic_side.py"
 INSTALL_S, CONVERT_S, RATE_S = 1200, 600, 600
 Measured = dict[str, list[dict[str, dict[str, Any]]]]
-
-
-class NotInstalled(Exception):
-    """Their environment could not be made."""
 
 
 def environment() -> Path:
     """Python of their environment, which is made if it is not there, whole.
 
     Raises:
-        NotInstalled: uv is missing, or the packages cannot be had; the text says which.
+        CellFailure: uv is missing, or the packages cannot be had; the text says which.
     """
     python, done = HOME / "bin/python", HOME / "complete"
     if done.exists():
         return python
-    uv = shutil.which("uv") or shutil.which("uv", path=str(ROOT / ".uv/bin"))
-    if uv is None:
-        raise NotInstalled("uv is not on PATH")
-    wanted = [f"mosaicml-streaming=={RELEASE}", f"torch=={version('torch').partition('+')[0]}", "pyarrow"]
-    for command in ([uv, "venv", "--clear", "--python", sys.executable, str(HOME)],
-                    [uv, "pip", "install", "--python", str(python), *wanted], [str(python), "-c", "import streaming"]):
-        try:
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
-        except subprocess.TimeoutExpired:
-            raise NotInstalled(f"{' '.join(command[:3])} took more than {INSTALL_S} s") from None
-        if ended.returncode:
-            raise NotInstalled(f"{' '.join(command[:3])} failed: {' '.join(ended.stderr.split())[-300:]}")
+    call(uv(), "venv", "--clear", "--python", sys.executable, HOME)
+    call(uv(), "pip", "install", "--python", python, f"mosaicml-streaming=={RELEASE}", f"torch=={TORCH}", "pyarrow", within_s=INSTALL_S)
+    call(python, "-c", "import streaming")
     done.touch()
     return python
 
@@ -65,8 +52,9 @@ def main() -> None:
     """Measure all kinds and print."""
     try:
         python = environment()
-    except NotInstalled as error:
-        print_result([{"side": f"MosaicML Streaming {RELEASE}", "rows/s": "not installed"}], {"installed": False, "why": str(error)})
+    except CellFailure as failure:
+        why = " ".join(str(failure).split())[-300:]
+        print_result([{"side": f"MosaicML Streaming {RELEASE}", "rows/s": "not installed"}], {"installed": False, "why": why})
         return
     seen: Measured = {}
     with tempfile.TemporaryDirectory(prefix="sparkring-mosaic-") as name:

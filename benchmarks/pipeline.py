@@ -119,8 +119,8 @@ class SleepingLayer(nn.Module):
 
     def forward(self, x_RW: Tensor) -> Tensor:
         """Return a tensor of the input's shape."""
-        bias_W = _Sleep.apply(self.bias, 0.0, FORWARD_S)  # type: ignore[no-untyped-call]
-        result: Tensor = _Sleep.apply(x_RW, FORWARD_S, FORWARD_S) + bias_W  # type: ignore[no-untyped-call]
+        bias_W = _Sleep.apply(self.bias, 0.0, FORWARD_S)
+        result: Tensor = _Sleep.apply(x_RW, FORWARD_S, FORWARD_S) + bias_W
         return result
 
 

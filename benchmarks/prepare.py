@@ -14,7 +14,6 @@ import statistics
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import SparkConfig
 from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
 from sparkring.pipelines.data.stores.open import open_store
-from sparkring.spark_jobs.etl.encoding.petastorm_schema import unischema
+from sparkring.spark_jobs.etl.encoding.schema_pickle import pickled_unischema
 from sparkring.spark_jobs.etl.writing.file_layout import FileLayout
 from sparkring.spark_jobs.etl.writing.write_dataset import read_back, split_layouts, write_split
 from sparkring.spark_jobs.spark.session import spark_session
@@ -53,9 +52,10 @@ def _ours(frame: DataFrame, folder: Path, layout: FileLayout, *, shuffled: bool)
 def _petastorm(spark: SparkSession, folder: Path) -> None:
     """As Petastorm's README has it, on rows that are there already."""
     from petastorm.etl.dataset_metadata import materialize_dataset
+    from petastorm.etl.legacy import restricted_loads
     from petastorm.unischema import dict_to_spark_row
 
-    schema, url = unischema("train", FIELDS), f"file://{folder}"
+    schema, url = restricted_loads(pickled_unischema("train", FIELDS)), f"file://{folder}"
 
     def row(number: int) -> dict[str, Any]:
         return {"row_id": np.int64(number), "label": np.int8(number % 2), **{name: np.float32(number) for name in COLUMNS}}
@@ -95,7 +95,6 @@ def _layout(frame: DataFrame) -> tuple[FileLayout, float]:
 def main() -> None:
     """Run all sides in turn and print the table and the figures."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    warnings.simplefilter("ignore", FutureWarning)  # Petastorm's, about the pyarrow that it wants
     spark = spark_session(SparkConfig(master="local[2]"), app_name="prepare benchmark")
     frame = _frame(spark)
     layout, layout_s = _layout(frame)

@@ -43,6 +43,7 @@ from sparkring.spark_jobs.fault_injection.injector import FOLDER, train_rank_und
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.spark.progress import Progress
 from sparkring.spark_jobs.spark.session import spark_session
+from sparkring.spark_jobs.spark.task_resources import TaskResources
 from sparkring.spark_jobs.train import train
 
 KILLS = 20
@@ -73,7 +74,7 @@ def slots_as_kills_go(run_url: str) -> Iterator[None]:
     """Let the supervisor believe in as many slots as the ring is to have after the kills so far."""
     store = open_store(run_url)
 
-    def slots(_: SparkSession) -> int:
+    def slots(_: SparkSession, __: TaskResources | None = None) -> int:
         return WORLDS[len(numbered(store, FOLDER)) % len(WORLDS)]
 
     with patch("sparkring.spark_jobs.spark.slots.slots_of", slots), patch("sparkring.spark_jobs.launch.barrier.launcher.slots_of", slots):

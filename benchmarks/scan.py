@@ -13,7 +13,6 @@ import hashlib
 import statistics
 import tempfile
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,10 +77,9 @@ def main() -> None:
 
         def petastorm() -> None:
             from petastorm.etl.dataset_metadata import _split_row_groups_from_footers
+            from petastorm.legacy_parquet import ParquetDataset
 
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)
-                pieces = _split_row_groups_from_footers(pq.ParquetDataset(f"{folder}/data", use_legacy_dataset=True))
+            pieces = _split_row_groups_from_footers(ParquetDataset(f"{folder}/data"))
             assert len(pieces) == 2 * NUM_FILES
 
         sides: dict[str, Callable[[], None]] = {"sparkring": ours, "pyarrow": pyarrow, "petastorm": petastorm}

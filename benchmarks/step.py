@@ -29,6 +29,7 @@ from sparkring.spark_jobs.launch.rank import environment as rank_environment
 
 ROUNDS = 7
 WARM_UP = 3
+BUCKET_MB = 25.0
 VOCABULARY, WIDTH, LAYERS, HEADS, LENGTH = 10_000, 256, 6, 4, 64
 
 
@@ -60,7 +61,7 @@ class Encoder(nn.Module):
         return logits.squeeze(1)
 
 
-def _make(case: Case) -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+def make(case: Case) -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
     """The case's model and a function that gives the loss, summed over a rank's rows."""
     torch.manual_seed(0)
     label = (torch.arange(case.rows) % 2).float()
@@ -76,7 +77,7 @@ def _make(case: Case) -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
     return model, lambda called: loss(called(*inputs), label)
 
 
-def _time(step: Callable[[], float], steps: int) -> tuple[float, float]:
+def timed(step: Callable[[], float], steps: int) -> tuple[float, float]:
     """(median seconds of a step, median seconds of it spent on summing)."""
     for _ in range(WARM_UP):
         step()
@@ -88,8 +89,9 @@ def _time(step: Callable[[], float], steps: int) -> tuple[float, float]:
     return statistics.median(seconds), statistics.median(waits)
 
 
-def _serial(_context: RankContext, case: Case) -> tuple[float, float]:
-    model, loss_sum = _make(case)
+def serial(_context: RankContext, case: Case) -> tuple[float, float]:
+    """A rank that sums nothing."""
+    model, loss_sum = make(case)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
     def step() -> float:
@@ -98,17 +100,18 @@ def _serial(_context: RankContext, case: Case) -> tuple[float, float]:
         optimizer.step()
         return 0.0
 
-    return _time(step, case.steps)
+    return timed(step, case.steps)
 
 
-def _sparkring(context: RankContext, case: Case) -> tuple[float, float]:
+def by_sparkring(context: RankContext, case: Case) -> tuple[float, float]:
+    """Our gradient ring."""
     from sparkring.pipelines.parallel.collectives.communicator import Communicator
     from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 
     with Communicator(context) as communicator:
-        model, loss_sum = _make(case)
+        model, loss_sum = make(case)
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-        ring = GradientRing(model.parameters(), communicator, bucket_mb=25.0)
+        ring = GradientRing(model.parameters(), communicator, bucket_mb=BUCKET_MB)
 
         def step() -> float:
             share = loss_sum(model) / (case.rows * context.size)
@@ -118,17 +121,18 @@ def _sparkring(context: RankContext, case: Case) -> tuple[float, float]:
             optimizer.step()
             return ring.wait_s
 
-        result = _time(step, case.steps)
+        result = timed(step, case.steps)
         ring.close()
     return result
 
 
-def _ddp(context: RankContext, case: Case, port: int) -> tuple[float, float]:
+def by_ddp(context: RankContext, case: Case, meet: str) -> tuple[float, float]:
+    """DDP of torch by Gloo; rank 0 listens at ``meet``, address and port."""
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=context.rank, world_size=context.size)
-    model, loss_sum = _make(case)
+    dist.init_process_group("gloo", init_method=f"tcp://{meet}", rank=context.rank, world_size=context.size)
+    model, loss_sum = make(case)
     wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -138,17 +142,18 @@ def _ddp(context: RankContext, case: Case, port: int) -> tuple[float, float]:
         optimizer.step()
         return 0.0
 
-    result = _time(step, case.steps)
+    result = timed(step, case.steps)
     dist.barrier()
     dist.destroy_process_group()
     return result
 
 
-def _horovod(_context: RankContext, case: Case) -> tuple[float, float]:
+def by_horovod(_context: RankContext, case: Case) -> tuple[float, float]:
+    """Horovod's own optimizer."""
     import horovod.torch as hvd
 
     hvd.init()
-    model, loss_sum = _make(case)
+    model, loss_sum = make(case)
     optimizer = hvd.DistributedOptimizer(torch.optim.AdamW(model.parameters(), fused=True), named_parameters=model.named_parameters())
 
     def step() -> float:
@@ -157,7 +162,7 @@ def _horovod(_context: RankContext, case: Case) -> tuple[float, float]:
         optimizer.step()
         return 0.0
 
-    result = _time(step, case.steps)
+    result = timed(step, case.steps)
     hvd.barrier()
     hvd.shutdown()
     return result
@@ -188,11 +193,11 @@ def _at_the_second_try(run: Callable[[], list[Any]]) -> list[Any]:
 def _rounds(case: Case) -> list[dict[str, tuple[float, float]]]:
     """A round: side -> (seconds of a step, seconds of summing), all sides in turn."""
     sides: dict[str, Callable[[], list[Any]]] = {
-        "1 rank": lambda: run_on_ranks(1, _serial, case),
-        "2 ranks apart": lambda: run_on_ranks(2, _serial, case),
-        "sparkring": lambda: run_on_ranks(2, _sparkring, case, cycle_ms=None),
-        "torch DDP": lambda: _at_the_second_try(lambda: run_on_ranks(2, _ddp, case, _free_port())),
-        "horovod optimizer": lambda: run_on_ranks(2, _horovod, case, cycle_ms=None),
+        "1 rank": lambda: run_on_ranks(1, serial, case),
+        "2 ranks apart": lambda: run_on_ranks(2, serial, case),
+        "sparkring": lambda: run_on_ranks(2, by_sparkring, case, cycle_ms=None),
+        "torch DDP": lambda: _at_the_second_try(lambda: run_on_ranks(2, by_ddp, case, f"127.0.0.1:{_free_port()}")),
+        "horovod optimizer": lambda: run_on_ranks(2, by_horovod, case, cycle_ms=None),
     }
     rounds: list[dict[str, tuple[float, float]]] = []
     for number in range(ROUNDS):
@@ -208,11 +213,11 @@ def _ratio(rounds: list[dict[str, tuple[float, float]]], side: str, to: str) -> 
     return statistics.median(one[side][0] / one[to][0] for one in rounds)
 
 
-def _rows_for(seconds: float) -> int:
+def rows_for(seconds: float) -> int:
     """Rows of an encoder step that take about ``seconds`` on one thread of this machine."""
     rows = 8
-    measured = run_on_ranks(1, _serial, Case("calibration", "encoder", rows, 5))[0][0]
-    more = run_on_ranks(1, _serial, Case("calibration", "encoder", 4 * rows, 3))[0][0]
+    measured = run_on_ranks(1, serial, Case("calibration", "encoder", rows, 5))[0][0]
+    more = run_on_ranks(1, serial, Case("calibration", "encoder", 4 * rows, 3))[0][0]
     per_row = (more - measured) / (3 * rows)
     return max(1, round((seconds - measured) / per_row) + rows)
 
@@ -220,7 +225,7 @@ def _rows_for(seconds: float) -> int:
 def main() -> None:
     """Run all cases and print the table and the figures."""
     os.environ.update(rank_environment.MEMORY)  # before the first process starts
-    cases = [Case("encoder, 0.5 s", "encoder", _rows_for(0.5), 8), Case("encoder, 0.17 s", "encoder", _rows_for(0.17), 15),
+    cases = [Case("encoder, 0.5 s", "encoder", rows_for(0.5), 8), Case("encoder, 0.17 s", "encoder", rows_for(0.17), 15),
              Case("flights network, 512 rows", "flights", 512, 200)]
     table, figures = [], {}
     for case in cases:

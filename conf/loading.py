@@ -176,7 +176,7 @@ def _complaint(error: ErrorDetails) -> str:
     found = "" if unsaid else f" (found {text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + ' ...'})"
     said = error["msg"].removeprefix("Value error, ")
     names_it = said.startswith((f"{where}.", f"{where}="))  # a check of several keys names each with its path
-    return f"{said}{found}" if names_it else f"{where or 'value'}: {said}{found}"
+    return f"{said}{found}" if names_it or not where else f"{where}: {said}{found}"
 
 
 def _truth_value(path: Sequence[str], *, found: bool) -> str:

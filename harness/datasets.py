@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from harness.parquet_files import with_checksums
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, content_id
@@ -82,8 +84,9 @@ def _table(rows: int, *, first_id: int, generator: np.random.Generator, nan_row:
     late = (numeric @ np.array([1.0, -0.5, 0.25], dtype=np.float32) + 0.5 * colour + generator.standard_normal(rows) > 1.0).astype(np.int8)
     if nan_row is not None and nan_row in range(first_id, first_id + rows):
         numeric[nan_row - first_id] = np.nan
-    columns = {"row_id": np.arange(first_id, first_id + rows, dtype=np.int64), "late": late,
-               **{name: numeric[:, place] for place, name in enumerate(NUMERIC)}, "colour": colour}
+    columns: dict[str, NDArray[Any]] = {
+        "row_id": np.arange(first_id, first_id + rows, dtype=np.int64), "late": late,
+        **{name: numeric[:, place] for place, name in enumerate(NUMERIC)}, "colour": colour}
     return pa.table(columns, schema=pa.schema([pa.field(name, pa.from_numpy_dtype(values.dtype), nullable=False)
                                                for name, values in columns.items()]))
 

@@ -14,7 +14,9 @@ from harness.parquet_files import write_parquet
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
+from sparkring.pipelines.data.dataset.unischema_pickle import COMMON_METADATA
 from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.spark_jobs.etl.encoding.schema_pickle import pickled_unischema
 
 
 def files_of(folder: Path, make: Callable[[int], pa.Table], *, files: int, groups: int, rows: int) -> Iterator[DataFile]:
@@ -44,14 +46,7 @@ def commit(folder: Path, fields: tuple[DataField, ...], spec: TensorSpec, files:
 
 
 def _add_petastorm_metadata(folder: Path, fields: tuple[DataField, ...], row_groups: dict[str, int]) -> None:
-    from petastorm.codecs import CompressedImageCodec, NdarrayCodec, ScalarCodec
-    from petastorm.unischema import Unischema, UnischemaField
-    from pyspark.sql.types import FloatType
+    from sparkring.spark_jobs.etl.encoding.petastorm_schema import dataset_metadata  # imports pyspark
 
-    from sparkring.spark_jobs.etl.encoding.petastorm_schema import COMMON_METADATA, dataset_metadata
-
-    codecs = {"scalar": lambda: ScalarCodec(FloatType()), "png": lambda: CompressedImageCodec("png"), "ndarray": NdarrayCodec}
-    described = [UnischemaField(field.name, np.dtype(field.dtype).type, field.shape, codecs[field.codec](), nullable=False)
-                 for field in fields]
-    metadata = dataset_metadata(pq.read_schema(folder / next(iter(row_groups))), Unischema("benchmark", described), row_groups)
+    metadata = dataset_metadata(pq.read_schema(folder / next(iter(row_groups))), pickled_unischema("benchmark", fields), row_groups)
     (folder / COMMON_METADATA).write_bytes(metadata)

@@ -91,14 +91,20 @@ def _collect(pipes: Mapping[int, Connection], deadline_s: float) -> dict[int, An
 
 
 def _environment(context: RankContext, port: int, cycle_ms: float | None) -> dict[str, str]:
+    cycle = {} if cycle_ms is None else {"HOROVOD_CYCLE_TIME": str(cycle_ms)}
+    return horovod_environment(context, address="127.0.0.1", port=port, interface="lo") | cycle | {"OMP_NUM_THREADS": "1"}
+
+
+def horovod_environment(context: RankContext, *, address: str, port: int, interface: str) -> dict[str, str]:
+    """What Horovod reads on a rank: its place, the rendezvous, and the interface to listen on."""
     host, sizes = context.hosts[context.rank], Counter(context.hosts)
     local_rank = context.local_ranks.index(context.rank)
     names = {"RANK": context.rank, "SIZE": context.size, "LOCAL_RANK": local_rank, "LOCAL_SIZE": sizes[host],
              "CROSS_RANK": sum(1 for other in range(host) if sizes[other] > local_rank),
              "CROSS_SIZE": sum(1 for count in sizes.values() if count > local_rank),
-             "GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "GLOO_RENDEZVOUS_PORT": port, "CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo",
-             "GLOO_IFACE": "lo", "HOSTNAME": f"host{host}"} | ({} if cycle_ms is None else {"CYCLE_TIME": cycle_ms})
-    return {f"HOROVOD_{name}": str(value) for name, value in names.items()} | {"OMP_NUM_THREADS": "1"}
+             "GLOO_RENDEZVOUS_ADDR": address, "GLOO_RENDEZVOUS_PORT": port, "CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo",
+             "GLOO_IFACE": interface, "HOSTNAME": f"host{host}"}
+    return {f"HOROVOD_{name}": str(value) for name, value in names.items()}
 
 
 def _main(pipe: Connection, environment: dict[str, str], context: RankContext, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:

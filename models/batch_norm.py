@@ -12,6 +12,7 @@ Source: Ioffe and Szegedy, "Batch normalization", ICML 2015; the running statist
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -48,11 +49,10 @@ class StepBatchNorm(nn.Module):
             return (x - x) * weight + bias
         return functional.batch_norm(x, None, None, self.weight, self.bias, training=True, eps=self.eps)
 
-    def finish_step(self) -> None:
-        """Update the running statistics from ``sums``, then clear ``sums``."""
-        count = float(self.sums[-1])
+    def finish_step(self, count: float) -> None:
+        """Update the running statistics from ``sums``, then clear ``sums``; ``count``: its last number, read by the caller."""
         if count > 1:
-            total, squares = self.sums[:-1].to(self.running_mean.device).chunk(2)
+            total, squares = self.sums[:-1].chunk(2)
             mean = total / count
             variance = (squares - total * mean) / (count - 1)
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
@@ -66,8 +66,13 @@ class StepBatchNorm(nn.Module):
 
     def _count(self, x: Tensor) -> None:
         values = x.transpose(0, 1).flatten(1).double()  # (B, C, ...) -> (C, values)
-        ours = torch.cat([values.sum(dim=1), values.square().sum(dim=1), torch.tensor([values.shape[1]], device=x.device)])
-        self.sums += ours.to(self.sums.device)
+        self.sums += torch.cat([values.sum(dim=1), values.square().sum(dim=1), values.new_full((1,), values.shape[1])])
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:  # noqa: FBT001, FBT002 - torch's signature
+        """Move ``sums`` along to another device, never to another type. They are empty between steps."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.sums = torch.zeros_like(self.sums, device=self.running_mean.device)
+        return self
 
 
 def finish_steps(modules: Iterable[nn.Module], sum_over_replicas: Callable[[Tensor], None]) -> None:
@@ -81,9 +86,11 @@ def finish_steps(modules: Iterable[nn.Module], sum_over_replicas: Callable[[Tens
     if norms:
         everything = torch.cat([norm.sums for norm in norms])
         sum_over_replicas(everything)
-        for norm, sums in zip(norms, everything.split([len(norm.sums) for norm in norms]), strict=True):
+        parts = everything.split([len(norm.sums) for norm in norms])
+        counts = torch.stack([part[-1] for part in parts]).tolist()  # all at once: it waits for the device
+        for norm, sums, count in zip(norms, parts, counts, strict=True):
             norm.sums.copy_(sums)
-            norm.finish_step()
+            norm.finish_step(count)
 
 
 def forget_steps(modules: Iterable[nn.Module]) -> None:

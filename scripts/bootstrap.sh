@@ -3,7 +3,7 @@
 #
 #     scripts/bootstrap.sh                  # set up only
 #     scripts/bootstrap.sh sparkring demo   # set up, then run the command: .venv first on PATH, JAVA_HOME a Java that fits
-#     scripts/bootstrap.sh --browser ...    # the same, and a browser for the test that looks at the report
+#     scripts/bootstrap.sh --browser ...    # the same, and for some tests a browser and libfuse
 #
 # Takes Python 3.11 and a package index for granted. What else is missing (uv, Java 17 or 21, a C++ compiler) is installed
 # where this script may do that (root on Debian or Ubuntu), and otherwise named with the command that installs it.
@@ -29,7 +29,7 @@ java_home_of() {  # JAVA: the home of that program if it is version 17 or 21, el
         END { if (version == 17 || version == 21) print home }'
 }
 
-find_java() {  # set JAVA_HOME to a Java that Spark 4.0 runs on; 1 if there is none
+find_java() {  # set JAVA_HOME to a Java that the locked Spark runs on; 1 if there is none
     local java home
     for java in "${JAVA_HOME:-/nonexistent}/bin/java" "$(command -v java || true)" /usr/lib/jvm/*/bin/java; do
         if [ -x "$java" ]; then
@@ -114,9 +114,25 @@ offer_browser() {  # a test opens the report in it; without one that test is ski
     say "no browser (chromium) here: the test that looks at the report in one will be skipped"
 }
 
+offer_fuse() {  # tests mount a volume with it; without it they are skipped and say so
+    command -v fusermount3 >/dev/null || apt_install fuse3 ||
+        say "no libfuse here (Debian, Ubuntu: apt-get install fuse3): the tests on a mounted volume will be skipped"
+}
+
 offer_images() {  # a nightly test trains on them; without them it is skipped and says so
     [ -d /usr/share/datasets/fashion-mnist ] || apt_install dataset-fashion-mnist ||
         say "no Fashion-MNIST here (Debian, Ubuntu: apt-get install dataset-fashion-mnist): the test on it will be skipped"
+}
+
+offer_hosts() {  # tests make several hosts of namespaces with it; without it they are skipped and say so
+    if command -v ip >/dev/null && command -v tc >/dev/null; then return; fi
+    apt_install iproute2 || say "no iproute2 here (Debian, Ubuntu: apt-get install iproute2): the tests on several hosts will be skipped"
+}
+
+offer_cells() {  # environments of other versions, with which tests run a job; without them those are skipped and say so
+    say "environments of the oldest and the newest versions: the first time this downloads 6 GB and builds Horovod twice"
+    with_signs_of_life python -m harness.cell_tests ||
+        say "not made (the reason stands above): the tests in the oldest and the newest versions will be skipped"
 }
 
 # ---- The Python side --------------------------------------------------------------------------------------------------
@@ -158,7 +174,7 @@ with_signs_of_life() {  # COMMAND...: uv draws bars on a terminal; elsewhere say
 install_locked() {  # the locked set of packages into .venv
     export UV_COMPILE_BYTECODE=1  # once here, not once in each of a job's many processes where Python may not keep what it compiled
     if [ -z "${UV_DEFAULT_INDEX:-}" ]; then
-        "$uv" sync --locked
+        "$uv" sync --locked --python 3.11
     else  # the lock names PyPI's addresses; from another index come the same versions, checked by the same hashes
         "$uv" venv --quiet --allow-existing --python 3.11 .venv &&
             mkdir -p build &&
@@ -174,14 +190,16 @@ compile_own() {  # what Python would keep by itself where it may; files that hav
 
 setup_key() {  # changes with all that the contents of .venv depend on
     { cat uv.lock pyproject.toml third_party/*/*.py third_party/*/*.toml scripts/bootstrap.sh
-      printf '%s\n' "$PWD" "${SPARKRING_HOROVOD_CPU:-}"; } | sha256sum | cut -d ' ' -f 1
+      printf '%s\n' "$PWD" "${SPARKRING_HOROVOD_CPU:-}" "${SPARKRING_HOROVOD_TORCH:-}"; } | sha256sum | cut -d ' ' -f 1
 }
 
 # ---- The whole ---------------------------------------------------------------------------------------------------------
 
-browser='' images=''
+browser='' images='' hosts='' cells=''
 if [ "${1:-}" = --browser ]; then browser=yes; shift; fi
 if [ "${1:-}" = --images ]; then images=yes; shift; fi
+if [ "${1:-}" = --hosts ]; then hosts=yes; shift; fi
+if [ "${1:-}" = --cells ]; then cells=yes; shift; fi
 
 export UV_PROJECT_ENVIRONMENT=.venv
 unset VIRTUAL_ENV  # of another project, perhaps; uv would warn of it
@@ -204,8 +222,10 @@ if [ -z "$ready" ]; then
     printf '%s\n' "$key" >"$stamp"
     say "ready after $SECONDS s"
 fi
-[ -z "$browser" ] || offer_browser
+[ -z "$browser" ] || { offer_browser; offer_fuse; }
 [ -z "$images" ] || offer_images
+[ -z "$hosts" ] || offer_hosts
 compile_own
 export PATH="$PWD/.venv/bin:$PATH:$PWD/.uv/bin"
+[ -z "$cells" ] || { share_index; offer_cells; }
 [ $# = 0 ] || exec "$@"

@@ -1,6 +1,6 @@
-"""Write ``docs/figures.md``, the page of today's figures, from the last lines of the benchmarks.
+"""Write ``docs/figures.md``, the page of today's figures, from the last lines of the benchmarks; and README's table of platforms.
 
-    python scripts/figures.py                           # docs/figures/*.jsonl -> docs/figures.md
+    python scripts/figures.py                           # docs/figures/*.jsonl -> docs/figures.md, README.md
     python scripts/figures.py scan loader               # run these benchmarks, store their last lines, write the page
     python scripts/figures.py --output scan=scan.txt    # the same from the saved output of a run on this commit
 
@@ -25,6 +25,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 LINES = ROOT / "docs/figures"
 PAGE = ROOT / "docs/figures.md"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- platforms: written by `python scripts/figures.py` -->", "<!-- end of platforms -->"
 COMPARE = {"at least": ge, "at most": le, "exactly": eq}
 HEAD = """# Figures
 
@@ -58,10 +60,15 @@ FIGURES: Mapping[str, Sequence[Shown]] = {
         Shown("efficiency_2", "efficiency of 2 ranks, 0.5 s step", "at least 0.93", "1 rank"),
         Shown("efficiency_2_small", "efficiency of 2 ranks, 0.17 s step", "at least 0.85", "1 rank"),
         Shown("efficiency_2_flights", "efficiency of 2 ranks, flights network", "", "1 rank")),
+    "hosts": (
+        Shown("ratio_to_ddp", "times as fast, 2 hosts, 1 Gb/s", "at least 1.0", "torch DDP"),
+        Shown("ratio_to_horovod_optimizer", "times as fast, 2 hosts, 1 Gb/s", "at least 1.1", "Horovod's optimizer"),
+        Shown("overlap", "share of summing hidden by the backward pass, 1 Gb/s"),
+        Shown("ratio_to_ddp_unshaped", "times as fast, 2 hosts, link as fast as memory", "", "torch DDP")),
     "launch": (
         Shown("ring_s", "seconds to launch 2 ranks and sum once"),
-        Shown("ratio_to_torch_distributor", "times the peer's seconds to launch", "at most 0.5", "TorchDistributor"),
-        Shown("ratio_to_horovod_spark", "times the peer's seconds to launch", "at most 0.5", "horovod.spark.run")),
+        Shown("ratio_to_torch_distributor", "times the peer's seconds to launch", "at most 0.35", "TorchDistributor"),
+        Shown("ratio_to_horovod_spark", "times the peer's seconds to launch", "at most 0.35", "horovod.spark.run")),
     "demo": (
         Shown("total_s", "seconds of `make demo` after set-up", "at most 180"),
         Shown("auc", "test AUC of the network", "at least 1.0 x auc_logistic", "logistic regression")),
@@ -72,6 +79,8 @@ FIGURES: Mapping[str, Sequence[Shown]] = {
         Shown("images_ratio_to_petastorm", "times as fast, images", "at least 1.5", "Petastorm, its faster pool"),
         Shown("tokens_ratio_to_petastorm", "times as fast, tokens", "at least 3", "Petastorm, its faster pool"),
         Shown("peak_rss_mb", "peak MB of the process that reads", "at most 1.0 x rss_budget_mb")),
+    "petastorm": (
+        Shown("passed_newest", "of Petastorm's own tests pass, newest pyarrow", "at least 1.0 x passed_14", "pyarrow 14"),),
     "mosaic_streaming": (
         Shown("ratio_to_mosaic", "times as fast, tables", "", "MosaicML Streaming 0.13"),
         Shown("images_ratio_to_mosaic", "times as fast, images", "", "MosaicML Streaming 0.13"),
@@ -84,6 +93,11 @@ FIGURES: Mapping[str, Sequence[Shown]] = {
         Shown("ratio_to_plain_parquet", "times the peer's seconds to write", "at most 1.25", "Spark's Parquet write"),
         Shown("ratio_to_plain_parquet_shuffled", "times the peer's seconds to write", "at most 1.25", "Spark's Parquet write, shuffled"),
         Shown("speedup_over_petastorm_rows", "times as fast, writing", "at least 8", "Petastorm's `dict_to_spark_row`")),
+    "matrix": (
+        Shown("cells", "cells of versions, each installed and run", "at least 8"),
+        Shown("green", "of them green", "at least 1.0 x cells"),
+        Shown("pythons", "versions of Python among them", "at least 3"),
+        Shown("sparks", "versions of Spark among them", "at least 4")),
     "order": (
         Shown("open_s+jump_s", "seconds to open 10^9 rows and jump to a step", "at most 1"),
         Shown("rss_mb", "MB for 10^9 rows", "at most 200"),
@@ -110,6 +124,8 @@ FIGURES: Mapping[str, Sequence[Shown]] = {
         Shown("resume_s_median", "seconds to resume, median")),
     "transport": (
         Shown("sidecar_over_torch_worst", "times the peer's seconds a message, worst size", "at most 1.2", "torch.distributed send/recv"),
+        Shown("sockets_over_torch_worst", "times the peer's seconds a message by sockets, one host and two, worst size", "at most 1.2",
+              "torch.distributed send/recv"),
         Shown("horovod_ms_256k", "ms a message by Horovod, 256 KB", "at most 1.5")),
     "pipeline": (
         Shown("bubble_over_theory.gpipe", "times the idle time of theory, GPipe", "at most 1.1", "the formula"),
@@ -141,6 +157,7 @@ def main() -> None:
         name, _, file = pair.partition("=")
         store(name, Path(file).read_text(encoding="utf-8"))
     PAGE.write_text(page(LINES), encoding="utf-8")
+    README.write_text(with_platforms(README.read_text(encoding="utf-8"), LINES), encoding="utf-8")
 
 
 def output_of(*command: str) -> str:
@@ -220,6 +237,30 @@ def words(value: Any) -> str:
     if isinstance(value, str):
         return value
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def with_platforms(readme: str, folder: Path) -> str:
+    """README with the table between its two marks written again."""
+    before, _, rest = readme.partition(BEGIN)
+    return f"{before}{BEGIN}\n{platforms(folder)}\n{END}{rest.partition(END)[2]}"
+
+
+def platforms(folder: Path) -> str:
+    """The last run of ``benchmarks.matrix`` as two Markdown tables: what was run, and what could not be."""
+    file = folder / "matrix.jsonl"
+    if not file.is_file():
+        return "Not run yet."
+    found = json.loads(file.read_text(encoding="utf-8").splitlines()[-1])["figures"]
+    lines = ["| platform | Python | Java | Spark | pyarrow | NumPy | pandas | torch | rows, AUC | s | date | not as on the platform |",
+             f"|{'---|' * 12}"]
+    for run in found["runs"]:
+        versions = [run["versions"][name] for name in ("pyspark", "pyarrow", "numpy", "pandas", "torch")]
+        job = f"{run['rows']:,}, {run['auc']:.4f}" if run["green"] else "**failed**"
+        cells = [run["platform"], run["python"], run.get("java", "17"), *versions, job, str(run["seconds"]), run["date"],
+                 "; ".join(run["differs"])]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "| not here | why |", "|---|---|", *(f"| {absent['what']} | {absent['reason']} |" for absent in found["absent"])]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.conf.schema.parallel import KEPT_BY_AUTO
-from sparkring.errors import ConfigError, DocumentDamaged
+from sparkring.errors import DocumentDamaged
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.documents import read_document
@@ -62,12 +62,10 @@ class LayoutChooser:
             config: A config with ``train.parallel: auto``; the layout takes up to ``train.num_ranks`` ranks.
             spark: The session for the ring that measures.
         Raises:
-            ConfigError: ranks have GPUs, which cannot be measured yet.
             LayoutRefused: no layout fits.
         """
         from sparkring.pipelines.training.profiling.fit import measured
 
-        require_cpu(config)
         subject = profile_subject(config, self._manifest)
         ranks = self._profile(config, spark, subject)
         model, cluster = measured(config, self._manifest, ranks)
@@ -151,14 +149,3 @@ def with_layout(train: TrainConfig, plan: Plan) -> TrainConfig:
     given = train.parallel.model_dump(include=set(KEPT_BY_AUTO), exclude_none=True)
     parallel = {**section["parallel"], **given}  # type: ignore[dict-item]
     return train.changed(num_ranks=section["num_ranks"], parallel=parallel)
-
-
-def require_cpu(config: Config) -> None:
-    """Refuse to measure GPUs.
-
-    Raises:
-        ConfigError: ranks have GPUs.
-    """
-    if config.train.ring.device != "cpu":
-        raise ConfigError(f"train.ring.device={config.train.ring.device}: only ranks on CPUs can be measured so far; plan on paper with "
-                          "`sparkring plan --world --link --device`, and put the layout into train.parallel.")

@@ -24,6 +24,7 @@ from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import ConfigError, ReceiptError, SparkringError
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.data.stores.volume import VolumeStore
 from sparkring.pipelines.training.events.writer import event_files, read_events
 from sparkring.spark_jobs.fault_injection.faults import ENDING, KINDS, Fault, draw
 from sparkring.spark_jobs.fault_injection.injector import strikes, train_rank_under_faults
@@ -94,10 +95,13 @@ def chaos(config: Config, *, num_faults: int = 20, seed: int = 1, kinds: Sequenc
         spark: The session; default the active one, or one made from ``config.spark``.
         progress: Where to report.
     Raises:
-        ConfigError: there is no such kind of fault, or the run has fewer steps than faults.
+        ConfigError: there is no such kind of fault, the run has fewer steps than faults, or the workspace is a volume.
         SparkringError: the undisturbed run fails.
     """
     faults = draw(num_faults, seed=seed, kinds=kinds)
+    if isinstance(open_store(config.workspace), VolumeStore):
+        raise ConfigError(f"{config.workspace} is a volume, and there a rank without a token cannot claim the fault that strikes it; set "
+                          "workspace to a folder of the cluster's disk, or to other storage, for this command.")
     calm = _elsewhere(config, "undisturbed", config.train)
     progress.note("chaos: first without faults, to compare with")
     expected = train(calm, spark=spark, progress=progress)

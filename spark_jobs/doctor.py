@@ -1,16 +1,19 @@
 """``sparkring doctor``: check everything that a job of a config needs, and say how to fix each problem.
 
-    machine    Java, Python, PyTorch, Horovod, Petastorm, memory, disk
+    machine    Java, Python and the other versions, PyTorch, Horovod, Petastorm, memory, disk, storage
     cluster    Spark, its settings, slots; then one Spark job checks the executors' hosts and lets their tasks meet
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from sparkring.conf.schema import Config
+from sparkring.spark_jobs.diagnosis.cell import check_cell, check_python
 from sparkring.spark_jobs.diagnosis.check import Check, guarded
 from sparkring.spark_jobs.diagnosis.cluster import (
     check_encryption,
@@ -21,14 +24,16 @@ from sparkring.spark_jobs.diagnosis.cluster import (
     check_settings,
     check_slots,
     ranks_by_host,
-    setting,
     survey_tasks,
 )
-from sparkring.spark_jobs.diagnosis.machine import check_disk, check_java, check_memory, check_python, check_shared_memory, probe_file
+from sparkring.spark_jobs.diagnosis.machine import check_disk, check_java, check_memory, check_shared_memory, probe_file
 from sparkring.spark_jobs.diagnosis.needs import Needs
 from sparkring.spark_jobs.diagnosis.packages import check_horovod, check_petastorm, check_torch
+from sparkring.spark_jobs.diagnosis.storage import check_storage
 from sparkring.spark_jobs.diagnosis.survey import TaskReport, this_machine
+from sparkring.spark_jobs.spark.databricks import RUNTIME, require_barrier_stages
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
+from sparkring.spark_jobs.spark.settings import setting
 from sparkring.spark_jobs.spark.slots import has_dynamic_allocation
 
 if TYPE_CHECKING:
@@ -37,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Check", "doctor"]
 
 CLUSTER_CHECKS = ("Spark settings", "slots", "executors", "executor memory", "network")
-NUM_CHECKS = 16
+NUM_CHECKS = 18
 
 
 def doctor(config: Config | None, *, spark: SparkSession | None = None, progress: Progress = SILENT) -> list[Check]:
@@ -72,12 +77,19 @@ class _Examination:
     def _look_here(self) -> None:
         needs, here = self._needs, self._here
         self._add("Java", lambda: check_java(needs, running=self._spark is not None))
-        self._add("Python", check_python)
+        self._add("Python", lambda: check_python(sys.version_info[:2], sys.executable))
+        self._add("versions", self._look_at_cell)
         self._add("PyTorch", lambda: check_torch(needs, here))
         self._add("Horovod", lambda: check_horovod(needs, here))
         self._add("Petastorm", lambda: check_petastorm(here))
         self._add("memory", lambda: check_memory(needs, here))
         self._add("disk", lambda: check_disk(needs))
+        self._add("storage", lambda: check_storage(self._config))
+
+    def _look_at_cell(self) -> Check:
+        import pyspark
+
+        return check_cell(self._here, spark=pyspark.__version__, databricks=os.environ.get(RUNTIME))
 
     def _look_at_spark(self) -> None:
         self._add("Spark", self._start)
@@ -88,10 +100,8 @@ class _Examination:
             return
         self._add("Spark settings", lambda: check_settings(spark, needs))
         self._add("slots", lambda: check_slots(spark, needs))
-        at_once = not any(check.status == "fail" for check in self._checks[-2:]) and not has_dynamic_allocation(spark)
-        self._add("executors", lambda: self._ask_executors(spark, at_once=at_once))
-        if has_dynamic_allocation(spark):
-            self._reports = []  # its tasks ran one after the other, where no ranks may ever be
+        startable = not any(check.status == "fail" for check in self._checks[-2:])
+        self._add("executors", lambda: self._ask_executors(spark, startable=startable))
         if self._reports:
             self._add("executor memory", lambda: check_executor_memory(self._reports, needs))
             self._add("network", lambda: check_network(self._reports))
@@ -115,13 +125,18 @@ class _Examination:
     def _start(self) -> Check:
         from sparkring.spark_jobs.spark.session import spark_session
 
-        self._spark = spark = self._spark or spark_session(self._needs.spark, app_name="sparkring doctor")
+        given, self._spark = self._spark, None  # nothing more is asked of a session that cannot run a ring
+        spark = spark_session(self._needs.spark, app_name="sparkring doctor", given=given)
+        require_barrier_stages(spark)
+        self._spark = spark
         return Check("Spark", "ok", f"Spark {spark.version} at {setting(spark, 'spark.master') or 'a Spark Connect server'}")
 
-    def _ask_executors(self, spark: SparkSession, *, at_once: bool) -> Check:
+    def _ask_executors(self, spark: SparkSession, *, startable: bool) -> Check:
+        on_demand = has_dynamic_allocation(spark)
         with probe_file(self._needs) as file:
-            self._reports = survey_tasks(spark, self._needs, probe_file=file, meet=at_once)
-        return check_executors(self._reports, self._here)
+            reports = survey_tasks(spark, self._needs, probe_file=file, meet=startable and not on_demand)
+        self._reports = [] if on_demand else reports  # on demand they ran one after the other, where no ranks may ever be
+        return check_executors(reports, self._here)
 
 
 def _unknown(name: str, cause: str) -> Check:

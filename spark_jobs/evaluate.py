@@ -42,6 +42,7 @@ from sparkring.spark_jobs.scoring.columns import PROBABILITY
 from sparkring.spark_jobs.scoring.predict import predict
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
+from sparkring.spark_jobs.spark.versions.arrow_frames import table_of
 
 DOCUMENT = "evaluation.json"
 SPLIT = "test"
@@ -74,7 +75,7 @@ def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Pro
         return before
     if card.task == "binary":
         _require_both_labels(manifest, card)
-    session = spark or spark_session(config.spark, app_name=f"sparkring {config.name}")
+    session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=spark)
     dataset = open_store(card.dataset_url)
     files = [file for name in ("train", SPLIT) for file in split_of(manifest, card.dataset_url, name).files]
     with progress.stage("evaluate", total=2) as bar, result_settings(session), naming_damaged_pages(dataset, files):
@@ -137,7 +138,7 @@ def _baselines(network: Metrics, train: DataFrame, test: DataFrame, manifest: Ma
 
 def _collect(predicted: DataFrame, label: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Probabilities and labels of all rows, in the same order."""
-    table = predicted.select(sf.col(PROBABILITY), named(label).cast("double").alias("label")).toArrow()
+    table = table_of(predicted.select(sf.col(PROBABILITY), named(label).cast("double").alias("label")))
     return table[PROBABILITY].to_numpy(), table["label"].to_numpy()
 
 

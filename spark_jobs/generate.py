@@ -103,7 +103,7 @@ def _by_stages(config: Config, card: ModelCard, prompts: list[list[int]], sampli
         train=TrainJob(config=laid, dataset_url=card.dataset_url, dataset_version=card.dataset_version, run_url=config.run, generation=0,
                        lanes=default_lanes(1)),
         prompts=tuple(map(tuple, prompts)), max_tokens=sampling.max_tokens, temperature=sampling.temperature, seed=sampling.seed)
-    session = spark or spark_session(config.spark, app_name=f"sparkring {config.name}")
+    session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=spark)
     added: list[list[int]] = run_ring(generate_rank, job.model_dump(mode="json"), num_ranks=laid.train.num_ranks, spark=session,
                                       config=laid.train.ring)[0]
     return added

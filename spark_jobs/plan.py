@@ -21,7 +21,7 @@ from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.planner.enumerate import Constraints, ring_sizes
 from sparkring.pipelines.parallel.planner.paper import Assumptions
 from sparkring.pipelines.parallel.planner.planner import Plan, describe, one_each, plan
-from sparkring.spark_jobs.auto_layout import layout_constraints, require_cpu
+from sparkring.spark_jobs.auto_layout import layout_constraints
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -69,10 +69,8 @@ def plan_measured(config: Config, *, spark: SparkSession | None = None, progress
         spark: The session for the ring; default: the active one, or a new one from ``config.spark``.
         progress: Receives reports.
     Raises:
-        ConfigError: ranks have GPUs, which cannot be measured yet.
         DatasetVersionNotFound: there is no such version.
     """
-    require_cpu(config)
     from sparkring.pipelines.training.profiling.fit import measured
     from sparkring.pipelines.training.profiling.profile import profile_rank, profile_rows
     from sparkring.spark_jobs.ring import run_ring
@@ -80,7 +78,7 @@ def plan_measured(config: Config, *, spark: SparkSession | None = None, progress
 
     dataset, manifest, config = _dataset(config)
     num_ranks = config.train.num_ranks
-    session = spark or spark_session(config.spark, app_name=f"sparkring plan {config.name}")
+    session = spark_session(config.spark, app_name=f"sparkring plan {config.name}", given=spark)
     with progress.stage("measure"):
         ranks = run_ring(profile_rank, config.model_dump(mode="json"), dataset.url, manifest.version, num_ranks=num_ranks, spark=session,
                          config=config.train.ring)

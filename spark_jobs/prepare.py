@@ -96,7 +96,7 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
 
     @cache
     def session() -> SparkSession:
-        return spark or spark_session(config.spark, app_name=f"sparkring {config.name}")
+        return spark_session(config.spark, app_name=f"sparkring {config.name}", given=spark)
 
     latest = max(dataset.versions(), default=None)  # the parent; a version that is committed meanwhile is a conflict
     if latest is None:

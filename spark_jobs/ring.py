@@ -14,6 +14,8 @@ from sparkring.conf.schema import RingConfig
 from sparkring.errors import ConfigError
 from sparkring.models.networks import REGISTRY
 from sparkring.spark_jobs.launch.rank.end import Json
+from sparkring.spark_jobs.spark.databricks import require_barrier_stages
+from sparkring.spark_jobs.spark.versions.supported import is_connect, require_supported
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,13 +39,16 @@ def run_ring(fn: Callable[..., Json], *args: Any, num_ranks: int, spark: SparkSe
         The results of ``fn`` by rank, as JSON (a tuple becomes a list): nothing that came over a network is unpickled.
     Raises:
         NotEnoughSlots: Spark cannot run so many ranks at once; raised within ``config.start_timeout_s``.
-        EnvironmentProblem: executors lack a GPU, a module or an address, or have other versions.
+        EnvironmentProblem: a Spark that is not supported or has no barrier stages, or executors lack a GPU, a module or an address, or
+            have other versions.
         RankFailed: ``fn`` raised on a rank; the error holds the traceback.
         RankDied: a rank's process ended without a result.
         RingError: Spark ended the job for a reason of its own.
     """
     if num_ranks < 1:
         raise ConfigError(f"num_ranks={num_ranks}, but a ring needs a rank; give at least 1.")
+    require_barrier_stages(spark)
+    require_supported(spark.version, connect=is_connect(spark))
     fn = REGISTRY.carrying(fn)
     if config.launcher == "horovod.spark":
         from sparkring.spark_jobs.launch.horovod.launcher import run_by_horovod

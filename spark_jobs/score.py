@@ -87,7 +87,8 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
     if before is not None and _same(before, card) and _parquet(store, before.folder):
         progress.note(f"score: this model has scored the {split} split already; reusing {store.url}/{before.folder}")
         return ScoreResult(f"{store.url}/{before.folder}", before.rows, time.perf_counter() - began, reused=True)
-    session = spark or (frame.sparkSession if frame is not None else spark_session(config.spark, app_name=f"sparkring {config.name}"))
+    session = spark_session(config.spark, app_name=f"sparkring {config.name}",
+                            given=spark or (frame.sparkSession if frame is not None else None))
     with progress.stage("score") as bar, result_settings(session):
         bar.update(0, text=split or "given rows")
         if frame is None:

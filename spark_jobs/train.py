@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sparkring.conf.schema import Config, TrainConfig
+from sparkring.conf.schema import Config, RingConfig, TrainConfig
 from sparkring.errors import ConfigError, DatasetError
 from sparkring.pipelines.data.dataset.integrity import require_sealed
 from sparkring.pipelines.data.dataset.manifest import Manifest
@@ -72,6 +72,7 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
         LayoutRefused: the model does not fit the layout of ``train.parallel``; nothing was written.
         RunFolderMismatch: the folder belongs to a run with another config; nothing was written.
         DocumentDamaged: a document of the run folder cannot be read; nothing was written.
+        EnvironmentProblem: Spark cannot run a ring, or its executors cannot.
         NotEnoughSlots: Spark cannot run that many ranks at once.
         RankFailed, RankDied: a rank raised or died, and restarts did not help or are switched off
             (``train.recovery.restarts``); the same call resumes from the last checkpoint.
@@ -95,6 +96,7 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
             with progress.stage("train") as bar:
                 ring = _SparkRing(folder, dataset.url, manifest, lanes=identity["lanes"], spark=spark, progress=progress, bar=bar,
                                   work=work)
+                ring.config = config.train.ring
                 summary = _supervised(ring, config, stop)
             failed_checkpoints = ring.failed_checkpoints
         else:
@@ -130,6 +132,7 @@ def _supervised(ring: _SparkRing, config: Config, stop: StopRequest) -> TrainSum
         ring.progress.note(f"training: {idle} ranks or micro-batches get no rows, since this run was begun with {ring.lanes} lanes")
     try:
         ring.folder.require_writable()
+        ring.require_barrier_stages()
         fits = partial(_fits, config, ring.manifest)
         summary = Supervisor(config, ring, works=fits, stop=stop, progress=ring.progress).run()
     except BaseException:
@@ -160,12 +163,22 @@ class _SparkRing:
         """Whether this generation has ranks, running or being started, that will see a request to stop."""
         self.failed_checkpoints = 0
         """Checkpoints that could not be written, of all generations so far."""
+        self.config = RingConfig()
+        """How ranks are started; slots are counted for such ranks."""
+
+    def require_barrier_stages(self) -> None:
+        """Check that a session that was given has them, before it is asked for slots; a new one is checked by ``run_ring``."""
+        from sparkring.spark_jobs.spark.databricks import require_barrier_stages
+
+        if self._spark is not None:
+            require_barrier_stages(self._spark)
 
     def slots(self) -> int | None:
         """See Ring."""
+        from sparkring.spark_jobs.launch.gpus.source import rank_resources
         from sparkring.spark_jobs.spark.slots import slots_of
 
-        return None if self._spark is None else slots_of(self._spark)
+        return None if self._spark is None else slots_of(self._spark, rank_resources(self._spark, self.config))
 
     def grows_on_demand(self) -> bool:
         """See Ring."""

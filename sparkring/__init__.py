@@ -6,12 +6,18 @@ Importing this package loads neither torch nor pyspark: each public function imp
 from __future__ import annotations
 
 import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 (from a checkout or a zip it is started by any Python; pip asks pyproject.toml)
+    raise ImportError(f"sparkring needs Python 3.11 to 3.13, this is {sys.version.split()[0]} ({sys.executable}): older ones lack what the "
+                      "code uses, and Spark 4.3 does not run on them; make an environment with Python 3.11 or later.")
+
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparkring.extras import extras_named
 from sparkring.version import __version__
 
 _checkout = Path(__file__).resolve().parent.parent
@@ -44,13 +50,18 @@ _HOME = {
 }
 _LONG = ("prepare", "train", "evaluate", "score", "generate", "report")
 """Functions that take a ``progress``."""
+_JOBS = (*_LONG, "run_ring")
+"""Functions that import Spark, torch and others when they are called."""
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name from its module on first use."""
     if name in _HOME:
-        found = getattr(import_module(_HOME[name]), name)
-        return _with_progress(found) if name in _LONG and hasattr(sys, "ps1") else found  # ps1: a notebook or another prompt
+        with extras_named():
+            found = getattr(import_module(_HOME[name]), name)
+        if name not in _JOBS:
+            return found
+        return extras_named()(_with_progress(found) if name in _LONG and hasattr(sys, "ps1") else found)  # ps1: a prompt or a notebook
     raise AttributeError(f"module 'sparkring' has no attribute {name!r}; public names: {', '.join(__all__)}")
 
 

@@ -11,6 +11,7 @@ import sys
 
 from sparkring.cli.interrupt import INTERRUPTED, Interrupt
 from sparkring.errors import SparkringError, Stopped
+from sparkring.extras import extras_named
 
 FAULT = 2
 
@@ -19,7 +20,7 @@ def main() -> None:
     """Run the command line; a fault of the input or the cluster ends in one line, then a line for each note, and exit code 2."""
     interrupt = Interrupt()
     try:
-        with interrupt.handled():
+        with interrupt.handled(), extras_named():
             from sparkring.cli.app import app
             from sparkring.cli.quiet import silence_lost_jvm
 

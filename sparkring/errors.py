@@ -19,6 +19,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 _FINDINGS_SHOWN = 5
+UNKNOWN_HOST = "its executor"
+"""Where a rank is, in a message, if the name of its host is unknown."""
 
 
 def in_one_line(findings: Sequence[str]) -> str:
@@ -70,7 +72,7 @@ class ConfigError(SparkringError, ValueError):
 
 
 class LayoutRefused(ConfigError):
-    """A layout of stages, replicas and shards that cannot run: it does not fit the model, the memory, or Horovod's process sets."""
+    """A layout of stages, replicas and shards that cannot run: it does not fit the model, the memory, or the number of ranks."""
 
 
 class SourceError(SparkringError, ValueError):
@@ -135,6 +137,10 @@ class ReceiptError(SparkringError, ValueError):
 
 class CommitConflict(SparkringError, RuntimeError):
     """Another writer committed the same name first; nothing of theirs was touched."""
+
+
+class Superseded(CommitConflict):
+    """A later generation of the run has begun, so this one is over: it can commit nothing more."""
 
 
 class StorageError(SparkringError, OSError):
@@ -232,7 +238,7 @@ class RankFailed(RingError):
 
 
 class RankDied(RingError):
-    """A rank's process ended without a result."""
+    """A rank's process ended without a result; ``host`` is empty if it is unknown."""
 
     def __init__(self, rank: int, host: str, exit_code: int, *, stderr_tail: str = "") -> None:
         self.rank, self.host, self.exit_code = rank, host, exit_code
@@ -242,7 +248,8 @@ class RankDied(RingError):
         else:
             how, advice = f"ended with exit code {exit_code} and no result", ""
         tail = f"\nlast lines it wrote:\n{stderr_tail.rstrip()}" if stderr_tail.strip() else ""
-        super().__init__(f"rank {rank} on {host} {how}; {advice}run the same command again to resume from the last checkpoint.{tail}")
+        super().__init__(f"rank {rank} on {host or UNKNOWN_HOST} {how}; {advice}"
+                         f"run the same command again to resume from the last checkpoint.{tail}")
 
 
 def _signal_name(number: int) -> str:

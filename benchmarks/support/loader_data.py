@@ -36,7 +36,7 @@ def write_images(folder: Path) -> None:
     """24,576 smooth grey images as PNG."""
     import cv2
 
-    def encoded(image: np.ndarray) -> bytes:  # type: ignore[type-arg]
+    def encoded(image: np.ndarray) -> bytes:
         return bytes(cv2.imencode(".png", image)[1])
 
     def rows(count: int) -> pa.Table:
@@ -52,7 +52,7 @@ def write_images(folder: Path) -> None:
 
 def write_tokens(folder: Path) -> None:
     """49,152 sequences as .npy cells."""
-    def encoded(tokens: np.ndarray) -> bytes:  # type: ignore[type-arg]
+    def encoded(tokens: np.ndarray) -> bytes:
         cell = io.BytesIO()
         np.save(cell, tokens)
         return cell.getvalue()

@@ -11,12 +11,13 @@ from rich.table import Table
 Figure = float | int | str | bool
 
 
-def print_result(rows: Sequence[Mapping[str, object]], fields: Mapping[str, Figure | Mapping[str, Figure]]) -> None:
+def print_result(rows: Sequence[Mapping[str, object]], fields: Mapping[str, Figure | Mapping[str, Figure] | Sequence[object]]) -> None:
     """Print ``rows`` as a table and ``fields`` as the last line.
 
     Args:
         rows: One mapping a line, all with the same keys.
-        fields: The figures by name, or by two names; floats are rounded to 5 significant digits.
+        fields: The figures by name, or by two names, or lists, which are printed as they are; floats are rounded to 5 significant
+            digits.
     """
     table = Table(*rows[0].keys())
     for row in rows:
@@ -26,5 +27,5 @@ def print_result(rows: Sequence[Mapping[str, object]], fields: Mapping[str, Figu
                       for name, value in fields.items()}), flush=True)
 
 
-def _rounded(value: Figure) -> Figure:
+def _rounded(value: Figure | Sequence[object]) -> Figure | Sequence[object]:
     return float(f"{value:.5g}") if isinstance(value, float) else value

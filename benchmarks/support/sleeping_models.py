@@ -113,5 +113,5 @@ class _Sleep(Function):
 
 
 def _sleep(tensor: Tensor, forward_s: float, backward_s: float) -> Tensor:
-    result: Tensor = _Sleep.apply(tensor, forward_s, backward_s)  # type: ignore[no-untyped-call]
+    result: Tensor = _Sleep.apply(tensor, forward_s, backward_s)
     return result

@@ -51,7 +51,7 @@ class ParallelConfig(Section):
     """Blocks of each stage (or chunk), e.g. ``[3, 2]``, or the name of the first block of each stage but the first.
     Empty: equally many each."""
     transport: TransportName = "sidecar"
-    """Carries activations. sidecar: shared memory and Gloo sockets beside Horovod. horovod: Horovod's own process
+    """Carries activations. sidecar: shared memory and TCP connections beside Horovod. horovod: Horovod's own process
     sets."""
     dynamic_shapes: bool = False
     """Whether tensors between stages may differ in shape from one micro-batch to the next. If not, shapes are

@@ -41,9 +41,10 @@ class RingConfig(Section):
     shared_memory: bool = True
     """Sum gradients of ranks on one host through shared memory before the ring between hosts."""
     threads_per_rank: Positive = 1
-    """CPU threads of a rank."""
+    """CPU threads of a rank. With ``device: cuda`` a rank's task also asks Spark for so many cores (docs/how-to/gpus.md)."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where the model lives. ``cuda`` takes the one GPU that Spark assigned to the rank's task."""
+    """Where the model lives. ``cuda``: on a GPU of the rank's own, dealt out by the launcher on a local master, else by
+    Spark (docs/how-to/gpus.md)."""
     allow_cpu_fallback: bool = False
     """With ``device: cuda``: train on the CPU where no GPU is usable, instead of refusing."""
     allow_plaintext: bool = False
@@ -115,7 +116,8 @@ class TrainConfig(Section):
     runs."""
     optimizer: OptimizerConfig = OptimizerConfig()
     bucket_mb: Annotated[float, Field(gt=0)] = 25.0
-    """Gradients travel in flat buckets of about this size, in megabytes."""
+    """Gradients travel in flat buckets of about this size, in megabytes. Between hosts buckets are smaller if the network is
+    small: then most of them travel during the backward pass."""
     checkpoint_steps: Positive = 200
     """Most optimizer steps that a failure may cost. A checkpoint is also written at the end of each epoch
     (docs/explanation/recovery.md)."""

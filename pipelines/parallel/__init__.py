@@ -1,4 +1,4 @@
-"""The place of each rank: its identity, the mesh laid over all ranks, and the process sets that Horovod can start. Pure.
+"""The place of each rank: identity, mesh, process sets that Horovod can start; and its device's clock and copies.
 
 May import: conf/schema.
 Not here: anything that talks to another rank (the rooms inside).

@@ -13,20 +13,17 @@ Pure: integers in, tuples out. Imports neither horovod nor torch, so every layou
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise, permutations
+from itertools import accumulate
 from math import lcm
 from typing import NamedTuple
 
 from sparkring.conf.schema import TransportName
 from sparkring.errors import LayoutRefused
-from sparkring.pipelines.parallel.process_set_rules import why_not_startable
 
 Ranks = tuple[int, ...]
-_LAYOUTS_TRIED = 2000
 
 
 class Coordinate(NamedTuple):
@@ -123,31 +120,17 @@ class Mesh:
         A set of one rank needs no ring. A set of all ranks is the global one, which Horovod refuses to start a second time.
 
         Args:
-            hosts: Host number of each rank; ranks of one host are consecutive.
+            hosts: Host number of each rank, which must be as many as the mesh has.
             transport: Carries activations; ``horovod`` needs a set for each pair of ranks that exchange them.
             wraps: Whether the last stage also sends to the first.
             tied: For each group of tied parameters, the stages that hold them.
         Returns:
             Ascending, distinct tuples of ranks.
         Raises:
-            LayoutRefused: Horovod cannot start one of them on these hosts, or the mesh has another number of ranks.
+            LayoutRefused: the mesh has another number of ranks.
         """
         if len(hosts) != self.size:
             raise LayoutRefused(f"{self} are {self.size} ranks, the ring has {len(hosts)}; change the number of ranks or the layout.")
-
-        def sets_of(mesh: Mesh) -> tuple[Ranks, ...]:
-            return mesh.wanted_sets(transport=transport, wraps=wraps, tied=tied)
-
-        for ranks in sets_of(self):
-            reason = why_not_startable(ranks, hosts)
-            if reason:
-                raise LayoutRefused(f"{self} on hosts of {_counts(hosts)} ranks need the process set {list(ranks)}, which Horovod cannot "
-                                    f"start: {reason}; {_advice(self, hosts, sets_of)}")
-        return sets_of(self)
-
-    def wanted_sets(self, *, transport: TransportName = "horovod", wraps: bool = False,
-                    tied: Sequence[Sequence[int]] = ()) -> tuple[Ranks, ...]:
-        """The sets of ``process_sets``, whether or not Horovod can start them."""
         wanted = {self.replica_set(stage, shard) for stage in range(self.num_stages) for shard in range(self.shards)}
         wanted |= {self.shard_set(stage, replica) for stage, count in enumerate(self.replicas) for replica in range(count)}
         wanted |= {self.tied_set(stages, shard) for stages in tied for shard in range(self.shards)}
@@ -182,8 +165,6 @@ def host_leaders(group: Ranks, hosts: Sequence[int]) -> Ranks:
 def process_sets(hosts: Sequence[int]) -> tuple[Ranks, ...]:
     """The process sets that plain data parallelism needs beside Horovod's global one, in the same order on every rank.
 
-    Leaders have the same place on their hosts, as Horovod's Gloo requires.
-
     Args:
         hosts: Host number of each rank; ranks of one host are consecutive.
     Returns:
@@ -202,28 +183,3 @@ def canonical_sets(sets: Iterable[Ranks], *, size: int) -> tuple[Ranks, ...]:
         Ascending and distinct, without sets of one rank (they need no ring) and of all ranks (Horovod's global set).
     """
     return tuple(sorted({tuple(sorted(ranks)) for ranks in sets if 1 < len(ranks) < size}))
-
-
-def _counts(hosts: Sequence[int]) -> str:
-    return " + ".join(str(after - before) for before, after in pairwise((*leaders(hosts), len(hosts))))
-
-
-def _advice(mesh: Mesh, hosts: Sequence[int], sets_of: Callable[[Mesh], tuple[Ranks, ...]]) -> str:
-    for other in _nearby_layouts(mesh):
-        if not any(why_not_startable(ranks, hosts) for ranks in sets_of(other)):
-            return f"the nearest layout that starts there has {other}."
-    return "no layout of as many stages and shards starts there, so take fewer of them, or give all hosts as many ranks as a stage has."
-
-
-def _nearby_layouts(mesh: Mesh) -> Iterator[Mesh]:
-    """Layouts of as many stages and ranks, beginning with those that move the fewest replicas between stages."""
-    seen, waiting = {mesh.replicas}, deque([mesh.replicas])
-    while waiting and len(seen) < _LAYOUTS_TRIED:
-        replicas = waiting.popleft()
-        if replicas != mesh.replicas:
-            yield Mesh(replicas, mesh.shards)
-        for source, target in permutations(range(len(replicas)), 2):
-            moved = tuple(count - (stage == source) + (stage == target) for stage, count in enumerate(replicas))
-            if min(moved) > 0 and moved not in seen:
-                seen.add(moved)
-                waiting.append(moved)

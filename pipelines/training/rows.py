@@ -21,6 +21,7 @@ from sparkring.pipelines.training.job.layout import Layout
 from sparkring.pipelines.training.job.precision import PRECISIONS
 from sparkring.pipelines.training.job.tasks import input_tensors, label_tensor
 from sparkring.pipelines.training.loop.setup import ReceiptRank
+from sparkring.pipelines.training.strategies.batch_copies import BatchCopies
 from sparkring.pipelines.training.strategies.step import Inputs
 
 EVALUATION_STEPS = 8
@@ -47,7 +48,8 @@ class RankRows:
         tensors = [spec.name for spec in manifest.tensors if spec.name in wanted]
         reader = SplitReader(self._store(split), manifest, split, tensors=tensors)
         replica, num_replicas = self._replica()
-        return Loader(reader, config, rank=replica, num_ranks=num_replicas)
+        prepare = BatchCopies(self.inputs()) if self._context.device != "cpu" else None
+        return Loader(reader, config, rank=replica, num_ranks=num_replicas, prepare=prepare)
 
     def inputs(self) -> Inputs:
         """The tensors of a batch that the model and the loss take."""

@@ -5,7 +5,9 @@ Not here: repairing anything.
 
     survey.py     the facts of a machine; standard library alone, runs here and inside Spark tasks
     needs.py      the needs of a config, in numbers; pure
+    cell.py       the versions here, against those that are supported
     machine.py    checks of this machine
+    storage.py    check of the places where datasets and runs are committed
     packages.py   checks of the packages that are installed here
     cluster.py    checks of Spark and of the machines that its tasks run on
 """

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sparkring.errors import SparkringError
+from sparkring.extras import extras_named
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -27,7 +28,8 @@ class Check:
 def guarded(name: str, look: Callable[[], Check]) -> Check:
     """Run one check; an error in it becomes its result, so that it never hides the other checks."""
     try:
-        return look()
+        with extras_named():
+            return look()
     except SparkringError as error:
         return Check(name, "fail", error.found, sentence(error.remedy) or "See what was found.")
     except Exception as error:  # noqa: BLE001 - a bug in one check must not cost the reader the others

@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from sparkring.errors import SparkringError
+from sparkring.errors import EnvironmentProblem, SparkringError
 from sparkring.spark_jobs.diagnosis import survey
 from sparkring.spark_jobs.diagnosis.check import Check, Status, sentence, verdict
 from sparkring.spark_jobs.diagnosis.needs import MB, Needs
-from sparkring.spark_jobs.diagnosis.packages import describe_horovod, release
+from sparkring.spark_jobs.diagnosis.packages import describe_horovod, is_missing, release
 from sparkring.spark_jobs.diagnosis.survey import Machine, TaskReport
+from sparkring.spark_jobs.launch.gpus.source import dealt_gpus, describe, rank_resources
 from sparkring.spark_jobs.launch.meeting.encryption import encryption_of, require_plaintext_allowed
+from sparkring.spark_jobs.launch.meeting.versions import Versions, other_than_rank, refuses
+from sparkring.spark_jobs.spark.settings import is_on, setting
 from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, require_on_demand, require_slots
+from sparkring.spark_jobs.spark.task_resources import EXECUTOR_AMOUNT, TASK_AMOUNT, TaskResources, profile_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +30,8 @@ Problems = list[tuple[Status, str, str]]
 
 FEWEST_PORTS = 1000
 """With fewer ephemeral ports a busy machine may run out of them."""
+PICKLED = ("numpy", "pyarrow")
+"""Values of these packages pass between driver and executors in prepare and score. Ranks only read Parquet."""
 
 
 def check_settings(spark: SparkSession, needs: Needs) -> Check:
@@ -41,7 +47,7 @@ def check_settings(spark: SparkSession, needs: Needs) -> Check:
         problems.append(("warn", "spark.speculation is true: tasks of prepare and score may run twice (those of the ring never do)",
                          "Set spark.speculation=false."))
     cpus, threads = int(setting(spark, "spark.task.cpus") or 1), needs.train.ring.threads_per_rank
-    if threads > cpus and not needs.local:
+    if threads > cpus and not needs.local and asked_resources(spark, needs) is None:
         problems.append(("warn", f"spark.task.cpus={cpus}, but a rank has {threads} threads: ranks would share cores",
                          f"Set spark.task.cpus={threads}, or train.ring.threads_per_rank={cpus}."))
     problems += _container_problems(spark, needs)
@@ -51,11 +57,20 @@ def check_settings(spark: SparkSession, needs: Needs) -> Check:
 
 def check_slots(spark: SparkSession, needs: Needs) -> Check:
     """Whether Spark can run all ranks at once."""
-    require_slots(spark, num_ranks=needs.train.num_ranks, within_s=needs.train.ring.start_timeout_s)
+    require_slots(spark, num_ranks=needs.train.num_ranks, within_s=needs.train.ring.start_timeout_s,
+                  resources=asked_resources(spark, needs))
     if has_dynamic_allocation(spark):
         return Check("slots", "ok", f"not known before ranks wait for them; {needs.train.num_ranks} have to come within "
                                     f"train.ring.start_timeout_s, {needs.train.ring.start_timeout_s:g} s")
     return Check("slots", "ok", f"{needs.train.num_ranks} ranks fit at once on {setting(spark, 'spark.master') or 'the Spark server'}")
+
+
+def asked_resources(spark: SparkSession, needs: Needs) -> TaskResources | None:
+    """What the ring's stage asks for; None if nothing, and where it would be refused: the check ``GPU`` says why."""
+    try:
+        return rank_resources(spark, needs.train.ring)
+    except SparkringError:
+        return None
 
 
 def survey_tasks(spark: SparkSession, needs: Needs, *, probe_file: str | None, meet: bool) -> list[TaskReport]:
@@ -69,19 +84,21 @@ def survey_tasks(spark: SparkSession, needs: Needs, *, probe_file: str | None, m
     """
     from pyspark import cloudpickle
 
+    from sparkring.spark_jobs.spark.versions.profiles import map_in_arrow
     from sparkring.spark_jobs.spark.watched_job import collect_when_started
 
     num_tasks = needs.train.num_ranks
     cloudpickle.register_pickle_by_value(survey)  # it must answer where sparkring is not installed
     try:
-        look = partial(survey.survey_task, probe_file, meet)
-        frame = spark.range(0, num_tasks, 1, num_tasks).mapInArrow(look, survey.SCHEMA, barrier=meet)
+        look, resources = partial(survey.survey_task, probe_file, meet), asked_resources(spark, needs) if meet else None
+        frame = map_in_arrow(spark.range(0, num_tasks, 1, num_tasks), look, survey.SCHEMA, barrier=meet,
+                             profile=None if resources is None else profile_of(spark, resources))
         rows = collect_when_started(frame, spark, tag=f"sparkring-doctor-{uuid4().hex}", num_tasks=num_tasks,
-                                    within_s=needs.train.ring.start_timeout_s)
+                                    within_s=needs.train.ring.start_timeout_s, resources=resources)
     except SparkringError as error:
         if "PYTHON_VERSION_MISMATCH" in str(error):
             raise SparkringError("the executors' Python has another minor version than the driver's; point PYSPARK_PYTHON "
-                                 "(spark.pyspark.python) at a Python 3.11 on the executors.") from error
+                                 "(spark.pyspark.python) at a Python of the same minor version on the executors.") from error
         raise
     finally:
         cloudpickle.unregister_pickle_by_value(survey)
@@ -89,11 +106,11 @@ def survey_tasks(spark: SparkSession, needs: Needs, *, probe_file: str | None, m
 
 
 def check_executors(reports: Sequence[TaskReport], here: Machine) -> Check:
-    """Whether executors run the same Python, sparkring, torch and Horovod as the driver, and see its workspace."""
+    """Whether executors have what a ring asks for, and the driver's other packages, and see its workspace."""
     problems: Problems = []
     machines = machines_of(reports)
     for machine in machines:
-        problems += _python_problems(machine, here)
+        problems += _python_problems(machine, here) + _build_problems(machine, machines[0])
         for name in survey.PACKAGES:
             problems += _package_problems(name, machine, here)
     blind = sorted({report.machine.host for report in reports if report.sees_probe is False})
@@ -135,16 +152,17 @@ def check_network(reports: Sequence[TaskReport], *, port_range: Path = Path("/pr
 
 
 def check_gpu(spark: SparkSession | None, reports: Sequence[TaskReport], needs: Needs, here: Machine) -> Check:
-    """GPUs that Spark assigns and torch can use, against ``train.ring.device``."""
+    """The GPUs that ranks would get and torch can use, against ``train.ring.device``."""
     ring, seen = needs.train.ring, here.packages["torch"].get("cuda_devices", 0)
     if ring.device == "cpu":
         return Check("GPU", "ok", f"not asked for (train.ring.device=cpu); {seen} visible here")
     problems: list[tuple[str, str]] = []
-    if spark is not None and float(setting(spark, "spark.task.resource.gpu.amount") or 0) < 1:
-        problems.append(("Spark assigns no GPU to tasks (spark.task.resource.gpu.amount is not set)",
-                         "Set spark.task.resource.gpu.amount=1, spark.executor.resource.gpu.amount and a discovery script."))
-    elif any(not report.gpus for report in reports):
-        problems.append(("some tasks were given no GPU", "Set spark.executor.resource.gpu.amount to the GPUs of a machine."))
+    given = ""
+    if spark is not None:
+        try:
+            problems, given = _gpus_given(spark, reports, needs)
+        except SparkringError as refused:
+            problems.append((refused.found, sentence(refused.remedy)))
     blind = [machine.host for machine in machines_of(reports) if not machine.packages["torch"].get("cuda_devices")]
     if blind:
         problems.append((f"torch sees no GPU on {', '.join(blind)}", "Install the NVIDIA driver there (nvidia-smi must list the GPU)."))
@@ -153,8 +171,26 @@ def check_gpu(spark: SparkSession | None, reports: Sequence[TaskReport], needs: 
     status: Status = "warn" if ring.allow_cpu_fallback or not reports else "fail"
     if problems:
         problems.append(("the config asks for cuda", "Or train on CPUs: --set train.ring.device=cpu."))
+    return verdict("GPU", [(status, found, advice) for found, advice in problems], fine=given)
+
+
+def _gpus_given(spark: SparkSession, reports: Sequence[TaskReport], needs: Needs) -> tuple[list[tuple[str, str]], str]:
+    """What is wrong with the GPUs that ranks would get, as (found, advice), and where they come from.
+
+    Raises:
+        EnvironmentProblem: a ring would be refused.
+    """
+    ring, num_ranks = needs.train.ring, needs.train.num_ranks
+    dealt = dealt_gpus(spark, ring, num_ranks=num_ranks)
+    if dealt is not None:
+        fine = f"{describe(dealt)} for {num_ranks} rank(s)"
+        return [] if len(dealt) == num_ranks else [(fine, "Set train.num_ranks to at most the number of GPUs.")], fine
+    by = "a resource profile of the ring's stage" if rank_resources(spark, ring) else f"{TASK_AMOUNT}, which holds for every stage"
     given = ", ".join(sorted({gpu for report in reports for gpu in report.gpus}))
-    return verdict("GPU", [(status, found, advice) for found, advice in problems], fine=f"{len(reports)} task(s) with GPU {given}")
+    fine = f"{len(reports)} task(s) with GPU {given}, by {by}"
+    if all(report.gpus for report in reports):
+        return [], fine
+    return [("some tasks were given no GPU", f"Set {EXECUTOR_AMOUNT} to the GPUs of a machine, and see the check `slots`.")], fine
 
 
 def check_encryption(spark: SparkSession, reports: Sequence[TaskReport], needs: Needs) -> Check:
@@ -187,16 +223,6 @@ def ranks_by_host(reports: Sequence[TaskReport]) -> list[tuple[Machine, int]]:
     return [(machines[host], counts[host]) for host in sorted(counts)]
 
 
-def setting(spark: SparkSession, key: str) -> str | None:
-    """A Spark property, classic or over Connect; None where it is not set."""
-    return spark.conf.get(key, None)
-
-
-def is_on(spark: SparkSession, key: str) -> bool:
-    """Whether a property is true."""
-    return (setting(spark, key) or "false").lower() == "true"
-
-
 def megabytes(size: str, *, unit: str) -> float:
     """Spark's ``4g``, ``512m`` or, without a unit, a number of ``unit``."""
     match = re.fullmatch(r"\s*(\d+)\s*([bkmgt]?)b?\s*", size.lower())
@@ -207,7 +233,7 @@ def megabytes(size: str, *, unit: str) -> float:
 
 
 def _python_problems(machine: Machine, here: Machine) -> Problems:
-    if release(machine.python)[:2] == release(here.python)[:2]:
+    if not refuses("python", found=_versions(machine).python, driver=_versions(here).python):
         return []
     return [("fail", f"Python {machine.python} on {machine.host}, {here.python} here",
              "Point PYSPARK_PYTHON (spark.pyspark.python) at a Python of the same minor version on the executors.")]
@@ -216,13 +242,37 @@ def _python_problems(machine: Machine, here: Machine) -> Problems:
 def _package_problems(name: str, machine: Machine, here: Machine) -> Problems:
     theirs, mine = machine.packages[name], here.packages[name]
     advice = f"Install the driver's {name} for {machine.executable} on every executor, or ship it in the environment's archive."
+    if name == "petastorm" and is_missing(name, mine):
+        return []  # the driver's job does without it
     if "error" in theirs:
-        return [("fail", f"{name} cannot be imported on {machine.host}: {theirs['error']}", advice)]
-    if "version" in mine and theirs["version"] != mine["version"]:
-        return [("fail", f"{name} {theirs['version']} on {machine.host}, {mine['version']} here", advice)]
+        return [("warn" if name == "petastorm" else "fail", f"{name} cannot be imported on {machine.host}: {theirs['error']}", advice)]
     if name == "horovod" and not theirs["gloo"]:
         return [("fail", f"Horovod on {machine.host} was built without Gloo", advice)]
-    return []
+    if "version" not in mine or theirs["version"] == mine["version"]:
+        return []
+    found = f"{name} {theirs['version']} on {machine.host}, {mine['version']} here"
+    if refuses(name, found=theirs["version"], driver=mine["version"]):
+        return [("fail", found, advice)]
+    if name in PICKLED and release(theirs["version"])[:1] != release(mine["version"])[:1]:
+        found += " (prepare and score may fail)"
+    return [] if name == "torch" else [("warn", found, advice)]  # a driver computes nothing, whatever its build of torch
+
+
+def _build_problems(machine: Machine, first: Machine) -> Problems:
+    """Ranks compute the same with one build of torch only."""
+    if any("error" in one.packages["torch"] for one in (machine, first)):
+        return []
+    other = other_than_rank(machine.host, _versions(machine), first.host, _versions(first))
+    if other is None:
+        return []
+    refused = EnvironmentProblem(other)
+    return [("fail", refused.found, sentence(refused.remedy))]
+
+
+def _versions(machine: Machine) -> Versions:
+    """Those that a ring compares."""
+    return Versions(sparkring=str(machine.packages["sparkring"].get("version")), python=".".join(machine.python.split(".")[:2]),
+                    torch=machine.packages["torch"].get("version"))
 
 
 def _container_problems(spark: SparkSession, needs: Needs) -> Problems:

@@ -1,4 +1,4 @@
-"""Checks of this machine: Java, Python, memory, disk, shared memory."""
+"""Checks of this machine: Java, memory, disk, shared memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from sparkring.spark_jobs.diagnosis.check import Check, Status, verdict
 from sparkring.spark_jobs.diagnosis.needs import MB, SPARK_MB, Needs
 from sparkring.spark_jobs.diagnosis.survey import SHARED_MEMORY, Machine
 
-PYTHON = (3, 11)
 DISK_FAIL_MB, DISK_WARN_MB = 200, 2000
 """With less free space a job would soon stop, or might."""
 
@@ -29,19 +28,24 @@ _INSTALL_JAVA = {
 
 
 def check_java(needs: Needs, *, running: bool = False) -> Check:
-    """The Java that Spark would start here: 17 or 21. A ``running`` session has its own."""
-    from sparkring.spark_jobs.spark.session import JAVA_VERSIONS, java_version
+    """The Java that Spark would start here. A ``running`` session has its own."""
+    import pyspark
+
+    from sparkring.spark_jobs.spark.session import alternatives, java_version, remote_address
+    from sparkring.spark_jobs.spark.versions.supported import java_versions
 
     if running:
         return Check("Java", "ok", "not needed: a Spark session is running")
-    if needs.spark.remote and not needs.local:
+    remote = remote_address(needs.spark)
+    if remote and not remote.startswith("local"):
         return Check("Java", "ok", "not needed here: the session is Spark Connect's")
     found, home = java_version(), os.environ.get("JAVA_HOME")
     where = f"JAVA_HOME={home}" if home else "PATH"
-    if found in JAVA_VERSIONS:
+    wanted = java_versions(pyspark.__version__)
+    if found in wanted:
         return Check("Java", "ok", f"Java {found} ({where})")
     what = f"Java {found}" if found else "no Java"
-    return Check("Java", "fail", f"{what} ({where}), Spark 4 runs on 17 and 21",
+    return Check("Java", "fail", f"{what} ({where}), Spark {pyspark.__version__} runs on {alternatives(wanted)}",
                  f"Install one: {install_java()}; then set JAVA_HOME to it if it is not first on PATH.")
 
 
@@ -57,15 +61,6 @@ def install_java(os_release: Path = Path("/etc/os-release"), platform: str = sys
     kinds = [facts.get("ID", ""), *facts.get("ID_LIKE", "").split()]
     known = next((_INSTALL_JAVA[kind] for kind in kinds if kind in _INSTALL_JAVA), None)
     return known or " or ".join(f"`{command}`" for command in list(_INSTALL_JAVA.values())[:2])
-
-
-def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
-    """Python of the driver."""
-    found = f"Python {'.'.join(map(str, version))} ({sys.executable})"
-    if version == PYTHON:
-        return Check("Python", "ok", found)
-    return Check("Python", "fail", f"{found}, expected {PYTHON[0]}.{PYTHON[1]}",
-                 "Make an environment of Python 3.11, e.g. with `make setup`.")
 
 
 def check_memory(needs: Needs, machine: Machine) -> Check:

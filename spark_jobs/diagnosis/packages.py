@@ -1,16 +1,15 @@
-"""Checks of the driver's packages: PyTorch, Horovod and its build, Petastorm and the Arrow that it can use."""
+"""Checks of the driver's packages: PyTorch, Horovod and its build, Arrow and Petastorm."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from sparkring.spark_jobs.diagnosis.check import Check, Status, verdict
+from sparkring.extras import how_to_install
+from sparkring.spark_jobs.diagnosis.check import Check, Status, sentence, verdict
 from sparkring.spark_jobs.diagnosis.needs import Needs
 from sparkring.spark_jobs.diagnosis.survey import Machine
 
-ARROW_FIRST, ARROW_LAST = (14, 0, 1), (14, 0, 2)
-"""Older ones have CVE-2023-47248, newer ones lack what Petastorm imports (docs/adr/0002-stack-pins.md)."""
 BUILD_HOROVOD = "Build it with `make setup` in a checkout, or install the wheel that `make wheels` leaves in dist/."
 
 
@@ -18,7 +17,7 @@ def check_torch(needs: Needs, machine: Machine) -> Check:
     """PyTorch, and threads against CPUs."""
     facts = machine.packages["torch"]
     if "error" in facts:
-        return Check("PyTorch", "fail", f"torch cannot be imported: {facts['error']}", "Install the pinned one, e.g. with `make setup`.")
+        return Check("PyTorch", "fail", f"torch cannot be imported: {facts['error']}", sentence(how_to_install("torch")))
     found = f"torch {facts['version']}, {needs.train.ring.threads_per_rank} thread(s) a rank, {machine.cpus} CPUs here"
     wanted = needs.train.num_ranks * needs.train.ring.threads_per_rank
     if needs.local and needs.train.ring.device == "cpu" and wanted > machine.cpus:
@@ -31,7 +30,7 @@ def check_horovod(needs: Needs, machine: Machine) -> Check:
     """Horovod and its back ends."""
     facts = machine.packages["horovod"]
     if "error" in facts:
-        return Check("Horovod", "fail", f"horovod.torch cannot be imported: {facts['error']}", BUILD_HOROVOD)
+        return Check("Horovod", "fail", f"horovod.torch cannot be imported: {facts['error']}", sentence(facts.get("remedy", BUILD_HOROVOD)))
     problems: list[tuple[Status, str, str]] = []
     if not facts["gloo"]:
         problems.append(("fail", f"Horovod {facts['version']} was built without Gloo", BUILD_HOROVOD))
@@ -48,16 +47,22 @@ def describe_horovod(facts: dict[str, Any]) -> str:
 
 
 def check_petastorm(machine: Machine) -> Check:
-    """Petastorm, and an Arrow release that it can use and that has no known hole."""
+    """Arrow, and Petastorm if it is there: other readers of our datasets need it, we do not."""
+    petastorm, arrow = machine.packages["petastorm"], machine.packages["pyarrow"]
     problems: list[tuple[Status, str, str]] = []
-    for name in ("petastorm", "pyarrow"):
-        facts = machine.packages[name]
-        if "error" in facts:
-            problems.append(("fail", f"{name} cannot be imported: {facts['error']}", "Install the pinned versions: `make setup`."))
-    arrow = machine.packages["pyarrow"].get("version")
-    if arrow and not ARROW_FIRST <= release(arrow) <= ARROW_LAST:
-        problems.append(("fail", f"pyarrow {arrow}, Petastorm needs 14.0.1 or 14.0.2", "Install pyarrow==14.0.2."))
-    return verdict("Petastorm", problems, fine=f"petastorm {machine.packages['petastorm'].get('version')}, pyarrow {arrow}")
+    if "error" in arrow:
+        problems.append(("fail", f"pyarrow cannot be imported: {arrow['error']}", "Install it for this Python: pip install pyarrow."))
+    missing = is_missing("petastorm", petastorm)
+    if "error" in petastorm and not missing:
+        problems.append(("warn", f"petastorm cannot be imported: {petastorm['error']}; sparkring does without",
+                         f"Uninstall it, or {how_to_install('petastorm')}"))
+    found = "no petastorm, and none needed" if missing else f"petastorm {petastorm.get('version')}"
+    return verdict("Petastorm", problems, fine=f"{found}, pyarrow {arrow.get('version')}")
+
+
+def is_missing(name: str, facts: dict[str, Any]) -> bool:
+    """Whether a package is not installed, rather than broken."""
+    return facts.get("error") == f"ModuleNotFoundError: No module named {name!r}"
 
 
 def release(version: str) -> tuple[int, ...]:

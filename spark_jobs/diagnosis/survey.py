@@ -30,6 +30,7 @@ CONNECT_TIMEOUT_S = 5.0
 
 # Runs in a process of its own: an incompatible library may end the process, and its gigabytes need not stay in this one.
 _IMPORTS = """
+import contextlib
 import json
 def look(name, facts):
     try:
@@ -43,9 +44,16 @@ def torch():
     import torch
     return {"version": torch.__version__, "threads": torch.get_num_threads(), "cuda_devices": torch.cuda.device_count()}
 def horovod():
+    with contextlib.suppress(ImportError):  # another sparkring, or none
+        from sparkring.spark_jobs.launch.rank.horovod_build import require_fitting_horovod
+        try:
+            require_fitting_horovod()
+        except RuntimeError as unfit:
+            return {"error": unfit.found, "remedy": unfit.remedy}
     import horovod.torch
     return version("horovod") | {"gloo": bool(horovod.torch.gloo_built()), "nccl": bool(horovod.torch.nccl_built())}
 look("sparkring", lambda: version("sparkring"))
+look("numpy", lambda: version("numpy"))
 look("pyarrow", lambda: version("pyarrow"))
 look("petastorm", lambda: version("petastorm"))
 look("torch", torch)
@@ -53,7 +61,7 @@ look("horovod", horovod)
 """
 _CGROUP_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 _CGROUP_2 = ("memory.max", "memory.current", "inactive_file")
-PACKAGES = ("sparkring", "pyarrow", "petastorm", "torch", "horovod")
+PACKAGES = ("sparkring", "numpy", "pyarrow", "petastorm", "torch", "horovod")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, Catego
 from sparkring.spark_jobs.etl.columns.derive import value_of
 from sparkring.spark_jobs.etl.columns.quantiles import quantiles
 from sparkring.spark_jobs.etl.fit_numbers import fit_numbers, require_values
+from sparkring.spark_jobs.spark.versions.text import is_valid_utf8
 
 _Values = list[tuple[str, MomentPart | None]]
 """Name of a feature, and the part of a moment that it is; None for a column's own value."""
@@ -53,7 +54,7 @@ def _fit_categorical(train: DataFrame, values: _Values, rows: int, *, min_catego
         return ()
     pairs = train.select(sf.posexplode(sf.array(*(value_of(*value).cast("string") for value in values))).alias("place", "value"))
     counts = pairs.where(sf.col("value").isNotNull()).groupBy("place", "value").agg(sf.count(sf.lit(1)).alias("rows"))
-    counts = counts.where(sf.is_valid_utf8("value"))  # in Python, two invalid values could become the same text
+    counts = counts.where(is_valid_utf8("value"))  # in Python, two invalid values could become the same text
     frequent = sf.when(sf.col("rows") >= min_category_rows, sf.struct((-sf.col("rows")).alias("rank"), "value"))
     grouped = counts.groupBy("place").agg(sf.collect_list(frequent).alias("entries"))
     vocabularies = {row["place"]: row["entries"] for row in grouped.collect()}

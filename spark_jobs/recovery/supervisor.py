@@ -103,8 +103,7 @@ class Supervisor:
 
     def _count(self, error: RingError | EnvironmentProblem | OSError) -> None:
         """Note a failure; raise it if the run must not be restarted."""
-        refused = self._first and (isinstance(error, NotEnoughSlots) or not isinstance(error, RingError))  # nothing broke: it never worked
-        if refused or isinstance(error, SparkEnded) or self._stop.asked or not self._config.train.recovery.restarts:
+        if self._refused(error) or isinstance(error, SparkEnded) or self._stop.asked or not self._config.train.recovery.restarts:
             raise error
         failure = self._describe(error)
         objection = self._budget.objection(failure, committed=self._committed())
@@ -117,6 +116,13 @@ class Supervisor:
         if self._hosts.failed(failure.host):
             self._progress.note(f"training: {failure.host} failed {self._config.train.recovery.leave_out_after} times in a row; "
                                 "continuing without it")
+
+    def _refused(self, error: Exception) -> bool:
+        """Whether this command's first launch was refused: nothing broke. A run with a checkpoint can do with fewer slots."""
+        if isinstance(error, NotEnoughSlots):
+            can_shrink = self._config.train.recovery.shrink and self._committed() >= 0 and not self._ring.grows_on_demand()
+            return self._first and not can_shrink
+        return self._first and not isinstance(error, RingError)
 
     def _take_back_hosts(self, found: HostsLeftOut) -> None:
         self._hosts.forgive()

@@ -12,6 +12,7 @@ The folder is opened once; everything the driver asks of it goes through here.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -119,9 +120,10 @@ class RunFolder:
     def claim_generation(self, *, at_least: int = 0) -> int:
         """Take a generation number that no other driver has, not even one that has lost its lock without noticing."""
         generation = max(at_least, self._next_generation())
+        mine = json.dumps({"claim": uuid.uuid4().hex}).encode()  # a store may take a document that equals this one for this driver's
         while True:
             try:
-                self.store.put_if_absent(claim_name(generation), b"{}\n")
+                self.store.put_if_absent(claim_name(generation), mine)
                 return generation
             except CommitConflict:
                 generation += 1

@@ -9,16 +9,14 @@ from itertools import pairwise
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
-from pyspark.logger import PySparkLogger
+
+from sparkring.spark_jobs.spark.versions.query_logs import query_loggers
 
 _RAISED = re.compile(r"[A-Za-z_][\w.]*: ")
 """The last line of a traceback: the exception's class and message."""
 
 SPARK_ERRORS = (PySparkException, Py4JError)
 """Raised by calls into Spark, over Connect and over Py4J."""
-
-_QUERY_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""Loggers to which PySpark writes a failed query, with Java's whole stack, before it raises the same."""
 
 CLIENTS = {"s3": "org.apache.hadoop:hadoop-aws", "s3a": "org.apache.hadoop:hadoop-aws", "abfs": "org.apache.hadoop:hadoop-azure",
            "abfss": "org.apache.hadoop:hadoop-azure", "gs": "com.google.cloud.bigdataoss:gcs-connector"}
@@ -28,7 +26,7 @@ CLIENTS = {"s3": "org.apache.hadoop:hadoop-aws", "s3a": "org.apache.hadoop:hadoo
 @contextmanager
 def failed_queries_unlogged() -> Iterator[None]:
     """Keep PySpark from logging thousands of characters about errors of the block, which say the same in a sentence."""
-    loggers = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]
+    loggers = query_loggers()
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True

@@ -17,20 +17,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import SparkConfig
 from sparkring.errors import EnvironmentProblem
+from sparkring.spark_jobs.spark.databricks import without_barrier_stages
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
+from sparkring.spark_jobs.spark.slots import is_local
 from sparkring.spark_jobs.spark.start import ctrl_c_ends_start, forget_lost_jvm, jvm_is_lost
+from sparkring.spark_jobs.spark.task_resources import TASK_AMOUNT, never_assigned
+from sparkring.spark_jobs.spark.versions.supported import is_connect, java_versions, require_supported
 
-JAVA_VERSIONS = (17, 21)
-"""Releases that Spark 4.0 runs on."""
 RESULT_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",  # hour(), dayofyear() and casts of timestamps read it
-    "spark.sql.ansi.enabled": "true",  # overflow and division by zero are errors, not silent nulls
+    "spark.sql.ansi.enabled": "true",  # overflow and division by zero are errors, not silent nulls: Spark 3.5's default is false
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",  # dates of one pattern have one meaning: Spark 3.5's default raises for some
 }
 
 _HARMLESS = ("use_ssl", "user_id", "user_agent", "session_id")
@@ -47,33 +51,60 @@ PARTITIONS_PER_SLOT = 2
 """Shuffle partitions of a local session. Spark's 200 are meant for clusters: on 2 cores they tripled the time of prepare."""
 
 
-def spark_session(config: SparkConfig, *, app_name: str) -> SparkSession:
-    """The active session, or a new one.
+def spark_session(config: SparkConfig, *, app_name: str, given: SparkSession | None = None) -> SparkSession:
+    """The given session, else the active one, else a new one.
 
     Args:
         config: Master or Connect address, and properties that win over the defaults here.
         app_name: Shown in Spark's page.
+        given: The session that the caller was given.
     Returns:
         A session; the caller does not stop it, since later jobs of the process use it too.
     Raises:
-        EnvironmentProblem: no suitable Java, a master that cannot be reached, or a JVM that ended while it started.
+        EnvironmentProblem: a Spark that is not supported, no suitable Java, a master that cannot be reached, a JVM that ended while it
+            started, or tasks that would wait forever for GPUs.
         KeyboardInterrupt: Ctrl-C, which ends the JVM that is being started.
     """
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active
-    address = config.remote or config.master or ""
+    session = given or SparkSession.getActiveSession()
+    if session is None:
+        _require_supported(pyspark.__version__, connect=remote_address(config) is not None)
+        session = _new_session(config, app_name)
+    _require_supported(session.version, connect=is_connect(session))
+    return session
+
+
+def remote_address(config: SparkConfig) -> str | None:
+    """The Connect address of a new session; None for a classic one. PySpark takes it from SPARK_REMOTE if it is given neither."""
+    return config.remote or (None if config.master else os.environ.get("SPARK_REMOTE"))
+
+
+def _require_supported(version: str, *, connect: bool) -> None:
+    """``require_supported``, with the way out that there is on Databricks."""
+    try:
+        require_supported(version, connect=connect)
+    except EnvironmentProblem as unsupported:
+        raise (without_barrier_stages(connect=connect) or unsupported) from None
+
+
+def _new_session(config: SparkConfig, app_name: str) -> SparkSession:
+    remote = remote_address(config)
+    address = remote or config.master or ""
     local = address.startswith("local")
+    if is_local(address) and float(config.conf.get(TASK_AMOUNT, 0)) > 0:
+        raise never_assigned(address)
+    if remote and "@" in urlsplit(remote).netloc:  # the client of Spark 4.1 would take it for the host's name, and try for ten minutes
+        raise EnvironmentProblem(f"no Spark session on {without_secrets(remote, remote)}: the address of Spark Connect holds no user and "
+                                 "no password; give a token instead, sc://HOST:PORT/;token=TOKEN.")
     builder = SparkSession.builder.appName(app_name)
     if config.remote:
         builder = builder.remote(config.remote)
     elif config.master:
         builder = builder.master(config.master)
-    if local or not config.remote:
+    if local or not remote:
         require_java()
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    defaults = {**RESULT_SETTINGS, **(_local(address) if local else {}), **(_quiet() if local or not config.remote else {})}
+    defaults = {**RESULT_SETTINGS, **(_local(address) if local else {}), **(_quiet() if local or not remote else {})}
     for key, value in {**defaults, **config.conf}.items():
         builder = builder.config(key, value)
     try:
@@ -155,14 +186,20 @@ def require_java() -> None:
     Raises:
         EnvironmentProblem: no Java was found, or an unsuitable release.
     """
-    found = java_version()
-    if found in JAVA_VERSIONS:
+    found, wanted = java_version(), java_versions(pyspark.__version__)
+    if found in wanted:
         return
     where = f"in JAVA_HOME={os.environ['JAVA_HOME']}" if os.environ.get("JAVA_HOME") else "on PATH"
     what = "none" if found is None else f"Java {found}"
     raise EnvironmentProblem(
-        f"found {what} {where}, Spark needs Java 17 or 21; install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
-        "RHEL: dnf install java-17-openjdk-headless) and set JAVA_HOME to it if it is not first on PATH.")
+        f"found {what} {where}, Spark needs Java {alternatives(wanted)}; install one (Debian, Ubuntu: apt-get install "
+        "openjdk-17-jre-headless; RHEL: dnf install java-17-openjdk-headless) and set JAVA_HOME to it if it is not first on PATH.")
+
+
+def alternatives(releases: tuple[int, ...]) -> str:
+    """``8, 11 or 17``."""
+    *first, last = map(str, releases)
+    return f"{', '.join(first)} or {last}"
 
 
 def _local(address: str) -> dict[str, str]:

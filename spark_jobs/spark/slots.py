@@ -12,6 +12,9 @@ import time
 from typing import TYPE_CHECKING
 
 from sparkring.errors import EnvironmentProblem, NotEnoughSlots
+from sparkring.spark_jobs.spark.settings import is_on, setting
+from sparkring.spark_jobs.spark.task_resources import TaskResources, registered_profile
+from sparkring.spark_jobs.spark.versions.supported import is_connect
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 LOOK_AGAIN_S = 0.2
 
 
-def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float) -> None:
+def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float, resources: TaskResources | None = None) -> None:
     """Wait until Spark has at least ``num_ranks`` slots, since executors may still be registering.
 
     Over Spark Connect the slots are known beforehand only for a local master, under dynamic allocation never; the launch's deadline
@@ -30,6 +33,7 @@ def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float) -> No
         spark: A classic or a Connect session.
         num_ranks: Slots needed at once.
         within_s: Seconds to wait for them; a local master is refused at once, since it never grows.
+        resources: Those of each rank's task, if its stage has a profile; None: the session's own.
     Raises:
         EnvironmentProblem: dynamic allocation is on together with a setting that rules out a ring.
         NotEnoughSlots: Spark has fewer slots.
@@ -38,16 +42,16 @@ def require_slots(spark: SparkSession, *, num_ranks: int, within_s: float) -> No
     if has_dynamic_allocation(spark):
         require_on_demand(spark, num_ranks=num_ranks)
         return
-    deadline = time.monotonic() + (0 if _is_local(master) else within_s)
-    while (slots := slots_of(spark)) is not None and slots < num_ranks:
+    deadline = time.monotonic() + (0 if is_local(master) else within_s)
+    while (slots := slots_of(spark, resources)) is not None and slots < num_ranks:
         if time.monotonic() >= deadline:
-            raise too_few_slots(master, wanted=num_ranks, slots=slots)
+            raise too_few_slots(master, wanted=num_ranks, slots=slots, resources=resources)
         time.sleep(LOOK_AGAIN_S)
 
 
 def has_dynamic_allocation(spark: SparkSession) -> bool:
     """Whether Spark adds executors once tasks wait for them. It has no barrier stages then (SPARK-24942)."""
-    return _is_on(spark, "spark.dynamicAllocation.enabled") and not _is_local(master_of(spark))
+    return is_on(spark, "spark.dynamicAllocation.enabled") and not is_local(master_of(spark))
 
 
 def require_on_demand(spark: SparkSession, *, num_ranks: int) -> None:
@@ -57,28 +61,28 @@ def require_on_demand(spark: SparkSession, *, num_ranks: int) -> None:
         EnvironmentProblem: another setting of the session rules out a ring under dynamic allocation.
         NotEnoughSlots: the session does not allow so many executors.
     """
-    if _is_connect(spark):
+    if is_connect(spark):
         raise EnvironmentProblem(
             "spark.dynamicAllocation.enabled is true, so Spark refuses barrier stages (SPARK-24942), and over Spark Connect a ring "
             "needs one; start the server with it off and spark.executor.instances set.")
-    if _is_on(spark, "spark.speculation"):
+    if is_on(spark, "spark.speculation"):
         raise EnvironmentProblem("spark.speculation and spark.dynamicAllocation.enabled are both true: Spark might start a second task for "
                                  "a rank; set spark.speculation=false.")
-    ratio = spark.conf.get("spark.dynamicAllocation.executorAllocationRatio", None) or "1"
+    ratio = setting(spark, "spark.dynamicAllocation.executorAllocationRatio") or "1"
     if float(ratio) < 1:
         raise EnvironmentProblem(f"spark.dynamicAllocation.executorAllocationRatio is {ratio}: Spark would bring executors for that share "
                                  "of the ranks only; set it to 1.")
-    executors, cores = spark.conf.get("spark.dynamicAllocation.maxExecutors", None), spark.conf.get("spark.executor.cores", None)
+    executors, cores = setting(spark, "spark.dynamicAllocation.maxExecutors"), setting(spark, "spark.executor.cores")
     if executors and cores:
-        most, master = int(executors) * (int(cores) // int(spark.conf.get("spark.task.cpus", None) or 1)), master_of(spark)
+        most, master = int(executors) * (int(cores) // int(setting(spark, "spark.task.cpus") or 1)), master_of(spark)
         if most < num_ranks:
             raise NotEnoughSlots(wanted=num_ranks, slots=most, where=f"{master} with spark.dynamicAllocation.maxExecutors={executors}",
                                  remedy=f"raise that{_or_fewer_ranks(most)}")
 
 
-def too_few_slots(master: str, *, wanted: int, slots: int | None) -> NotEnoughSlots:
+def too_few_slots(master: str, *, wanted: int, slots: int | None, resources: TaskResources | None = None) -> NotEnoughSlots:
     """The error of a session with this master, which has ``slots`` of the ``wanted`` slots, or an unknown number of them."""
-    more = f"set spark.master=local[{wanted}]" if slots and _is_local(master) else "give Spark more executors or cores"
+    more = f"set spark.master=local[{wanted}]" if slots and is_local(master) else f"give Spark more executors or {_what_of(resources)}"
     other = ", or let other jobs there end" if slots is None else _or_fewer_ranks(slots)
     return NotEnoughSlots(wanted=wanted, slots=slots, where=master, remedy=more + other)
 
@@ -87,39 +91,37 @@ def _or_fewer_ranks(slots: int) -> str:
     return f", or set train.num_ranks to at most {slots}" if slots else ""
 
 
-def _is_local(master: str) -> bool:
+def _what_of(resources: TaskResources | None) -> str:
+    """What more of it would make more slots."""
+    return "cores" if resources is None else f"GPUs (a rank takes {resources.gpus}, and {resources.cpus} core(s))"
+
+
+def is_local(master: str) -> bool:
     """Whether Spark is a single process, which never gets more slots."""
     return re.match(r"local(\[|$)", master) is not None
 
 
-def _is_on(spark: SparkSession, name: str) -> bool:
-    return (spark.conf.get(name, "false") or "").lower() == "true"
-
-
-def slots_of(spark: SparkSession) -> int | None:
-    """Ranks that the session could run at once; None over Spark Connect, except on a local master."""
+def slots_of(spark: SparkSession, resources: TaskResources | None = None) -> int | None:
+    """Ranks that the session could run at once, with such tasks; None over Spark Connect, except on a local master."""
     sc = spark_context(spark)
-    return local_slots(master_of(spark)) if sc is None else _slots_of(sc)
+    return local_slots(master_of(spark)) if sc is None else _slots_of(sc, resources)
 
 
 def spark_context(spark: SparkSession) -> SparkContext | None:
     """The session's SparkContext, or None over Spark Connect."""
-    return None if _is_connect(spark) else spark.sparkContext
-
-
-def _is_connect(spark: SparkSession) -> bool:
-    return type(spark).__module__.startswith("pyspark.sql.connect")
+    return None if is_connect(spark) else spark.sparkContext
 
 
 def master_of(spark: SparkSession) -> str:
     """The session's master, also for messages."""
-    return spark.conf.get("spark.master", None) or "the Spark server"
+    return setting(spark, "spark.master") or "the Spark server"
 
 
-def _slots_of(sc: SparkContext) -> int:
+def _slots_of(sc: SparkContext, resources: TaskResources | None) -> int:
     """The number that Spark compares a barrier stage with: it counts in cores, task cpus and task resources."""
     scala = sc._jsc.sc()  # noqa: SLF001 (PySpark offers no other way to it)
-    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+    profile = scala.resourceProfileManager().defaultResourceProfile() if resources is None else registered_profile(sc, resources)
+    return int(scala.maxNumConcurrentTasks(profile))
 
 
 def local_slots(master: str) -> int | None:

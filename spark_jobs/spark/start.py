@@ -138,7 +138,7 @@ def _jvms() -> set[psutil.Process]:
 @contextmanager
 def _pysparks_handler_noted() -> Iterator[list[Callable[..., Any]]]:
     """While the block runs, the handlers that a new SparkContext would put in place for SIGINT are listed instead."""
-    module, wanted = sys.modules.get("pyspark.core.context"), list[Callable[..., Any]]()
+    module, wanted = sys.modules.get("pyspark.context"), list[Callable[..., Any]]()  # from Spark 4 on also called pyspark.core.context
     if module is None:  # a client of Connect alone
         yield wanted
         return

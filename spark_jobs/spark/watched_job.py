@@ -19,8 +19,11 @@ from sparkring.spark_jobs.spark.slots import master_of, spark_context, too_few_s
 
 if TYPE_CHECKING:
     from pyspark import SparkContext, SparkStageInfo
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import Row, SparkSession
     from pyspark.sql.connect.shell.progress import StageInfo
+
+    from sparkring.spark_jobs.spark.task_resources import TaskResources
+    from sparkring.spark_jobs.spark.versions.profiles import Collectable
 
 T = TypeVar("T")
 
@@ -39,8 +42,9 @@ LAST_TASK_S = 30.0
 suspended, with its Python worker or its executor, and Spark would wait for it forever."""
 
 
-def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num_tasks: int, within_s: float,
-                         may_end_early: int | None = None, broken: Callable[[int], SparkringError | None] = lambda _: None) -> list[Row]:
+def collect_when_started(frame: Collectable, spark: SparkSession, *, tag: str, num_tasks: int, within_s: float,
+                         resources: TaskResources | None = None, may_end_early: int | None = None,
+                         broken: Callable[[int], SparkringError | None] = lambda _: None) -> list[Row]:
     """Collect ``frame``, whose tasks must start within ``within_s`` seconds.
 
     Args:
@@ -49,6 +53,7 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
         tag: A unique name, by which the job is found and cancelled.
         num_tasks: Tasks that the job needs at once; for the error.
         within_s: Seconds for Spark to start them.
+        resources: Those of each task, if the stage has a profile; for the error.
         may_end_early: Number of tasks that may end long before the others; None: any number.
         broken: Called while they run, with the number of tasks that have ended; returns the error of a job that cannot succeed any
             more, or None.
@@ -58,14 +63,14 @@ def collect_when_started(frame: DataFrame, spark: SparkSession, *, tag: str, num
         SparkringError: the error that ``broken`` returned.
         SparkringError: Spark ended the job.
     """
-    from pyspark import InheritableThread
+    from sparkring.spark_jobs.spark.versions.threads import inheriting_thread  # imports pyspark
 
     sc = spark_context(spark)
     job: _Job = _ConnectJob(spark, tag) if sc is None else _ClassicJob(sc, tag)
     outcomes: queue.SimpleQueue[list[Row] | BaseException] = queue.SimpleQueue()
     ended = threading.Event()
-    too_few = too_few_slots(master_of(spark), wanted=num_tasks, slots=None)
-    collecting = InheritableThread(target=_collect, args=(frame, job, outcomes), session=spark, daemon=True)
+    too_few = too_few_slots(master_of(spark), wanted=num_tasks, slots=None, resources=resources)
+    collecting = inheriting_thread(spark, _collect, frame, job, outcomes)
     collecting.start()
 
     def watch() -> None:
@@ -229,7 +234,7 @@ class _ConnectJob:
             self._ended = sum(stage.num_completed_tasks for stage in stages or ())
 
 
-def _collect(frame: DataFrame, job: _Job, outcomes: queue.SimpleQueue[list[Row] | BaseException]) -> None:
+def _collect(frame: Collectable, job: _Job, outcomes: queue.SimpleQueue[list[Row] | BaseException]) -> None:
     try:
         job.name()
         outcomes.put(frame.collect())
@@ -272,9 +277,11 @@ def _why_not_ended(job: _Job, ended: threading.Event, num_tasks: int, may_end_ea
 
 
 def _stuck(job: _Job) -> DeadlinePassed:
-    who = " and ".join(_ask_spark(job.running, otherwise=[])) or "some task"
+    running: list[str] = _ask_spark(job.running, otherwise=[])
+    who, hosts = " and ".join(running) or "some task", {each.rpartition(" on ")[2] for each in running}
     return DeadlinePassed(f"{who} did not come or hangs: the ring's other tasks ended {LAST_TASK_S:g} s ago, having waited for it; "
-                          "see the log of its executor, and that its machine is not suspended or out of memory.")
+                          "see the log of its executor, and that its machine is not suspended, out of memory or cut off.",
+                          host=hosts.pop() if len(hosts) == 1 else "")
 
 
 def _ask_spark(ask: Callable[[], T], *, otherwise: T) -> T:

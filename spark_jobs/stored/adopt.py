@@ -30,7 +30,7 @@ from sparkring.pipelines.data.dataset.foreign_schema import (
 from sparkring.pipelines.data.dataset.integrity import CHUNK_BYTES, UNREADABLE, row_group_bytes, schema_drift
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, content_id
 from sparkring.pipelines.data.dataset.row_schema import ARRAY_CODECS, LABEL, DataField, TensorSpec
-from sparkring.pipelines.data.dataset.unischema_pickle import read_unischema
+from sparkring.pipelines.data.dataset.unischema_pickle import COMMON_METADATA, UNISCHEMA_KEY, read_unischema
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.codecs import decode
 from sparkring.pipelines.data.loading.page_checksums import read_verified
@@ -40,9 +40,6 @@ from sparkring.spark_jobs.scoring.columns import SPLIT, predicted_columns, requi
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
 from sparkring.version import __version__
 
-COMMON_METADATA = "_common_metadata"
-UNISCHEMA = b"dataset-toolkit.unischema.v1"
-"""Petastorm's key of its schema (petastorm 0.13.1, etl/dataset_metadata.py)."""
 _WIDER_THAN_FLOAT32 = ("float64", "int32", "int64", "uint32")
 Array = np.ndarray[Any, np.dtype[np.generic]]
 
@@ -147,7 +144,7 @@ def _fields(store: Store, folder: str, columns: pa.Schema, *, origin: str) -> tu
     inside = f"{folder.strip('/')}/{COMMON_METADATA}".lstrip("/")
     if store.size(inside) is None:
         return fields_of_columns(columns, origin=origin), False
-    pickled = (_footer(store, inside).metadata or {}).get(UNISCHEMA)
+    pickled = (_footer(store, inside).metadata or {}).get(UNISCHEMA_KEY)
     if pickled is None:
         return fields_of_columns(columns, origin=origin), False
     return fields_of_unischema(read_unischema(pickled, origin=store.path(inside)), columns, origin=origin), True

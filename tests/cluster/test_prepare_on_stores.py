@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import SourceConfig
 from sparkring.errors import EnvironmentProblem
+from sparkring.pipelines.data.dataset.unischema_pickle import COMMON_METADATA
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
-from sparkring.spark_jobs.etl.encoding.petastorm_schema import COMMON_METADATA
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
@@ -24,6 +24,8 @@ from tests.support.versions import damage
 pytest_plugins = ["tests.support.places", "tests.support.spark_sessions"]
 
 
+@pytest.mark.parametrize("kind_and_url", ["local", pytest.param("volume", marks=pytest.mark.nightly), "s3", "hdfs", "memory"],
+                         indirect=True)
 def test_a_version_is_prepared_read_and_reused(place: str, spark: SparkSession, tmp_path: Path) -> None:
     config = etl_config(tmp_path).model_copy(update={"dataset_url": place})
     first = prepare(config, spark=spark)

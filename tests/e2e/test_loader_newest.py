@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.cell_environments import call, uv
 from tests.support.encoded_datasets import Rows, write_encoded_dataset
 
 READ = """
@@ -44,8 +45,7 @@ pytestmark = pytest.mark.nightly
 def newest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the newest pyarrow and NumPy, to come before this environment's."""
     folder = tmp_path_factory.mktemp("newest")
-    subprocess.run(["uv", "pip", "install", "--quiet", "--python", sys.executable, "--target", str(folder), "pyarrow", "numpy>=2"],
-                   check=True, timeout=300)
+    call(uv(), "pip", "install", "--quiet", "--python", sys.executable, "--target", folder, "pyarrow", "numpy>=2", within_s=300)
     return folder
 
 

@@ -44,7 +44,7 @@ PACKAGES = ("asyncio", "collections", "concurrent", "html", "http", "json", "log
 END, PAD = 256, 257
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800),
-              pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")]  # Petastorm's, about pyarrow and about itself
+              pytest.mark.filterwarnings("ignore::UserWarning")]  # Petastorm's, about itself
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from unittest.mock import patch
 import pyarrow.dataset as pa_dataset
 import pytest
 
+from harness.small_configs import TWO_OF_TWO, january_flights, three_packages
 from sparkring.pipelines.training.events.writer import Record, read_events
 from sparkring.spark_jobs.auto_layout import PROFILE
 from sparkring.spark_jobs.stored.audit import audit
 from tests.support.planted import PLANTED, secrets_found, watched
 from tests.support.ring_driver import ROOT, bytecode
-from tests.support.small_configs import TWO_OF_TWO, january_flights, three_packages
 from tests.support.spark_cluster import standalone
 from tests.support.training import largest_difference, weights_of_run
 

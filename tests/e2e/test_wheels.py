@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def python(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iter
     chosen = what_pip_chooses(interpreter, wheels)
     link_packages(site_packages(interpreter), chosen, without=OURS)
     exactly = [f"{name}=={version}" for name, version in chosen.items() if name not in OURS]
-    run(interpreter, "-m", "pip", "install", "--quiet", "--no-compile", *map(str, wheels), *exactly, cwd=folder, timeout=1100)
+    run(interpreter, "-m", "pip", "install", "--quiet", "--no-compile", *in_this_cell(wheels, folder), *exactly, cwd=folder, timeout=1100)
     yield interpreter
     shutil.rmtree(folder)
 
@@ -51,9 +52,17 @@ def python(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iter
 def what_pip_chooses(interpreter: Path, wheels: list[Path]) -> dict[str, str]:
     """Name -> version of all that plain pip would install into the empty environment for the wheels."""
     run(interpreter, "-m", "pip", "install", "--quiet", "--upgrade", "pip", cwd=interpreter.parent)  # older ones download to know
-    told = run(interpreter, "-m", "pip", "install", "--quiet", "--dry-run", "--report", "-", *map(str, wheels), cwd=interpreter.parent,
-               timeout=1100)
+    told = run(interpreter, "-m", "pip", "install", "--quiet", "--dry-run", "--report", "-",
+               *in_this_cell(wheels, interpreter.parent), cwd=interpreter.parent, timeout=1100)
     return {normalised(entry["metadata"]["name"]): entry["metadata"]["version"] for entry in json.loads(told)["install"]}
+
+
+def in_this_cell(wheels: list[Path], folder: Path) -> list[str]:
+    """The wheels, ours with all that an empty environment lacks, and the versions of this checkout: Horovod is built for its torch."""
+    cell = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["uv"]["constraint-dependencies"]
+    (folder / "cell.txt").write_text("\n".join(cell), encoding="utf-8")
+    return ["-c", str(folder / "cell.txt"),
+            *(f"{wheel}[all]" if wheel.name.startswith("sparkring-") else str(wheel) for wheel in wheels)]
 
 
 def site_packages(interpreter: Path) -> Path:

@@ -311,3 +311,28 @@ def test_a_ring_that_hung_in_an_upload_commits_nothing_once_the_next_one_has_gon
     assert [(number, checkpoints.document(number).generation) for number in checkpoints.numbers()] == expected
     assert expected == [(4, 0), (8, 1), (12, 1), (13, 1)]
     assert audit(first.run_url).epochs == 1
+
+
+def _train_until_another_takes_over(context: RankContext, job: dict[str, Any]) -> None:
+    """Train; before the seventh step the next generation begins."""
+    begin_checkpoints_on_the_dot()
+
+    def act(done: int, _: Sequence[CheckpointWriter]) -> None:
+        if done == 6:
+            Checkpoints(job["run_url"]).fence(1, steps=4)
+
+    before_each_step(act)
+    train_rank(context, job)
+
+
+def test_a_ring_whose_run_another_generation_has_taken_over_ends_at_its_next_checkpoint(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "dataset", FILES)
+    config = train_config(tmp_path, model={"hidden": [4]}, train={
+        "epochs": EPOCHS, "batch_rows": BATCH, "checkpoint_steps": 4, "num_ranks": 1})
+    job = TrainJob(config=config, dataset_url=str(tmp_path / "dataset"), dataset_version=1, run_url=str(tmp_path / "run"), generation=0,
+                   lanes=24)
+    with pytest.raises(AssertionError, match=r"Superseded: generation 0 is over: generation 1 of the run has begun"):
+        run_on_ranks(1, _train_until_another_takes_over, job.model_dump(mode="json"))
+    records = list(read_events(job.run_url))
+    assert sum(record["event"] == "step" for record in records) in range(8, 13), "of 26: one is due after 8, and the next waits for it"
+    assert [record["name"] for record in records if record["event"] == "checkpoint"] == ["checkpoints/4-0.json"]

@@ -129,6 +129,18 @@ def _cycle(context: RankContext) -> str:
         return os.environ["HOROVOD_CYCLE_TIME"]
 
 
+def _tuning_on_a_gpu(context: RankContext) -> tuple[float, dict[str, str]]:
+    """What is left of our settings where the gradients are on a GPU, and a sum of tensors on the CPU there."""
+    with Communicator(replace(context, device="cuda:0")) as communicator:
+        total = float(communicator.sum(torch.tensor([1.0 + context.rank]), name="total"))
+        return total, {name: value for name, value in os.environ.items() if name in {"HOROVOD_CYCLE_TIME", "HOROVOD_FUSION_THRESHOLD"}}
+
+
+@pytest.mark.parallel
+def test_on_gpus_horovod_s_cycle_and_fusion_are_its_own() -> None:
+    assert run_on_ranks(2, _tuning_on_a_gpu, cycle_ms=None) == [(3.0, {})] * 2
+
+
 @pytest.mark.parallel
 @pytest.mark.parametrize(("hosts", "shared_memory", "user", "cycle"), [
     pytest.param((0, 0), True, None, "100", id="sums in memory"),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from harness.ranks import run_on_ranks
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.pipelines.training.strategies.gradient_ring import GradientRing, plan_buckets
+from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 
 X = [[0.5, 1.5], [2.0, 1.0], [1.0, 0.5], [1.5, 1.0], [2.5, 2.0]]
 Y = [[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
@@ -95,9 +95,3 @@ def test_serial_training_gives_the_lecture_s_gradient() -> None:
     model = SigmoidNetwork()
     (_loss_sum(slice(None), model) / len(X)).backward()
     assert round(float(_gradient(model.first)[0, 0]), 6) == SERIAL
-
-
-def test_buckets_are_filled_from_the_last_parameter_to_the_first() -> None:
-    #   sizes      p0 4   p1 3   p2 5   p3 2        closed at 6 elements or more
-    buckets = plan_buckets([4, 3, 5, 2], bucket_elements=6)
-    assert [(bucket.parameters, bucket.offsets, bucket.length) for bucket in buckets] == [((3, 2), (0, 2), 7), ((1, 0), (0, 3), 7)]

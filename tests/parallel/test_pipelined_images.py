@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from harness.image_dataset import write_image_dataset
 from harness.ranks import run_on_ranks
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.train_rank import train_rank
-from tests.support.image_dataset import write_image_dataset
 from tests.support.training import largest_difference, train_config, weights_of_run
 
 GROUPS = (50, 33, 40)

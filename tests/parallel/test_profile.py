@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import torch
 
 from harness.datasets import write_dataset
 from harness.ranks import run_on_ranks
@@ -57,7 +58,7 @@ def test_a_decoder_is_measured_in_shards_too_and_known_machines_are_not_measured
     config = Config.model_validate(MINIMAL | {"model": {"kind": "text", "width": 8, "layers": 1, "heads": 2},
                                               "train": {"num_ranks": 2, "batch_rows": 64, "memory_mb": 10}})
     document = config.model_dump(mode="json")
-    ranks = run_on_ranks(2, profiled, document, dataset.url, [("another machine", 0), (host_kind(), 0)])
+    ranks = run_on_ranks(2, profiled, document, dataset.url, [("another machine", 0), (host_kind(torch.device("cpu")), 0)])
     model, cluster = measured(config, dataset.manifest(1), ranks)
     assert list(model.shards) == [2]
     whole, half = model.blocks[1], model.shards[2][1]

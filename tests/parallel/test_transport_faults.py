@@ -32,6 +32,8 @@ pytestmark = pytest.mark.parallel
 every_way = pytest.mark.parametrize("way", WAYS)
 F, B = both_ways((0, 1))
 DEADLINE_S = 2.0
+MORE_THAN_SOCKETS_HOLD = 1 << 24
+"""Numbers of four bytes: of less the sockets of both ranks might take all, as if the other rank had received it."""
 
 
 def _fail(fault: str) -> None:
@@ -57,7 +59,7 @@ def _fault(context: RankContext, way: str, fault: str) -> PeerSilent | None:
     link.journal.note("F1 of chunk 0")
     try:
         if fault == "takes nothing":
-            link.send(F, 0, [torch.ones(10**5)])
+            link.send(F, 0, [torch.ones(MORE_THAN_SOCKETS_HOLD)])
             link.drain()
         else:
             link.receive(B, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import resource
+import socket
 import time
 import weakref
 from pathlib import Path
@@ -13,13 +14,13 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from torch import distributed
 
 from harness.ranks import run_on_ranks
 from sparkring.errors import ConfigError, PipelineShapeError, RingError
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.shared_memory.named_files import paths_of
 from sparkring.pipelines.parallel.transports.base import Edge
+from sparkring.pipelines.parallel.transports.socket_connect import Reception
 from tests.support import seams
 from tests.support.message_plans import act, plan_round
 from tests.support.transports import WAYS, both_ways, kind_of, opened, started, transport
@@ -193,19 +194,26 @@ def _listeners() -> set[str]:
     return {connection.laddr.ip for connection in psutil.Process().net_connections("tcp") if connection.status == psutil.CONN_LISTEN}
 
 
-def _sockets(context: RankContext) -> tuple[set[str], set[str]]:
+def _sockets(context: RankContext) -> tuple[set[str], set[str], set[str]]:
+    while_meeting: set[str] = set()
+    receive = Reception.receive
+
+    def look(self: Reception, *args: Any) -> Any:
+        while_meeting.update(_listeners())
+        return receive(self, *args)
+
+    seams.replace(seams.RECEPTION_RECEIVE, look)
     with opened(context, "sidecar sockets", [F, B]):
-        ours = _listeners()
-    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-    control = _listeners()
-    del store
-    return ours, control
+        while_open = _listeners()
+    with socket.create_server(("", 0)):
+        return while_meeting, while_open, _listeners()
 
 
-def test_the_sidecars_sockets_listen_on_loopback_where_all_ranks_are_on_one_host() -> None:
-    for ours, control in run_on_ranks(2, _sockets):
-        assert ours == {"127.0.0.1"}
-        assert control & {"::", "0.0.0.0"}  # torch's store by itself listens to everybody
+def test_the_sidecars_sockets_listen_on_loopback_where_all_ranks_are_on_one_host_and_only_until_these_have_met() -> None:
+    for while_meeting, while_open, control in run_on_ranks(2, _sockets):
+        assert while_meeting == {"127.0.0.1"}
+        assert while_open == set()
+        assert control == {"0.0.0.0"}
 
 
 def _hidden(context: RankContext) -> tuple[str, list[float]]:

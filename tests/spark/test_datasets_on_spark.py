@@ -49,7 +49,6 @@ def _row(number: int) -> dict[str, object]:
             "track": np.full((4, 2), number, dtype=np.float32)}
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # Petastorm takes pyarrow's older interfaces
 def test_a_dataset_that_petastorm_materialised_is_adopted_and_read_as_it_was_written(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "rides"
     with materialize_dataset(spark, folder.as_uri(), SCHEMA, row_group_size_mb=1):

@@ -48,8 +48,8 @@ def test_this_machine_can_run_the_main_job(healthy: Findings) -> None:
     assert {name: (healthy.found[name], healthy.advice[name]) for name, status in healthy.status.items() if status == "fail"} == {}
     assert healthy.code == 0
     assert list(healthy.status) == [
-        "Java", "Python", "PyTorch", "Horovod", "Petastorm", "memory", "disk", "Spark", "Spark settings", "slots", "executors",
-        "executor memory", "network", "shared memory", "GPU", "encryption"]
+        "Java", "Python", "versions", "PyTorch", "Horovod", "Petastorm", "memory", "disk", "storage", "Spark", "Spark settings", "slots",
+        "executors", "executor memory", "network", "shared memory", "GPU", "encryption"]
 
 
 def test_the_tasks_look_at_their_python_and_reach_each_other(healthy: Findings) -> None:
@@ -89,7 +89,7 @@ def test_executors_without_sparkring_too_few_slots_and_missing_gpus_are_all_told
     assert "train.num_ranks" in found.advice["slots"]
     assert found.status["Spark settings"] == "warn"
     assert found.status["network"] == "warn"  # the tasks could not run at once, so nobody knows
-    assert (found.status["GPU"], "spark.task.resource.gpu.amount" in found.found["GPU"]) == ("fail", True)
+    assert (found.status["GPU"], "this machine has no GPUs" in found.found["GPU"]) == ("fail", True)
 
 
 @pytest.mark.nightly
@@ -98,8 +98,7 @@ def test_executors_of_a_cluster_reach_each_other_see_the_workspace_and_have_the_
     """Two workers whose discovery scripts report GPUs that are not there."""
     for name, value in (("CUDA_VISIBLE_DEVICES", ""), ("SPARK_LOCAL_IP", "127.0.0.1"), ("PYSPARK_PYTHON", sys.executable)):
         monkeypatch.setenv(name, value)
-    conf = {"executor.memory": "512m", "executor.cores": 1, "cores.max": 2,
-            "executor.resource.gpu.amount": 1, "task.resource.gpu.amount": 1}
+    conf = {"executor.memory": "512m", "executor.cores": 1, "cores.max": 2, "executor.resource.gpu.amount": 1}
     with standalone(tmp_path, gpus=("3", "5")) as master:
         found = doctor(tmp_path, f"spark.master={master}", "train.ring.device=cuda", "train.ring.allow_cpu_fallback=true",
                        *(f"spark.conf.spark.{key}={value}" for key, value in conf.items()))

@@ -26,7 +26,6 @@ from tests.support.etl_tables import etl_config, save_untrained
 from tests.support.training import train_config
 
 pytest_plugins = ["tests.support.spark_sessions"]
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # Petastorm's, of pyarrow
 
 
 def _reading(config: Config, path: str, **changes: str) -> Config:

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 import sparkring
 from harness.datasets import write_dataset
+from harness.image_dataset import write_image_dataset
 from sparkring.conf.schema import Config
 from sparkring.models.blocks import LOGITS, Block, BlockList, X
 from sparkring.models.build import Shapes
 from sparkring.spark_jobs.stored.audit import audit
 from tests.support.command_line import said
-from tests.support.image_dataset import write_image_dataset
 from tests.support.training import largest_difference, train_config, weights_of_run
 
 pytest_plugins = ["tests.support.spark_sessions"]

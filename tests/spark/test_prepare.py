@@ -125,7 +125,7 @@ def test_features_are_standardised_and_looked_up_with_what_train_rows_say(made: 
             assert row["city"] == {"Bern": 1, "Cork": 2}.get(trip.city or "", 0)  # null, rare and never seen: 0
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # Petastorm's own, about pyarrow and about itself
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Petastorm's own, about itself
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_petastorm_opens_each_split_both_ways(made: tuple[Config, PrepareResult], split: str) -> None:
     config, _ = made

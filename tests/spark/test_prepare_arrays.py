@@ -21,7 +21,6 @@ from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.spark_jobs.prepare import prepare
 
 pytest_plugins = ["tests.support.spark_sessions"]
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # Petastorm's, of pyarrow
 
 RAW: list[dict[str, Any]] = [
     {"column": "matrix", "dtype": "float32", "shape": [2, 2]},

@@ -26,7 +26,6 @@ from tests.support.etl_tables import save_untrained
 from tests.support.images import encoded, write_idx
 
 pytest_plugins = ["tests.support.spark_sessions"]
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # Petastorm's, of pyarrow
 
 SHAPE = (6, 5)
 IMAGES = np.random.default_rng(3).integers(0, 256, (90, *SHAPE), dtype=np.uint8)

@@ -22,7 +22,6 @@ from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.spark_jobs.prepare import prepare
 
 pytest_plugins = ["tests.support.spark_sessions"]
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # Petastorm's, of pyarrow
 
 LENGTH, END, PAD = 32, 256, 257
 

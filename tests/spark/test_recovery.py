@@ -160,7 +160,7 @@ class _Slots:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
         self.count = count
-        monkeypatch.setattr(seams.SLOTS_SLOTS_OF, lambda _: self.count)
+        monkeypatch.setattr(seams.SLOTS_SLOTS_OF, lambda *_: self.count)
 
 
 def test_a_run_goes_on_with_fewer_ranks_and_grows_back(spark: SparkSession, tmp_path: Path, undisturbed: Path,

@@ -190,3 +190,16 @@ def test_executors_whose_python_lacks_the_packages_are_told_apart(tmp_path: Path
         outcome = running.ring(ring_functions.leave_early, num_ranks=1)
     assert outcome.error.startswith("EnvironmentProblem")
     assert "the executors' Python cannot be used (No module named " in outcome.message
+
+
+def test_a_horovod_that_was_built_for_another_torch_is_refused_before_a_rank_starts(tmp_path: Path) -> None:
+    stand_in = tmp_path / "packages" / "horovod"  # found before the one that is installed
+    stand_in.mkdir(parents=True)
+    (stand_in / "__init__.py").touch()
+    (stand_in / "metadata.json").write_text('{"pytorch": "2.0.1"}', encoding="utf-8")
+    first = {"PYTHONPATH": os.pathsep.join(filter(None, [str(stand_in.parent), os.environ.get("PYTHONPATH")]))}
+    with driver(tmp_path, {"master": "local[1]"}, environment=first) as running:
+        outcome = running.ring(ring_functions.leave_early, num_ranks=1)
+    assert outcome.error.startswith("EnvironmentProblem")
+    assert "Horovod was built for torch 2.0.1, but" in outcome.message
+    assert "--no-build-isolation --no-deps ./third_party/horovod`" in outcome.message

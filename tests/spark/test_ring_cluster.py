@@ -47,7 +47,9 @@ def test_a_gpu_that_does_not_work_is_refused_without_leave_to_fall_back(cluster:
 
 
 def test_two_ranks_on_one_gpu_are_refused_before_they_ring(cluster: Driver, tmp_path: Path) -> None:
-    outcome = cluster.ring(ring_functions.introduce, str(tmp_path), num_ranks=3, device="cuda", allow_cpu_fallback=True)
+    """By upstream's launcher, for which the session's amounts hold: half a GPU for each task."""
+    outcome = cluster.ring(ring_functions.introduce, str(tmp_path), num_ranks=3, device="cuda", allow_cpu_fallback=True,
+                           launcher="horovod.spark")
     assert outcome.error.startswith("EnvironmentProblem")
     assert re.search(r"Spark assigned GPU [35] on \S+ to 2 ranks, and NCCL needs one for each", outcome.message)
 

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from harness.datasets import write_dataset
+from harness.small_configs import TWO_OF_TWO, three_packages
 from sparkring.conf.loading import load_config
 from sparkring.conf.schema import Config
 from sparkring.errors import LayoutRefused, RankDied
@@ -22,7 +23,6 @@ from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.train import train
 from tests.support.command_line import said
 from tests.support.ring_driver import wait_until
-from tests.support.small_configs import TWO_OF_TWO, three_packages
 from tests.support.training import largest_difference, train_config, weights_of_run
 
 pytest_plugins = ["tests.support.spark_sessions"]

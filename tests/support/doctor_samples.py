@@ -14,7 +14,7 @@ from sparkring.spark_jobs.diagnosis.needs import Needs
 from sparkring.spark_jobs.diagnosis.survey import Machine, TaskReport
 
 PACKAGES: dict[str, dict[str, Any]] = {
-    "sparkring": {"version": "0.1.0"}, "pyarrow": {"version": "14.0.2"}, "petastorm": {"version": "0.13.1"},
+    "sparkring": {"version": "0.1.0"}, "numpy": {"version": "1.26.4"}, "pyarrow": {"version": "14.0.2"}, "petastorm": {"version": "0.13.1"},
     "torch": {"version": "2.13.0", "threads": 1, "cuda_devices": 0}, "horovod": {"version": "0.28.1", "gloo": True, "nccl": True}}
 
 

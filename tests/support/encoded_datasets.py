@@ -93,5 +93,5 @@ def _with_other_header(cells: pa.Array, values: NDArray[np.uint16], row: int | N
     if row is None:
         return cells
     cell = io.BytesIO()
-    np.lib.format.write_array(cell, values[row], version=(2, 0))  # type: ignore[no-untyped-call]
+    np.lib.format.write_array(cell, values[row], version=(2, 0))
     return pa.array([cell.getvalue() if number == row else given.as_py() for number, given in enumerate(cells)], pa.binary())

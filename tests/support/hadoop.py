@@ -21,12 +21,12 @@ from xml.sax.saxutils import escape
 
 import pyspark
 
+from harness.maven import fetched
 from tests.support.daemons import DEADLINE_S, Daemon, daemon
-from tests.support.jars import fetched
 
 JARS = {
-    "org/apache/hadoop/hadoop-client-minicluster/3.4.1/hadoop-client-minicluster-3.4.1.jar":
-        "5b90be54a39d856f237a4530e25f62aea4b67c180c73b5cfb1aff35c502b2d29",
+    "org/apache/hadoop/hadoop-client-minicluster/3.4.2/hadoop-client-minicluster-3.4.2.jar":
+        "ae2406c544825b7734b8aad4f87eff60d9ec422284f0b16c2856032083b63c77",
     "javax/xml/bind/jaxb-api/2.3.1/jaxb-api-2.3.1.jar":
         "88b955a0df57880a26a74708bc34f74dcaf8ebf4e78843a28b50eae945732b06",
 }

@@ -1,27 +1,18 @@
-"""Jars that only tests need: fetched from Maven Central once, checked, and kept under ~/.cache/sparkring/jars.
-
-Python fetches them, since Ivy would ask Maven Central each time, and by a Java that may not trust the network's certificates.
-"""
+"""Jars that only tests need, of Maven Central (harness/maven.py)."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-MAVEN = os.environ.get("SPARKRING_MAVEN", "https://repo1.maven.org/maven2")
-"""Maven Central, or a mirror of it."""
-FOLDER = Path.home() / ".cache/sparkring/jars"
+from harness.maven import fetched
+
 TABLES = {  # path at Maven Central -> SHA-256
-    "io/delta/delta-spark_2.13/4.0.1/delta-spark_2.13-4.0.1.jar": "a1e76860b19fe1e6b205a4ea7a9099a2f9575d39bb71d49b3e679b299d0efb91",
-    "io/delta/delta-storage/4.0.1/delta-storage-4.0.1.jar": "ecc42c5aaa51c423312d9e4e48aa4a12b34740bf2c37de0e8f279277ec3d12e4",
-    "org/apache/iceberg/iceberg-spark-runtime-4.0_2.13/1.10.2/iceberg-spark-runtime-4.0_2.13-1.10.2.jar":
-        "7124a5da756f69c815f3f778691167ed00dfd813dde2c26025278aa35f35abb8",
-    "org/apache/spark/spark-avro_2.13/4.0.2/spark-avro_2.13-4.0.2.jar": "fd102b6c6754f72f53a01ac882f0da2b1a6f9f02127647ac3e1f0ca951d4433b",
+    "io/delta/delta-spark_4.1_2.13/4.1.0/delta-spark_4.1_2.13-4.1.0.jar":
+        "9b05d7a82196ee1f1073733a45a2faae59161e52b86ae918fe6742fad6eaf036",
+    "io/delta/delta-storage/4.1.0/delta-storage-4.1.0.jar": "6d0520ffcc35b582369f92c23fa24e14a5bb935cf6e31ed7f47c5046ae17cb25",
+    "org/apache/iceberg/iceberg-spark-runtime-4.1_2.13/1.12.0/iceberg-spark-runtime-4.1_2.13-1.12.0.jar":
+        "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
+    "org/apache/spark/spark-avro_2.13/4.1.1/spark-avro_2.13-4.1.1.jar": "6a19d90bc3b6e88d8db0fa36a19273aa10fea2dbd7a62bb60e4cedd73051b32d",
     "com/h2database/h2/2.4.240/h2-2.4.240.jar": "29b70e427cc1c40cdc376283adbb0cc62853073797bb5fe5761f81fe73d57ce0",
 }
 SDK = "2.29.52"
@@ -58,8 +49,8 @@ SDK_PARTS = {  # of the AWS SDK, those that s3a uses: a fiftieth of the bundle t
     "utils": "f150a38f2fec14ced2de6459bfe804f647c88baa573b218646ef89b436a29d42",
 }
 S3A = {f"software/amazon/awssdk/{part}/{SDK}/{part}-{SDK}.jar": sha256 for part, sha256 in SDK_PARTS.items()} | {
-    "org/apache/hadoop/hadoop-aws/3.4.1/hadoop-aws-3.4.1.jar":
-        "01334a07e179cae2b7e251f24857f11e3759108c9d6a79dcbe362a4295227da2",
+    "org/apache/hadoop/hadoop-aws/3.4.2/hadoop-aws-3.4.2.jar":
+        "d2d24e6b715b5656b9d238bf13b6682a07e2004dd36aad74a73aeb854319f4d9",
     "org/reactivestreams/reactive-streams/1.0.4/reactive-streams-1.0.4.jar":
         "f75ca597789b3dac58f61857b9ac2e1034a68fa672db35055a8fb4509e325f28",
     "org/wildfly/openssl/wildfly-openssl/1.1.3.Final/wildfly-openssl-1.1.3.Final.jar":
@@ -77,26 +68,3 @@ def table_jars() -> list[Path]:
 def s3a_jars() -> list[Path]:
     """Hadoop's client of S3, with what it needs beside pyspark's own jars."""
     return fetched(S3A)
-
-
-def fetched(jars: Mapping[str, str]) -> list[Path]:
-    """Jars by path at Maven Central and SHA-256, in that order."""
-    with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(_fetched, jars, jars.values()))
-
-
-def _fetched(path: str, sha256: str) -> Path:
-    target = FOLDER / path.rpartition("/")[2]
-    if not target.is_file():
-        try:
-            with urllib.request.urlopen(f"{MAVEN}/{path}", timeout=60) as answer:
-                data: bytes = answer.read()
-        except (urllib.error.URLError, TimeoutError) as error:
-            raise AssertionError(f"{target.name} is not in {FOLDER} and cannot be fetched from {MAVEN}: {error}") from error
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        partial = target.with_suffix(f".{os.getpid()}.part")
-        partial.write_bytes(data)
-        partial.replace(target)
-    found = hashlib.sha256(target.read_bytes()).hexdigest()
-    assert found == sha256, f"{target} has SHA-256 {found}, expected {sha256}; remove it"
-    return target

@@ -2,6 +2,8 @@
 
     {"do": "ring", "fn": NAME, "args": [...], "num_ranks": n, "config": {...}}     in the main thread; answers with an Outcome
     {"do": "occupy", "until": PATH}      keep one slot busy until the file is there
+    {"do": "stage", "num_tasks": n, "profiled": BOOL, "into": PATH}      run n tasks at once, beside a ring; leaves their GPUs, or an error
+    {"do": "environment", "set": {...}}  change variables of this process
     {"do": "cancel"}                     cancel all jobs
 """
 
@@ -18,11 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark import InheritableThread
+from pyspark import BarrierTaskContext, InheritableThread
 from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import RingConfig
 from sparkring.spark_jobs.ring import run_ring
+from sparkring.spark_jobs.spark.task_resources import TaskResources, profile_of
+from sparkring.spark_jobs.spark.versions.profiles import rows_with_profile
 from tests.support import ring_functions
 
 QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.host": "127.0.0.1",
@@ -64,6 +68,10 @@ def listen(commands: Iterable[str], spark: SparkSession, launches: queue.SimpleQ
             launches.put(command)
         elif command["do"] == "occupy":
             InheritableThread(target=occupy, args=(spark, command["until"]), session=spark, daemon=True).start()
+        elif command["do"] == "stage":
+            InheritableThread(target=stage, args=(spark, command), session=spark, daemon=True).start()
+        elif command["do"] == "environment":
+            os.environ.update(command["set"])
         elif command["do"] == "cancel":
             spark.sparkContext.cancelAllJobs()
     launches.put(None)
@@ -91,6 +99,28 @@ def occupy(spark: SparkSession, until: str) -> None:
         yield from batches
 
     spark.range(0, 1, 1, 1).mapInArrow(wait, "id long").collect()
+
+
+def stage(spark: SparkSession, command: dict[str, Any]) -> None:
+    """A barrier stage, whose tasks run all at once or not at all; with a profile by the way of Spark 3.5, each on a GPU."""
+    def meet(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        context = BarrierTaskContext.get()
+        context.barrier()
+        gpus = context.resources().get("gpu")
+        yield pa.RecordBatch.from_pydict({"gpu": [",".join(gpus.addresses) if gpus else ""]})
+
+    tasks: Any = spark.range(0, command["num_tasks"], 1, command["num_tasks"]).mapInArrow(meet, "gpu string", barrier=True)
+    try:
+        if command["profiled"]:
+            tasks = rows_with_profile(tasks, profile_of(spark, TaskResources(cpus=1, gpus=1)))
+        told = {"gpus": [row["gpu"] for row in tasks.collect()], "error": ""}
+    except Exception as error:  # noqa: BLE001 (whatever it is, the test wants to see it)
+        told = {"gpus": [], "error": str(error)}
+    into = Path(command["into"])
+    into.with_suffix(".part").write_text(json.dumps(told), encoding="utf-8")
+    into.with_suffix(".part").rename(into)
 
 
 if __name__ == "__main__":

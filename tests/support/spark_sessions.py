@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -64,6 +65,7 @@ def _forget(session: SparkSession) -> None:
     """Have the next call of ``spark_session`` make a new session, also where the context goes on."""
     SparkSession._instantiatedSession = SparkSession._activeSession = None
     if SparkContext._active_spark_context is not None:
-        sessions = SparkSession._get_j_spark_session_class(session._jvm)
+        jvm: Any = session._jvm
+        sessions = SparkSession._get_j_spark_session_class(jvm) if hasattr(SparkSession, "_get_j_spark_session_class") else jvm.SparkSession
         sessions.clearDefaultSession()
         sessions.clearActiveSession()

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from harness.split_file import cell, write_split
 from sparkring.pipelines.data.dataset.manifest import Manifest, Split, content_id
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing, TokensFeature
 from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
 from sparkring.pipelines.data.dataset.versions import Dataset
-from tests.support.split_file import cell, write_split
 
 LENGTH, VOCABULARY, END, PAD = 6, 13, 11, 12
 

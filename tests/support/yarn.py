@@ -21,9 +21,9 @@ from pathlib import Path
 import psutil
 import pyspark
 
+from harness.maven import fetched
 from tests.support.daemons import Daemon, daemon
 from tests.support.hadoop import QUICK_JVM, Hdfs, java_command, server_jars, write_site
-from tests.support.jars import fetched
 
 JARS = {
     "org/bouncycastle/bcpkix-jdk18on/1.78.1/bcpkix-jdk18on-1.78.1.jar": "4b48ea084e5232b9d79ebca1887b9de037b124931807cd60710748c2aee08cc9",

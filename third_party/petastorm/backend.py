@@ -1,8 +1,7 @@
-"""PEP 517 backend: the published Petastorm 0.13.1 wheel with one line of its metadata changed.
+"""PEP 517 backend: the published Petastorm 0.13.1 wheel, mended for pyarrow 14 to 26, NumPy 2, pandas 3 and Python 3.12.
 
-Petastorm declares ``setuptools<70`` and torch declares ``setuptools>=77.0.3``, so pip finds no set of versions that
-holds both, although the code runs with 80. Holds no Petastorm source: it fetches the published wheel, checks its
-SHA-256, loosens that one requirement and packs the same files again, with a build tag that tells the two apart.
+Holds no Petastorm source: it fetches the published wheel, checks its SHA-256, applies ``edits.py``, adds ``legacy_parquet.py``,
+and packs the files again with a build tag that tells the two wheels apart.
 
     uv build --wheel --out-dir dist third_party/petastorm   # leaves the wheel in dist/ (what `make wheels` does)
 """
@@ -14,9 +13,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+from edits import PRODUCT, REQUIREMENTS, TESTS
+
 VERSION = "0.13.1"
 WHEEL_SHA256 = "7d073f01f65ba6b50e05fae8254d0f469881bcaf41ead2028e676517c45bbd1b"
-OLD, NEW = "Requires-Dist: setuptools<70", "Requires-Dist: setuptools<81"
+BUILD = "2sparkring"  # pip prefers it to the published wheel, which has none, and to 1sparkring
+NOTICE = "# Changed by sparkring's third_party/petastorm/edits.py.\n"
+"""First line of each changed file: the licence (Apache-2.0, section 4 b) asks for it."""
 
 Settings = dict[str, str | list[str]] | None  # what a frontend may pass to a hook; none is read here
 
@@ -27,7 +30,7 @@ def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
 
 
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
-    """PEP 517 hook: leave the changed wheel in ``wheel_directory`` and return its file name."""
+    """PEP 517 hook: leave the mended wheel in ``wheel_directory`` and return its file name."""
     with tempfile.TemporaryDirectory(prefix="petastorm-build-") as folder:
         work = Path(folder)
         wanted = work / "wanted.txt"
@@ -37,17 +40,33 @@ def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata
         (published,) = work.glob("petastorm-*.whl")
         subprocess.run([sys.executable, "-m", "wheel", "unpack", "--dest", str(work / "open"), str(published)], check=True)
         (tree,) = (work / "open").iterdir()
-        metadata = tree / f"petastorm-{VERSION}.dist-info" / "METADATA"
-        text = metadata.read_text(encoding="utf-8")
-        if OLD not in text:
-            raise SystemExit(f"{metadata.name} does not say {OLD!r}; this recipe does not fit this wheel.")
-        metadata.write_text(text.replace(OLD, NEW), encoding="utf-8")
-        subprocess.run([sys.executable, "-m", "wheel", "pack", "--build-number", "1sparkring", "--dest-dir", wheel_directory,
-                        str(tree)], check=True)
-    (packed,) = Path(wheel_directory).glob(f"petastorm-{VERSION}-1sparkring-*.whl")
+        mend(tree)
+        subprocess.run([sys.executable, "-m", "wheel", "pack", "--build-number", BUILD, "--dest-dir", wheel_directory, str(tree)],
+                       check=True)
+    (packed,) = Path(wheel_directory).glob(f"petastorm-{VERSION}-{BUILD}-*.whl")
     return packed.name
 
 
 def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
     """PEP 517 hook that has no meaning here: the published wheel is the source."""
     raise RuntimeError("third_party/petastorm only builds wheels; Petastorm's source is the one on the package index.")
+
+
+def mend(tree: Path) -> None:
+    """Apply the edits to an unpacked wheel, add our module and write the new requirements."""
+    for name, old, new in (*PRODUCT, *TESTS):
+        _replace(tree / name, old, new)
+    for name in {name for name, _, _ in (*PRODUCT, *TESTS)}:
+        file = tree / name
+        file.write_text(NOTICE + file.read_text(encoding="utf-8"), encoding="utf-8")
+    module = Path(__file__).with_name("legacy_parquet.py").read_text(encoding="utf-8")
+    (tree / "petastorm" / "legacy_parquet.py").write_text(module, encoding="utf-8")
+    for old, new in REQUIREMENTS:
+        _replace(tree / f"petastorm-{VERSION}.dist-info" / "METADATA", f"{old}\n", f"{new}\n" if new else "")
+
+
+def _replace(file: Path, old: str, new: str) -> None:
+    text = file.read_text(encoding="utf-8")
+    if old not in text:
+        raise SystemExit(f"{file.name} does not say {old!r}; this recipe does not fit this wheel.")
+    file.write_text(text.replace(old, new), encoding="utf-8")

@@ -22,6 +22,10 @@ import numpy as np
 
 from sparkring.errors import DatasetError, HostileDataset
 
+COMMON_METADATA = "_common_metadata"
+"""The file in a Petastorm dataset's folder that makes it one: a Parquet footer without rows."""
+UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
+"""Petastorm's key of the pickle in that footer (petastorm 0.13.1, etl/dataset_metadata.py)."""
 MOST_BYTES = 16 << 20
 CODECS = {"NdarrayCodec": "ndarray", "CompressedNdarrayCodec": "compressed_ndarray", "ScalarCodec": "scalar"}
 IMAGE_CODEC = "CompressedImageCodec"
@@ -30,8 +34,8 @@ _NAMES = {
     "petastorm.codecs": (*CODECS, IMAGE_CODEC),
     "pyspark.sql.types": ("ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType", "BooleanType", "StringType",
                           "BinaryType", "DecimalType", "DateType", "TimestampType", "ArrayType"),
-    "numpy": ("dtype", "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
-              "str_", "unicode_", "string_", "bytes_", "datetime64"),
+    "numpy": ("dtype", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+              "bool_", "bool", "str_", "unicode_", "string_", "bytes_", "datetime64"),  # bool is NumPy 2's bool_
     "decimal": ("Decimal",),
     "builtins": ("object", "tuple"), "__builtin__": ("object", "tuple"),  # the base classes that old pickle protocols name
 }

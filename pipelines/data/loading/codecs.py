@@ -27,6 +27,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkring.errors import DatasetError
+from sparkring.extras import extras_named
 from sparkring.pipelines.data.dataset.row_schema import DataField
 
 Array = NDArray[np.generic]
@@ -98,7 +99,7 @@ def _fits(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
 def _decode_npy(cell: bytes | memoryview) -> Array:
     header = _npy_header(cell)
     if header is None:  # no array, or not written as numpy.save does today
-        array: Array = np.lib.format.read_array(io.BytesIO(cell), allow_pickle=False)  # type: ignore[no-untyped-call]
+        array: Array = np.lib.format.read_array(io.BytesIO(cell), allow_pickle=False)
         return array
     values = np.frombuffer(cell, np.dtype(header.descr), count=math.prod(header.shape), offset=header.length)
     return values.reshape(header.shape, order="F" if header.fortran_order else "C")
@@ -110,7 +111,8 @@ def _decode_npz(cell: bytes | memoryview) -> Array:
 
 
 def _decode_image(cell: bytes | memoryview) -> Array:
-    import cv2  # only datasets with images need it
+    with extras_named():
+        import cv2
 
     image = cv2.imdecode(np.frombuffer(cell, dtype=np.uint8), cv2.IMREAD_UNCHANGED)
     if image is None:

@@ -6,6 +6,7 @@ Knows the ring only as two integers (rank, num_ranks); does not communicate.
     assembler thread    a step's rows of all lanes -> tensors, a few steps     assemble.py
                         ahead of the training step
     decoder threads     a batch's encoded cells -> rows
+    copier thread       prepares a batch for its step, one step ahead; on GPUs only       one_ahead.py
     this iterator       hands the batches over
 
 One thread assembles, because it copies and little else. A second one gains less than it costs: with more threads than cores,
@@ -18,9 +19,9 @@ Use it in your own loop, or wherever a torch ``IterableDataset`` is expected: ``
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
@@ -31,13 +32,14 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from sparkring.errors import ConfigError
 from sparkring.pipelines.data.loading.assemble import Assembler
+from sparkring.pipelines.data.loading.one_ahead import one_ahead
 from sparkring.pipelines.data.loading.read_ahead import Budget, Lane, ReadAhead, ReadAheadConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.order.row_order import EpochOrder, group_rows
 
 MB = 1 << 20
 BATCHES_IN_HANDS = 2
-"""Batches beside those that wait: one being made, and one in use by the step."""
+"""Batches beside those that wait: one being made, and one in use by the step, or on its way to a GPU, where the step has its copy."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,24 @@ class LoaderConfig:
     l % micro_batches == j, and belongs to rank j % num_ranks. None: one per rank."""
 
 
+Prepare = Callable[[Batch], Callable[[], Batch]]
+"""Begins to prepare a batch, e.g. to copy it to a GPU; the result ends that, in the thread that uses the batch."""
+
+
 class Loader(IterableDataset[Batch]):
     """Iterates over one rank's batches of an epoch, from any step."""
 
-    def __init__(self, reader: SplitReader, config: LoaderConfig, *, rank: int, num_ranks: int) -> None:
-        self._reader, self._config = reader, config
+    def __init__(self, reader: SplitReader, config: LoaderConfig, *, rank: int, num_ranks: int, prepare: Prepare | None = None) -> None:
+        """Read nothing yet.
+
+        Args:
+            reader: Reads the split.
+            config: The row order's and reading ahead's settings.
+            rank: This rank.
+            num_ranks: Ranks that share the rows.
+            prepare: Called for each batch, a step before it is used, in a thread of its own; None: nothing is to be prepared.
+        """
+        self._reader, self._config, self._prepare = reader, config, prepare
         self._rank, self._num_ranks = rank, num_ranks
         self._group_rows = group_rows([file.row_groups for file in reader.files])
         self._num_parts = config.micro_batches or num_ranks
@@ -123,14 +138,13 @@ class Loader(IterableDataset[Batch]):
             return
         with ExitStack() as stack:
             stack.callback(self._reader.buffers.clear)
-            making = _Making(self._reader, config, order, first_step, parts, stack)
-            coming: deque[Future[Batch]] = deque()
-            for step in range(first_step, order.steps(config.batch_rows)):
-                coming.append(making.begin(step))
-                if len(coming) > config.assemble_ahead:
-                    yield coming.popleft().result()
-            while coming:
-                yield coming.popleft().result()
+            coming = _Making(self._reader, config, order, first_step, parts, stack).batches(first_step, config.assemble_ahead)
+            if self._prepare is None:
+                for _ in range(first_step, self.steps()):
+                    yield next(coming).result()  # held by nobody here while it is in use
+            else:
+                for ready in stack.enter_context(closing(one_ahead(coming, self._prepare))):
+                    yield ready()
 
     # -- as torch's datasets and Lightning expect it ---------------------------------------------------------------------
 
@@ -196,9 +210,15 @@ class _Making:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkring-assembler")
         stack.callback(self._thread.shutdown, wait=False, cancel_futures=True)
 
-    def begin(self, step: int) -> Future[Batch]:
-        """Start making the batch of ``step``; steps must come in order."""
-        return self._thread.submit(self._make, step)
+    def batches(self, first_step: int, ahead: int) -> Iterator[Future[Batch]]:
+        """The batches of all steps from the first on, of which ``ahead`` beyond the one that is yielded are begun."""
+        coming: deque[Future[Batch]] = deque()
+        for step in range(first_step, self._order.steps(self._batch_rows)):
+            coming.append(self._thread.submit(self._make, step))
+            if len(coming) > ahead:
+                yield coming.popleft()
+        while coming:
+            yield coming.popleft()
 
     def _make(self, step: int) -> Batch:
         self._arriving.deliver(step)

@@ -12,6 +12,7 @@ schema must agree with the manifest (dataset/integrity.py) and with each other.
 from __future__ import annotations
 
 import io
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -29,28 +30,40 @@ class VerifiedFile(io.RawIOBase):
         """Read ``source``; errors name it ``path``."""
         self._source, self._path = source, path
         self._groups: tuple[int, ...] = ()
-        self._chunks: dict[int, tuple[int, pq.ColumnChunkMetaData]] = {}
+        self._chunks: list[tuple[int, int, pq.ColumnChunkMetaData]] = []
 
     def expect(self, metadata: pq.FileMetaData, *groups: int) -> None:
         """Expect reads of whole column chunks of these row groups; before the first call, reads of the footer."""
         if groups != self._groups:
             self._groups = groups
-            self._chunks = {_offset(chunk): (group, chunk) for group in groups for chunk in _chunks(metadata.row_group(group))}
+            self._chunks = sorted(((_offset(chunk), group, chunk) for group in groups for chunk in _chunks(metadata.row_group(group))),
+                                  key=lambda entry: entry[0])
 
     def read_buffer(self, size: int) -> pa.Buffer:
         """The next ``size`` bytes.
 
         Raises:
-            DatasetError: a page of the column chunk does not match its checksum.
+            DatasetError: a page of a column chunk does not match its checksum, or part of a chunk would be read.
         """
         offset = self._source.tell()
         data = self._source.read_buffer(size)
         if self._groups and size:
-            group, chunk = self._chunks[offset]
-            if chunk.num_values:
-                verify_pages(memoryview(data).cast("B")[:chunk.total_compressed_size], num_values=chunk.num_values,
-                             place=f"column {chunk.path_in_schema} of row group {group} of {self._path}")
+            self._verify(memoryview(data).cast("B"), offset)
         return data
+
+    def _verify(self, view: memoryview, offset: int) -> None:
+        """Verify the column chunks that a read holds: Arrow reads them whole, one or several at once."""
+        first = bisect_right(self._chunks, offset, key=lambda entry: entry[0] + entry[2].total_compressed_size)
+        for begin, group, chunk in self._chunks[first:]:
+            at, size = begin - offset, chunk.total_compressed_size
+            if at >= len(view):
+                break
+            place = f"column {chunk.path_in_schema} of row group {group} of {self._path}"
+            if at < 0 or at + size > len(view):
+                raise DatasetError(f"{place} was read in part, so its checksums cannot be verified; write the file with a newer Parquet "
+                                   "library, or prepare it by `sparkring prepare`.")
+            if chunk.num_values:
+                verify_pages(view[at:at + size], num_values=chunk.num_values, place=place)
 
     def read(self, size: int = -1) -> bytes:
         """The next ``size`` bytes, checked as by ``read_buffer``."""
@@ -106,7 +119,7 @@ def read_verified(source: pa.NativeFile, *, path: str, columns: Sequence[str], g
         DatasetError: a page is damaged; the error names ``path``.
     """
     verified = VerifiedFile(source, path=path)
-    parquet = pq.ParquetFile(verified)
+    parquet = pq.ParquetFile(verified, pre_buffer=False)
     wanted = range(parquet.num_row_groups) if groups is None else groups
     verified.expect(parquet.metadata, *wanted)
     return parquet.read_row_groups(list(wanted), columns=list(columns), use_threads=False)

@@ -175,7 +175,7 @@ class SplitReader:
         if file.path not in files:
             source = self._store.open_input(file.path)
             verified = VerifiedFile(source, path=self._store.path(file.path))
-            parquet = pq.ParquetFile(verified)
+            parquet = pq.ParquetFile(verified, pre_buffer=False)  # a column at a time: the budget counts on it, later Arrows would not
             files[file.path] = _OpenFile(source, verified, parquet, PlainPages(source, parquet))
             if len(files) > OPEN_FILES:
                 files.popitem(last=False)[1].source.close()

@@ -53,8 +53,8 @@ class Readable(Protocol):
         ...
 
 
-class Store(Readable, Protocol):
-    """A folder of files addressed by relative, forward-slash names."""
+class Documents(Protocol):
+    """The part of a store that small documents use; a lease (lease.py) needs no more."""
 
     def read(self, name: str) -> bytes:
         """The bytes of ``name``; FileNotFoundError if it does not exist."""
@@ -63,6 +63,22 @@ class Store(Readable, Protocol):
     def names(self, folder: str) -> list[str]:
         """Names of the files directly inside ``folder``, sorted; empty if the folder does not exist."""
         ...
+
+    def put_if_absent(self, name: str, data: bytes) -> None:
+        """Create ``name`` with ``data`` atomically and durably; CommitConflict if ``name`` exists already."""
+        ...
+
+    def put(self, name: str, data: bytes) -> None:
+        """Create or replace ``name`` with ``data`` atomically."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Remove a file, or a folder with everything in it; does nothing if it does not exist."""
+        ...
+
+
+class Store(Readable, Documents, Protocol):
+    """A folder of files addressed by relative, forward-slash names."""
 
     def tree(self, folder: str) -> Iterator[Entry]:
         """Everything below ``folder``, at any depth and in any order; nothing if the folder does not exist."""
@@ -76,14 +92,6 @@ class Store(Readable, Protocol):
         """
         ...
 
-    def put_if_absent(self, name: str, data: bytes) -> None:
-        """Create ``name`` with ``data`` atomically and durably; CommitConflict if ``name`` exists already."""
-        ...
-
-    def put(self, name: str, data: bytes) -> None:
-        """Create or replace ``name`` with ``data`` atomically."""
-        ...
-
     def put_pieces(self, name: str, pieces: Pieces) -> None:
         """Create or replace ``name`` with large data in several pieces; most stores need not join them in memory."""
         ...
@@ -94,10 +102,6 @@ class Store(Readable, Protocol):
 
     def move(self, source: str, target: str) -> None:
         """Rename a file that any program may have written, and make its content survive a power cut."""
-        ...
-
-    def delete(self, name: str) -> None:
-        """Remove a file, or a folder with everything in it; does nothing if it does not exist."""
         ...
 
     def lock(self, name: str, *, busy: str, lost: Callable[[], None] = lambda: None) -> AbstractContextManager[None]:
@@ -128,7 +132,7 @@ def local_path(address: str) -> Path:
     return Path(unquote(parsed.path))
 
 
-def numbered(store: Store, folder: str) -> list[int]:
+def numbered(store: Documents, folder: str) -> list[int]:
     """Numbers N of the documents ``<folder>/N.json``, ascending."""
     matches = (re.fullmatch(r"(0|[1-9]\d{0,17})\.json", name, re.ASCII) for name in store.names(folder))
     return sorted(int(match.group(1)) for match in matches if match)

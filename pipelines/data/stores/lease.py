@@ -19,13 +19,14 @@ import os
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from sparkring.errors import CommitConflict, SparkringError
-from sparkring.pipelines.data.stores.base import Store, numbered
+from sparkring.pipelines.data.stores.base import Documents, numbered
 
 LEASE_S = 15.0
 """Seconds without a renewal after which a lease counts as abandoned."""
@@ -36,7 +37,7 @@ LOOK_S = 0.5
 
 
 @contextmanager
-def lease(store: Store, name: str, *, busy: str, lost: Callable[[], None], lease_s: float = LEASE_S,
+def lease(store: Documents, name: str, *, busy: str, lost: Callable[[], None], lease_s: float = LEASE_S,
           renew_s: float = RENEW_S) -> Iterator[None]:
     """Keep other processes out of the block.
 
@@ -60,7 +61,7 @@ def lease(store: Store, name: str, *, busy: str, lost: Callable[[], None], lease
 class _Held:
     """A lease that this process holds; a thread renews it."""
 
-    def __init__(self, store: Store, name: str, number: int, *, renew_s: float, lost: Callable[[], None]) -> None:
+    def __init__(self, store: Documents, name: str, number: int, *, renew_s: float, lost: Callable[[], None]) -> None:
         self._store, self._name, self._number, self._renew_s, self._lost = store, name, number, renew_s, lost
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="sparkring-lease", daemon=True)
@@ -89,7 +90,7 @@ class _Held:
         return self._number < max(numbered(self._store, self._name), default=self._number)
 
 
-def _claim(store: Store, name: str, busy: str, lease_s: float) -> int:
+def _claim(store: Documents, name: str, busy: str, lease_s: float) -> int:
     """Become the next holder, and return its number; CommitConflict if the lease is held."""
     numbers = numbered(store, name)
     if numbers and not _abandoned(store, _document(name, numbers[-1]), lease_s):
@@ -104,7 +105,7 @@ def _claim(store: Store, name: str, busy: str, lease_s: float) -> int:
     return number
 
 
-def _abandoned(store: Store, document: str, lease_s: float) -> bool:
+def _abandoned(store: Documents, document: str, lease_s: float) -> bool:
     """Whether the holder marked the lease as free, has ended, or has stopped renewing; takes up to ``lease_s``."""
     try:
         first = store.read(document)
@@ -126,8 +127,11 @@ def _document(name: str, number: int) -> str:
 
 
 def _text(renewals: int) -> bytes:
-    """This process's document; -1 renewals mean that the lease is free."""
-    return json.dumps({"host": socket.gethostname(), "renewals": renewals, "process": _process(os.getpid())}).encode()
+    """This process's document; -1 renewals mean that the lease is free. No two are equal: a store whose answer to ``put_if_absent`` was
+    lost recognises its own document by that.
+    """
+    return json.dumps({"host": socket.gethostname(), "renewals": renewals, "process": _process(os.getpid()),
+                       "written": uuid.uuid4().hex}).encode()
 
 
 def _is_free(text: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""A store on the local file system, or on one that is mounted (NFS, a Databricks volume).
+"""A store on the local file system, or on one that is mounted (NFS). A Databricks volume has volume.py.
 
 The commit is ``link(2)``: it fails if the name exists, on every file system that supports it, and over NFS. Before a
 commit, all files that it can name are flushed to the disk, and so are the folders above them. So after a power cut, as

@@ -1,6 +1,7 @@
 """From a URL to its store.
 
     path, file:///path      local or mounted folders            local.py
+    /Volumes/c/s/v/path     Unity Catalog volumes               volume.py    also dbfs:/Volumes/..., file:///Volumes/...
     s3://bucket/prefix      S3, and servers with its API        s3.py
     hdfs://host:port/path   HDFS, over WebHDFS                  hdfs.py
     gs://, abfs://, ...     other file systems of fsspec        fsspec.py
@@ -11,9 +12,13 @@ missing.
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlparse
 
 from sparkring.pipelines.data.stores.base import Store, local_path
+
+_SPARKS_VOLUME = r"dbfs:(//)?/Volumes/"
+"""The beginning of a volume's address in the form that Databricks shows to Spark."""
 
 
 def open_store(url: str, *, one_writer: bool = False) -> Store:
@@ -31,8 +36,14 @@ def open_store(url: str, *, one_writer: bool = False) -> Store:
     parsed = urlparse(url)
     if parsed.scheme in ("", "file"):
         from sparkring.pipelines.data.stores.local import LocalStore
+        from sparkring.pipelines.data.stores.volume import VolumeStore, is_volume
 
-        return LocalStore(local_path(url))
+        path = local_path(url)
+        return VolumeStore(str(path)) if is_volume(path) else LocalStore(path)
+    if re.match(_SPARKS_VOLUME, url):
+        from sparkring.pipelines.data.stores.volume import VolumeStore
+
+        return VolumeStore(re.sub(_SPARKS_VOLUME, "/Volumes/", url))
     if parsed.scheme in ("s3", "s3a"):
         from sparkring.pipelines.data.stores.s3 import S3Store
 

@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 from itertools import count
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from sparkring.errors import RingError
 from sparkring.pipelines.parallel.collectives.horovod_handles import ring_errors, wait_results
+from sparkring.pipelines.parallel.collectives.sets_across_hosts import require_startable
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Ranks, canonical_sets, process_sets
 from sparkring.pipelines.parallel.shared_memory.exchange import MemoryExchange, open_exchange
@@ -50,16 +52,17 @@ class Communicator:
             extra_sets: Process sets beyond those that the hosts require, the same on every rank, in any order.
             messages_by_horovod: Whether messages between stages will pass through Horovod, which then gets a short cycle.
         Raises:
+            LayoutRefused: the installed Horovod cannot start one of the sets.
             RingError: Horovod and the launcher disagree on rank or size.
         """
         self.context = context
         self._openings = count()
+        extra_sets = tuple(extra_sets)
+        require_startable(extra_sets, context.hosts, horovod=Path(hvd.__file__).parents[1])
         self._sets: dict[Ranks, hvd.ProcessSet] = {
             ranks: hvd.ProcessSet(list(ranks)) for ranks in canonical_sets((*process_sets(context.hosts), *extra_sets), size=context.size)}
-        if messages_by_horovod:
-            os.environ.setdefault("HOROVOD_CYCLE_TIME", str(MESSAGE_CYCLE_MS))
-        os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(FUSION_BYTES))
-        os.environ.setdefault("HOROVOD_CYCLE_TIME", str(IDLE_CYCLE_MS if context.sums_in_memory else RING_CYCLE_MS))
+        for name, value in _tuning(context, messages_by_horovod=messages_by_horovod).items():
+            os.environ.setdefault(name, value)
         hvd.init(process_sets=list(self._sets.values()))
         if (hvd.rank(), hvd.size()) != (context.rank, context.size):
             raise RingError(f"Horovod says rank {hvd.rank()} of {hvd.size()}, the launcher said {context.rank} of {context.size}; "
@@ -178,6 +181,18 @@ class Communicator:
     def _finish(self, handle: int, name: str, deadline_s: float | None = None) -> Tensor:
         (result,) = wait_results([handle], what=name, deadline_s=deadline_s or self.context.deadline_s)
         return result
+
+
+def _tuning(context: RankContext, *, messages_by_horovod: bool) -> dict[str, str]:
+    """Horovod's cycle and fusion.
+
+    On GPUs they stay Horovod's own, 1 ms and 128 MB, which were chosen for NCCL: its threads take no cores from a step there, and no
+    promise is broken, since NCCL chooses the order of a sum anyway (docs/reference/guarantees.md).
+    """
+    if context.device != "cpu":
+        return {}
+    cycle_ms = MESSAGE_CYCLE_MS if messages_by_horovod else IDLE_CYCLE_MS if context.sums_in_memory else RING_CYCLE_MS
+    return {"HOROVOD_FUSION_THRESHOLD": str(FUSION_BYTES), "HOROVOD_CYCLE_TIME": str(cycle_ms)}
 
 
 def _flat(data: bytes) -> Tensor:

@@ -10,7 +10,6 @@ from itertools import pairwise
 
 from sparkring.conf.schema import TransportName
 from sparkring.errors import LayoutRefused
-from sparkring.pipelines.parallel.mesh import Mesh
 from sparkring.pipelines.parallel.planner.cost_model import Cluster, ModelProfile
 from sparkring.pipelines.parallel.planner.enumerate import Candidate
 from sparkring.pipelines.parallel.planner.memory import StageMemory
@@ -69,8 +68,6 @@ def predict(model: ModelProfile, cluster: Cluster, candidate: Candidate, *, batc
         except LayoutRefused:
             pass  # ``refused`` names the stage that is too large
     transport = pipeline.transport(bounds)
-    refused = refused or _not_started(Mesh(candidate.replicas, candidate.shards), cluster.hosts(candidate.num_ranks), transport,
-                                      candidate.chunks_per_stage > 1, tuple(sorted(set(pipeline.tied(bounds).values()))))
     if refused:
         return Prediction(candidate=candidate, bounds=bounds, transport=transport, memory=memory, seconds=math.inf, refused=refused)
     costs = pipeline.costs(bounds, transport)
@@ -97,14 +94,3 @@ def _size(num_bytes: float) -> str:
 def _even_cut(seconds: tuple[float, ...], copies: tuple[int, ...]) -> Bounds:
     """The cut by time alone of blocks that take ``seconds``; it is the same for all schedules."""
     return cut_by_time([BlockCost(name="", seconds=each) for each in seconds], len(copies), replicas=copies)
-
-
-@lru_cache(maxsize=1024)
-def _not_started(mesh: Mesh, hosts: tuple[int, ...], transport: TransportName, wraps: bool,  # noqa: FBT001 - keys of a cache
-                 tied: tuple[tuple[int, ...], ...]) -> str:
-    """The reason that Horovod cannot start the layout's process sets on these hosts; empty if it can."""
-    try:
-        mesh.process_sets(hosts, transport=transport, wraps=wraps, tied=tied)
-    except LayoutRefused as refused:
-        return refused.found
-    return ""

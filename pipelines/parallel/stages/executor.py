@@ -12,7 +12,6 @@ place, wherever they are cut.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,17 +22,20 @@ from torch import Tensor
 from sparkring.conf.schema import Recompute
 from sparkring.errors import RingError
 from sparkring.models.blocks import StageModule, has_gradient
+from sparkring.pipelines.parallel.clock import Mark, clock_of
 from sparkring.pipelines.parallel.schedules.memory import last_micro_batch
 from sparkring.pipelines.parallel.schedules.schedule import CLOSING, TRANSFERS, Action, Kind, Schedule, Worker
 from sparkring.pipelines.parallel.stages.backward import LayerOutputs, PendingWeightGradients, SplitBackward, weight_gradients
 from sparkring.pipelines.parallel.stages.callbacks import RowsOf, StepCallbacks, Tensors
 from sparkring.pipelines.parallel.stages.edges import edge_of, next_receives
 from sparkring.pipelines.parallel.stages.leaves import leaf, overwritable
+from sparkring.pipelines.parallel.stages.random_state import RandomState
 from sparkring.pipelines.parallel.transports.base import Transport
 from sparkring.pipelines.parallel.transports.journal import Journal
 
 PassKey = tuple[int, int]
 """Chunk and micro-batch."""
+CPU = torch.device("cpu")
 FORWARD = frozenset({Kind.F, Kind.SEND_F, Kind.RECV_F})
 
 
@@ -46,8 +48,8 @@ class _Held:
     """None: the pass must run again."""
     loss: Tensor | None = None
     noted: LayerOutputs | None = None
-    generator: Tensor | None = None
-    """The state of the random generator before the pass, if the pass must run again."""
+    random: RandomState | None = None
+    """The random generators before the pass, if the pass must run again."""
 
     @property
     def differentiable(self) -> list[Tensor]:
@@ -59,7 +61,7 @@ class Executor:
     """One worker of a schedule."""
 
     def __init__(self, schedule: Schedule, worker: Worker, chunks: Mapping[int, StageModule], *, rank_of: Callable[[Worker], int],
-                 transport: Transport | None = None, recompute: Recompute = "never") -> None:
+                 transport: Transport | None = None, recompute: Recompute = "never", device: torch.device = CPU) -> None:
         """Take this worker's list and chunks.
 
         Args:
@@ -69,9 +71,10 @@ class Executor:
             rank_of: The rank of a worker's shard with this rank's shard number.
             transport: Opened with the schedule's edges (``edges_of``); None if the schedule has no transfers.
             recompute: Activation checkpointing.
+            device: Where the chunks compute.
         """
         self._schedule, self._worker, self._chunks, self._rank_of, self._transport = schedule, worker, chunks, rank_of, transport
-        self._recompute = recompute
+        self._recompute, self._device, self._clock = recompute, device, clock_of(device)
         self._journal = Journal() if transport is None else transport.journal
         self._actions = schedule.actions[worker]
         self._last = last_micro_batch(schedule, worker)
@@ -88,14 +91,22 @@ class Executor:
         self._next_of_predict = next_receives([action for action in self._actions if action.kind in FORWARD],
                                                lambda action: edge_of(schedule, action, rank_of))
         self._rows: RowsOf = _same_rows
+        self._losses: list[Tensor] = []
+        """The loss of each micro-batch, on the device until the step's end: reading one waits for its pass."""
         self._loss = 0.0
-        self.records: list[tuple[Action, float, float]] = []
-        """The last step's actions with their start and end, in seconds of ``time.perf_counter``."""
+        self._done: list[tuple[Action, Mark, Mark]] = []
+        """The last step's actions, each with the marks of its start and end."""
 
     @property
-    def wait_s(self) -> float:
-        """Seconds of the last step spent on waiting for other stages."""
-        return sum(ended - began for action, began, ended in self.records if action.kind in (Kind.RECV_F, Kind.RECV_B))
+    def records(self) -> list[tuple[Action, float, float]]:
+        """The last step's actions with their start and end, in seconds of ``time.perf_counter``; waits for the device."""
+        times = self._clock.host_times([mark for _, *marks in self._done for mark in marks])
+        return [(done[0], began_s, ended_s) for done, began_s, ended_s in zip(self._done, times[::2], times[1::2], strict=True)]
+
+    @property
+    def waits(self) -> list[tuple[Mark, Mark]]:
+        """The spans of the last step in which this worker waited for other stages."""
+        return [(began, ended) for action, began, ended in self._done if action.kind in (Kind.RECV_F, Kind.RECV_B)]
 
     def run(self, work: StepCallbacks, *, rows: RowsOf | None = None) -> float:
         """Run one step.
@@ -107,15 +118,15 @@ class Executor:
             The part of the step's loss that this worker computed.
         """
         self._rows = rows or _same_rows
-        self._loss = 0.0
-        self.records = []
+        self._losses, self._loss = [], 0.0
+        self._done = done = []
         self._announce(self._next_of[None])
         for action in self._actions:
-            began = time.perf_counter()
+            began = self._clock.mark()
             with self._locating_errors(action):
                 self._do(action, work)
             self._announce(self._next_of.get(action, ()))
-            self.records.append((action, began, time.perf_counter()))
+            done.append((action, began, self._clock.mark()))
         return self._loss
 
     @torch.no_grad()  # not inference_mode: a transport may touch the tensors from another thread
@@ -169,6 +180,7 @@ class Executor:
                     self._transport.drain()
                 work.reduce()
             case Kind.STEP:
+                self._loss = sum(torch.stack(self._losses).tolist()) if self._losses else 0.0
                 work.step(self._loss)
             case _:
                 self._transfer(action)
@@ -199,7 +211,7 @@ class Executor:
         assert given is not None, f"F{micro_batch}/{chunk} comes before its input"
         again = self._recompute == "always" or (self._recompute == "except_last" and micro_batch != self._last)
         held = _Held({name: leaf(tensor) for name, tensor in given.items()} if chunk else dict(given),
-                     generator=torch.get_rng_state() if again else None)
+                     random=RandomState(self._device) if again else None)
         inputs = {name: tensor.clone() for name, tensor in given.items()} if again else overwritable(held.inputs)
         with torch.set_grad_enabled(not again):
             self._compute(place, held, work, inputs)
@@ -207,7 +219,7 @@ class Executor:
         if held.loss is None:
             self._inputs[chunk + 1, micro_batch] = {name: tensor.detach() for name, tensor in held.outputs.items()}
         else:
-            self._loss += float(held.loss.detach())
+            self._losses.append(held.loss.detach())
         if again:
             held.outputs = held.loss = held.noted = None
         self._held[place] = held
@@ -240,9 +252,8 @@ class Executor:
     def _roots(self, place: PassKey, work: StepCallbacks) -> tuple[_Held, list[Tensor], list[Tensor | None]]:
         """A forward pass (run again if necessary), the tensors that its backward pass starts from, and their gradients."""
         held = self._held.pop(place)
-        if held.generator is not None:
-            with torch.random.fork_rng(devices=()):
-                torch.set_rng_state(held.generator)
+        if held.random is not None:
+            with held.random.again():
                 self._compute(place, held, work, overwritable(held.inputs))
         if held.loss is not None:
             return held, [held.loss] if held.loss.requires_grad else [], [None]

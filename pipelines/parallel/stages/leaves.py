@@ -30,5 +30,5 @@ class _Arrival(Function):
 
 def overwritable(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The inputs as tensors that a block may overwrite; gradients reach the leaves."""
-    return {name: _Arrival.apply(tensor) if tensor.requires_grad else tensor  # type: ignore[no-untyped-call]
+    return {name: _Arrival.apply(tensor) if tensor.requires_grad else tensor
             for name, tensor in inputs.items()}

@@ -48,7 +48,7 @@ def to_shards(x: Tensor, reducer: SetReducer, name: str) -> Tensor:
         reducer: Sums over the shards.
         name: Name of the layer; it names the sum.
     """
-    result: Tensor = _ToShards.apply(x, reducer, name)  # type: ignore[no-untyped-call]
+    result: Tensor = _ToShards.apply(x, reducer, name)
     return result
 
 
@@ -60,7 +60,7 @@ def sum_of_shards(x: Tensor, reducer: SetReducer, name: str) -> Tensor:
         reducer: Sums over the shards.
         name: Name of the layer; it names the sum.
     """
-    result: Tensor = _SumOfShards.apply(x, reducer, name)  # type: ignore[no-untyped-call]
+    result: Tensor = _SumOfShards.apply(x, reducer, name)
     return result
 
 

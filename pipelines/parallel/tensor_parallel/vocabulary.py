@@ -92,7 +92,7 @@ def vocabulary_nats(logits_Nv: Tensor, targets_N: Tensor, *, split: ShardSpec, r
     """
     logits_Nv = logits_Nv.float() if logits_Nv.dtype.itemsize < 4 else logits_Nv
     first = split.ranges[reducer.index][0][0]
-    nats: Tensor = _Nats.apply(logits_Nv, targets_N, first, reducer, name)  # type: ignore[no-untyped-call]
+    nats: Tensor = _Nats.apply(logits_Nv, targets_N, first, reducer, name)
     return nats
 
 

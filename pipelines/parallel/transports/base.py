@@ -5,12 +5,13 @@ number of its micro-batch, which comes again in each step. ``send`` and ``expect
 ``receive`` and ``drain`` wait. Both end: with the message, with ``PeerSilent`` once the deadline has passed or the other rank has
 ended, or with ``PipelineShapeError``.
 
-    send ----> | link: framed on Horovod or Gloo, or shared memory  | ----> receive
+    send ----> | link: framed on Horovod, shared memory, or sockets | ----> receive
                |   shapes: the first message of an edge and a number |
                |   of rows fixes dtypes and shapes; later ones carry |
                |   tensors alone, unless shapes are dynamic          |
 
-All ranks open a transport with the same edges, and one thread uses it. On a GPU, messages pass through the host's memory.
+All ranks open a transport with the same edges, and one thread uses it. Messages between GPUs stay on them if NCCL carries them, by
+Horovod; else they pass through the host's memory (``parallel/host_copies.py``), and ``send`` waits until they are there.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ ranks: its response cache holds allgathers (not broadcasts), so a hop costs one 
 
 Names hold edge, micro-batch and part. Horovod numbers unnamed operations per process, so ranks with different histories would never
 match. A name may be in flight only once, so a message must be received before one of its number is sent again. Horovod does all
-operations in one thread, one after the other: a large allreduce delays the hops beside it.
+operations in one thread, one after the other: a large allreduce delays the hops beside it. On GPUs payloads are gathered by NCCL
+and stay on their device, headers are gathered by Gloo.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.horovod_handles import first_sentence
 from sparkring.pipelines.parallel.mesh import Ranks
 from sparkring.pipelines.parallel.transports.base import Edge, canonical_edges
-from sparkring.pipelines.parallel.transports.framed import FramedLink, MessageKey
+from sparkring.pipelines.parallel.transports.framed import HEADER, PAYLOAD, FramedLink, MessageKey
 from sparkring.pipelines.parallel.transports.linked import LinkedTransport
 from sparkring.pipelines.parallel.transports.signals import DrainFailed, PeerEnded, seconds_left
 
@@ -44,15 +45,14 @@ def pairs(edges: Sequence[Edge]) -> tuple[Ranks, ...]:
 class HorovodWire:
     """Named allgathers on process sets of two ranks."""
 
-    needs_length = False
-
     def __init__(self, communicator: Communicator, edges: Sequence[Edge]) -> None:
         """Find the process set of each edge; the communicator must have been started with ``pairs(edges)``."""
         self._opening = communicator.next_serial()
         self._sets = {edge: communicator.process_set(pairs([edge])[0]) for edge in edges if communicator.context.rank in edge[:2]}
         self._outgoing: dict[MessageKey, int] = {}
         self._posted: dict[MessageKey, int] = {}
-        self._nothing = torch.empty(0, dtype=torch.uint8)
+        self._nothing = {HEADER: torch.empty(0, dtype=torch.uint8),
+                         PAYLOAD: torch.empty(0, dtype=torch.uint8, device=communicator.context.device)}  # where the sender has it
 
     def send(self, key: MessageKey, data: Tensor) -> None:
         """See Wire.
@@ -70,10 +70,10 @@ class HorovodWire:
                             "the last one; receive it before sending it again.")
         self._outgoing[key] = self._gather(key, data)
 
-    def post(self, key: MessageKey, length: int) -> None:
-        """See Wire; the length is not used."""
+    def post(self, key: MessageKey) -> None:
+        """See Wire."""
         if key not in self._posted:
-            self._posted[key] = self._gather(key, self._nothing)
+            self._posted[key] = self._gather(key, self._nothing[key.part])
 
     def wait(self, key: MessageKey, until: float) -> Tensor:
         """See Wire. Sleeps between looks: ``hvd.synchronize`` would spin on a core that others need."""
@@ -132,6 +132,7 @@ class HorovodTransport(LinkedTransport):
     """The ``horovod`` transport. Every rank of the ring opens it, with the same edges."""
 
     name: TransportName = "horovod"
+    carries_devices = True
 
     def __init__(self, communicator: Communicator, edges: Sequence[Edge], *, dynamic_shapes: bool = False) -> None:
         """Open it on a communicator that was started with ``extra_sets=pairs(edges), messages_by_horovod=True``.
@@ -141,6 +142,7 @@ class HorovodTransport(LinkedTransport):
         """
         edges = canonical_edges(edges, size=communicator.context.size)
         communicator.require_equal(repr((edges, dynamic_shapes)).encode(), what="the list of edges")
-        link = FramedLink(HorovodWire(communicator, edges), token=communicator.context.token, dynamic_shapes=dynamic_shapes)
+        link = FramedLink(HorovodWire(communicator, edges), token=communicator.context.token, dynamic_shapes=dynamic_shapes,
+                          device=torch.device(communicator.context.device))
         peers = set(range(communicator.context.size)) - {communicator.context.rank}
         super().__init__(communicator, edges, dict.fromkeys(peers, link), dynamic_shapes=dynamic_shapes)

@@ -14,6 +14,7 @@ from torch import Tensor
 from sparkring.conf.schema import TransportName
 from sparkring.errors import ConfigError, PeerSilent, PipelineShapeError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.host_copies import HostCopies
 from sparkring.pipelines.parallel.transports.base import Edge, Link
 from sparkring.pipelines.parallel.transports.journal import Journal
 from sparkring.pipelines.parallel.transports.signals import DrainFailed, LinkTimeout, MessageRefused, PeerEnded
@@ -34,6 +35,8 @@ class LinkedTransport:
     """A transport over links. Use it as a context manager: leaving it normally drains and closes it."""
 
     name: TransportName
+    carries_devices = False
+    """Whether the links carry tensors on a GPU; the others get them in pinned memory of the host."""
     description = ""
     """The way that messages travel, if the name does not describe it."""
 
@@ -48,6 +51,7 @@ class LinkedTransport:
         """
         context = communicator.context
         self._rank, self._deadline_s, self._device = context.rank, context.deadline_s, torch.device(context.device)
+        self._copies = None if self._device.type == "cpu" or self.carries_devices else HostCopies(self._device)
         self._links, self._dynamic = links, dynamic_shapes
         self._outward = {edge: links[edge.target] for edge in edges if edge.source == context.rank}
         self._inward = {edge: links[edge.source] for edge in edges if edge.target == context.rank}
@@ -75,6 +79,8 @@ class LinkedTransport:
                 self._refuse(link, edge, micro_batch, agreed=agreed, found=specs)
             specs = agreed  # it has computed its offsets already
         self.journal.note("send", _Message(edge, micro_batch))
+        if self._copies is not None:
+            tensors = self._copies.to_host(tensors)
         try:
             link.send(edge, micro_batch, specs, tensors, rows=rows)
         except PeerEnded as ended:
@@ -103,7 +109,7 @@ class LinkedTransport:
             self._silent("receiving", edge, micro_batch, edge.source, ended=None, began=began)
         except MessageRefused as refused:
             raise self._peer_refused(refused) from None
-        return tensors if self._device.type == "cpu" else [tensor.to(self._device) for tensor in tensors]
+        return tensors if self._copies is None else self._copies.to_device(tensors)
 
     def drain(self) -> None:
         """See Transport."""

@@ -43,16 +43,17 @@ Datagram = tuple[bytes, int | None]
 class MemoryLink:
     """The link to one rank of the same host."""
 
-    def __init__(self, peer: socket.socket, edges: Sequence[Edge]) -> None:
+    def __init__(self, peer: socket.socket, edges: Sequence[Edge], *, pinned: bool = False) -> None:
         """Take the connected socket.
 
         Args:
             peer: The socket to the other rank.
             edges: The edges between the two ranks, in any order; both number them alike.
+            pinned: Whether messages are received into pinned memory, from where a GPU takes them.
         """
         peer.settimeout(0)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        self._socket = peer
+        self._socket, self._pinned = peer, pinned
         self._readable, self._writable = select.poll(), select.poll()
         self._readable.register(peer, select.POLLIN)
         self._writable.register(peer, select.POLLOUT)
@@ -100,7 +101,7 @@ class MemoryLink:
         if kind == REFUSAL:
             raise MessageRefused(edge, micro_batch, agreed=specs, found=unpack_header(headers[length:]))
         buffer = self._theirs[number]
-        tensors = copies(specs, buffer.payload)
+        tensors = copies(specs, buffer.payload, pinned=self._pinned)
         buffer.mark(full=False)
         return specs, tensors
 

@@ -54,7 +54,7 @@ def open_memory_links(communicator: Communicator, edges: Sequence[Edge]) -> dict
             if connected is not None:
                 connected.close()
         return None
-    return {peer: MemoryLink(connected, [edge for edge in mine if peer in edge[:2]])
+    return {peer: MemoryLink(connected, [edge for edge in mine if peer in edge[:2]], pinned=context.device != "cpu")
             for peer, connected in sockets.items() if connected is not None}
 
 

@@ -1,4 +1,4 @@
-"""Messages between stages beside Horovod: shared memory within a host, Gloo's send and recv between hosts.
+"""Messages between stages beside Horovod: shared memory within a host, TCP connections of its own between hosts.
 
     ranks 0 1 | 2    on hosts 0 0 | 1     edges 0>1 and 1>0 in shared memory, 1>2 and 2>1 by sockets
 
@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from sparkring.conf.schema import TransportName
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.transports.base import Edge, Link, canonical_edges
-from sparkring.pipelines.parallel.transports.framed import FramedLink
-from sparkring.pipelines.parallel.transports.gloo import GlooWire
 from sparkring.pipelines.parallel.transports.linked import LinkedTransport
 from sparkring.pipelines.parallel.transports.memory_connect import open_memory_links
+from sparkring.pipelines.parallel.transports.socket_connect import open_socket_links
 
 
 class SidecarTransport(LinkedTransport):
@@ -34,7 +33,7 @@ class SidecarTransport(LinkedTransport):
             shared_memory: Whether ranks of one host may share memory; None: the context decides.
         Raises:
             RingError: ranks name different edges.
-            EnvironmentProblem: there are several hosts, and HOROVOD_GLOO_IFACE names no interface to reach them by.
+            EnvironmentProblem: ranks cannot reach each other; or there are several hosts, and HOROVOD_GLOO_IFACE names no interface.
         """
         context = communicator.context
         edges = canonical_edges(edges, size=context.size)
@@ -48,7 +47,6 @@ class SidecarTransport(LinkedTransport):
             links.update(opened or {})
         by_sockets = [edge for edge in edges if edge not in in_memory]
         if by_sockets:
-            framed = FramedLink(GlooWire(communicator, edges), token=context.token, dynamic_shapes=dynamic_shapes)
-            links.update({rank: framed for rank in range(context.size) if rank != context.rank and rank not in links})
+            links.update(open_socket_links(communicator, by_sockets))
         self.description = " and ".join(["shared memory"] * bool(in_memory) + ["sockets"] * bool(by_sockets)) or "nothing"
         super().__init__(communicator, edges, links, dynamic_shapes=dynamic_shapes)

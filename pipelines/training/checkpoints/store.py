@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from sparkring.errors import CheckpointDamaged, CommitConflict
+from sparkring.errors import CheckpointDamaged, Superseded
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.data.stores.pieces import Pieces
 from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument, CheckpointPart
@@ -68,13 +68,14 @@ class Checkpoints:
         """Make a checkpoint visible whose parts are all written; returns its name.
 
         Raises:
-            CommitConflict: a later generation has begun; nothing was changed.
+            Superseded: a later generation has begun; nothing was changed.
         """
         commit = document.commit
         overtaken_by = later(self._files.fences(), commit.generation)
         if overtaken_by is not None:
-            raise CommitConflict(f"generation {commit.generation} is over: generation {overtaken_by} of the run has begun, and its "
-                                 f"checkpoints count; {self._files.path(commit)} was not committed. End the older one's processes.")
+            raise Superseded(f"generation {commit.generation} is over: generation {overtaken_by} of the run has begun, and its "
+                             f"checkpoints count: {self._files.path(commit)} was not committed; leave the run to the command that began "
+                             f"generation {overtaken_by}.")
         self._files.put_document(document)
         forget_overtaken(self._files, commit)
         return commit.name

@@ -1,11 +1,12 @@
 """Checkpoints beside training: a rank copies its part of the state in memory and trains on, a thread does the rest.
 
-    loop       copy this rank's part (first waits for the checkpoint before this one, if it is still being written)
+    loop       copy this rank's part from its device (first waits for the checkpoint before this one, if it is still being written)
     thread     hash and store it, and this rank's events so far; report to all ranks; rank 0 commits once it knows every part
     loop       gets the result some steps later
 
 A part that cannot be stored costs its checkpoint, never the run: the one before stays as it is, and the loop gets the reason. The parts
-of a failed checkpoint are deleted, so that a full disk does not fill further.
+of a failed checkpoint are deleted, so that a full disk does not fill further. A commit that is refused because a later generation has
+begun is another matter (``Saved.superseded``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from sparkring.errors import Superseded
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.keepalive import in_thread
 from sparkring.pipelines.parallel.shared_memory.exchange import open_exchange
@@ -51,6 +53,8 @@ class Saved:
     """The reason that it was not committed, as far as this rank knows: only rank 0 knows of the commit itself."""
     untidy: str = ""
     """The reason that older ones could not be deleted."""
+    superseded: Superseded | None = None
+    """On rank 0, the refusal because a later generation has begun: this one is over."""
 
 
 class CheckpointWriter:
@@ -87,13 +91,15 @@ class CheckpointWriter:
         """Start to write a checkpoint; all ranks call it at the same step.
 
         Args:
-            part: This rank's tensors of the state by name; they may change as soon as this returns.
+            part: This rank's tensors of the state by name, on any device; they may change as soon as this returns.
             document: The document that rank 0 commits, without its parts.
             since: When training began to wait for it, by ``time.perf_counter``; default now.
         """
         began = time.perf_counter() if since is None else since
         self.finish()
         self._copies = {name: _copied(tensor, self._copies.get(name)) for name, tensor in part.items()}
+        for device in {tensor.device for tensor in part.values() if tensor.is_cuda}:
+            torch.cuda.current_stream(device).synchronize()
         self._start(document, began, time.perf_counter() - began)
 
     def again(self) -> None:
@@ -137,15 +143,18 @@ class CheckpointWriter:
         name = failure = untidy = ""
         parts: tuple[CheckpointPart, ...] = ()
         steps = 0
+        superseded: Superseded | None = None
         try:
             parts = self._exchange(self._put(tensors, document), document.position.steps_done)
             if self._communicator.context.rank == 0:
                 name = self._commit(document.model_copy(update={"parts": parts}))
                 steps = max(0, self._steps_done() - document.position.steps_done)
                 untidy = self._tidy(document.generation)
-        except Exception as error:  # noqa: BLE001 (no failure of a checkpoint ends the run)
+        except Exception as error:  # noqa: BLE001 (the loop decides what a failure means)
             failure = f"{type(error).__name__}: {error}"
-        return Saved(document, name, held_up_s, time.perf_counter() - began, steps, sum(part.bytes for part in parts), failure, untidy)
+            superseded = error if isinstance(error, Superseded) else None
+        return Saved(document, name, held_up_s, time.perf_counter() - began, steps, sum(part.bytes for part in parts), failure, untidy,
+                     superseded)
 
     def _commit(self, document: CheckpointDocument) -> str:
         try:
@@ -203,7 +212,10 @@ class CheckpointWriter:
 
 
 def _copied(tensor: Tensor, used: Tensor | None) -> Tensor:
-    """A copy on the CPU, in the memory of the copy before if that fits: fresh pages cost more than copying."""
+    """A copy on the CPU, in the memory of the copy before if that fits: fresh pages cost more than copying.
+
+    From a GPU the copy is on its way when this returns, into pinned memory.
+    """
     if used is None or used.shape != tensor.shape or used.dtype != tensor.dtype:
-        used = torch.empty(tensor.shape, dtype=tensor.dtype)
-    return used.copy_(tensor)
+        used = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return used.copy_(tensor, non_blocking=tensor.is_cuda)

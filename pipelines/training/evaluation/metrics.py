@@ -19,9 +19,12 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict
-from sklearn.metrics import average_precision_score, log_loss, roc_auc_score, roc_curve
 
 from sparkring.errors import DatasetError
+from sparkring.extras import extras_named
+
+with extras_named():
+    from sklearn.metrics import average_precision_score, log_loss, roc_auc_score, roc_curve
 
 CALIBRATION_BINS = 10
 ROC_POINTS = 200

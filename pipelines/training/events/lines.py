@@ -3,6 +3,9 @@
     local, mounted    events/<generation>-<rank>.jsonl                              each line reaches the file when it is written
     S3, HDFS, ...     events/<generation>-<rank>.jsonl, <...>.1.jsonl, <...>.2.jsonl   segments of whole lines; the last one is
                                                                                        written again as it grows, the others stay
+    volumes           the same names                                                   each shipment is a segment of its own: a rank that
+                                                                                       is killed while it writes one again could cut off
+                                                                                       lines that are stored
 
 A full disk, or storage that is away, does not stop training: lines wait in memory until they can be stored. A checkpoint calls ``settle``
 before its commit: all lines so far then outlive the machine, or it raises. This module does not interpret lines.
@@ -19,11 +22,15 @@ from typing import Protocol
 
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.local import LocalStore
+from sparkring.pipelines.data.stores.volume import VolumeStore
 
 SEGMENT_BYTES = 256 * 1024
 """Bytes from which a segment is closed. Each shipment sends its last segment again, so this limits the bytes that are sent again."""
 SHIP_S = 2.0
 """Seconds between two shipments while lines come."""
+SHIP_ONCE_S, SLOWER_AFTER = 10.0, 60
+"""The same where each shipment adds a file: first this long, twice as long after so many files, three times after twice as many, ..., so
+that a rank leaves a thousand files a day and not 8640."""
 
 
 class Lines(Protocol):
@@ -48,7 +55,9 @@ class Lines(Protocol):
 
 def open_lines(store: Store, name: str) -> Lines:
     """Begin the file ``name``."""
-    return AppendedLines(Path(store.path(name))) if isinstance(store, LocalStore) else ShippedLines(store, name)
+    if isinstance(store, LocalStore):
+        return AppendedLines(Path(store.path(name)))
+    return ShippedLines(store, name, write_once=isinstance(store, VolumeStore))
 
 
 class AppendedLines:
@@ -88,8 +97,15 @@ class AppendedLines:
 class ShippedLines:
     """Lines in a store that can only put whole files."""
 
-    def __init__(self, store: Store, name: str) -> None:
-        self._store, self._name = store, name
+    def __init__(self, store: Store, name: str, *, write_once: bool = False) -> None:
+        """Begin the file ``name``.
+
+        Args:
+            store: The run folder's.
+            name: Of the first segment.
+            write_once: Never write a stored segment again, since a writer that is killed may leave a part of it.
+        """
+        self._store, self._name, self._write_once = store, name, write_once
         self._first, self._shipped = 0, 0
         """Number of the first segment that is not completely in the store, and its bytes that are."""
         self._segments = [bytearray()]
@@ -108,6 +124,9 @@ class ShippedLines:
     def settle(self) -> None:
         """See Lines."""
         with self._shipping:
+            with self._guard:
+                if self._write_once and self._segments[-1]:
+                    self._segments.append(bytearray())  # what comes later goes there, even if this shipment fails
             whole = True
             while whole:
                 with self._guard:
@@ -128,7 +147,7 @@ class ShippedLines:
             self.settle()
 
     def _ship(self) -> None:
-        while not self._over.wait(SHIP_S):
+        while not self._over.wait(SHIP_ONCE_S * (1 + self._first / SLOWER_AFTER) if self._write_once else SHIP_S):
             with suppress(OSError):  # the storage is away for a while
                 self.settle()
 

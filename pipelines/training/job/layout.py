@@ -13,7 +13,6 @@ from sparkring.conf.schema import TrainConfig, TransportName
 from sparkring.errors import LayoutRefused
 from sparkring.models.blocks import BlockList
 from sparkring.pipelines.parallel.mesh import Mesh, Ranks, host_leaders, messages_by_horovod
-from sparkring.pipelines.parallel.process_set_rules import why_not_startable
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Schedule, Worker
 from sparkring.pipelines.parallel.stages.edges import edges_of
@@ -83,11 +82,11 @@ class Layout:
             hosts: Host number of each rank.
             wraps: Whether the last stage sends to the first one even if the schedule does not.
         Raises:
-            LayoutRefused: Horovod cannot start one of them.
+            LayoutRefused: the layout has another number of ranks.
         """
         tied = [[chunk % self.mesh.num_stages for chunk in chunks] for chunks in self.tied.values()]
         needed = self.mesh.process_sets(hosts, transport=self.transport,
                                         wraps=wraps or self.schedule.num_chunks > self.mesh.num_stages, tied=tied)
         rings = (host_leaders(self.mesh.replica_set(stage, shard), hosts)
                  for stage in range(self.mesh.num_stages) for shard in range(self.mesh.shards))
-        return [*needed, *(ring for ring in rings if len(ring) > 1 and not why_not_startable(ring, hosts))]
+        return [*needed, *(ring for ring in rings if len(ring) > 1)]

@@ -45,16 +45,17 @@ def clip_before_step(optimizer: torch.optim.Optimizer, max_norm: float, *, holde
         optimizer: Updates this rank's parameters.
         max_norm: Gradients of a smaller norm stay as they are.
         holders: Of parameters that several ranks hold with the same gradient, the number of these ranks.
-        sum_over_ranks: Sums a tensor of one float64 over all ranks, in place; None where every rank holds all parameters.
+        sum_over_ranks: Sums a tensor of one float64 on the CPU over all ranks, in place; None where every rank holds all parameters.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     shares = [1 / (holders or {}).get(parameter, 1) for parameter in parameters]
 
     def clip(*_: object) -> None:
-        square = torch.zeros(1, dtype=torch.float64)
+        square = torch.zeros(1, dtype=torch.float64, device=parameters[0].device if parameters else None)
         for parameter, share in zip(parameters, shares, strict=True):
             if parameter.grad is not None:
-                square += share * torch.linalg.vector_norm(parameter.grad, dtype=torch.float64).cpu() ** 2
+                square += share * torch.linalg.vector_norm(parameter.grad, dtype=torch.float64) ** 2
+        square = square.cpu()  # once, not for each gradient: it waits for the device
         if sum_over_ranks is not None:
             sum_over_ranks(square)
         factor = max_norm / (math.sqrt(float(square)) + 1e-6)  # as torch.nn.utils.clip_grad_norm_ does

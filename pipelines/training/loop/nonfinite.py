@@ -12,7 +12,8 @@ from sparkring.pipelines.training.checkpoints.documents import Position
 from sparkring.pipelines.training.loop.rollbacks import Rollbacks
 from sparkring.pipelines.training.loop.setup import RankSetup
 from sparkring.pipelines.training.strategies.signals import Signals
-from sparkring.pipelines.training.strategies.step import StepCost, StepResult
+from sparkring.pipelines.training.strategies.step import StepResult
+from sparkring.pipelines.training.strategies.step_times import StepCost
 
 LEFT_OUT = StepResult(loss=math.nan, signals=Signals(), updated=False, cost=StepCost(compute_s=0.0, comm_s=0.0))
 """The result of a step whose rows are read but not learned from; the ranks exchange no signals in it."""

@@ -3,6 +3,9 @@
     wants      rank 0 asks for a checkpoint when enough steps (checkpoints/pace.py) or seconds have passed; all learn it with the step
     after      reports a checkpoint that was written, or warns of one that was not; rank 0 waits a little for one that is late
     finish     the last checkpoint must be written, since the run ends with it: it is tried a few times
+
+A later generation may have begun, e.g. where another driver resumed the run while this ring was cut off from its own. Then no checkpoint of
+this one will ever count, and whichever of these calls rank 0 hears it in raises Superseded, which ends the ring.
 """
 
 from __future__ import annotations
@@ -96,6 +99,8 @@ class Saver:
             self._last_failure = saved.failure
             if self._decides:
                 self._report(saved)
+            if saved.superseded is not None:
+                raise saved.superseded
 
     def _report(self, saved: Saved) -> None:
         """Write the event of an ended checkpoint, and adjust the pace."""
@@ -135,6 +140,7 @@ class Saver:
 
         Raises:
             StorageError: it could not be written, on all ranks.
+            Superseded: a later generation has begun; on rank 0.
         """
         for number in range(1, LAST_TRIES + 1):
             self.wait()

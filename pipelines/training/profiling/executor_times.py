@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from sparkring.conf.schema import ScheduleName
 from sparkring.models.blocks import Block, BlockList, StageModule, X
+from sparkring.pipelines.parallel.clock import clock_of
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
 from sparkring.pipelines.parallel.planner.cost_model import PassSeconds
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from sparkring.pipelines.parallel.schedules.schedule import Kind, Worker
-from sparkring.pipelines.parallel.stages.executor import Executor
+from sparkring.pipelines.parallel.stages.executor import CPU, Executor
 from sparkring.pipelines.training.profiling.block_times import REPETITIONS, WARM_UP, BlockTimer, after_warm_up
 
 MICRO_BATCHES = 8
@@ -30,8 +31,8 @@ MICRO_BATCHES = 8
 class EmptyStep:
     """Callbacks of a step whose work takes no time."""
 
-    def __init__(self) -> None:
-        self._rows = {X: torch.ones(1, 1)}
+    def __init__(self, device: torch.device) -> None:
+        self._rows = {X: torch.ones(1, 1, device=device)}
 
     def batch(self, _micro_batch: int) -> dict[str, Tensor]:
         """Return one number."""
@@ -51,22 +52,25 @@ class EmptyStep:
         """Update nothing."""
 
 
-def time_executor() -> PassSeconds:
-    """The executor's own seconds per pass of each kind: medians, at least 0."""
+def time_executor(device: torch.device = CPU) -> PassSeconds:
+    """The executor's own seconds per pass of each kind on a device: medians, at least 0."""
     blocks = BlockList((Block("nothing", {"nothing": lambda: nn.Linear(1, 1)}),), inputs=(X,), outputs=(X,))
-    by_executor = _seconds_of(blocks, "1f1b") | _seconds_of(blocks, "zero_bubble", kinds=(Kind.I, Kind.W))
-    bench, rows = BlockTimer(StageModule(blocks, seed=0), torch.Tensor.sum), {X: torch.ones(1, 1)}
+    by_executor = _seconds_of(blocks, "1f1b", device) | _seconds_of(blocks, "zero_bubble", device, kinds=(Kind.I, Kind.W))
+    bench = BlockTimer(StageModule(blocks, seed=0).to(device), torch.Tensor.sum, clock_of(device))
+    rows = {X: torch.ones(1, 1, device=device)}
     bare = (*after_warm_up(bench.whole(rows)), *after_warm_up(bench.halves(rows)))
     return PassSeconds(*(max(0.0, statistics.median(by_executor[kind]) - statistics.median(seconds))
                          for kind, seconds in zip((Kind.F, Kind.B, Kind.I, Kind.W), bare, strict=True)))
 
 
-def _seconds_of(blocks: BlockList, schedule: ScheduleName, *, kinds: Sequence[Kind] = (Kind.F, Kind.B)) -> dict[Kind, list[float]]:
+def _seconds_of(blocks: BlockList, schedule: ScheduleName, device: torch.device, *,
+                kinds: Sequence[Kind] = (Kind.F, Kind.B)) -> dict[Kind, list[float]]:
     """Seconds of passes by the executor, by kind."""
     seconds: dict[Kind, list[float]] = {kind: [] for kind in kinds}
-    executor = Executor(build_schedule(schedule, (1,), MICRO_BATCHES), Worker(0, 0), {0: StageModule(blocks, seed=0)}, rank_of=lambda _: 0)
+    executor = Executor(build_schedule(schedule, (1,), MICRO_BATCHES), Worker(0, 0), {0: StageModule(blocks, seed=0).to(device)},
+                        rank_of=lambda _: 0, device=device)
     for repetition in range(WARM_UP + REPETITIONS):
-        executor.run(EmptyStep())
+        executor.run(EmptyStep(device))
         for action, began, ended in executor.records if repetition >= WARM_UP else ():
             if action.kind in seconds:
                 seconds[action.kind].append(ended - began)

@@ -53,7 +53,7 @@ def measured(config: Config, manifest: Manifest, ranks: Sequence[RankProfile]) -
     return model, Cluster(
         links=links_of(links, bucket_bytes=config.train.bucket_mb * 1e6), ranks_per_host=len(local), placed=hosts,
         memory_bytes=min(rank["memory_bytes"] for rank in ranks),
-        process_bytes=max(rank["process_bytes"] for rank in ranks) + config.train.memory_mb * 1e6)
+        process_bytes=max(rank["process_bytes"] for rank in ranks) + (config.train.memory_mb * 1e6 if first["device"] == "cpu" else 0.0))
 
 
 def on_paper(config: Config, manifest: Manifest, assumed: Assumptions) -> ModelProfile:

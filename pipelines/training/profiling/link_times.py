@@ -3,8 +3,8 @@
     sums       over the first 2, 3, 4, ... ranks of the fullest host, and over one rank per host, by training's reducer
     hops       round trips between two ranks of that host, and between rank 0 and the next host's first rank, by each transport
 
-A message takes half of its round trip. In that time the sender is busy during ``send``, and the receiver for the processor time of
-``receive``, which does not count its wait.
+Tensors lie where training has them, on the rank's device. A message takes half of its round trip. In that time the sender is busy
+during ``send``, and the receiver for the processor time of ``receive``, which does not count its wait.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Literal, Protocol, TypedDict, get_args
 import torch
 
 from sparkring.conf.schema import TransportName
+from sparkring.pipelines.parallel.clock import clock_of
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.gradients import OpenGradientReducer, open_gradient_reducer
 from sparkring.pipelines.parallel.context import RankContext
@@ -119,11 +120,11 @@ def _pairs(context: RankContext) -> Iterable[tuple[LinkScope, tuple[int, int]]]:
 
 
 def _time_sums(communicator: Communicator, backends: MeasuredBackends, where: LinkScope, group: Ranks) -> LinkSeconds:
-    rank = communicator.context.rank
+    rank, device = communicator.context.rank, torch.device(communicator.context.device)
     result = LinkSeconds(where=where, kind="sum", part="whole", group=len(group), seconds=[])
     for size in SIZES:
         mine = group if rank in group else (rank,)
-        reducer = backends.open_gradient_reducer(communicator, [size // 4], torch.float32, device=torch.device("cpu"), group=mine)
+        reducer = backends.open_gradient_reducer(communicator, [size // 4], torch.float32, device=device, group=mine)
         seconds = []
         for repetition in range(WARM_UP + REPETITIONS):
             communicator.barrier(f"links.sum.{where}.{len(group)}.{size}.{repetition}")
@@ -139,11 +140,11 @@ def _time_sums(communicator: Communicator, backends: MeasuredBackends, where: Li
 
 
 def _time_hops(communicator: Communicator, transport: Transport, where: LinkScope, edges: list[Edge]) -> list[LinkSeconds]:
-    rank, (there, back) = communicator.context.rank, edges
+    rank, device, (there, back) = communicator.context.rank, torch.device(communicator.context.device), edges
     parts: tuple[HopPart, ...] = ("whole", "send", "receive")
     results = [LinkSeconds(where=where, kind=transport.name, part=part, group=2, seconds=[]) for part in parts]
     for size in SIZES:
-        tensor, taken = torch.zeros(size // 4), []
+        tensor, taken = torch.zeros(size // 4, device=device), []
         communicator.barrier(f"links.hop.{where}.{transport.name}.{size}")
         for repetition in range(WARM_UP + REPETITIONS):
             if rank == there.source:
@@ -157,9 +158,11 @@ def _time_hops(communicator: Communicator, transport: Transport, where: LinkScop
 
 def _there_and_back(transport: Transport, there: Edge, back: Edge, *, micro_batch: int, tensor: torch.Tensor) -> tuple[float, float, float]:
     """Seconds of one way in all, of the busy sender, and of the busy receiver."""
-    began = time.perf_counter()
+    clock = clock_of(tensor.device)
+    whole, began = clock.mark(), time.perf_counter()
     transport.expect(back, micro_batch)
     transport.send(there, micro_batch, [tensor])
     sent, busy = time.perf_counter(), time.thread_time()
     transport.receive(back, micro_batch)
-    return (time.perf_counter() - began) / 2, sent - began, time.thread_time() - busy
+    busy_s = time.thread_time() - busy
+    return clock.seconds(whole, clock.mark()) / 2, sent - began, busy_s

@@ -52,9 +52,11 @@ class RankProfile(TypedDict):
     hosts: list[int]
     """Host of each rank."""
     memory_bytes: float
-    """The rank's share of the host's memory that was free before anything was built."""
+    """The rank's share of the host's memory that was free before anything was built, and what the process had; or its GPU's memory."""
     process_bytes: float
-    """Memory of the process at that time."""
+    """Memory of the process at that time; on a GPU all that was in use there."""
+    device: str
+    """Whose memory that is."""
     machine: str
     """The kind of host: a profile holds for hosts of the same kind."""
 
@@ -80,25 +82,24 @@ def profile_rank(context: RankContext, document: Mapping[str, object], dataset_u
     """
     config = Config.model_validate(document)
     manifest = Dataset(dataset_url).manifest(version)
-    free = psutil.virtual_memory().available / len(context.local_ranks)
-    process = float(psutil.Process().memory_info().rss)
+    device = torch.device(context.device)
+    memory, process = _memory(context)
     blocks, shapes = blocks_and_shapes(config, manifest)
     torch.manual_seed(config.train.seed)
-    device = torch.device("cpu")
     subject = TimedModel(blocks=blocks, inputs=lambda rows: random_inputs(config, shapes, rows, device), row_counts=profile_rows(config),
                       optimizer=config.train.optimizer, dtype=precision(config))
-    against = _answers(manifest, shapes)
+    against = _answers(manifest, shapes, device)
     with Communicator(context, extra_sets=[*extra_sets(context), *shard_groups(context, blocks)], messages_by_horovod=True) as communicator:
-        as_before = places is not None and tuple(places[context.rank]) == (host_kind(), context.hosts[context.rank])
+        as_before = places is not None and tuple(places[context.rank]) == (host_kind(device), context.hosts[context.rank])
         if communicator.agree(mine=as_before, name="profile.places"):
             return None
         seconds = time_blocks(subject, against(loss_of(manifest.task, manifest.preprocessing)))
         shards = time_shards(communicator, subject, lambda reducer: against(Shards(reducer, (), manifest).loss_sum))
-        executor = time_executor()
+        executor = time_executor(device)
         links = time_links(communicator)
         end_s = time_end(communicator)
     return RankProfile(blocks=seconds, shards=shards, links=links, executor=list(executor), end_s=end_s, hosts=list(context.hosts),
-                       memory_bytes=free + process, process_bytes=process, machine=host_kind())
+                       memory_bytes=memory, process_bytes=process, device=context.device, machine=host_kind(device))
 
 
 def blocks_and_shapes(config: Config, manifest: Manifest) -> tuple[BlockList, Shapes]:
@@ -119,10 +120,20 @@ def structure_digest(blocks: BlockList) -> str:
     return digest.hexdigest()
 
 
-def host_kind() -> str:
-    """The kind of this host: processor, cores that this process may use, memory."""
+def host_kind(device: torch.device) -> str:
+    """The kind of this host: processor, cores that this process may use, memory, and the rank's GPU if it has one."""
     memory_gb = round(psutil.virtual_memory().total / 2 ** 30)
-    return f"{_processor()}, {len(os.sched_getaffinity(0))} cores, {memory_gb} GiB, torch {torch.__version__}"
+    gpu = f"{torch.cuda.get_device_name(device)}, " if device.type == "cuda" else ""
+    return f"{gpu}{_processor()}, {len(os.sched_getaffinity(0))} cores, {memory_gb} GiB, torch {torch.__version__}"
+
+
+def _memory(context: RankContext) -> tuple[float, float]:
+    """The bytes that a rank may use, and those of them that are in use already."""
+    if context.device != "cpu":
+        free, total = torch.cuda.mem_get_info(torch.device(context.device))
+        return float(total), float(total - free)
+    process = float(psutil.Process().memory_info().rss)
+    return psutil.virtual_memory().available / len(context.local_ranks) + process, process
 
 
 def _processor() -> str:
@@ -134,14 +145,14 @@ def _processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _answers(manifest: Manifest, shapes: Shapes) -> Callable[[LossSum], Loss]:
+def _answers(manifest: Manifest, shapes: Shapes, device: torch.device) -> Callable[[LossSum], Loss]:
     """Turn a task's loss into a loss against random answers, which are drawn once for each shape."""
     @cache
     def answers(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if manifest.task == "binary":
-            return torch.randint(2, shape).to(dtype)
+            return torch.randint(2, shape, device=device).to(dtype)
         if manifest.task == "multiclass":
-            return torch.randint(shapes.num_outputs, shape[:1])
-        return torch.randint(shapes.vocabulary, shape[:2])
+            return torch.randint(shapes.num_outputs, shape[:1], device=device)
+        return torch.randint(shapes.vocabulary, shape[:2], device=device)
 
     return lambda loss_sum: lambda outputs: loss_sum(outputs, answers(tuple(outputs.shape), outputs.dtype)) / len(outputs)

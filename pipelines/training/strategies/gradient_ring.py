@@ -14,54 +14,22 @@ without another exchange.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
 from sparkring.errors import ConfigError
+from sparkring.pipelines.parallel.clock import clock_of
+from sparkring.pipelines.parallel.collectives.buckets import Bucket, bucket_bytes, plan_buckets
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.gradients import OpenGradientReducer, open_gradient_reducer
-from sparkring.pipelines.parallel.mesh import Ranks
+from sparkring.pipelines.parallel.mesh import Ranks, host_leaders
 from sparkring.pipelines.training.strategies.signals import Signals
+from sparkring.pipelines.training.strategies.step_times import Span
 
 TAIL = 4
 """Numbers after the gradients of the last bucket: the loss and the signals."""
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """Parameters whose gradients are summed together, and their positions in the flat buffer."""
-
-    parameters: tuple[int, ...]
-    """Numbers of the parameters, in the order in which the backward pass is expected to reach them."""
-    offsets: tuple[int, ...]
-    """First element of each parameter."""
-    length: int
-    """Elements of all parameters."""
-
-
-def plan_buckets(sizes: Sequence[int], *, bucket_elements: int) -> list[Bucket]:
-    """Fill buckets with parameters from the last to the first, as the backward pass does.
-
-    Args:
-        sizes: Elements of each parameter.
-        bucket_elements: A bucket is closed once it holds this many or more.
-    """
-    buckets: list[Bucket] = []
-    members: list[int] = []
-    offsets: list[int] = []
-    length = 0
-    for number in reversed(range(len(sizes))):
-        members.append(number)
-        offsets.append(length)
-        length += sizes[number]
-        if length >= bucket_elements or number == 0:
-            buckets.append(Bucket(tuple(members), tuple(offsets), length))
-            members, offsets, length = [], [], 0
-    return buckets
 
 
 class GradientRing:
@@ -82,7 +50,7 @@ class GradientRing:
         Args:
             parameters: The model's parameters, in its order; there may be none, as in a stage of activations only.
             communicator: The started ring; all its ranks create their GradientRing at the same point.
-            bucket_mb: Approximate megabytes of a bucket.
+            bucket_mb: Approximate megabytes of a bucket; between hosts at most so many (collectives/buckets.py).
             group: Ranks that hold these parameters and sum together, including this one; default all.
             open_gradient_reducer: Opens the reducer.
         Raises:
@@ -94,13 +62,17 @@ class GradientRing:
             raise ConfigError(f"the model's parameters are of {sorted(map(str, kinds))}; give all of them one type and one device.")
         ((dtype, device),) = kinds or {(torch.get_default_dtype(), torch.device(communicator.context.device))}
         sizes = [parameter.numel() for parameter in self._parameters]
-        self._buckets = plan_buckets(sizes, bucket_elements=max(1, int(bucket_mb * 1e6) // dtype.itemsize)) or [Bucket((), (), 0)]
+        hosts = communicator.context.hosts
+        closed_at = bucket_bytes(sum(sizes) * dtype.itemsize, num_hosts=len(host_leaders(group or tuple(range(len(hosts))), hosts)),
+                                 most=bucket_mb * 1e6)
+        self._buckets = plan_buckets(sizes, bucket_elements=max(1, int(closed_at) // dtype.itemsize)) or [Bucket((), (), 0)]
         lengths = [bucket.length for bucket in self._buckets]
         lengths[-1] += TAIL
         self._reducer = open_gradient_reducer(communicator, lengths, dtype, device=device, group=group)
         self.description = self._reducer.description
-        self.wait_s = 0.0
-        """Seconds of the last step spent on summing and waiting for other ranks."""
+        self._clock = clock_of(device)
+        self.waits: list[Span] = []
+        """Spans of the last step that were spent on summing and waiting for other ranks."""
         self.signals = Signals()
         """Before a step this rank's votes, after it the sums of all ranks' votes."""
         self._views = self._make_views()
@@ -122,7 +94,7 @@ class GradientRing:
             loss_share: This rank's share of the step's loss (sum over its rows / rows of the step); None if several
                 backward passes follow, and ``last_pass`` gets it.
         """
-        self.wait_s = 0.0
+        self.waits = []
         self._missing = [set(bucket.parameters) for bucket in self._buckets]
         self._untouched = set(range(len(self._parameters)))
         for parameter in self._parameters:
@@ -143,7 +115,7 @@ class GradientRing:
 
         ``signals`` then holds the sums over the ranks.
         """
-        began = time.perf_counter()
+        began = self._clock.mark()
         if self._alone:
             for parameter in self._parameters:
                 if parameter.grad is None:
@@ -158,8 +130,13 @@ class GradientRing:
         self._reducer.finish()
         for parameter, view in zip(self._parameters, self._views, strict=True):
             parameter.grad = view
-        self.wait_s += time.perf_counter() - began
+        self.waits.append((began, self._clock.mark()))
         return self._take_tail()
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds of the last step spent on summing and waiting for other ranks."""
+        return sum(self._clock.seconds(*span) for span in self.waits)
 
     def finite(self) -> bool:
         """Whether the step's sums hold neither NaN nor infinity; the same on all ranks that sum together."""
@@ -207,8 +184,8 @@ class GradientRing:
             missing = self._missing[index]
             missing.discard(number)
             if not missing:
-                began = time.perf_counter()
+                began = self._clock.mark()
                 self._reducer.ready(index)
-                self.wait_s += time.perf_counter() - began
+                self.waits.append((began, self._clock.mark()))
 
         return gradient_arrived

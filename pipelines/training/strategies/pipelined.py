@@ -21,6 +21,7 @@ from sparkring.errors import RingError
 from sparkring.models.blocks import BlockList
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.loading.loader import Batch
+from sparkring.pipelines.parallel.clock import clock_of
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
 from sparkring.pipelines.parallel.schedules.records import step_record
@@ -36,7 +37,8 @@ from sparkring.pipelines.training.strategies.sharded_optimizer import owners, sh
 from sparkring.pipelines.training.strategies.signals import Signals
 from sparkring.pipelines.training.strategies.stages import Stages
 from sparkring.pipelines.training.strategies.state import OPTIMIZER, dealt, named_tensors, pack_state, unpack_state, weights_of
-from sparkring.pipelines.training.strategies.step import Inputs, StepCost, StepResult
+from sparkring.pipelines.training.strategies.step import Inputs, StepResult
+from sparkring.pipelines.training.strategies.step_times import StepTimes
 
 
 class PipelinedStrategy:
@@ -61,11 +63,12 @@ class PipelinedStrategy:
                                   group=mesh.replica_set(coordinate.stage, coordinate.shard))
         self._share = Share(tuple(self._chunks.values()), self._replicas, self._shards.loss_sum, self._ring, tied, self._optimizer,
                             self._everyone, self._shards.first)
+        self._times = StepTimes(clock_of(inputs.device))
         self.description = self._ring.description
 
     def step(self, batch: Batch, rate: float, signals: Signals) -> StepResult:
         """See Strategy."""
-        began = time.perf_counter()
+        began = self._times.clock.mark()
         set_learning_rate(self._optimizer, rate)
         self._ring.begin()
         for one in self._share.tied:
@@ -73,9 +76,8 @@ class PipelinedStrategy:
         parts, executor = self._stages.micro_batches(batch), self._stages.executor
         step = PipelinedStep(self._share, parts, signals, global_rows=batch.global_rows)
         executor.run(step, rows=parts.rows)
-        waited = executor.wait_s + self._ring.wait_s
         loss, all_signals, updated = step.outcome
-        return StepResult(loss, all_signals, updated, StepCost(time.perf_counter() - began - waited, waited))
+        return StepResult(loss, all_signals, updated, self._times.end(began, [*executor.waits, *self._ring.waits]))
 
     def step_record(self) -> dict[str, Any] | None:
         """See Strategy; a worker's shards act alike, so the first one reports."""
@@ -91,11 +93,11 @@ class PipelinedStrategy:
 
     def part(self) -> dict[str, Tensor]:
         """See Strategy."""
-        state = self._shards.whole_state(named_tensors(list(self._chunks.values()), self._optimizer))
-        if not self._shards.first:
-            return {}
-        mine = dealt({name: tensor for name, tensor in state.items() if not self._own(name)}, self._coordinate.replica, self._replicas.size)
-        return mine | {name: tensor for name, tensor in state.items() if self._own(name)}
+        state = dict(named_tensors(list(self._chunks.values()), self._optimizer))
+        sizes = self._shards.whole_sizes({name: tensor for name, tensor in state.items() if not self._own(name)})
+        mine = {*dealt(sizes, self._coordinate.replica, self._replicas.size), *filter(self._own, state)}
+        whole = self._shards.whole_state({name: tensor for name, tensor in state.items() if name in mine})
+        return whole if self._shards.first else {}
 
     def _own(self, name: str) -> bool:
         """Whether a tensor of the state may exist on this replica only."""

@@ -48,9 +48,13 @@ class Shards:
         split = self.splits.get(name)
         return parameter.numel() if split is None else parameter.numel() // parameter.shape[split.dim] * split.whole_size
 
-    def whole_state(self, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-        """A state in whole tensors, joined from the shards' slices; all shards call it with the same names in the same order."""
-        return {name: self._whole(name, tensor) for name, tensor in tensors}
+    def whole_sizes(self, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+        """The number of elements of each tensor of a state in the whole model."""
+        return {name: self.whole_size(parameter_of(name), tensor) if tensor.dim() else 1 for name, tensor in tensors.items()}
+
+    def whole_state(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors of a state, whole, joined from the shards' slices; all shards call it with the same names in the same order."""
+        return {name: self._whole(name, tensor) for name, tensor in tensors.items()}
 
     def cut(self, parameter: str, tensor: Tensor) -> Tensor:
         """This shard's slice of a whole tensor."""

@@ -57,7 +57,7 @@ class Stages:
                                         dynamic_shapes=train.parallel.dynamic_shapes)
         self.executor = Executor(layout.schedule, Worker(coordinate.stage, coordinate.replica), self.chunks,
                                  rank_of=partial(layout.rank_of, shard=coordinate.shard), transport=self.transport,
-                                 recompute=train.parallel.recompute_of(coordinate.stage))
+                                 recompute=train.parallel.recompute_of(coordinate.stage), device=inputs.device)
 
     def micro_batches(self, batch: Batch) -> MicroBatches:
         """This rank's part of a batch."""

@@ -21,15 +21,20 @@ MODEL, OPTIMIZER = "model/", "optimizer/"
 
 def pack_state(modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> bytes:
     """The state as safetensors bytes: ``model/<name>`` and ``optimizer/<name>/<key>``."""
-    return save(dict(named_tensors(modules, optimizer)))
+    return save({name: tensor.cpu().contiguous() for name, tensor in named_tensors(modules, optimizer)})
 
 
-def dealt(tensors: Mapping[str, Tensor], place: int, places: int) -> dict[str, Tensor]:
+def dealt(sizes: Mapping[str, int], place: int, places: int) -> list[str]:
     """The tensors that one of several ranks saves, of tensors that all of them hold; each rank saves about equally
     much.
+
+    Args:
+        sizes: Elements of each whole tensor, by name.
+        place: This rank's, below ``places``.
+        places: Ranks that hold them.
     """
-    owner = owners({name: tensor.numel() for name, tensor in tensors.items()}, places)
-    return {name: tensor for name, tensor in tensors.items() if owner[name] == place}
+    owner = owners(sizes, places)
+    return [name for name in sizes if owner[name] == place]
 
 
 def weights_of(state: Iterable[bytes]) -> dict[str, Tensor]:
@@ -101,11 +106,11 @@ def _tensors_of(part: bytes) -> dict[str, Tensor]:
 
 
 def named_tensors(modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a state by name, in a fixed order."""
+    """The tensors of a state by name, in a fixed order, where they lie: a rank copies from its device only those that it saves."""
     for module in modules:
         for name, tensor in module.state_dict().items():
-            yield MODEL + name, tensor.detach().cpu().contiguous()
+            yield MODEL + name, tensor.detach()
         for name, parameter in module.named_parameters():
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, Tensor):
-                    yield f"{OPTIMIZER}{name}/{key}", value.detach().cpu().contiguous()
+                    yield f"{OPTIMIZER}{name}/{key}", value.detach()

@@ -1,10 +1,9 @@
-"""One exact optimizer step on one rank, and its cost."""
+"""One exact optimizer step on one rank."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,16 +19,9 @@ from sparkring.pipelines.training.job.precision import Precision
 from sparkring.pipelines.training.job.tasks import LossSum
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 from sparkring.pipelines.training.strategies.signals import Signals
+from sparkring.pipelines.training.strategies.step_times import StepCost, StepTimes
 
 NO_SIGNALS = Signals()
-
-
-@dataclass(frozen=True)
-class StepCost:
-    """Seconds of a step."""
-
-    compute_s: float
-    comm_s: float
 
 
 @dataclass(frozen=True)
@@ -43,6 +35,7 @@ class StepResult:
     updated: bool
     """False if the loss or a gradient was NaN or infinite: the parameters are then unchanged."""
     cost: StepCost
+    """On a GPU that of the step before."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +51,16 @@ class Inputs:
     seed: int
     """The seed of what is random in a row, such as dropout."""
 
+    def placed(self, batch: Batch) -> Batch:
+        """A batch with all that the model and the loss take from it on the device, also the rows' seeds; its row ids stay on the CPU."""
+        needed = {ROW_ID if name == ROW_SEEDS else name for name in self.names}  # which only the first stage reads
+        named = self.of(batch.tensors, epoch=batch.epoch) if needed <= batch.tensors.keys() else {}
+        label = {self.label: self.labels(batch.tensors)} if self.label in batch.tensors and self.label not in named else {}
+        return replace(batch, tensors={**batch.tensors, **named, **label})
+
     def of(self, tensors: Mapping[str, Tensor], *, epoch: int) -> dict[str, Tensor]:
         """The model's arguments: floats in the run's precision, integers unchanged, and the rows' seeds if the model has dropout."""
-        if ROW_SEEDS in self.names:
+        if ROW_SEEDS in self.names and ROW_SEEDS not in tensors:
             bits = row_bits(tensors[ROW_ID].numpy(), seed=self.seed, epoch=epoch)
             tensors = {**tensors, ROW_SEEDS: torch.from_numpy(bits.view(np.int64))}
         return {name: self._placed(tensors[name]) for name in self.names}
@@ -75,12 +75,12 @@ class Inputs:
         return self._placed(tensors[self.label])
 
     def _placed(self, tensor: Tensor) -> Tensor:
-        if self.device.type == "cuda":
-            tensor = tensor.pin_memory()
-        return tensor.to(self.device, self.precision.kept if tensor.is_floating_point() else None, non_blocking=True)
+        if self.device.type == "cuda" and not tensor.is_cuda:
+            tensor = tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor.to(self.device, self.precision.kept if tensor.is_floating_point() else None)
 
 
-def train_step(model: nn.Module, batch: Batch, inputs: Inputs, ring: GradientRing, optimizer: torch.optim.Optimizer,
+def train_step(model: nn.Module, batch: Batch, inputs: Inputs, ring: GradientRing, optimizer: torch.optim.Optimizer, times: StepTimes,
                loss_sum: LossSum = log_loss_sum, signals: Signals = NO_SIGNALS) -> StepResult:
     """Do one step: this rank's rows forward and backward, the sum over the ring, the update.
 
@@ -90,10 +90,11 @@ def train_step(model: nn.Module, batch: Batch, inputs: Inputs, ring: GradientRin
         inputs: Which tensors of the batch the model and the loss take.
         ring: Sums the model's gradients over the ranks.
         optimizer: Updates the model's parameters.
+        times: Times the rank's steps.
         loss_sum: (predictions, labels) -> scalar, summed over rows.
         signals: This rank's votes.
     """
-    began = time.perf_counter()
+    began = times.clock.mark()
     ring.signals = signals
     if batch.rows:
         share = loss_sum(model(**inputs.of(batch.tensors, epoch=batch.epoch)), inputs.labels(batch.tensors)) / batch.global_rows
@@ -105,4 +106,4 @@ def train_step(model: nn.Module, batch: Batch, inputs: Inputs, ring: GradientRin
     finite = ring.finite()
     if finite:
         optimizer.step()
-    return StepResult(loss, ring.signals, finite, StepCost(time.perf_counter() - began - ring.wait_s, ring.wait_s))
+    return StepResult(loss, ring.signals, finite, times.end(began, ring.waits))

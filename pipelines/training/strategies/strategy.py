@@ -18,6 +18,7 @@ from sparkring.conf.schema import Config
 from sparkring.models.build import build_model
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.loading.loader import Batch
+from sparkring.pipelines.parallel.clock import clock_of
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.training.evaluation.evaluate import Predictions
 from sparkring.pipelines.training.evaluation.interruptible import Epochs
@@ -27,6 +28,7 @@ from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 from sparkring.pipelines.training.strategies.signals import Signals
 from sparkring.pipelines.training.strategies.state import dealt, named_tensors, pack_state, unpack_state
 from sparkring.pipelines.training.strategies.step import Inputs, StepResult, train_step
+from sparkring.pipelines.training.strategies.step_times import StepTimes
 
 
 class Strategy(Protocol):
@@ -51,7 +53,9 @@ class Strategy(Protocol):
         ...
 
     def part(self) -> dict[str, Tensor]:
-        """This rank's part of the state: whole tensors by the model's own names; all ranks' parts together are the whole state."""
+        """This rank's part of the state: whole tensors by the model's own names, on its device; all ranks' parts together are the whole
+        state.
+        """
         ...
 
     def unpack(self, state: Iterable[bytes]) -> None:
@@ -85,12 +89,13 @@ class DataParallelStrategy:
         if config.train.optimizer.clip_norm is not None:
             clip_before_step(self._optimizer, config.train.optimizer.clip_norm)
         self._ring = GradientRing(self._model.parameters(), communicator, bucket_mb=config.train.bucket_mb)
+        self._times = StepTimes(clock_of(inputs.device))
         self.description = self._ring.description
 
     def step(self, batch: Batch, rate: float, signals: Signals) -> StepResult:
         """See Strategy."""
         set_learning_rate(self._optimizer, rate)
-        return train_step(self._model, batch, self._inputs, self._ring, self._optimizer, self._loss_sum, signals)
+        return train_step(self._model, batch, self._inputs, self._ring, self._optimizer, self._times, self._loss_sum, signals)
 
     def step_record(self) -> None:
         """See Strategy."""
@@ -108,7 +113,8 @@ class DataParallelStrategy:
     def part(self) -> dict[str, Tensor]:
         """See Strategy."""
         context = self._communicator.context
-        return dealt(dict(named_tensors([self._model], self._optimizer)), context.rank, context.size)
+        state = dict(named_tensors([self._model], self._optimizer))
+        return {name: state[name] for name in dealt({name: tensor.numel() for name, tensor in state.items()}, context.rank, context.size)}
 
     def whole(self) -> bytes:
         """The whole state."""

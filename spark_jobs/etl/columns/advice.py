@@ -21,11 +21,11 @@ from pyspark.sql.types import (
     NumericType,
     StringType,
     StructType,
-    VariantType,
 )
 
 from sparkring.spark_jobs.etl.columns.expressions import TEMPORAL_TYPES
 from sparkring.spark_jobs.etl.columns.roles import Role
+from sparkring.spark_jobs.spark.versions.variants import VARIANT
 
 
 class Conversion(NamedTuple):
@@ -75,7 +75,7 @@ def _rule(role: Role) -> Callable[[Role, DataType], list[Conversion]]:
 
 
 def _row_ids(role: Role, found: DataType) -> list[Conversion]:
-    hashable = f"to_json({role.column})" if isinstance(found, MapType | VariantType) else role.column
+    hashable = f"to_json({role.column})" if isinstance(found, (MapType, *VARIANT)) else role.column
     whole = [Conversion(f"CAST({role.column} AS BIGINT)", "if its values are whole numbers")] if isinstance(
         found, StringType | FractionalType) else []
     return [*whole, Conversion(f"xxhash64({hashable})", "a hash, if its values are different in all rows")]
@@ -122,7 +122,7 @@ def _numbers(role: Role, found: DataType) -> list[Conversion]:
 def _texts(role: Role, found: DataType) -> list[Conversion]:
     if isinstance(found, BinaryType):
         return [Conversion(f"hex({role.column})")]
-    if isinstance(found, ArrayType | MapType | StructType | VariantType):
+    if isinstance(found, (ArrayType, MapType, StructType, *VARIANT)):
         return [Conversion(f"to_json({role.column})")]
     if DecimalType in role.kinds and _is_fraction(found):
         return [Conversion(f"TRY_CAST({role.column} AS DECIMAL(38, 6))", "rounded to 6 places")]

@@ -12,6 +12,8 @@ from pyspark.sql.types import IntegralType
 from sparkring.errors import SourceError
 from sparkring.pipelines.data.dataset.preprocessing import ClassType
 from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.spark_jobs.spark.versions.arrow_frames import frame_of
+from sparkring.spark_jobs.spark.versions.text import is_valid_utf8
 
 _VALUE, _NUMBER = "__label_value", "__label_number"
 
@@ -35,7 +37,7 @@ def fit_classes(examples: DataFrame, label: str, *, split: Column) -> tuple[str,
     """
     counts = examples.groupBy(named(label).cast("string").alias("value")).agg(
         sf.count(sf.lit(1)).alias("rows"), sf.count_if(split == "train").alias("train_rows")).withColumn(
-        "is_text", sf.is_valid_utf8("value")).collect()
+        "is_text", is_valid_utf8("value")).collect()
     broken = next((row for row in counts if not row["is_text"]), None)
     if broken is not None:
         raise SourceError(f"label {label} holds bytes that are not UTF-8 text in {broken['rows']} rows, shown as {broken['value']!r}; "
@@ -67,7 +69,7 @@ def require_known_classes(examples: DataFrame, label: str, classes: tuple[str, .
 
 def number_classes(frame: DataFrame, label: str, classes: tuple[str, ...]) -> DataFrame:
     """Replace the label by the number of its class, from 0; other columns pass through."""
-    entries = frame.sparkSession.createDataFrame(pa.table({
+    entries = frame_of(frame.sparkSession, pa.table({
         _VALUE: pa.array(classes, pa.string()), _NUMBER: pa.array(range(len(classes)), pa.int32())}))
     joined = frame.join(sf.broadcast(entries), named(label).cast("string") == sf.col(_VALUE), "left")
     return joined.select([sf.col(_NUMBER).alias(label) if name == label else named(name) for name in frame.columns])

@@ -17,6 +17,7 @@ import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -74,10 +75,16 @@ def stored_column(column: pa.Array, field: DataField) -> pa.Array:
     if wrong.any():
         raise ValueError(f"column {field.name} holds an array of {lengths[wrong][0]} numbers, its shape is {list(field.shape)}; "
                          "correct shape, or give null for an axis whose length differs")
-    if field.codec == "compressed_ndarray":
-        ends = np.cumsum(lengths)
-        return pa.array([_compressed(values[end - size:end], field) for end, size in zip(ends, lengths, strict=True)], pa.binary())
-    return _packed(values, lengths, field)
+    match field.codec:
+        case "ndarray":
+            return _packed(values, lengths, field)
+        case "compressed_ndarray":
+            ends = np.cumsum(lengths)
+            return pa.array([_compressed(values[end - size:end], field) for end, size in zip(ends, lengths, strict=True)], pa.binary())
+        case "png" | "jpeg":
+            raise AssertionError(f"column {field.name} is an image; images.py stores it")
+        case unknown:
+            assert_never(unknown)
 
 
 def _checked(values: pa.Array, field: DataField) -> pa.Array:

@@ -19,6 +19,7 @@ from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, Stri
 
 from sparkring.conf.schema import ImageConfig
 from sparkring.errors import SourceError
+from sparkring.extras import extras_named
 from sparkring.pipelines.data.dataset.preprocessing import ImageFeature
 from sparkring.spark_jobs.etl.columns.expressions import named
 
@@ -107,7 +108,8 @@ def normalise_image(data: bytes, config: ImageConfig) -> Normalised:
     Raises:
         ValueError: it cannot be decoded; the message says what was found.
     """
-    import cv2
+    with extras_named():
+        import cv2
 
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED) if data else None
     if pixels is None:
@@ -169,7 +171,8 @@ def _encoded(pixels: Pixels, config: ImageConfig) -> tuple[bytes, Pixels]:
 
 def _normalise_batches(batches: Iterator[pa.RecordBatch], *, config: ImageConfig) -> Iterator[pa.RecordBatch]:
     """Normalise images in a task, in one thread, since a task has one core."""
-    import cv2
+    with extras_named():
+        import cv2
 
     cv2.setNumThreads(0)
     for batch in batches:

@@ -17,6 +17,7 @@ from sparkring.pipelines.data.dataset.preprocessing import CategoricalFeature, N
 from sparkring.spark_jobs.etl.columns.derive import bucket_of, hash_of, value_of
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.encoding.arrays import KEPT_PREFIX
+from sparkring.spark_jobs.spark.versions.arrow_frames import frame_of
 
 
 def encode(frame: DataFrame, preprocessing: Preprocessing) -> DataFrame:
@@ -61,7 +62,7 @@ def _look_up(frame: DataFrame, feature: CategoricalFeature, place: int) -> DataF
     """Add the ids of one column's values; null where the vocabulary has none."""
     value = f"__value_{place}"
     entries = pa.table({value: pa.array(feature.vocabulary, pa.string()), _id(place): pa.array(range(1, feature.size), pa.int32())})
-    vocabulary = frame.sparkSession.createDataFrame(entries)
+    vocabulary = frame_of(frame.sparkSession, entries)
     found = value_of(feature.column, feature.moment).cast("string")
     return frame.join(sf.broadcast(vocabulary), found == sf.col(value), "left")
 

@@ -14,7 +14,6 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import PrepareConfig, TokensConfig
 from sparkring.errors import ConfigError, SourceError
+from sparkring.extras import extras_named
 from sparkring.models.inputs import TOKENS
 from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
 from sparkring.spark_jobs.etl.columns.expressions import named
@@ -57,6 +57,8 @@ class TokenEncoding:
         """
         if config.tokenizer is None:
             return cls()
+        with extras_named():
+            import tokenizers  # noqa: F401 (before its own errors, which have no class, are caught)
         try:
             return cls.of(Path(config.tokenizer).read_text(encoding="utf-8"))
         except Exception as error:  # noqa: BLE001 - tokenizers raises no other class
@@ -66,7 +68,8 @@ class TokenEncoding:
     @classmethod
     def of(cls, tokenizer: str) -> TokenEncoding:
         """The encoding of a ``tokenizer.json``, given its content."""
-        from tokenizers import Tokenizer
+        with extras_named():
+            from tokenizers import Tokenizer
 
         return cls(tokenizer, Tokenizer.from_str(tokenizer).get_vocab_size(with_added_tokens=True))
 
@@ -94,7 +97,8 @@ class TokenEncoding:
         """The ids of each text (UTF-8 bytes), without an end id."""
         if self.tokenizer is None:
             return [np.frombuffer(text, np.uint8) for text in texts]
-        from tokenizers import Tokenizer
+        with extras_named():
+            from tokenizers import Tokenizer
 
         decoded = [text.decode("utf-8", errors="replace") for text in texts]
         encoded = Tokenizer.from_str(self.tokenizer).encode_batch_fast(decoded, add_special_tokens=False)
@@ -153,8 +157,10 @@ def pack_documents(documents: DataFrame, config: PrepareConfig, encoding: TokenE
     number = sf.coalesce(*(sf.when(split == name, sf.pmod(order, sf.lit(packs[name]))) for name in sizes))
     chosen = documents.select(split.alias(SPLIT), number.alias(_PACK), order.alias(_ORDER), named(tokens.document).alias(_DOCUMENT),
                               named(tokens.column).cast("binary").alias(_TEXT))
-    run = partial(_pack, row_id=config.row_id, encoding=encoding, length=tokens.length, first_pack=first_pack)
-    return chosen.groupBy(SPLIT, _PACK).applyInArrow(run, f"`{config.row_id}` bigint, {SPLIT} string, {TOKENS} binary, {COUNT} int")
+    def pack(key: tuple[Any, ...], table: pa.Table) -> pa.Table:  # Spark 4.1 cannot read the types of a partial
+        return _pack(key, table, row_id=config.row_id, encoding=encoding, length=tokens.length, first_pack=first_pack)
+
+    return chosen.groupBy(SPLIT, _PACK).applyInArrow(pack, f"`{config.row_id}` bigint, {SPLIT} string, {TOKENS} binary, {COUNT} int")
 
 
 def count_packs(config: TokensConfig, sizes: Mapping[str, int]) -> dict[str, int]:

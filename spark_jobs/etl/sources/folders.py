@@ -24,6 +24,7 @@ from sparkring.conf.schema import SourceConfig
 from sparkring.errors import SourceError
 from sparkring.spark_jobs.etl.sources.idx import read_idx
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
+from sparkring.spark_jobs.spark.versions.arrow_frames import frame_of
 
 FORMATS = ("images", "idx", "text")
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
@@ -86,7 +87,7 @@ def _read_local(spark: SparkSession, folder: Path, files: list[Path]) -> DataFra
     names = [file.relative_to(folder).as_posix() for file in files]
     listed = pa.table({"path": pa.array(names, pa.string()), "file": pa.array(map(str, files), pa.string())})
     tasks = max(-(-len(files) // _FILES_A_TASK), 1)
-    return spark.createDataFrame(listed).repartition(tasks, "path").mapInArrow(_read_files, "path string, content binary")
+    return frame_of(spark, listed).repartition(tasks, "path").mapInArrow(_read_files, "path string, content binary")
 
 
 def _read_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -26,6 +26,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkring.errors import SourceError
+from sparkring.extras import extras_named
+from sparkring.spark_jobs.spark.versions.arrow_frames import frame_of
 
 COLUMNS = "id bigint, part string, label int, image binary"
 _FILE_NAME = re.compile(r"(?P<part>.+)-(?P<kind>images|labels)[-.]idx(?P<rank>[13])-ubyte(\.gz)?")
@@ -89,7 +91,7 @@ def read_idx(spark: SparkSession, name: str, folder: Path, *, cache: Path) -> Da
                    for start in range(0, rows, _SLICE_ROWS)]
         first += rows
     plan = pa.table(dict(zip(("part", "images", "labels", "start", "stop", "first"), map(list, zip(*slices, strict=True)), strict=True)))
-    return spark.createDataFrame(plan).repartition(len(slices), "images", "start").mapInArrow(_read_slices, COLUMNS)
+    return frame_of(spark, plan).repartition(len(slices), "images", "start").mapInArrow(_read_slices, COLUMNS)
 
 
 def find_parts(name: str, folder: Path, *, cache: Path) -> list[IdxPart]:
@@ -155,7 +157,8 @@ def _unpacked(path: Path, cache: Path) -> Path:
 
 def _read_slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Read slices and encode their images, in a task."""
-    import cv2
+    with extras_named():
+        import cv2
 
     for batch in batches:
         for part, images, labels, start, stop, first in zip(*(column.to_pylist() for column in batch.columns), strict=True):

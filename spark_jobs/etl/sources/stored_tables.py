@@ -20,14 +20,17 @@ from sparkring.errors import ConfigError, SourceError, nearest
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 from sparkring.spark_jobs.spark.session import spark_path
+from sparkring.spark_jobs.spark.versions.supported import minor, scala_version
 
 PACKAGES = {
-    "avro": "org.apache.spark:spark-avro_2.13 of Spark's release",
-    "delta": "io.delta:delta-spark_2.13 4.0.x, and Delta's session settings (docs/how-to/preparing.md)",
-    "iceberg": "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13, and a catalog (docs/how-to/preparing.md)",
+    "avro": "org.apache.spark:spark-avro_{scala}:{spark}",
+    "delta": "io.delta:delta-spark_{delta}{scala} for Spark {minor}, and Delta's session settings (docs/how-to/preparing.md)",
+    "iceberg": "org.apache.iceberg:iceberg-spark-runtime-{minor}_{scala}, and a catalog (docs/how-to/preparing.md)",
     "jdbc": "the database's JDBC driver",
 }
-"""What a format needs in ``spark.jars.packages``."""
+"""What a format needs in ``spark.jars.packages``; each package is built for one Scala, and all but a driver for one Spark."""
+DELTA_BY_SPARK = (4, 1)
+"""From this Spark on the name of Delta's package holds Spark's release."""
 
 
 def address(config: StoredTable) -> str:
@@ -67,7 +70,7 @@ def open_table(spark: SparkSession, name: str, config: StoredTable) -> DataFrame
                 return reader.format("iceberg").load(table)
     except SPARK_ERRORS as error:
         raise SourceError(f"source {name}: Spark cannot read {address(config)}: {redacted(config, reason(error))}; "
-                          f"correct prepare.sources.{name}{lacking(config.format, error)}.") from None
+                          f"correct prepare.sources.{name}{lacking(config.format, error, spark.version)}.") from None
 
 
 def identify_table(spark: SparkSession, name: str, config: StoredTable) -> dict[str, Any]:
@@ -93,11 +96,16 @@ def redacted(config: object, text: str) -> str:
     return text.replace(secret, "***") if secret else text
 
 
-def lacking(kind: str, error: Exception) -> str:
-    """Advice on the package that Spark lacks, if ``error`` says that it does not know the format; else an empty text."""
+def lacking(kind: str, error: Exception, version: str) -> str:
+    """Advice on the package that Spark of this version lacks, if ``error`` says that it does not know the format; else an empty text."""
     signs = ("DATA_SOURCE_NOT_FOUND", "Failed to find data source", "ClassNotFoundException", "No suitable driver", "CONFIGURE_SPARK")
     unknown = any(sign in str(error) for sign in signs)
-    return f", or add to spark.conf.spark.jars.packages {PACKAGES[kind]}" if unknown and kind in PACKAGES else ""
+    if not unknown or kind not in PACKAGES:
+        return ""
+    release = "{}.{}".format(*minor(version))
+    delta = f"{release}_" if minor(version) >= DELTA_BY_SPARK else ""
+    package = PACKAGES[kind].format(scala=scala_version(version), spark=version, minor=release, delta=delta)
+    return f", or add to spark.conf.spark.jars.packages {package}"
 
 
 def _options(name: str, config: StoredTable) -> dict[str, str]:

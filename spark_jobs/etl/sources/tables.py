@@ -27,10 +27,11 @@ from urllib.parse import urlparse
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import AtomicType, DataType, DoubleType, FloatType, FractionalType, IntegralType, StringType
+from pyspark.sql.types import AtomicType, DoubleType, FloatType, FractionalType, IntegralType, StringType
 
 from sparkring.conf.schema import SourceConfig, StoredTable
 from sparkring.errors import ConfigError, SourceError, nearest
+from sparkring.extras import extra_of, how_to_install
 from sparkring.pipelines.data.stores.base import local_path
 from sparkring.spark_jobs.etl.columns.expressions import finite, named
 from sparkring.spark_jobs.etl.sources.folders import FORMATS, folder_files, read_folder
@@ -38,6 +39,7 @@ from sparkring.spark_jobs.etl.sources.literal_paths import literal, require_read
 from sparkring.spark_jobs.etl.sources.stored_tables import address, identify_table, lacking, open_table, redacted
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 from sparkring.spark_jobs.spark.session import spark_path
+from sparkring.spark_jobs.spark.versions.casts import try_cast, type_of
 
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 """Spark's replacement for bytes that are not characters of the file's encoding."""
@@ -169,7 +171,7 @@ def _open(spark: SparkSession, source: Source, cache: Path) -> DataFrame:
         return spark.read.format(config.format).options(**{"mode": "FAILFAST"} if config.format == "json" else {}).load(path)
     except SPARK_ERRORS as error:
         raise SourceError(f"source {source.name}: Spark cannot read {config.path} as {config.format}: {reason(error)}; "
-                          f"correct prepare.sources.{source.name}{lacking(config.format, error)}.") from None
+                          f"correct prepare.sources.{source.name}{lacking(config.format, error, spark.version)}.") from None
 
 
 def _typed(raw: DataFrame, source: Source, column: str) -> Column:
@@ -177,7 +179,7 @@ def _typed(raw: DataFrame, source: Source, column: str) -> Column:
     key = f"prepare.sources.{source.name}.columns.{column}"
     wanted = source.config.columns[column]
     try:
-        kind = DataType.fromDDL(wanted)
+        kind = type_of(wanted)
     except SPARK_ERRORS:
         raise ConfigError(f"{key}: {wanted!r} is not a Spark SQL type; give int, bigint, double, string, date or timestamp.") from None
     found = raw.schema[column].dataType
@@ -185,7 +187,7 @@ def _typed(raw: DataFrame, source: Source, column: str) -> Column:
         return named(column)
     if not isinstance(kind, AtomicType) or not isinstance(found, AtomicType):
         raise SourceError(f"source {source.name}: column {column} is {found.simpleString()} and cannot become {wanted}; correct {key}.")
-    value = named(column).try_cast(kind)
+    value = try_cast(column, kind)
     if isinstance(found, FractionalType) and isinstance(kind, IntegralType):
         return sf.when(value == named(column), value)  # a cast would cut 1.7 down to 1
     if isinstance(kind, (FloatType, DoubleType)):  # a cast would make an infinity of 1e999
@@ -228,7 +230,8 @@ def _in_package(name: str, path: str) -> Path:
     package, _, inside = path.partition("/")
     spec = find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
-        raise SourceError(f"source {name}: no Python package {package!r} is installed; install it, or correct prepare.sources.{name}.path.")
+        how = "install it" if extra_of(package) is None else how_to_install(package).rstrip(".")
+        raise SourceError(f"source {name}: no Python package {package!r} is installed; {how}, or correct prepare.sources.{name}.path.")
     return Path(next(iter(spec.submodule_search_locations))) / inside
 
 

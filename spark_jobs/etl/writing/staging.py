@@ -19,6 +19,7 @@ from sparkring.errors import EnvironmentProblem
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.spark_jobs.spark.errors import CLIENTS, SPARK_ERRORS, lacks_client, reason
+from sparkring.spark_jobs.spark.settings import setting
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def writing_area(store: Store, spark: SparkSession) -> Iterator[Store]:
     scheme = urlparse(store.path("")).scheme
     if scheme in ("", "hdfs"):
         yield store
-    elif (spark.conf.get("spark.master") or "").startswith("local"):
+    elif (setting(spark, "spark.master") or "").startswith("local"):
         with tempfile.TemporaryDirectory(prefix="sparkring-") as folder:
             yield LocalStore(Path(folder))
     else:

@@ -22,12 +22,14 @@ from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import SourceError
 from sparkring.pipelines.data.dataset.manifest import DataFile, Split
 from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
+from sparkring.pipelines.data.dataset.unischema_pickle import COMMON_METADATA
 from sparkring.pipelines.data.loading.page_checksums import read_verified
 from sparkring.pipelines.data.order.rowhash import add, rows_digest, to_hex
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.encoding.describe import row_bytes
-from sparkring.spark_jobs.etl.encoding.petastorm_schema import COMMON_METADATA, dataset_metadata, stored_type, unischema
+from sparkring.spark_jobs.etl.encoding.petastorm_schema import dataset_metadata, stored_type
+from sparkring.spark_jobs.etl.encoding.schema_pickle import pickled_unischema
 from sparkring.spark_jobs.etl.writing.file_layout import BUCKET_BITS, NUM_BUCKETS, FileLayout, lay_out_files
 from sparkring.spark_jobs.etl.writing.staging import writing_area
 from sparkring.spark_jobs.spark.driver_log import only_errors
@@ -163,7 +165,7 @@ def read_back(store: Store, folder: str, fields: Sequence[DataField]) -> Split:
     files, tables = tuple(file for file, _ in read), [table for _, table in read]
     with store.open_input(names[-1]) as source:
         schema = pq.read_schema(source)
-    metadata = dataset_metadata(schema, unischema(posixpath.basename(folder), fields),
+    metadata = dataset_metadata(schema, pickled_unischema(posixpath.basename(folder), fields),
                                 {posixpath.basename(file.path): len(file.row_groups) for file in files})
     store.put(f"{folder}/{COMMON_METADATA}", metadata)
     positives = sum(int(table[label.name].to_numpy().sum(dtype="int64")) for table in tables) if label.name in wanted else None
@@ -201,7 +203,7 @@ def _key(row_id: Column, seed: int) -> Column:
 def _group_options(rows: int) -> dict[str, str]:
     """Writer options that end each row group, and each of its pages, after exactly ``rows`` rows.
 
-    parquet-java has ``parquet.block.row.count.limit`` from 1.16 on, but Spark 4.0 brings 1.15. Every version checks a
+    ``parquet.block.row.count.limit`` exists only from parquet-java 1.16 (Spark 4.1) on. Every version checks a
     row group's size after a number of rows between two settings. Here both are ``rows`` and the size limit is one byte,
     so the first check ends the row group.
     """

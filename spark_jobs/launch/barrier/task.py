@@ -8,11 +8,12 @@
       watch the rank and the board        watch the rank and the board          HTTP to task 0, see meeting/status_board.py
       return its end as one JSON row      return its end as one JSON row
 
-Spark's allGather polls once a second, so tasks gather once and use the status board from then on; on one host they meet without Spark
-(``meeting/local.py``). A task reports errors instead of raising them: Spark would show the driver a Java stack instead of the rank's own
-message. If a task is lost, Spark ends the whole stage, and never reruns a failed barrier *result* stage ("Could not recover from a failed
-barrier ResultStage"): a function runs at most once, and a test checks that Spark does so. Where Spark has no barrier stages, the tasks meet
-at the driver (``meeting/driver.py``), which guarantees the same.
+Spark's allGather polls once a second, so tasks gather facts, on several hosts whether these reach each other, and on GPUs what each
+found; from then on they use the status board. On one host they meet without Spark (``meeting/local.py``). A task reports errors instead
+of raising them: Spark would show the driver a Java stack instead of the rank's own message. The exception is a task that others do not
+answer (``cut_off.py``). If a task is lost, Spark ends the whole stage, and never reruns a failed barrier *result* stage ("Could not
+recover from a failed barrier ResultStage"): a function runs at most once, and a test checks that Spark does so. Where Spark has no
+barrier stages, the tasks meet at the driver (``meeting/driver.py``), which guarantees the same.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sparkring.errors import DeadlinePassed, EnvironmentProblem, ExecutorLost
 from sparkring.pipelines.parallel.context import RankContext
+from sparkring.spark_jobs.launch.barrier.cut_off import LEAVE_S, SPARK_FIRST_S, CutOff, lost_end, silent_end
 from sparkring.spark_jobs.launch.barrier.watch import Event, Watch
 from sparkring.spark_jobs.launch.meeting.driver import DriverMeetingClient
 from sparkring.spark_jobs.launch.meeting.hosts import (
@@ -41,14 +43,17 @@ from sparkring.spark_jobs.launch.meeting.hosts import (
     remove_leftover_memory,
 )
 from sparkring.spark_jobs.launch.meeting.local import MEET_S, LocalMeeting, meet
+from sparkring.spark_jobs.launch.meeting.reach import REACH_S, Doorbell, unreachable
 from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous, rendezvous_address
 from sparkring.spark_jobs.launch.meeting.spark import SparkMeeting
-from sparkring.spark_jobs.launch.meeting.status_board import ANSWER_TIMEOUT_S, StatusBoard, StatusBoardClient
+from sparkring.spark_jobs.launch.meeting.status_board import ANSWER_TIMEOUT_S, EFFECT, StatusBoard, StatusBoardClient
+from sparkring.spark_jobs.launch.meeting.versions import Versions, other_than_driver, other_than_rank
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
-from sparkring.spark_jobs.launch.rank.end import CAUSE_GRACE_S, RankEnd
+from sparkring.spark_jobs.launch.rank.end import RankEnd
 from sparkring.spark_jobs.launch.rank.forked import KeptServer
 from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, GpuCheck, common_device, shared_gpu
 from sparkring.spark_jobs.launch.rank.graceful_stop import graceful_stop
+from sparkring.spark_jobs.launch.rank.horovod_build import require_fitting_horovod
 from sparkring.spark_jobs.launch.rank.process import RankProcess
 
 if TYPE_CHECKING:
@@ -77,6 +82,9 @@ class Launch:
     """Authenticates to the rendezvous and the status board."""
     threads: int
     device: Literal["cpu", "cuda"]
+    gpus: tuple[str, ...] | None = None
+    """The GPUs of the tasks, by partition, if the launcher deals them out: all tasks are on the driver's machine; None: Spark assigns
+    them."""
     allow_cpu_fallback: bool
     deadline_s: float
     heartbeat_s: float
@@ -93,10 +101,8 @@ class Launch:
     """``memory_identity`` of the driver."""
     driver_path: tuple[str, ...]
     """``sys.path`` of the driver, for ranks beside it: a notebook's own modules import there as they do in the notebook."""
-    sparkring: str
-    """Version of the driver's sparkring."""
-    python: str
-    """Version of the driver's Python, e.g. ``3.11``."""
+    versions: Versions
+    """Those of the driver."""
 
 
 def run_task(launch: Launch, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -121,18 +127,29 @@ def objection(launch: Launch, facts: Sequence[TaskFacts], *, on_one_host: bool) 
         on_one_host: Whether Spark names one host for all executors, so that the ring uses loopback.
     """
     for fact in facts:
-        if (fact.sparkring, fact.python) != (launch.sparkring, launch.python):
-            return (f"the executor on {fact.hostname} has sparkring {fact.sparkring} on Python {fact.python}, the driver has "
-                    f"{launch.sparkring} on {launch.python}; install the same on both, or point PYSPARK_PYTHON at such a Python.")
+        if (other := other_than_driver(fact.hostname, fact.versions, launch.versions)):
+            return other
+        if (other := other_than_rank(fact.hostname, fact.versions, facts[0].hostname, facts[0].versions)):
+            return other
         if on_one_host and fact.network != facts[0].network:
             return (f"Spark names one host for all executors, but {fact.hostname} and {facts[0].hostname} do not share a network; "
                     "give each executor an address of its own (SPARK_LOCAL_IP).")
-        if launch.device == "cuda" and fact.gpu is None and not launch.allow_cpu_fallback:
-            return (f"device is cuda, but Spark assigned no GPU to the task on {fact.hostname}; set spark.executor.resource.gpu.amount, "
-                    "spark.task.resource.gpu.amount and a discovery script, or train.ring.allow_cpu_fallback=true.")
+        if launch.device == "cuda" and (without := _without_gpu(launch, fact)):
+            return without
         if launch.meeting is None and fact.clock > launch.not_after:
             return (f"the task on {fact.hostname} started {fact.clock - launch.not_after:.0f} seconds after this launch was given up; if "
                     "it was not given up, the clocks of that host and of the driver differ: synchronise them.")
+    return None
+
+
+def _without_gpu(launch: Launch, fact: TaskFacts) -> str | None:
+    """The reason that a task has no GPU though its rank needs one, or None."""
+    if launch.gpus is not None and fact.memory != launch.driver_memory:
+        return (f"device is cuda, and Spark runs with a local master on {fact.hostname}, where the driver cannot see which GPUs there are; "
+                "run the driver there, or give that Spark a master that assigns GPUs (spark://...).")
+    if launch.gpus is None and fact.gpu is None and not launch.allow_cpu_fallback:
+        return (f"device is cuda, but Spark assigned no GPU to the task on {fact.hostname}; set spark.executor.resource.gpu.amount and a "
+                "discovery script, or train.ring.allow_cpu_fallback=true.")
     return None
 
 
@@ -152,15 +169,23 @@ def _meeting_of_all(launch: Launch, context: TaskContext) -> SparkMeeting | Driv
     return SparkMeeting(context)
 
 
+def _gpu_of(launch: Launch, context: TaskContext) -> str | None:
+    """The GPU of this task: one that the launcher deals out, or that Spark assigned."""
+    if launch.gpus is not None:
+        return next(iter(launch.gpus[context.partitionId():]), None)
+    assigned = context.resources().get("gpu") if launch.device == "cuda" else None
+    return str(assigned.addresses[0]) if assigned else None
+
+
 class _Task:
     def __init__(self, launch: Launch, context: TaskContext, *, kept: KeptServer | None) -> None:
         self._launch, self._partition, self._kept = launch, context.partitionId(), kept
         self._everywhere = _meeting_of_all(launch, context)
         self._spark_host, self._on_one_host = self._everywhere.host, False
-        gpus = context.resources().get("gpu") if launch.device == "cuda" else None
-        self._gpu = gpus.addresses[0] if gpus else None
+        self._gpu = _gpu_of(launch, context)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._rendezvous: Rendezvous | None = None
+        self._doorbell: Doorbell | None = None
         self._meeting: LocalMeeting | None = None
 
     def run(self) -> RankEnd:
@@ -178,10 +203,9 @@ class _Task:
         finally:
             process.end()
             remove_leftover_memory(self._launch.token)
-            if self._meeting is not None:
-                self._meeting.close()
-            if self._rendezvous is not None:
-                self._rendezvous.close()
+            for server in (self._meeting, self._rendezvous, self._doorbell):
+                if server is not None:
+                    server.close()
 
     def _run(self, process: RankProcess) -> RankEnd:
         everyone = self._meet()
@@ -189,13 +213,15 @@ class _Task:
         if self._rendezvous is not None and self._partition not in chosen[:1]:
             self._rendezvous.close()
             self._rendezvous = None
+        self._require_reach(everyone, chosen)
         mine = everyone[self._partition]
         if self._partition not in chosen:
             if chosen:
                 self._stand_by()
             return RankEnd(rank=-1, host=mine.name_in(self._launch.left_out) or mine.hostname, kind="idle")
         facts = [everyone[partition] for partition in chosen]
-        placement = place_ranks([fact.memory for fact in facts])[chosen.index(self._partition)]
+        placements = place_ranks([fact.memory for fact in facts])
+        placement = placements[chosen.index(self._partition)]
         process.label = f"rank {placement.rank}"
         if self._rendezvous is not None:
             self._rendezvous.start(allowed=peer_addresses(facts))
@@ -204,9 +230,23 @@ class _Task:
         board = StatusBoardClient(facts[0].address, facts[0].port, secret=self._launch.secret, heartbeat_s=self._launch.heartbeat_s)
         watch = Watch(process, self._events, rank=placement.rank, host=mine.hostname, deadline_s=self._launch.deadline_s)
         end = watch.wait_for_end(board)
+        hosts = {placed.rank: fact.hostname for placed, fact in zip(placements, facts, strict=True)}
         if self._rendezvous is not None:
-            self._rendezvous.board.wait_until_left(within_s=CAUSE_GRACE_S + ANSWER_TIMEOUT_S)
+            silent = self._rendezvous.board.wait_until_left(within_s=LEAVE_S)
+            if silent and end.kind != "done" and not self._rendezvous.board.knows_cause:
+                self._end_stage(silent_end(end, silent, hosts))
+        elif watch.lost_contact and end.severity == EFFECT:
+            time.sleep(SPARK_FIRST_S)
+            self._end_stage(lost_end(end, watch.lost_contact, hosts))
         return end
+
+    def _end_stage(self, end: RankEnd) -> None:
+        """Have Spark fail the stage with this end: tasks that cannot be reached would keep the driver waiting for their rows.
+
+        Not where Spark would start this task again (a plain stage): there the driver gives up by itself.
+        """
+        if self._launch.meeting is None:
+            raise CutOff(end)
 
     def _meet(self) -> tuple[TaskFacts, ...]:
         """Exchange facts with the other tasks.
@@ -227,7 +267,7 @@ class _Task:
         problems = [entry["problem"] for entry in answers if "problem" in entry]
         if problems:
             raise EnvironmentProblem(problems[0])
-        facts = tuple(TaskFacts(**entry) for entry in answers)
+        facts = tuple(TaskFacts.from_json(entry) for entry in answers)
         refusal = objection(self._launch, facts, on_one_host=self._on_one_host)
         if refusal:
             raise EnvironmentProblem(refusal)
@@ -242,16 +282,40 @@ class _Task:
     def _introduction(self) -> dict[str, Any]:
         """This task's facts, or its problem; a problem is reported, not raised, so that no other task waits in vain."""
         try:
+            require_fitting_horovod()
             mine = describe_task(self._spark_host, on_one_host=self._on_one_host, gpu=self._gpu)
+            introduced = asdict(mine)
+            if not self._on_one_host:
+                self._doorbell = Doorbell(mine.address, secret=self._launch.secret, partition=self._partition)
+                introduced["doorbell"] = self._doorbell.port
             if self._partition != 0 and not self._launch.left_out:
-                return asdict(mine)
+                return introduced
             board = StatusBoard(self._launch.secret, size=self._launch.num_ranks, heartbeat_s=self._launch.heartbeat_s)
             self._rendezvous = Rendezvous(mine.address, board)
-            return asdict(mine) | {"port": self._rendezvous.port}
+            return introduced | {"port": self._rendezvous.port}
         except EnvironmentProblem as problem:
             return {"problem": str(problem)}
         except OSError as error:
             return {"problem": f"cannot listen on {self._spark_host}: {error}; free a port on the ring's interface of that host."}
+
+    def _require_reach(self, everyone: Sequence[TaskFacts], chosen: Sequence[int]) -> None:
+        """Try whether the hosts of the ``chosen`` tasks reach each other, and exchange what was found.
+
+        Raises:
+            EnvironmentProblem: some do not; raised in each task.
+        """
+        if self._doorbell is None:
+            return
+        if len({everyone[partition].memory for partition in chosen}) < 2:
+            self._doorbell.close()
+            self._doorbell = None
+            return
+        found = unreachable(self._partition, everyone, chosen, secret=self._launch.secret)
+        problems = [problem for problem in self._gather(found, within_s=2 * REACH_S + ANSWER_TIMEOUT_S) if problem]
+        self._doorbell.close()
+        self._doorbell = None
+        if problems:
+            raise EnvironmentProblem(problems[0])
 
     def _agree_on_device(self, mine: TaskFacts, *, facts: Sequence[TaskFacts], chosen: Sequence[int]) -> tuple[str, str]:
         """The device of all ranks, and a note to show; ``facts`` are those of the ``chosen`` tasks.
@@ -261,7 +325,8 @@ class _Task:
         """
         if self._launch.device == "cpu":
             return "cpu", ""
-        which = f"GPU {mine.gpu} on {mine.hostname}" if mine.gpu else f"Spark assigned none to a task on {mine.hostname}"
+        none = f"Spark assigned none to a task on {mine.hostname}" if self._launch.gpus is None else f"{mine.hostname} has none left for it"
+        which = f"GPU {mine.gpu} on {mine.hostname}" if mine.gpu else none
         found = GpuCheck(problem=None, uuid=None)
         try:
             event = self._events.get(timeout=self._launch.deadline_s)

@@ -45,6 +45,8 @@ class Watch:
         """Counted in looks, because seconds in which this task itself was suspended do not count."""
         self._import_looks_left = math.ceil(IMPORT_S / LOOK_S)
         self._end: RankEnd | None = None
+        self.lost_contact = ""
+        """What was said when the board could not be reached any more; empty if it could."""
 
     def wait_for_end(self, board: StatusBoardClient) -> RankEnd:
         """Wait until all ranks are done or one failed; then end this one.
@@ -56,8 +58,9 @@ class Watch:
         verdict = self._until_verdict(board)
         if verdict.kind == "end" and verdict.severity > 0:
             self._look_for_cause(board)
-        with suppress(RingError):  # the board is gone
-            board.leave(self._rank)
+        if not self.lost_contact:
+            with suppress(RingError):  # the board is gone
+                board.leave(self._rank)
         if verdict.kind == "finished":
             self._process.let_go()
         else:
@@ -80,6 +83,7 @@ class Watch:
             if isinstance(event, Verdict):
                 return event
             if isinstance(event, RingError):
+                self.lost_contact = str(event)
                 self._end = self._end or RankEnd(rank=self._rank, host=self._host, kind="lost", summary=str(event))
                 return Verdict(kind="end")
             if not _is_late(event):

@@ -24,21 +24,24 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from sparkring.conf.schema import RingConfig
 from sparkring.errors import DeadlinePassed, EnvironmentProblem, RingError
 from sparkring.pipelines.parallel.context import RankContext
+from sparkring.spark_jobs.launch.gpus.source import dealt_gpus, rank_resources
 from sparkring.spark_jobs.launch.horovod.hardening import hardened_launch
 from sparkring.spark_jobs.launch.horovod.ranks import HorovodRanks
 from sparkring.spark_jobs.launch.meeting.driver_address import driver_address
 from sparkring.spark_jobs.launch.meeting.encryption import require_plaintext_allowed
 from sparkring.spark_jobs.launch.meeting.hosts import memory_identity
+from sparkring.spark_jobs.launch.meeting.versions import Versions, other_than_driver, other_than_rank, versions_here
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 from sparkring.spark_jobs.launch.rank.end import Json, RankEnd, result_to_json, results_or_error
 from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, GpuCheck, check_gpu, common_device, shared_gpu
+from sparkring.spark_jobs.launch.rank.horovod_build import require_fitting_horovod
 from sparkring.spark_jobs.launch.rank.process import TAIL_LINES
 from sparkring.spark_jobs.launch.rank.suspension import SUSPENDED_GRACE_S, guard_against_suspension
 from sparkring.spark_jobs.spark.slots import require_slots, spark_context
@@ -60,6 +63,10 @@ class RankSettings:
     allow_cpu_fallback: bool
     deadline_s: float
     shared_memory: bool
+    versions: Versions
+    """Those of the driver."""
+    gpus: tuple[str, ...] | None = None
+    """The GPUs of the ranks, if the launcher deals them out; None: Spark assigns them."""
 
 
 def run_by_horovod(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: int, spark: SparkSession, config: RingConfig) -> list[Json]:
@@ -67,12 +74,14 @@ def run_by_horovod(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     if spark_context(spark) is None:
         raise EnvironmentProblem("launcher horovod.spark needs a SparkContext, which Spark Connect does not have; use launcher: barrier.")
     require_plaintext_allowed(spark, config)
+    rank_resources(spark, config)  # refuses where Spark would assign no GPU
+    gpus = dealt_gpus(spark, config, num_ranks=num_ranks)
     require_slots(spark, num_ranks=num_ranks, within_s=config.start_timeout_s)
     import horovod.spark
     from horovod.runner.common.util.timeout import TimeoutException
 
     settings = RankSettings(token=uuid4().hex, device=config.device, allow_cpu_fallback=config.allow_cpu_fallback,
-                deadline_s=config.deadline_s, shared_memory=config.shared_memory)
+                            deadline_s=config.deadline_s, shared_memory=config.shared_memory, versions=versions_here(), gpus=gpus)
     said = _StandardError()
     address, interface = driver_address(spark)
     ranks = HorovodRanks(secret=secrets.token_hex(16), address=address, deadline_s=config.deadline_s, cause_known=said.names_a_cause)
@@ -101,6 +110,7 @@ def run_rank(fn: Callable[..., Json], args: Sequence[Any], settings: RankSetting
     suspended = RankEnd(rank=rank, host=host, kind="suspended")
     guard_against_suspension(limit_s=settings.deadline_s + SUSPENDED_GRACE_S, last_words=f"{MARK}{suspended.to_json()}")
     try:
+        _require_fitting_versions(host, settings.versions)
         return result_to_json(fn(_context(rank, settings), *args))
     except EnvironmentProblem as problem:
         end = RankEnd(rank=rank, host=host, kind="refused", summary=str(problem))
@@ -108,6 +118,12 @@ def run_rank(fn: Callable[..., Json], args: Sequence[Any], settings: RankSetting
         end = RankEnd(rank=rank, host=host, kind="raised", summary=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
     sys.stderr.write(f"{MARK}{end.to_json()}\n")
     sys.exit(1)
+
+
+def _require_fitting_versions(host: str, driver: Versions) -> None:
+    if other := other_than_driver(host, versions_here(), driver):
+        raise EnvironmentProblem(other)
+    require_fitting_horovod()
 
 
 def _environment(settings: RankSettings, *, threads: int) -> dict[str, str]:
@@ -118,11 +134,12 @@ def _environment(settings: RankSettings, *, threads: int) -> dict[str, str]:
 
 
 def _context(rank: int, settings: RankSettings) -> RankContext:
-    """Exchange hosts and devices with the other ranks, through the rendezvous."""
-    gpu, found = _take_gpu() if settings.device == "cuda" else (None, GpuCheck(problem=None, uuid=None))
+    """Exchange hosts, devices and versions with the other ranks, through the rendezvous."""
+    gpu, found = _take_gpu(rank, settings.gpus) if settings.device == "cuda" else (None, GpuCheck(problem=None, uuid=None))
     mine = AssignedGpu(host=os.uname().nodename, memory=memory_identity(), address=gpu, uuid=found.uuid)
-    everyone = [(AssignedGpu(*assigned), problem) for assigned, problem in
-                _exchange(f"sparkring-{settings.token}", rank, [mine, found.problem], deadline_s=settings.deadline_s)]
+    answers = _exchange(f"sparkring-{settings.token}", rank, [mine, found.problem, asdict(versions_here())], deadline_s=settings.deadline_s)
+    everyone = [(AssignedGpu(*assigned), problem) for assigned, problem, _ in answers]
+    _require_one_build([(AssignedGpu(*assigned).host, Versions(**versions)) for assigned, _, versions in answers])
     memories = [assigned.memory for assigned, _ in everyone]
     numbers = {memory: number for number, memory in enumerate(dict.fromkeys(memories))}
     device, note = "cpu", ""
@@ -134,6 +151,13 @@ def _context(rank: int, settings: RankSettings) -> RankContext:
         sys.stderr.write(f"{note}\n")
     return RankContext(rank=rank, hosts=tuple(numbers[memory] for memory in memories), device=device, token=settings.token,
                        deadline_s=settings.deadline_s, shared_memory=settings.shared_memory)
+
+
+def _require_one_build(ranks: Sequence[tuple[str, Versions]]) -> None:
+    """Check the versions of all ranks, each with its host, against those of the first."""
+    for host, versions in ranks:
+        if other := other_than_rank(host, versions, *ranks[0]):
+            raise EnvironmentProblem(other)
 
 
 def _exchange(scope: str, rank: int, mine: Json, *, deadline_s: float) -> list[Json]:
@@ -161,14 +185,14 @@ def _ask(method: str, path: str, body: bytes | None = None) -> bytes | None:
         connection.close()
 
 
-def _take_gpu() -> tuple[str | None, GpuCheck]:
-    """Take the GPU that Spark assigned to this rank's task: its address, and what came of using it."""
+def _take_gpu(rank: int, dealt: Sequence[str] | None) -> tuple[str | None, GpuCheck]:
+    """Take the GPU that is dealt to this rank, or that Spark assigned to its task: its address, and what came of using it."""
     from horovod.spark.task import get_available_devices
 
-    assigned = get_available_devices()
+    assigned = get_available_devices() if dealt is None else dealt[rank:]
     os.environ["CUDA_VISIBLE_DEVICES"] = assigned[0] if assigned else ""
     if not assigned:
-        return None, GpuCheck(problem=f"Spark assigned no GPU to a task on {os.uname().nodename}", uuid=None)
+        return None, GpuCheck(problem=f"there is no GPU for a rank on {os.uname().nodename}", uuid=None)
     return assigned[0], check_gpu()
 
 

@@ -123,12 +123,12 @@ class HorovodRanks:
                 until = min(until, time.monotonic() + (CAUSE_GRACE_S if code != 1 or self._cause_known() else LATE_CAUSE_S))
 
     def _overdue(self, rank: int) -> RankEnd:
-        return RankEnd(rank=rank, host="its executor", kind="waited", order=0, summary=(
+        return RankEnd(rank=rank, host="", kind="waited", order=0, summary=(
             f"rank {rank} did not end within {self._deadline_s:g} s after the rank before it: its task hangs, or its function works on "
             "alone; end the function with a barrier, or raise train.ring.deadline_s."))
 
     def _end(self, rank: int, code: int | None) -> RankEnd:
-        host, order = "its executor", len(self.ends)
+        host, order = "", len(self.ends)  # upstream does not say on which host a rank runs
         if code is None:
             return RankEnd(rank=rank, host=host, kind="lost", summary=f"lost contact with the task of rank {rank}.", order=order)
         if self._end_all.is_set():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING
 
 from sparkring.spark_jobs.launch.meeting.hosts import ring_address
@@ -27,7 +26,5 @@ def driver_address(spark: SparkSession) -> tuple[str, str]:
 
 
 def _is_loopback(host: str) -> bool:
-    try:
-        return socket.gethostbyname(host).startswith("127.")
-    except OSError:
-        return False
+    """Whether ``host`` is loopback for executors too. Of another name only the driver may think so, as by Debian's /etc/hosts."""
+    return host.partition(".")[0] in ("127", "localhost")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sparkring.conf.schema import RingConfig
 from sparkring.errors import ConfigError
+from sparkring.spark_jobs.spark.settings import is_on
 from sparkring.spark_jobs.spark.slots import master_of
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ ENCRYPTING = ("spark.network.crypto.enabled", "spark.authenticate.enableSaslEncr
 
 def encryption_of(spark: SparkSession) -> list[str]:
     """Those of ``ENCRYPTING`` that are true."""
-    return [name for name in ENCRYPTING if (spark.conf.get(name, None) or "").lower() == "true"]
+    return [name for name in ENCRYPTING if is_on(spark, name)]
 
 
 def require_plaintext_allowed(spark: SparkSession, config: RingConfig) -> None:

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 import psutil
 
 from sparkring.errors import EnvironmentProblem
 from sparkring.pipelines.parallel.shared_memory.named_files import FOLDER, paths_of
-from sparkring.version import __version__
+from sparkring.spark_jobs.launch.meeting.versions import Versions, versions_here
 
 LOOPBACK = "127.0.0.1"
 
@@ -42,15 +42,20 @@ class TaskFacts:
     interface: str
     addresses: tuple[str, ...]
     """All IPv4 addresses of the machine: where its connections may come from."""
-    sparkring: str
-    """Version of the sparkring that the task imported."""
-    python: str
+    versions: Versions
     gpu: str | None
-    """Address of the GPU that Spark assigned to the task."""
+    """The task's GPU, as its rank's ``CUDA_VISIBLE_DEVICES`` names it."""
     clock: float
     """Seconds since the epoch when the task came, by its machine's clock."""
     port: int = 0
     """Port of the rendezvous, set by each task that may get the first rank."""
+    doorbell: int = 0
+    """Port at which other hosts try whether they reach this task (``reach.py``); 0 if there is one host."""
+
+    @classmethod
+    def from_json(cls, entry: dict[str, Any]) -> Self:
+        """The facts that ``asdict`` made JSON of."""
+        return cls(**entry | {"versions": Versions(**entry["versions"])})
 
     def name_in(self, hosts: Collection[str]) -> str | None:
         """The name under which ``hosts`` lists this task's host, its own or Spark's, or None."""
@@ -131,7 +136,7 @@ def describe_task(spark_host: str, *, on_one_host: bool, gpu: str | None) -> Tas
     Args:
         spark_host: The name or address under which Spark knows this executor.
         on_one_host: Whether all executors of the ring have that name, so that the ring needs no network.
-        gpu: Address of the GPU that Spark assigned to the task.
+        gpu: The task's GPU, as its rank's ``CUDA_VISIBLE_DEVICES`` names it.
     Raises:
         EnvironmentProblem: this machine has no address that other hosts can reach.
     """
@@ -140,7 +145,7 @@ def describe_task(spark_host: str, *, on_one_host: bool, gpu: str | None) -> Tas
         hostname=socket.gethostname(), spark_host=spark_host, network=network_identity(), memory=memory_identity(),
         address=address, interface=interface,
         addresses=tuple(address for addresses in _addresses_by_interface().values() for address in addresses),
-        sparkring=__version__, python=python_version(), gpu=gpu, clock=time.time())
+        versions=versions_here(), gpu=gpu, clock=time.time())
 
 
 def network_identity() -> str:
@@ -161,17 +166,13 @@ def remove_leftover_memory(token: str) -> None:
         path.unlink(missing_ok=True)
 
 
-def python_version() -> str:
-    """The version that pickled functions depend on, e.g. ``3.11``."""
-    return f"{sys.version_info.major}.{sys.version_info.minor}"
-
-
 def ring_address(spark_host: str, *, on_one_host: bool) -> tuple[str, str]:
     """Choose the IPv4 address that the ring uses on this machine, and the interface that owns it.
 
     If ``HOROVOD_GLOO_IFACE`` is set in the executor's environment, it decides. Otherwise a ring on one host uses loopback,
     and every other ring the address by which Spark knows the executor. If that name leads to loopback (as in Debian's
-    /etc/hosts) or to another machine, the ring uses the address of the default route.
+    /etc/hosts) or to another machine, the ring uses the address of the default route. Horovod knows only the interface's
+    name and takes its first address, so between hosts this is the address.
     """
     interfaces = _addresses_by_interface()
     wanted = os.environ.get("HOROVOD_GLOO_IFACE")
@@ -184,10 +185,11 @@ def ring_address(spark_host: str, *, on_one_host: bool) -> tuple[str, str]:
     candidates = [LOOPBACK] if on_one_host else [*_resolve(spark_host), *_default_route()]
     for address in candidates:
         if address in owners and (on_one_host or not address.startswith("127.")):
-            return address, owners[address]
+            return (address if on_one_host else interfaces[owners[address]][0]), owners[address]
     raise EnvironmentProblem(
         f"host {socket.gethostname()} has no IPv4 address that other hosts can reach (Spark knows it as {spark_host}); "
-        f"set spark.executorEnv.HOROVOD_GLOO_IFACE to one of its interfaces: {', '.join(interfaces)}.")
+        f"set spark.executorEnv.HOROVOD_GLOO_IFACE to one of its interfaces: {', '.join(interfaces)} (on the driver "
+        "HOROVOD_GLOO_IFACE), or give its name an address of its own in /etc/hosts.")
 
 
 def interface_address(interface: str) -> str:

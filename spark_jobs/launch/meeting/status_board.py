@@ -29,6 +29,10 @@ SILENT_AFTER_S = 60.0
 the requests of the others, so that hosts that were all suspended do not count each other as gone. Its rank may still be running."""
 
 
+EFFECT = 2
+"""``RankEnd.severity`` of an end that another rank's end has caused."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The verdict that the tasks follow."""
@@ -89,10 +93,17 @@ class StatusBoard:
             self._left.add(rank)
             self._changed.notify_all()
 
-    def wait_until_left(self, *, within_s: float) -> None:
-        """Wait until every task has left, so that the server can close."""
+    def wait_until_left(self, *, within_s: float) -> tuple[int, ...]:
+        """Wait until every task has left, so that the server can close; returns the ranks of tasks that have not, ascending."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._left) == self.size, timeout=within_s)
+            return tuple(rank for rank in range(self.size) if rank not in self._left)
+
+    @property
+    def knows_cause(self) -> bool:
+        """Whether a task has reported, and left, an end of its rank that was no effect of another's."""
+        with self._changed:
+            return any(severity < EFFECT and rank in self._left for rank, severity in self._failed.items())
 
     def _note_round(self, rank: int) -> None:
         """Count the request of this task, and for each other task the share of a round that it has missed."""
@@ -150,5 +161,6 @@ class StatusBoardClient:
                 time.sleep(0.2 * (attempt + 1))
             finally:
                 connection.close()
-        raise RingError(f"lost contact with the task of rank 0 at {self._address}:{self._port}; see that executor's log.")
+        raise RingError(f"lost contact with the task of rank 0 at {self._address}:{self._port}; see that its host runs and can be reached, "
+                        "and its executor's log.")
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 from sparkring.errors import (
+    UNKNOWN_HOST,
     DeadlinePassed,
     EnvironmentProblem,
     PeerSilent,
@@ -26,7 +27,7 @@ from sparkring.errors import (
 Json: TypeAlias = Any
 """A value that ``json.dumps`` accepts. A recursive type would refuse ``dict[str, float]``, since dict is invariant."""
 
-EndKind: TypeAlias = Literal["done", "raised", "died", "refused", "waited", "lost", "suspended", "ended", "idle"]
+EndKind: TypeAlias = Literal["done", "raised", "died", "refused", "waited", "lost", "cut_off", "suspended", "ended", "idle"]
 
 CAUSE_GRACE_S = 2.0
 """Seconds to look for the cause after a rank has only reported that another one is gone."""
@@ -47,11 +48,13 @@ class RankEnd:
 
     rank: int
     host: str
+    """Empty if it is unknown."""
     kind: EndKind
     """``done``: has a result. ``raised``: an exception. ``died``: ended without a report. ``refused``: its environment is
     unsuitable. ``waited``: its task waited for others that did not come. ``lost``: its task lost contact with the others.
     ``suspended``: its process was suspended (SIGSTOP) for too long, so its task ended it. ``ended``: ended by its task because
-    of another rank. ``idle``: not a rank of the ring, which left its host out."""
+    of another rank. ``cut_off``: it could no longer reach those on ``host`` (barrier/cut_off.py). ``idle``: not a rank of the ring,
+    which left its host out."""
     result: Json = None
     summary: str = ""
     """For ``raised``: type and message. For ``refused``, ``waited`` and ``lost``: the whole message."""
@@ -82,6 +85,11 @@ class RankEnd:
         """Whether the rank gave up waiting for another one."""
         return bool(self.awaited) or (self.severity == 2 and any(words in self.summary + self.output_tail for words in _TIMED_OUT))
 
+    @property
+    def place(self) -> str:
+        """The host, in words."""
+        return self.host or UNKNOWN_HOST
+
     def to_json(self) -> str:
         """One line of JSON."""
         return json.dumps(asdict(self))
@@ -100,12 +108,14 @@ class RankEnd:
             return RankDied(self.rank, self.host, self.exit_code, stderr_tail=self.output_tail)
         if self.kind == "suspended":
             return DeadlinePassed(
-                f"rank {self.rank} on {self.host} was suspended (SIGSTOP) for longer than train.ring.deadline_s; "
+                f"rank {self.rank} on {self.place} was suspended (SIGSTOP) for longer than train.ring.deadline_s; "
                 f"find out what suspends processes there.\nlast lines that it wrote:\n{self.output_tail}",
                 awaited=(self.rank,), host=self.host)
+        if self.kind == "cut_off":
+            return DeadlinePassed(self.summary, awaited=self.awaited, host=self.host)
         if self.kind in _IN_OWN_WORDS:
             return _IN_OWN_WORDS[self.kind](self.summary)
-        return RingError(f"rank {self.rank} on {self.host} was ended before it had a result, and no rank reported why; "
+        return RingError(f"rank {self.rank} on {self.place} was ended before it had a result, and no rank reported why; "
                          "see the executors' logs.")
 
 
@@ -140,8 +150,8 @@ def results_or_error(ends: Iterable[RankEnd]) -> list[Json]:
     if cause.timed_out and awaited:
         words = f"\nit raised {cause.summary}" if cause.kind == "raised" else ""
         raise DeadlinePassed(
-            f"rank {cause.rank} on {cause.host} waited longer than train.ring.deadline_s for rank {' and '.join(map(str, awaited))}, which "
-            f"still ran; find out what delays it, or raise the deadline.{words}\nlast lines that rank {cause.rank} wrote:\n"
+            f"rank {cause.rank} on {cause.place} waited longer than train.ring.deadline_s for rank {' and '.join(map(str, awaited))}, "
+            f"which still ran; find out what delays it, or raise the deadline.{words}\nlast lines that rank {cause.rank} wrote:\n"
             f"{cause.output_tail}", awaited=awaited, host=hosts.get(awaited[0], ""))
     raise cause.error()
 

@@ -1,4 +1,4 @@
-"""GPUs of ranks: whether the one that Spark assigned can be used, and which device all ranks use.
+"""GPUs of ranks: whether the one that a rank was given can be used, and which device all ranks use.
 
 A ring on GPUs needs a GPU for each rank, CUDA in torch, and a Horovod with NCCL. Anything missing is reported before the ring starts.
 """
@@ -12,14 +12,14 @@ from sparkring.errors import EnvironmentProblem
 
 
 class AssignedGpu(NamedTuple):
-    """The GPU that Spark assigned to a rank's task."""
+    """The GPU of a rank's task, assigned by Spark or dealt out by the launcher."""
 
     host: str
     """Name of the host, for messages."""
     memory: str
     """See ``hosts.memory_identity``: tells apart containers of the same host name."""
     address: str | None
-    """Spark's address of the GPU on that host; None if it assigned none."""
+    """Its name on that host, for ``CUDA_VISIBLE_DEVICES``; None if there is none for the rank."""
     uuid: str | None
     """``GpuCheck.uuid``: two containers of one host may each call their own GPU 0."""
 
@@ -36,16 +36,22 @@ class GpuCheck(NamedTuple):
 def shared_gpu(assigned: Iterable[AssignedGpu]) -> str | None:
     """The reason that these GPUs cannot make a ring: two ranks have the same one. None if no two have.
 
-    GPUs of one address are the same unless CUDA gives each another name.
+    GPUs of one address are the same unless CUDA gives each another UUID, and those of one UUID are, whatever their addresses.
     """
     by_address: dict[tuple[str, str, str], list[str | None]] = {}
+    by_uuid: dict[str, list[str]] = {}
     for gpu in assigned:
         if gpu.address is not None:
             by_address.setdefault((gpu.host, gpu.memory, gpu.address), []).append(gpu.uuid)
+        if gpu.uuid is not None:
+            by_uuid.setdefault(gpu.uuid, []).append(f"GPU {gpu.address} on {gpu.host}")
     for (host, _, address), uuids in by_address.items():
         if len({uuid for uuid in uuids if uuid is not None}) < len(uuids) > 1:
             return (f"Spark assigned GPU {address} on {host} to {len(uuids)} ranks, and NCCL needs one for each; set "
                     "spark.task.resource.gpu.amount=1, or train.num_ranks to the number of GPUs.")
+    for names in by_uuid.values():
+        if len(names) > 1:
+            return f"{' and '.join(names)} are one GPU or parts of one, and NCCL needs one for each rank; give each rank a GPU of its own."
     return None
 
 

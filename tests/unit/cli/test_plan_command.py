@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from harness.datasets import write_dataset
+from harness.image_dataset import write_image_dataset
 from sparkring.conf.schema import Config, TrainConfig
 from tests.support.configs import MINIMAL, write
-from tests.support.image_dataset import write_image_dataset
 
 if TYPE_CHECKING:
     from tests.support.command_line import Run
@@ -99,7 +99,6 @@ def test_what_is_suggested_fits_a_config_whose_network_normalises_over_micro_bat
     pytest.param(("--world", "8", "--device", "abacus"), "'abacus' are not known", id="an unknown device"),
     pytest.param(("--world", "8", "--link", "fast"), "a link of 'fast'", id="a link of no speed"),
     pytest.param(("--world", "0"), "--world 0", id="no rank"),
-    pytest.param(("--set", "train.ring.device=cuda"), "only ranks on CPUs can be measured", id="measuring GPUs"),
 ])
 def test_what_cannot_be_planned_is_refused_in_one_line(run: Run, config: str, arguments: tuple[str, ...], complaint: str) -> None:
     code, out, err = run("plan", config, *arguments)

@@ -153,6 +153,8 @@ def test_extends_is_seen_from_the_file_that_says_it_not_from_the_current_folder(
                  "prepare.split: validation_share=0.4 and test_share=0.6 leave nothing to train on", id="shares that take all"),
     pytest.param(["prepare.split={by: fold, column: id, folds: 5, fold: 5}"], "prepare.split: fold=5 is not one of the 5 folds; give 0 to "
                  "4", id="a fold beyond the last"),
+    pytest.param(["model.kind=image", "model.norm=batch"], "config {}: model.norm=batch normalises over the rows of a micro-batch; set "
+                 "train.parallel.micro_batches", id="keys of two sections"),
 ])
 def test_a_mistake_is_told_in_one_line_with_its_place_and_a_remedy(minimal: str, overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as raised:

@@ -13,7 +13,7 @@ from sparkring.pipelines.data.loading.buffer_pool import SMALLEST, BufferPool
 ROWS = SMALLEST // 8 + 1
 
 
-def address(array: np.ndarray) -> int:  # type: ignore[type-arg]
+def address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
 

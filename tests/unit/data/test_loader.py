@@ -265,9 +265,9 @@ def test_batches_that_are_kept_do_not_change_when_later_ones_are_made(tmp_path: 
 
 def test_control_memory_that_is_used_again_too_early_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset, loader = _large(tmp_path)
-    only: dict[int, np.ndarray] = {}  # type: ignore[type-arg]
+    only: dict[int, np.ndarray] = {}
 
-    def empty(_: object, shape: tuple[int, ...], dtype: object) -> np.ndarray:  # type: ignore[type-arg]
+    def empty(_: object, shape: tuple[int, ...], dtype: object) -> np.ndarray:
         made = only.setdefault(threading.get_ident(), np.empty(1 << 22, dtype=np.uint8))
         kind = np.dtype(dtype)  # type: ignore[call-overload]
         return made[:math.prod(shape) * kind.itemsize].view(kind).reshape(shape)

@@ -19,7 +19,7 @@ from sparkring.pipelines.data.dataset.integrity import check_footers
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
-from sparkring.pipelines.data.loading.page_checksums import read_verified, verify_file
+from sparkring.pipelines.data.loading.page_checksums import VerifiedFile, read_verified, verify_file
 from sparkring.pipelines.data.loading.plain_pages import FEWEST_ROWS
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.stores.open import open_store
@@ -127,6 +127,30 @@ def test_the_error_names_file_row_group_column_and_the_next_step(tmp_path: Path,
         read_verified(source, path=store.path(NAME), columns=[column])
     with store.open_input(NAME) as source:
         assert read_verified(source, path=store.path(NAME), columns=["int32"]).num_rows == ROWS  # the control: another column
+
+
+def test_a_read_of_several_columns_at_once_is_verified_in_all_of_them(tmp_path: Path) -> None:
+    """As Arrow reads that gets what it will need beforehand, from 26 on by default."""
+    write_parquet(_table(), tmp_path / NAME, row_group_size=ROWS, **PLAIN)
+    store, metadata = open_store(str(tmp_path)), pq.ParquetFile(tmp_path / NAME).metadata
+    chunks = [metadata.row_group(0).column(place) for place in range(3)]
+    begin, size = chunks[0].data_page_offset, sum(chunk.total_compressed_size for chunk in chunks)
+
+    def read(size: int, begin: int = begin) -> None:
+        with store.open_input(NAME) as source:
+            verified = VerifiedFile(source, path=NAME)
+            verified.expect(metadata, 0)
+            verified.seek(begin)
+            verified.read_buffer(size)
+
+    read(size)
+    _flip_in_page(tmp_path / NAME, 2)
+    for first in (begin, 0):  # also behind bytes that belong to no column
+        with pytest.raises(DatasetError, match=r"column int32 of row group 0 of .* has a page with CRC-32"):
+            read(begin + size - first, first)
+    with pytest.raises(DatasetError, match=r"column int32 of row group 0 of .* was read in part"):
+        read(size - 100)
+    read(size - chunks[2].total_compressed_size)  # the control: the columns before it
 
 
 def test_pages_without_a_checksum_are_read_unchecked(tmp_path: Path) -> None:

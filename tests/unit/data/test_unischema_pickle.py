@@ -79,6 +79,14 @@ def test_a_real_schema_is_read_at_every_protocol(protocol: int) -> None:
     assert read_unischema(pickle.dumps(SCHEMA, protocol), origin="x") == FIELDS
 
 
+def test_a_schema_written_beside_the_other_numpy_is_read() -> None:
+    """NumPy 2 names its truth values bool, NumPy 1 bool_."""
+    as_one, as_two = (pickle.dumps(SCHEMA, 0).replace(b"cnumpy\nbool_\n", name).replace(b"cnumpy\nbool\n", name)
+                      for name in (b"cnumpy\nbool_\n", b"cnumpy\nbool\n"))
+    assert as_one != as_two
+    assert read_unischema(as_one, origin="x") == read_unischema(as_two, origin="x") == FIELDS
+
+
 def test_nothing_is_imported_or_looked_up_even_for_a_right_one(heard: list[str]) -> None:
     data = pickle.dumps(SCHEMA)
     heard.clear()

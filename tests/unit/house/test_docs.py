@@ -104,6 +104,30 @@ def test_the_page_of_figures_is_what_its_script_writes() -> None:
             assert set(json.loads(line)) == {"commit", "date", "figures"}
 
 
+def test_readme_s_table_of_platforms_is_that_of_the_last_run() -> None:
+    program = ("import runpy, sys; script = runpy.run_path(sys.argv[1]); readme = script['README'].read_text(encoding='utf-8'); "
+               "sys.stdout.write(script['with_platforms'](readme, script['LINES']))")
+    written = subprocess.run([sys.executable, "-c", program, str(ROOT / "scripts/figures.py")], check=True, capture_output=True, text=True,
+                             timeout=60).stdout
+    assert (ROOT / "README.md").read_text(encoding="utf-8") == written, "run `python scripts/figures.py`"
+
+
+def test_a_failed_cell_is_bold_and_what_could_not_be_run_says_why(tmp_path: Path) -> None:
+    program = ("import pathlib, runpy, sys; script = runpy.run_path(sys.argv[1]); "
+               "sys.stdout.write(script['platforms'](pathlib.Path(sys.argv[2])))")
+    versions = {"pyspark": "4.0.0", "pyarrow": "19.0.1", "numpy": "2.1.3", "pandas": "2.2.3", "torch": "2.8.0"}
+    run = {"platform": "Ours", "python": "3.12", "java": "21", "versions": versions, "seconds": 90, "date": "2026-01-01",
+           "differs": ["a: so", "b: so"]}
+    figures = {"runs": [{**run, "green": True, "rows": 16811, "auc": 0.7}, {**run, "green": False, "why": "so"}],
+               "absent": [{"what": "GPUs", "reason": "none here"}]}
+    (tmp_path / "matrix.jsonl").write_text(json.dumps({"figures": figures}) + "\n", encoding="utf-8")
+    written = subprocess.run([sys.executable, "-c", program, str(ROOT / "scripts/figures.py"), str(tmp_path)], check=True,
+                             capture_output=True, text=True, timeout=60).stdout.splitlines()
+    assert written[2] == "| Ours | 3.12 | 21 | 4.0.0 | 19.0.1 | 2.1.3 | 2.2.3 | 2.8.0 | 16,811, 0.7000 | 90 | 2026-01-01 | a: so; b: so |"
+    assert written[3] == "| Ours | 3.12 | 21 | 4.0.0 | 19.0.1 | 2.1.3 | 2.2.3 | 2.8.0 | **failed** | 90 | 2026-01-01 | a: so; b: so |"
+    assert written[-1] == "| GPUs | none here |"
+
+
 def test_a_figure_that_misses_its_bar_is_bold(tmp_path: Path) -> None:
     program = ("import pathlib, runpy, sys; script = runpy.run_path(sys.argv[1]); "
                "sys.stdout.write(script['page'](pathlib.Path(sys.argv[2])))")

@@ -41,6 +41,9 @@ def test_a_caller_can_catch_it_as_the_builtin_that_it_expects(kind: type[Sparkri
     pytest.param(lambda: RankDied(1, "node-3", -9),
                  "rank 1 on node-3 was killed by SIGKILL; if nobody killed it, the machine may have run out of memory; "
                  "run the same command again to resume from the last checkpoint.", id="a rank that was killed"),
+    pytest.param(lambda: RankDied(1, "", -9),
+                 "rank 1 on its executor was killed by SIGKILL; if nobody killed it, the machine may have run out of memory; "
+                 "run the same command again to resume from the last checkpoint.", id="a rank whose host is unknown"),
     pytest.param(lambda: RankDied(0, "node-1", -40),
                  "rank 0 on node-1 was killed by signal 40; if nobody killed it, the machine may have run out of memory; "
                  "run the same command again to resume from the last checkpoint.", id="a signal without a name"),

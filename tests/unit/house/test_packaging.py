@@ -24,6 +24,7 @@ from packaging.requirements import Requirement
 import sparkring
 from sparkring.cli.app import app
 from sparkring.conf.loading import load_config, shipped_configs
+from tests.support.own_wheel import build_wheel
 
 ROOT = Path(__file__).resolve().parents[3]
 ROOMS = ("conf", "models", "pipelines", "spark_jobs", "sparkring")
@@ -50,15 +51,7 @@ def packages_on_disk() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Our wheel, built from a copy of what the build reads."""
-    copy = tmp_path_factory.mktemp("source")
-    for room in ROOMS:
-        shutil.copytree(ROOT / room, copy / room, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy / name)
-    python("from hatchling.build import build_wheel; build_wheel('dist')", cwd=copy)
-    (built,) = (copy / "dist").glob("*.whl")
-    return built
+    return build_wheel(tmp_path_factory.mktemp("source"))
 
 
 def test_the_wheel_installs_one_name(wheel: Path) -> None:
@@ -118,13 +111,16 @@ def test_the_version_is_the_same_everywhere() -> None:
 @pytest.mark.parametrize("name", ["horovod", "petastorm"])
 def test_a_recipe_builds_the_version_that_the_project_pins(name: str) -> None:
     version = toml(f"third_party/{name}/pyproject.toml")["project"]["version"]
-    assert f"{name}=={version}" in toml("pyproject.toml")["project"]["dependencies"]
-    assert f'VERSION = "{version}"' in (ROOT / "third_party" / name / "backend.py").read_text(encoding="utf-8")
+    extras = toml("pyproject.toml")["project"]["optional-dependencies"]
+    assert f"{name}=={version}" in extras["train"] + extras["petastorm"]
+    recipe = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "third_party" / name).glob("*.py"))
+    assert f'VERSION = "{version}"' in recipe
 
 
 def test_horovod_is_built_against_the_torch_that_it_runs_beside() -> None:
-    (torch,) = [entry for entry in toml("pyproject.toml")["project"]["dependencies"] if entry.startswith("torch")]
-    assert f'TORCH = "{torch}"' in (ROOT / "third_party" / "horovod" / "backend.py").read_text(encoding="utf-8")
+    (torch,) = [package["version"] for package in toml("uv.lock")["package"] if package["name"] == "torch"]
+    assert f'DEFAULT_TORCH = "{torch}"' in (ROOT / "third_party" / "horovod" / "target.py").read_text(encoding="utf-8")
+    assert set(re.findall(r"\btorch==([\d.]+)", (ROOT / "README.md").read_text(encoding="utf-8"))) == {torch}
 
 
 @pytest.mark.parametrize("name", ["horovod", "petastorm"])

@@ -72,7 +72,7 @@ def test_a_micro_batch_of_one_value_a_channel_is_its_own_mean(shape: tuple[int, 
     made.sum().backward()
     gradients = [tensor.grad.flatten().tolist() for tensor in (x, ours.weight, ours.bias) if tensor.grad is not None]
     assert gradients == [[0.0] * 3, [0.0] * 3, [1.0] * 3]
-    ours.finish_step()
+    ours.finish_step(1.0)
     assert ours.running_mean.tolist() == [0.0] * 3, "one value says nothing of a variance"
     with pytest.raises(ValueError, match="Expected more than 1 value per channel"):
         theirs(x)

@@ -1,4 +1,4 @@
-"""A rank announces what it will receive before it computes: Gloo and Horovod carry nothing that nobody waits for."""
+"""A rank announces what it will receive before it computes: Horovod carries nothing that nobody waits for, and sockets little."""
 
 from __future__ import annotations
 

@@ -1,16 +1,13 @@
-"""Who is what in a mesh, the canonical list of its process sets, and layouts that Horovod cannot start on several hosts."""
+"""Who is what in a mesh, and the canonical list of its process sets."""
 
 from __future__ import annotations
-
-import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkring.errors import ConfigError, LayoutRefused
-from sparkring.pipelines.parallel.mesh import Coordinate, Mesh, process_sets
-from sparkring.pipelines.parallel.process_set_rules import why_not_startable
+from sparkring.pipelines.parallel.mesh import Coordinate, Mesh
 
 meshes = st.builds(Mesh, st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple), st.integers(1, 3))
 
@@ -80,58 +77,3 @@ def test_a_mesh_without_ranks_and_a_ring_of_another_size_are_refused() -> None:
     with pytest.raises(LayoutRefused, match="2 \\+ 1 replicas are 3 ranks, the ring has 4"):
         Mesh((2, 1)).process_sets((0,) * 4)
     assert issubclass(LayoutRefused, ConfigError)
-
-
-# Which sets start on several hosts: each row is tried with real ranks in tests/parallel/test_process_sets.py.
-@pytest.mark.parametrize(("ranks", "hosts", "starts"), [
-    ((0, 1), (0, 0, 1, 1), True),
-    ((0, 2), (0, 0, 1, 1), True),
-    ((0, 3), (0, 0, 1, 1), True),
-    ((0, 1, 2), (0, 0, 1, 1), True),
-    ((0, 1, 3), (0, 0, 1, 1), False),
-    ((1, 2, 3), (0, 0, 1, 1), False),
-    ((0, 1, 2, 3), (0, 0, 1, 1), True),
-    ((1, 3, 5), (0, 0, 1, 1, 2, 2), True),
-    ((0, 2, 5), (0, 0, 1, 1, 2, 2), False),  # 0 and 2 meet as number 0 of their hosts, 5 stands alone under the same number
-    ((0, 1, 2), (0, 0, 0, 1), True),
-    ((1, 2, 3), (0, 0, 0, 1), True),         # unequal hosts: rank 3 has the place of rank 0, which is not in the set
-])
-def test_a_set_starts_where_its_members_meet_under_one_number(ranks: tuple[int, ...], hosts: tuple[int, ...], starts: bool) -> None:
-    assert (why_not_startable(ranks, hosts) is None) == starts
-
-
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
-def test_pairs_and_whole_hosts_always_start(sizes: list[int], data: st.DataObject) -> None:
-    hosts = tuple(host for host, size in enumerate(sizes) for _ in range(size))
-    ranks = data.draw(st.sets(st.sampled_from(range(len(hosts))), min_size=1, max_size=2))
-    assert why_not_startable(tuple(sorted(ranks)), hosts) is None
-    some = data.draw(st.sets(st.sampled_from(sorted(set(hosts))), min_size=1))
-    assert why_not_startable(tuple(rank for rank, host in enumerate(hosts) if host in some), hosts) is None
-    assert all(why_not_startable(ranks, hosts) is None for ranks in process_sets(hosts))
-
-
-def test_a_refusal_names_the_set_the_reason_and_the_nearest_layout_that_starts() -> None:
-    with pytest.raises(LayoutRefused) as caught:
-        Mesh((1, 3)).process_sets((0, 0, 1, 1))
-    message = str(caught.value)
-    assert "stages of 1 + 3 replicas on hosts of 2 + 2 ranks need the process set [1, 2, 3]" in message
-    assert "rank 1 is number 0 and rank 3 is number 1 of the set on its host" in message
-    assert "the nearest layout that starts there has stages of 2 + 2 replicas" in message
-    assert Mesh((2, 2)).process_sets((0, 0, 1, 1))
-    assert Mesh((1, 3)).process_sets((0, 0, 0, 0))  # on one host nothing is refused
-
-
-@given(st.data())
-def test_what_is_advised_starts(data: st.DataObject) -> None:
-    mesh = data.draw(meshes)
-    hosts = tuple(sorted(data.draw(st.lists(st.integers(0, 2), min_size=mesh.size, max_size=mesh.size))))
-    try:
-        sets = mesh.process_sets(hosts)
-    except LayoutRefused as refusal:
-        advised = re.search(r"nearest layout that starts there has stages of ([0-9 +]+) replicas", str(refusal))
-        if advised:
-            other = Mesh(tuple(map(int, advised.group(1).split(" + "))), mesh.shards)
-            sets = other.process_sets(hosts)  # no refusal
-        else:
-            sets = ()
-    assert all(why_not_startable(ranks, hosts) is None for ranks in sets)

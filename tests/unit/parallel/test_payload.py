@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sparkring.errors import PipelineShapeError, RingError
 from sparkring.pipelines.parallel.transports.payload import copies, flat_bytes, pack, read, read_refusal, refusal, write
@@ -42,6 +43,19 @@ def journey(tensors: list[Tensor]) -> list[Tensor]:
     told = read_header(header_tensor(specs))
     assert told == specs
     return read(told, payload.clone())
+
+
+@pytest.mark.parametrize("shapes", [[(3, 4)], [(64, 2)], [(3, 4), (5,), ()]], ids=["short", "its own memory", "several"])
+def test_tensors_on_a_device_travel_and_arrive_on_it(shapes: list[tuple[int, ...]]) -> None:
+    device = torch.device("cuda", 0)
+    with FakeTensorMode():
+        tensors = [torch.zeros(shape, device=device) for shape in shapes]
+        specs = TensorSpecs.of(tensors)
+        payload = pack(specs, tensors, device)
+        assert (payload.device, payload.numel()) == (device, specs.nbytes)
+        assert [(tensor.device, tuple(tensor.shape)) for tensor in read(specs, payload)] == [(device, shape) for shape in shapes]
+        from_host = pack(specs, [torch.zeros(shape) for shape in shapes], device)
+        assert from_host.device == device, "where the receiver expects it"
 
 
 def same(one: Tensor, other: Tensor) -> bool:

@@ -20,11 +20,12 @@ from pyspark.sql import types
 from harness.parquet_files import write_parquet
 from sparkring.errors import ConfigError, DatasetError, HostileDataset
 from sparkring.pipelines.data.dataset.integrity import check_footers, verify_files
+from sparkring.pipelines.data.dataset.unischema_pickle import COMMON_METADATA, UNISCHEMA_KEY
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.spark_jobs.etl.encoding.petastorm_schema import dataset_metadata
-from sparkring.spark_jobs.stored.adopt import UNISCHEMA, adopt
+from sparkring.spark_jobs.stored.adopt import adopt
 
 ROWS = 300
 SCHEMA = Unischema("Photos", [
@@ -58,8 +59,8 @@ def _petastorm(folder: Path) -> Path:
     columns = {name: pa.array([bytes(field.codec.encode(field, row[name])) if field.shape else row[name] for row in rows],
                               kinds.get(name, pa.binary())) for name, field in SCHEMA.fields.items()}
     pq.write_table(pa.table(columns), folder / "part-0.parquet", row_group_size=100)
-    metadata = dataset_metadata(pq.read_schema(folder / "part-0.parquet"), SCHEMA, {"part-0.parquet": 3})
-    (folder / "_common_metadata").write_bytes(metadata)
+    metadata = dataset_metadata(pq.read_schema(folder / "part-0.parquet"), pickle.dumps(SCHEMA), {"part-0.parquet": 3})
+    (folder / COMMON_METADATA).write_bytes(metadata)
     return folder
 
 
@@ -101,7 +102,6 @@ def test_splits_lie_in_folders_that_the_user_names(tmp_path: Path) -> None:
     assert sorted(_rows(tmp_path, "validation")) == list(range(1000, 1000 + ROWS))
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # Petastorm takes pyarrow's older interfaces
 def test_a_petastorm_dataset_is_adopted_with_its_codecs_and_rows_equal_petastorm_s_own_reader(tmp_path: Path) -> None:
     _petastorm(tmp_path)
     result = adopt(str(tmp_path), row_id="id", label="kind")
@@ -132,8 +132,8 @@ def _open_sizes(folder: Path) -> None:
     columns = {name: pa.array([bytes(field.codec.encode(field, row[name])) if field.shape else row[name] for row in rows],
                               kinds.get(name, pa.binary())) for name, field in schema.fields.items()}
     write_parquet(pa.table(columns), folder / "part-0.parquet", row_group_size=5, use_dictionary=False)
-    metadata = dataset_metadata(pq.read_schema(folder / "part-0.parquet"), schema, {"part-0.parquet": 4})
-    (folder / "_common_metadata").write_bytes(metadata)
+    metadata = dataset_metadata(pq.read_schema(folder / "part-0.parquet"), pickle.dumps(schema), {"part-0.parquet": 4})
+    (folder / COMMON_METADATA).write_bytes(metadata)
 
 
 def test_an_array_of_open_size_whose_rows_are_alike_is_a_tensor(tmp_path: Path) -> None:
@@ -166,8 +166,8 @@ def test_half_precision_of_petastorm_is_read(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": range(20), "late": pa.array([number % 2 for number in range(20)], pa.int8()),
                              "one": pa.array(np.arange(20, dtype=np.float32)), "pair": pa.array(cells, pa.binary())}),
                    tmp_path / "part-0.parquet")
-    metadata = dataset_metadata(pq.read_schema(tmp_path / "part-0.parquet"), schema, {"part-0.parquet": 1})
-    (tmp_path / "_common_metadata").write_bytes(metadata)
+    metadata = dataset_metadata(pq.read_schema(tmp_path / "part-0.parquet"), pickle.dumps(schema), {"part-0.parquet": 1})
+    (tmp_path / COMMON_METADATA).write_bytes(metadata)
     adopt(str(tmp_path), row_id="id", label="late")
     row = _rows(tmp_path)[7]
     assert (row["numeric"].tolist(), row["pair"].tolist(), row["pair"].dtype) == ([7.0], [7.0, 0.5], np.float16)
@@ -192,9 +192,9 @@ def test_a_folder_whose_metadata_would_run_something_is_refused_and_nothing_runs
     folder = _petastorm(tmp_path / "data")
     schema = pq.read_schema(folder / "part-0.parquet")
     evil = pickle.dumps(Unischema("Evil", [*SCHEMA.fields.values(), UnischemaField("x", np.int8, (), Touches(tmp_path / "run"), False)]))
-    pq.write_metadata(schema.with_metadata({UNISCHEMA: evil}), folder / "_common_metadata")
+    pq.write_metadata(schema.with_metadata({UNISCHEMA_KEY: evil}), folder / COMMON_METADATA)
     before = _files(folder)
-    with pytest.raises(HostileDataset, match=r"_common_metadata asks for pathlib\.Path\.?"):
+    with pytest.raises(HostileDataset, match=r"_common_metadata asks for pathlib(\._local)?\.Path\.?"):
         adopt(str(folder), row_id="id", label="kind")
     assert not (tmp_path / "run").exists()
     assert _files(folder) == before

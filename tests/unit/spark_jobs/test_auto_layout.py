@@ -25,7 +25,6 @@ from sparkring.spark_jobs.auto_layout import (
     known_profile,
     layout_constraints,
     profile_subject,
-    require_cpu,
     with_layout,
     with_planned_layout,
 )
@@ -146,10 +145,3 @@ def test_whoever_evaluates_later_takes_the_layout_that_was_chosen(tmp_path: Path
     planned = with_planned_layout(automatic, store).train
     assert (planned.num_ranks, planned.replicas, planned.num_micro_batches, planned.parallel.auto) == (2, (1, 1), 3, False)
     assert with_planned_layout(given, store) == given
-
-
-def test_gpus_are_not_measured_yet(tmp_path: Path) -> None:
-    path = write(tmp_path, "tiny.yaml", MINIMAL)
-    require_cpu(load_config(path))
-    with pytest.raises(ConfigError, match="only ranks on CPUs can be measured so far"):
-        require_cpu(load_config(path, ["train.ring.device=cuda"]))

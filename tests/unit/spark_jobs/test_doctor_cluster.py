@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from sparkring.spark_jobs.diagnosis.cluster import (
 from sparkring.spark_jobs.diagnosis.survey import Machine, TaskReport
 from sparkring.spark_jobs.launch.meeting.encryption import ENCRYPTING
 from tests.support.doctor_samples import PACKAGES, machine, needs, session, task
+from tests.support.pretended_gpus import TWO, nvidia_smi
 
 ON_DEMAND = {"spark__master": "spark://here:7077", "spark__dynamicAllocation__enabled": "true"}
 CUDA = "train.ring.device=cuda"
@@ -108,6 +110,25 @@ def test_an_executor_unlike_the_driver_fails(there: Machine, said: str) -> None:
     assert (check.status, said in check.found) == ("fail", True)
 
 
+@pytest.mark.parametrize(("package", "facts", "found"), [
+    ("numpy", {"version": "1.23.5"}, "numpy 1.23.5 on alpha, 1.26.4 here"),
+    ("numpy", {"version": "2.1.0"}, "numpy 2.1.0 on alpha, 1.26.4 here (prepare and score may fail)"),
+    ("pyarrow", {"version": "15.0.0"}, "pyarrow 15.0.0 on alpha, 14.0.2 here (prepare and score may fail)"),
+    ("petastorm", {"error": "ImportError: no"}, "petastorm cannot be imported on alpha: ImportError: no"),
+    ("horovod", PACKAGES["horovod"] | {"version": "0.28.0"}, "horovod 0.28.0 on alpha, 0.28.1 here")])
+def test_what_a_ring_does_not_refuse_is_a_warning(package: str, facts: dict[str, Any], found: str) -> None:
+    check = check_executors([task(machine(packages={package: facts}))], machine())
+    assert (check.status, check.found) == ("warn", found)
+
+
+def test_executors_need_one_build_of_torch_and_the_driver_s_may_be_another() -> None:
+    cuda = {"torch": PACKAGES["torch"] | {"version": "2.13.0+cu126"}}
+    assert check_executors([task(machine(packages=cuda)), task(machine(host="beta", packages=cuda))], machine()).status == "ok"
+    check = check_executors([task(machine(packages=cuda)), task(machine(host="beta"))], machine())
+    assert (check.status, check.found) == (
+        "fail", "the executor on beta has torch 2.13.0, that on alpha has torch 2.13.0+cu126")
+
+
 def test_a_patch_release_of_python_may_differ() -> None:
     assert check_executors([task(machine(python="3.11.2"))], machine()).status == "ok"
 
@@ -145,14 +166,29 @@ def test_a_network_that_was_not_tried_is_not_called_well() -> None:
 
 
 @pytest.mark.parametrize(("settings", "report", "status", "said"), [
-    pytest.param({}, task(machine(packages=TORCH_WITH_GPU), gpus=["0"]), "fail", "assigns no GPU", id="Spark assigns none"),
+    pytest.param({}, task(machine(packages=TORCH_WITH_GPU), gpus=["0"]), "fail", "executors have no GPU", id="executors have none"),
     pytest.param(GPUS, task(machine(packages=TORCH_WITH_GPU)), "fail", "given no GPU", id="a task without one"),
     pytest.param(GPUS, task(gpus=["0"]), "fail", "torch sees no GPU on alpha", id="torch sees none"),
-    pytest.param(GPUS, task(machine(packages=TORCH_WITH_GPU), gpus=["0"]), "ok", "1 task(s) with GPU 0", id="all there")])
+    pytest.param(GPUS, task(machine(packages=TORCH_WITH_GPU), gpus=["0"]), "ok", "1 task(s) with GPU 0, by spark.task.resource.gpu.amount",
+                 id="all there")])
 def test_gpus_must_be_assigned_and_seen(settings: dict[str, str], report: TaskReport, status: str, said: str) -> None:
     check = check_gpu(session(**settings), [report], needs(CUDA), machine())
     assert (check.status, said in check.found) == (status, True)
     assert ("train.ring.device=cpu" in check.advice) == (status == "fail")
+
+
+@pytest.mark.parametrize(("num_ranks", "overrides", "status", "said"), [
+    pytest.param(2, (), "ok", "2 GPUs (0, 1) in CUDA_VISIBLE_DEVICES or nvidia-smi -L for 2 rank(s)", id="one each"),
+    pytest.param(1, (), "ok", "1 GPU (0) in CUDA_VISIBLE_DEVICES or nvidia-smi -L for 1 rank(s)", id="one to spare"),
+    pytest.param(3, (), "fail", "this machine has 2 GPUs (0, 1)", id="too few"),
+    pytest.param(3, ("train.ring.allow_cpu_fallback=true",), "warn", "2 GPUs (0, 1)", id="too few, where the CPU will do")])
+def test_the_gpus_of_a_machine_are_counted_against_the_ranks(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_ranks: int, overrides: tuple[str, ...], status: str, said: str) -> None:
+    monkeypatch.setenv("PATH", str(nvidia_smi(tmp_path, TWO)), prepend=":")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    here = machine(packages=TORCH_WITH_GPU)
+    check = check_gpu(session(spark__master="local[4]"), [task(here)], needs(CUDA, f"train.num_ranks={num_ranks}", *overrides), here)
+    assert (check.status, said in check.found) == (status, True)
 
 
 def test_missing_gpus_are_no_failure_where_the_cpu_will_do() -> None:

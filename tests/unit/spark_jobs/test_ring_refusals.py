@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import queue
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import cast
 from unittest.mock import Mock
@@ -24,17 +24,19 @@ from sparkring.spark_jobs.launch.meeting.encryption import ENCRYPTING, require_p
 from sparkring.spark_jobs.launch.meeting.hosts import LOOPBACK, TaskFacts, memory_identity
 from sparkring.spark_jobs.launch.meeting.rendezvous import Rendezvous, rendezvous_address
 from sparkring.spark_jobs.launch.meeting.status_board import StatusBoard
+from sparkring.spark_jobs.launch.meeting.versions import Versions, versions_here
 from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, GpuCheck, check_gpu, common_device
 from sparkring.spark_jobs.spark.slots import local_slots, require_on_demand, too_few_slots
 from sparkring.spark_jobs.spark.watched_job import explain
 from tests.support import seams
 
+VERSIONS = Versions("1.2.3", "3.11", "2.13.0")
 LAUNCH = Launch(
     num_ranks=2, payload=b"", token="t", secret="s", threads=1, device="cuda", allow_cpu_fallback=False, deadline_s=1, heartbeat_s=1,
-    shared_memory=True, meet_within_s=40.0, not_after=100.0, driver_memory="m", driver_path=(), sparkring="1.2.3", python="3.11")
+    shared_memory=True, meet_within_s=40.0, not_after=100.0, driver_memory="m", driver_path=(), versions=VERSIONS)
 FACTS = TaskFacts(
     hostname="alpha", spark_host="alpha.example", network="n", memory="m", address="10.0.0.1", interface="eth0",
-    addresses=("10.0.0.1",), sparkring="1.2.3", python="3.11", gpu="0", clock=99.0)
+    addresses=("10.0.0.1",), versions=VERSIONS, gpu="0", clock=99.0)
 TOO_FEW = too_few_slots("yarn", wanted=7, slots=None)
 
 
@@ -43,8 +45,16 @@ def test_tasks_that_fit_make_a_ring() -> None:
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    pytest.param({"sparkring": "1.2.2"}, "on beta has sparkring 1.2.2 on Python 3.11, the driver has 1.2.3 on 3.11", id="sparkring"),
-    pytest.param({"python": "3.12"}, "on beta has sparkring 1.2.3 on Python 3.12, the driver has 1.2.3 on 3.11", id="Python"),
+    pytest.param({"versions": replace(VERSIONS, sparkring="1.2.2")},
+                 "on beta has sparkring 1.2.2 on Python 3.11, the driver has 1.2.3 on 3.11", id="sparkring"),
+    pytest.param({"versions": replace(VERSIONS, python="3.12")},
+                 "on beta has sparkring 1.2.3 on Python 3.12, the driver has 1.2.3 on 3.11", id="Python"),
+    pytest.param({"versions": replace(VERSIONS, torch="2.11.0")},
+                 "on beta has torch 2.11.0, the driver has torch 2.13.0; install", id="torch"),
+    pytest.param({"versions": replace(VERSIONS, torch="2.13.0+cpu")},
+                 "on beta has torch 2.13.0+cpu, that on alpha has torch 2.13.0; ranks", id="build of torch"),
+    pytest.param({"versions": replace(VERSIONS, torch=None)},
+                 "on beta has no torch, the driver has torch 2.13.0", id="no torch"),
     pytest.param({"network": "o"}, "beta and alpha do not share a network", id="one name for two machines"),
     pytest.param({"gpu": None}, "Spark assigned no GPU to the task on beta", id="no GPU"),
     pytest.param({"clock": 142.0}, "on beta started 42 seconds after this launch was given up", id="too late"),
@@ -54,6 +64,22 @@ def test_a_task_that_does_not_fit_is_named(change: dict[str, object], words: str
     assert words in str(objection(LAUNCH, [FACTS, beta], on_one_host=True))
 
 
+def test_gpus_that_the_launcher_deals_out_are_those_of_the_driver_s_machine() -> None:
+    dealt = replace(LAUNCH, gpus=("0", "1"))
+    assert objection(dealt, [FACTS, replace(FACTS, gpu=None)], on_one_host=True) is None, "a task without a rank has none"
+    elsewhere = replace(FACTS, hostname="beta", memory="o")
+    assert "a local master on beta, where the driver cannot see" in str(objection(dealt, [elsewhere], on_one_host=True))
+    assert objection(LAUNCH, [elsewhere], on_one_host=True) is None, "the control: Spark assigned this one"
+
+
+@pytest.mark.parametrize("torch", [None, "2.13.0+cpu"])
+def test_a_driver_may_have_no_torch_or_another_build_of_it(torch: str | None) -> None:
+    beta = replace(FACTS, hostname="beta", versions=replace(FACTS.versions, torch="2.13.0+cu126"))
+    launch = replace(LAUNCH, versions=replace(LAUNCH.versions, torch=torch))
+    assert objection(launch, [FACTS, FACTS], on_one_host=True) is None
+    assert "on beta has torch 2.13.0+cu126, that on alpha has torch 2.13.0" in str(objection(launch, [FACTS, beta], on_one_host=True))
+
+
 def test_no_gpu_is_no_objection_where_the_config_lets_ranks_fall_back() -> None:
     assert objection(replace(LAUNCH, allow_cpu_fallback=True), [replace(FACTS, gpu=None)], on_one_host=True) is None
 
@@ -61,6 +87,7 @@ def test_no_gpu_is_no_objection_where_the_config_lets_ranks_fall_back() -> None:
 @pytest.mark.parametrize(("change", "uuids", "words"), [
     pytest.param({"gpu": "1"}, "ab", None, id="another GPU of the host"),
     pytest.param({"memory": "o"}, "ab", None, id="another host"),
+    pytest.param({"gpu": "GPU-a"}, "aa", "GPU 0 on alpha and GPU GPU-a on alpha are one GPU or parts of one", id="one GPU by two names"),
     pytest.param({}, "ab", None, id="another container of the host, which calls its own GPU 0 too"),
     pytest.param({}, [None, None], "Spark assigned GPU 0 on alpha to 2 ranks", id="the same address of GPUs that CUDA cannot use"),
     pytest.param({}, ["a", None], "Spark assigned GPU 0 on alpha to 2 ranks", id="the same address of a GPU that CUDA can use once"),
@@ -106,12 +133,15 @@ def test_tasks_compare_what_their_ranks_report_of_their_gpus(monkeypatch: pytest
         agree("a")
 
 
-def ring_by_horovod(monkeypatch: pytest.MonkeyPatch, *, uuid: str) -> RankContext:
-    """The context of rank 0 on a GPU ``a`` that Spark calls 0, by upstream's launcher; rank 1's ``uuid`` is called 0 as well."""
-    settings = RankSettings(token="t", device="cuda", allow_cpu_fallback=False, deadline_s=20, shared_memory=True)
+def ring_by_horovod(monkeypatch: pytest.MonkeyPatch, *, uuid: str, theirs: Versions | None = None) -> RankContext:
+    """The context of rank 0 on a GPU ``a`` that Spark calls 0, by upstream's launcher; rank 1's ``uuid`` is called 0 as well.
+
+    Rank 1 has the versions ``theirs``, or those of rank 0.
+    """
+    settings = RankSettings(token="t", device="cuda", allow_cpu_fallback=False, deadline_s=20, shared_memory=True, versions=versions_here())
     peer = AssignedGpu(host="alpha", memory=memory_identity(), address="0", uuid=uuid)
     rendezvous = Rendezvous(LOOPBACK, StatusBoard("s", size=2, heartbeat_s=1))
-    rendezvous.store.put("sparkring-t", "1", json.dumps([peer, None]).encode())
+    rendezvous.store.put("sparkring-t", "1", json.dumps([peer, None, asdict(theirs or versions_here())]).encode())
     rendezvous.start(allowed=[LOOPBACK])
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", rendezvous_address(LOOPBACK, rendezvous.port, "s"))
     monkeypatch.setenv("HOROVOD_SIZE", "2")
@@ -130,6 +160,11 @@ def test_two_ranks_on_one_gpu_are_refused_by_upstream_s_launcher_too(monkeypatch
         ring_by_horovod(monkeypatch, uuid="a")
     context = ring_by_horovod(monkeypatch, uuid="b")
     assert (context.rank, context.hosts, context.device) == (0, (0, 0), "cuda:0")
+
+
+def test_ranks_of_different_builds_of_torch_are_refused_by_upstream_s_launcher_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EnvironmentProblem, match=r"on alpha has torch 2\.13\.0\+other, that on alpha has .*; ranks of different builds"):
+        ring_by_horovod(monkeypatch, uuid="b", theirs=replace(versions_here(), torch="2.13.0+other"))
 
 
 def test_all_ranks_take_the_same_device() -> None:
@@ -205,10 +240,13 @@ def test_a_host_is_to_blame_for_an_executor_that_died_there_and_not_for_one_that
     pytest.param({"complete": True, "lost": ExecutorLost("gone")}, 1, ExecutorLost, id="one was lost")])
 def test_why_no_ring_can_come_of_tasks_that_meet_at_the_driver(
         state: dict[str, object], num_ended: int, kind: type[SparkringError] | None) -> None:
+    def too_few(come: int) -> NotEnoughSlots:
+        return too_few_slots("yarn", wanted=4, slots=come)
+
     meeting = SimpleNamespace(**{"complete": False, "closed": False, "lost": None, "num_come": 0, "address": ("10.0.0.1", 7), **state})
-    error = _why_broken(cast("DriverMeeting", meeting), 4, "yarn", num_ended)
+    error = _why_broken(cast("DriverMeeting", meeting), too_few, num_ended)
     assert error is None if kind is None else isinstance(error, kind)
-    assert _why_broken(None, 4, "yarn", num_ended) is None
+    assert _why_broken(None, too_few, num_ended) is None
 
 
 @pytest.mark.parametrize("name", ENCRYPTING)

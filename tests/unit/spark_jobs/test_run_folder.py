@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from sparkring.conf.loading import parse_config
 from sparkring.errors import SparkringError
 from sparkring.pipelines.training.job.job import TrainSummary
 from sparkring.spark_jobs.prepare import prepare
+from sparkring.spark_jobs.run.folder import RunFolder
 from sparkring.spark_jobs.train import train
 from tests.support import seams
 from tests.support.configs import MINIMAL
@@ -90,3 +92,8 @@ def test_a_dataset_folder_that_cannot_be_written_is_told_before_data_is_read(
     with unprivileged(), pytest.raises(SparkringError, match=r"Permission denied; .*set (another )?workspace") as caught:
         prepare(config)
     assert "\n" not in str(caught.value)
+
+
+def test_no_two_drivers_take_the_same_generation() -> None:
+    url = f"memory://{uuid.uuid4().hex}/run"  # a store that takes a document which equals its own for its own: an answer may be lost
+    assert [RunFolder(url).claim_generation() for _ in range(3)] == [0, 1, 2]

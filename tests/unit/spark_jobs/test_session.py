@@ -11,7 +11,7 @@ from pyspark.errors import PythonException
 from sparkring.conf.schema import SparkConfig
 from sparkring.errors import EnvironmentProblem
 from sparkring.spark_jobs.spark.errors import reason
-from sparkring.spark_jobs.spark.session import java_version, require_java, spark_path, spark_session, without_secrets
+from sparkring.spark_jobs.spark.session import java_version, remote_address, require_java, spark_path, spark_session, without_secrets
 
 FOUND = {"17": 'openjdk version "17.0.15" 2025-04-15', "21": 'openjdk version "21" 2023-09-19', "8": 'java version "1.8.0_402"',
          "11": 'openjdk version "11.0.22" 2024-01-16'}
@@ -48,6 +48,15 @@ def test_no_java_at_all_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EnvironmentProblem, match="found none on PATH, Spark needs Java 17 or 21"):
         require_java()
+
+
+def test_a_connect_address_in_the_environment_needs_no_java_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("SPARK_REMOTE", "sc://host:15002/x")  # Connect refuses a path
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # pyspark sets it, and it is to be gone after the test
+    with pytest.raises(EnvironmentProblem, match="no Spark session on sc://host:15002/x: "):
+        spark_session(SparkConfig(), app_name="test")
+    assert remote_address(SparkConfig(master="local[1]")) is None, "a master that is asked for runs here"
 
 
 @pytest.mark.parametrize("address", [

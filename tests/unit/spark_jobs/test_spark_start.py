@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import pyspark.core.context
+import pyspark
 import pytest
 
 from sparkring.spark_jobs.spark.start import ctrl_c_ends_start, jvm_is_lost
 from tests.support import seams
+
+CONTEXT = sys.modules[f"{pyspark.__name__}.context"]
+"""The module in which PySpark puts its handler in place."""
 
 
 def _own(*_: object) -> None:
@@ -36,10 +40,10 @@ def _handler_put_back() -> Iterator[None]:
 def test_the_handler_of_pyspark_replaces_only_the_default_one(before: Any, after: Any) -> None:
     signal.signal(signal.SIGINT, before)
     with ctrl_c_ends_start():
-        vars(pyspark.core.context)["signal"].signal(signal.SIGINT, _of_pyspark)
+        vars(CONTEXT)["signal"].signal(signal.SIGINT, _of_pyspark)
         assert signal.getsignal(signal.SIGINT) is not _of_pyspark
     assert signal.getsignal(signal.SIGINT) is after
-    assert vars(pyspark.core.context)["signal"] is signal
+    assert vars(CONTEXT)["signal"] is signal
 
 
 def test_ctrl_c_interrupts_nothing_before_the_start_has_ended_and_hides_its_error() -> None:

@@ -87,6 +87,18 @@ def test_the_server_can_wait_until_every_task_has_left(board: StatusBoard, clien
     assert not waiting.is_alive()
 
 
+def test_the_board_names_who_has_not_left_and_knows_whether_any_who_has_told_a_cause(board: StatusBoard) -> None:
+    board.report(0, severity=2)
+    board.leave(0)
+    assert board.wait_until_left(within_s=0) == (1,)
+    knew = [board.knows_cause]
+    board.report(1, severity=0)
+    knew.append(board.knows_cause)
+    board.leave(1)
+    assert [*knew, board.knows_cause] == [False, False, True], "rank 0 only waited; what rank 1 told may not reach the driver until it left"
+    assert board.wait_until_left(within_s=0) == ()
+
+
 def test_a_board_that_is_gone_is_an_error_that_names_it(board: StatusBoard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seams.STATUS_BOARD_LOST_AFTER_TRIES, 1)
     server = Rendezvous(LOOPBACK, board)

@@ -136,7 +136,7 @@ def test_the_same_exception_at_the_same_step_is_a_bug_and_a_lost_rank_is_not() -
     assert _supervised(PretendedRing(DIED, DIED, DONE, committed=5)) is DONE
 
 
-@pytest.mark.parametrize("name", ["DatasetError", "DatasetChanged", "HostileDataset", "LayoutRefused", "CheckpointDamaged"])
+@pytest.mark.parametrize("name", ["DatasetError", "DatasetChanged", "HostileDataset", "LayoutRefused", "CheckpointDamaged", "Superseded"])
 def test_what_only_people_can_mend_is_not_tried_again(name: str) -> None:
     ring = PretendedRing(RankFailed(0, f"{name}: part-0 is gone", ""), DONE)
     with pytest.raises(RankFailed):
@@ -189,6 +189,34 @@ def test_too_few_slots_for_a_run_that_has_not_begun_are_refused_and_not_shrunk_t
     with pytest.raises(NotEnoughSlots):
         _supervised(ring)
     assert ring.widths == [4]
+
+
+def _until_spark_is_there(ring: PretendedRing) -> TrainSummary:
+    ring.available = 2
+    raise FEW
+
+
+def test_a_command_that_resumes_shrinks_to_the_slots_that_its_first_launch_finds() -> None:
+    ring = PretendedRing(_until_spark_is_there, DONE, committed=20)  # before there is a session, nobody knows how many
+    assert _supervised(ring) is DONE
+    assert ring.widths == [4, 2]
+
+
+@pytest.mark.parametrize(("committed", "recovery"), [
+    pytest.param(-1, {}, id="a new run"), pytest.param(20, {"shrink": False}, id="it may not shrink")])
+def test_a_first_launch_without_enough_slots_ends_a_command_that_cannot_shrink(committed: int, recovery: dict[str, Any]) -> None:
+    ring = PretendedRing(_until_spark_is_there, DONE, committed=committed)
+    with pytest.raises(NotEnoughSlots):
+        _supervised(ring, **recovery)
+    assert ring.widths == [4]
+
+
+def test_deaths_on_unknown_hosts_are_not_counted_as_those_of_one_host() -> None:
+    noted: list[str] = []
+    ring = PretendedRing(RankDied(0, "", -9), RankDied(1, "", -9), DONE, slots=4)
+    assert _supervised(ring, noted=noted) is DONE
+    assert ring.left_out == [(), (), ()]
+    assert not [note for note in noted if "continuing without" in note]
 
 
 def test_where_slots_come_on_demand_as_many_ranks_as_wanted_wait_for_them_and_then_as_many_as_have_come() -> None:

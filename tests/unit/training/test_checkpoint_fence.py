@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkring.errors import CheckpointDamaged, CommitConflict
+from sparkring.errors import CheckpointDamaged, Superseded
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument, Position
 from sparkring.pipelines.training.checkpoints.fence import fence_name, fences_of, later, void_by
@@ -60,7 +60,7 @@ def gone_on(tmp_path: Path) -> Checkpoints:
 @pytest.mark.parametrize("steps", [110, 130, 150], ids=["before the newest", "of as many steps", "beyond it"])
 def test_a_late_commit_is_refused_and_changes_nothing(gone_on: Checkpoints, steps: int) -> None:
     late = _document(gone_on, steps, generation=3)
-    with pytest.raises(CommitConflict, match="generation 3 is over: generation 4 of the run has begun"):
+    with pytest.raises(Superseded, match="generation 3 is over: generation 4 of the run has begun"):
         gone_on.commit(late)
     assert (gone_on.numbers(), _latest(gone_on)) == ([100, 130], b"130 of 4")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.events.lines import AppendedLines, LineTail, ShippedLines, read_segments
 from sparkring.pipelines.training.events.sealed import SealedEvents
@@ -101,6 +102,27 @@ def test_lines_wait_while_storage_is_out_of_reach(tmp_path: Path, monkeypatch: p
     assert len(LineTail(storage, NAME).new_lines().splitlines()) == 11
     assert b"".join(found).count(b"number") == 11
     assert all(len(data) < 60 for _, data in read_segments(storage, NAME))
+
+
+@pytest.mark.parametrize(("write_once", "puts"), [
+    pytest.param(True, [NAME, "events/0-1.1.jsonl", "events/0-1.2.jsonl"], id="each shipment in a segment of its own"),
+    pytest.param(False, [NAME, NAME, NAME], id="the control: the last segment again")])
+def test_where_a_killed_writer_leaves_a_part_no_segment_is_written_twice(tmp_path: Path, write_once: bool, puts: list[str]) -> None:
+    done = list[str]()
+
+    class Noting(LocalStore):
+        def put(self, name: str, data: bytes) -> None:
+            done.append(name)
+            super().put(name, data)
+
+    lines, tail = ShippedLines(Noting(tmp_path), NAME, write_once=write_once), LineTail(LocalStore(tmp_path), NAME)
+    for number in range(3):
+        lines.append(f'{{"number":{number}}}')
+        lines.settle()
+        lines.settle()  # nothing new, so nothing is stored
+        assert tail.new_lines() == f'{{"number":{number}}}\n'.encode()
+    lines.close()
+    assert done == puts
 
 
 def test_a_full_disk_costs_no_line_once_there_is_room_again(tmp_path: Path) -> None:

@@ -30,3 +30,23 @@ def test_row_seeds_follow_from_seed_epoch_and_row_where_the_model_asks_for_them(
     for epoch in (0, 4):
         parts = MicroBatches(Batch(0, {"row_id": ids}, 2, 2, (2,), epoch), _inputs(ROW_SEEDS), replica=0, replicas=1)
         assert parts.inputs(0)[ROW_SEEDS].tolist() == row_bits(ids.numpy(), seed=5, epoch=epoch).view("int64").tolist()
+
+
+def test_a_batch_that_is_placed_ahead_gives_the_step_what_it_would_place_itself() -> None:
+    tensors = {"x": torch.arange(6.0), "label": torch.arange(6), "row_id": torch.arange(6), "unused": torch.zeros(6)}
+    batch, inputs = Batch(0, tensors, 6, 20, (2, 4), 3), _inputs("x", ROW_SEEDS)
+    placed = inputs.placed(batch)
+    assert placed.tensors["x"].dtype == torch.float64
+    assert torch.equal(placed.tensors["row_id"], tensors["row_id"]), "receipts are made of them"
+    for micro_batch in range(2):
+        late, ahead = (MicroBatches(one, inputs, replica=0, replicas=1) for one in (batch, placed))
+        assert late.labels(micro_batch).tolist() == ahead.labels(micro_batch).tolist()
+        before, given = late.inputs(micro_batch), ahead.inputs(micro_batch)
+        assert {name: tensor.tolist() for name, tensor in before.items()} == {name: tensor.tolist() for name, tensor in given.items()}
+
+
+def test_a_stage_places_what_its_batches_have() -> None:
+    inputs = Inputs(names=("tokens", ROW_SEEDS), label="tokens", precision=PRECISIONS["float32"], device=torch.device("cpu"), seed=5)
+    last = inputs.placed(Batch(0, {"tokens": torch.ones(2, 3, dtype=torch.int64)}, 2, 2, (2,)))
+    assert last.tensors.keys() == {"tokens"}, "no row ids, so no seeds"
+    assert inputs.placed(Batch(0, {}, 0, 2, (2,))).tensors == {}

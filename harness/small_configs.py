@@ -1,12 +1,13 @@
-"""The shipped jobs on a small part of their own data: for tests that run all of a job on Spark. Each is a YAML file in a folder."""
+"""The shipped jobs on a small part of their own data: to run all of a job on Spark within a minute. Each is a YAML file in a folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from sparkring.conf.loading import load_config
-from tests.support.configs import write
 
 TWO_OF_TWO: dict[str, Any] = {"num_ranks": 4, "parallel": {"replicas": [2, 2], "micro_batches": 8}}
 """A ``train`` section: two stages, each on two ranks."""
@@ -17,7 +18,7 @@ def january_flights(folder: Path, **train: Any) -> str:
     query = load_config("base/flights").prepare.query
     small = query.replace("FROM flights\n", "FROM flights WHERE month = 1\n")
     assert small != query, "the shipped query reads the flights in other words"
-    return write(folder, "january.yaml", {
+    return _write(folder, "january.yaml", {
         "extends": "local/flights", "workspace": str(folder / "flights"),
         "prepare": {"query": small, "split": {"validation_from": "2013-01-20T05:00:00Z", "test_from": "2013-01-26T05:00:00Z"}},
         "model": {"hidden": [64, 32, 16]},
@@ -26,7 +27,7 @@ def january_flights(folder: Path, **train: Any) -> str:
 
 def three_packages(folder: Path, **train: Any) -> str:
     """The decoder on three packages of Python's library, one a split: about 750 rows of 64 bytes to train on."""
-    return write(folder, "packages.yaml", {
+    return _write(folder, "packages.yaml", {
         "extends": "local/python-text", "workspace": str(folder / "text"),
         "prepare": {
             "query": """
@@ -36,3 +37,9 @@ def three_packages(folder: Path, **train: Any) -> str:
             "features": {"tokens": {"length": 64}}},
         "model": {"width": 32, "layers": 2, "heads": 2},
         "train": {"epochs": 1, "batch_rows": 96, "optimizer": {"warmup_steps": 2}, **train}})
+
+
+def _write(folder: Path, name: str, values: dict[str, Any]) -> str:
+    path = folder / name
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    return str(path)

@@ -1,0 +1,178 @@
+"""The steps that compare the device with the CPU: gradients of the first step, then the losses and weights of whole runs.
+
+    gradients            float64 and float32, every network at once
+    train <network>      1 rank: float64, float32 and bf16; two stages: float32        each beside 1 rank on the CPU
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu_check.cases import LANES, NETWORKS, Network, Precision
+from benchmarks.gpu_check.compare import BF16_LOSS, LIMITS, Tensors, distance, learned, loss_distance
+from benchmarks.gpu_check.outcome import Check, Findings
+from benchmarks.gpu_check.ranks import RanksFailed, run_ranks
+
+WHOLE: tuple[Precision, ...] = ("float64", "float32")
+"""The precisions in which device and CPU must agree."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the steps share."""
+
+    kit: Path
+    work: Path
+    device: str
+    remaining_s: Callable[[], float]
+    """Seconds until the check must end."""
+
+    def job(self, config: str, data: str, overrides: list[str], run: Path) -> dict[str, Any]:
+        """A training job as plain values."""
+        from sparkring.conf.loading import load_config
+        from sparkring.pipelines.data.dataset.versions import Dataset
+        from sparkring.pipelines.training.job.job import TrainJob
+
+        dataset = Dataset(str(self.kit / "data" / data))
+        loaded = load_config(config, overrides)
+        fitted = loaded.changed(train=loaded.train.fitted_to(dataset.manifest(1).splits["train"].rows))
+        return TrainJob(config=fitted, dataset_url=dataset.url, dataset_version=1, run_url=str(run), generation=0,
+                        lanes=LANES).model_dump(mode="json")
+
+
+@dataclass
+class _Collected:
+    facts: dict[str, Any] = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
+
+    def fail(self, what: str, error: str) -> None:
+        self.facts[f"error of {what}"] = error
+        self.checks.append(Check(f"{what}: failures", 1.0, 0.0))
+
+    def findings(self) -> Findings:
+        return Findings(self.facts, tuple(self.checks))
+
+
+def sum_in_ring(bench: Bench) -> Findings:
+    """A ring of one rank sums on the device; Horovod's timeline says by what."""
+    folder = bench.work / "ring"
+    folder.mkdir(parents=True, exist_ok=True)
+    timeline = folder / "timeline.json"
+    (answer,) = run_ranks("allreduce", {}, device=bench.device, folder=folder, deadline_s=bench.remaining_s(),
+                          extra={"HOROVOD_TIMELINE": str(timeline)})
+    wanted = "NCCL_ALLREDUCE" if bench.device == "cuda" else "GLOO_ALLREDUCE"
+    checks = [Check(f"wrong sums of {dtype}", float(not found["right"]), 0.0) for dtype, found in answer["sums"].items()]
+    summed = timeline.read_text(encoding="utf-8", errors="replace").count(wanted)
+    return Findings(
+        {"by": wanted, "operations in the timeline": summed, "nccl_built": answer["nccl_built"]}
+        | {f"milliseconds of 25 MB, {dtype}": round(1e3 * found["seconds"], 3) for dtype, found in answer["sums"].items()},
+        (*checks, Check(f"missing {wanted} in Horovod's timeline", float(summed == 0), 0.0)))
+
+
+def compare_gradients(bench: Bench) -> Findings:
+    """The first step's loss and gradient of every network: on the device and on the CPU."""
+    jobs = {_key(network, precision): bench.job(network.config, network.data, network.overrides(precision), bench.work / "unused")
+            for network in NETWORKS for precision in WHOLE}
+    losses, found = {}, _Collected()
+    for side in ("cpu", "device"):
+        folder = _gradients_folder(bench, side)
+        folder.mkdir(parents=True, exist_ok=True)
+        (answer,) = run_ranks("gradients", {"jobs": jobs, "folder": str(folder)}, device=bench.device if side == "device" else "cpu",
+                              folder=folder, deadline_s=bench.remaining_s())
+        losses[side] = answer["losses"]
+        for key, error in answer["errors"].items():
+            found.fail(f"{key} on the {side}", error)
+    for network in NETWORKS:
+        for precision in WHOLE:
+            key, limits = _key(network, precision), LIMITS[precision]
+            if not all(key in losses[side] for side in losses):
+                continue
+            apart = distance(_read(bench, "device", key, "gradient"), _read(bench, "cpu", key, "gradient"))
+            found.checks += [
+                Check(f"{network.name}, {precision}: loss", loss_distance([losses["device"][key]], [losses["cpu"][key]]), limits.loss),
+                Check(f"{network.name}, {precision}: gradient", apart.value, limits.gradient)]
+            found.facts[f"farthest gradient, {network.name}, {precision}"] = apart.tensor
+    return found.findings()
+
+
+def compare_training(bench: Bench, network: Network) -> Findings:
+    """Runs of one network: each on the device beside its run on the CPU."""
+    found, reference = _Collected(), {precision: _Run(bench, network, precision, "cpu").train() for precision in WHOLE}
+    runs = [_Run(bench, network, precision, "device") for precision in (*WHOLE, "bf16")] if network.on_one_rank else []
+    runs += [_Run(bench, network, "float32", "device", stages=True)] if network.in_stages else []
+    for run in runs:
+        try:
+            run.train()
+        except RanksFailed as error:  # the other runs may still tell something
+            found.fail(run.name, str(error))
+            continue
+        beside = reference["float32" if run.precision == "bf16" else run.precision]
+        found.facts |= {f"losses of {run.name}": [round(loss, 6) for loss in run.losses], f"peak MB of {run.name}": run.peak_mb}
+        if run.precision == "bf16":
+            found.checks.append(Check(f"{run.name}: losses", loss_distance(run.losses, beside.losses), BF16_LOSS))
+            continue
+        limits = LIMITS[run.precision]
+        apart = distance(run.learned(), beside.learned())
+        found.checks += [Check(f"{run.name}: losses", loss_distance(run.losses, beside.losses), limits.loss),
+                         Check(f"{run.name}: learned", apart.value, limits.learned)]
+        found.facts[f"farthest weight of {run.name}"] = apart.tensor
+    return found.findings()
+
+
+class _Run:
+    """One run of a network, in a folder of its own."""
+
+    def __init__(self, bench: Bench, network: Network, precision: Precision, side: str, *, stages: bool = False) -> None:
+        self._bench, self._network, self.precision, self._side, self._stages = bench, network, precision, side, stages
+        self.name = f"{precision}, {'two stages' if stages else 'one rank'}"
+        self.losses: list[float] = []
+        self.peak_mb: list[int] = []
+        """Of each rank."""
+        layout = "stages" if stages else "rank"
+        self._folder = bench.work / "runs" / _key(network, precision) / f"{side}-{layout}"
+
+    def train(self) -> _Run:
+        from sparkring.pipelines.training.events.writer import read_events
+
+        bench, network, folder = self._bench, self._network, self._fresh()
+        job = bench.job(network.config, network.data, network.overrides(self.precision, stages=self._stages), folder / "run")
+        answers = run_ranks("train", {"job": job}, num_ranks=2 if self._stages else 1, folder=folder, deadline_s=bench.remaining_s(),
+                            device=bench.device if self._side == "device" else "cpu")
+        self.losses = [record["loss"] for record in read_events(str(folder / "run")) if (record["event"], record["rank"]) == ("step", 0)]
+        self.peak_mb = [round(answer["peak_mb"]) for answer in answers]
+        return self
+
+    def learned(self) -> Tensors:
+        """What it has added to the initial weights."""
+        from safetensors.numpy import load
+
+        from sparkring.pipelines.training.job.model_files import load_card, load_weights
+
+        url = str(self._folder / "run")
+        return learned(load(load_weights(url, load_card(url))), _read(self._bench, "cpu", _key(self._network, self.precision), "start"))
+
+    def _fresh(self) -> Path:
+        """Its folder, without an earlier try's."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        (self._folder / "run").mkdir(parents=True)
+        return self._folder
+
+
+def _key(network: Network, precision: Precision) -> str:
+    return f"{network.name}-{precision}".replace(", ", "-").replace(" ", "-")
+
+
+def _gradients_folder(bench: Bench, side: str) -> Path:
+    return bench.work / "gradients" / side
+
+
+def _read(bench: Bench, side: str, key: str, kind: str) -> Tensors:
+    """The first step's tensors of one kind: ``gradient`` or ``start``."""
+    from safetensors.numpy import load_file
+
+    tensors = load_file(_gradients_folder(bench, side) / f"{key}.safetensors")
+    return {name.removeprefix(f"{kind}/"): tensor for name, tensor in tensors.items() if name.startswith(f"{kind}/")}
