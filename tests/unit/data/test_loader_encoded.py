@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sparkring.errors import ConfigError, DatasetError, StorageError
@@ -185,8 +186,8 @@ def test_arrays_of_one_header_are_decoded_without_a_copy_and_others_one_by_one()
         name="x", dtype="float64", shape=(2, 2), codec="ndarray")) is None
 
 
-def _interrupted(read: Callable[[], object]) -> None:
-    """Read while another read comes in between, as one of another thread does.
+def _interrupted(read: Callable[[], NDArray[np.generic]]) -> list[NDArray[np.generic]]:
+    """What ten reads give while others come in between, as those of another thread do.
 
     Python 3.11 collects garbage wherever an object is made, and lets other threads go on if that runs Python code. Here that code reads.
     """
@@ -197,8 +198,7 @@ def _interrupted(read: Callable[[], object]) -> None:
     gc.callbacks.append(read_in_between)
     gc.set_threshold(1)
     try:
-        for _ in range(10):
-            read()
+        return [read() for _ in range(10)]
     finally:
         gc.set_threshold(*thresholds)
         gc.callbacks.remove(read_in_between)
@@ -207,7 +207,8 @@ def _interrupted(read: Callable[[], object]) -> None:
 @pytest.mark.parametrize(("codec", "cell"), [("ndarray", _npy(np.ones((2, 3)))), ("compressed_ndarray", _npz(np.ones((2, 3))))])
 def test_threads_decode_at_once(codec: Codec, cell: bytes) -> None:
     field = DataField(name="x", dtype="float64", shape=(2, 3), codec=codec)
-    _interrupted(lambda: decode(cell, field))
+    for decoded in _interrupted(lambda: decode(cell, field)):
+        np.testing.assert_array_equal(decoded, np.ones((2, 3)))
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="since 3.12, CPython collects garbage between instructions only")
