@@ -8,7 +8,8 @@
 The cells are those of harness/platforms.toml. In each a real Python gets the platform's packages, then our wheels by plain pip, which may
 replace none of them. The job (harness/cell_jobs.py) must prove each row read exactly once, give the same rows and encoded values as in the
 checkout's own environment, and predict as well. Then the unit tests run in the outermost cells. A cell that fails says how, and the others
-go on. Green results are kept in .cells/results, and hold as long as the product, its recipes and the cell are the same bytes.
+go on. Green results are kept in .cells/results, and hold as long as the product, its recipes and the cell are the same bytes; a run without
+the unit tests keeps none of a cell that has them.
 `python scripts/figures.py --output matrix=FILE` writes README's table.
 """
 
@@ -86,8 +87,9 @@ def _run(cell: Cell, reference: Result | None, *, unit_tests: bool) -> Result:
         "job_seconds": round(job.seconds), "seconds": round(time.perf_counter() - began)}
     if cell.name not in (CHECKOUT, *OUTERMOST):
         remove(cell)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{cell.name}.json").write_text(json.dumps(result), encoding="utf-8")
+    if unit_tests or cell.name not in OUTERMOST:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        (RESULTS / f"{cell.name}.json").write_text(json.dumps(result), encoding="utf-8")
     return result
 
 

@@ -60,7 +60,8 @@ def profile_of(spark: SparkSession, resources: TaskResources) -> ResourceProfile
 @contextmanager
 def _active(spark: SparkSession) -> Iterator[None]:
     """Make a Connect session the active one of this thread: a profile is made on that one's server."""
-    active: Any = type(spark)._active_session  # noqa: SLF001 (PySpark offers no other way to it)
+    kind: Any = type(spark)
+    active = kind._active_session  # noqa: SLF001 (PySpark offers no other way to it)
     before = getattr(active, "session", None)
     active.session = spark
     try:

@@ -31,6 +31,7 @@ from sparkring.spark_jobs.chaos import chaos
 from sparkring.spark_jobs.diagnosis.check import guarded
 from sparkring.spark_jobs.diagnosis.storage import check_storage
 from sparkring.spark_jobs.train import train
+from tests.support import seams
 from tests.support.faults import Faults
 from tests.support.files_api import Flaw, files_api
 from tests.support.training import train_config
@@ -165,7 +166,7 @@ def test_without_a_token_nothing_is_committed_and_no_rank_is_started(here: str, 
 def test_a_document_that_the_mount_shows_late_is_waited_for(here: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = VolumeStore.size
     late = iter([None, None])
-    monkeypatch.setattr(VolumeStore, "size", lambda store, name: next(late, shown(store, name)))
+    monkeypatch.setattr(seams.VOLUME_STORE_SIZE, lambda store, name: next(late, shown(store, name)))
     store = open_store(here)
     store.check_commits()
     assert next(late, "asked twice") == "asked twice"
