@@ -9,6 +9,7 @@ MAKEFLAGS += --no-print-directory
 RUN := scripts/bootstrap.sh
 CONFIG ?= local/flights
 TEST_WORKERS ?= 2
+CELLS ?= --cells
 GPU_KIT_PYTHON ?= 3.12
 # make wheels PYTHON=3.12 TORCH=2.8.0 CPU=1   for these, without CUDA; by default for the Python and the torch of the lock, with CUDA
 PYTHON :=
@@ -36,7 +37,7 @@ PYTEST := pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-r
 
 .PHONY: test
 test:  ## Run what must pass: lint, types, then all tests, on TEST_WORKERS=2 processes
-	@$(RUN) --browser --hosts --cells
+	@$(RUN) --browser --hosts $(CELLS)
 	@$(MAKE) --jobs --output-sync=target lint audit class-archive
 	@$(RUN) $(PYTEST) --durations=25 tests/e2e tests/spark tests/cluster tests/parallel tests/unit
 

@@ -34,7 +34,8 @@ from sparkring.spark_jobs.spark.session import java_version
 
 RESULTS = FOLDER / "results"
 PRODUCT = ("conf", "models", "pipelines", "spark_jobs", "sparkring", "third_party")
-JOB = (ROOT / "harness/cell_jobs.py", ROOT / "harness/small_configs.py")
+JOB = (ROOT / "harness/cell_jobs.py", ROOT / "harness/cell_environments.py", ROOT / "harness/small_configs.py")
+TESTS = (ROOT / "harness/cell_tests.py", *sorted((ROOT / "tests").rglob("*.py")))
 AUC_WITHIN = 0.01
 """Torch's releases round differently: the same rows give other weights, and an AUC that differs in the third decimal."""
 
@@ -74,7 +75,7 @@ def _run(cell: Cell, reference: Result | None, *, unit_tests: bool) -> Result:
     print(f"[matrix] {cell.name}", file=sys.stderr, flush=True)
     try:
         installed = Installed(sys.executable, cell.packages, {}) if cell.name == CHECKOUT else make(cell)
-        job = run_job(Path(installed.python), FOLDER / "jobs" / cell.name)
+        job = run_job(Path(installed.python), FOLDER / "jobs" / cell.name, texts=True)
         _compare(job, reference)
         if unit_tests:
             tests = run_unit_tests(cell)
@@ -83,7 +84,8 @@ def _run(cell: Cell, reference: Result | None, *, unit_tests: bool) -> Result:
         return facts | {"versions": cell.packages, "green": False, "why": why, "seconds": round(time.perf_counter() - began)}
     result = facts | {
         "versions": installed.versions, "replaced": installed.replaced, "green": True, "rows": job.rows, "scored": job.scored,
-        "auc": round(job.auc, 4), "rows_digest": job.rows_digest, "values_sha256": job.values_sha256, "unit_tests": tests,
+        "auc": round(job.auc, 4), "rows_digest": job.rows_digest, "values_sha256": job.values_sha256, "texts_sha256": job.texts_sha256,
+        "unit_tests": tests,
         "job_seconds": round(job.seconds), "seconds": round(time.perf_counter() - began)}
     if cell.name not in (CHECKOUT, *OUTERMOST):
         remove(cell)
@@ -99,9 +101,9 @@ def _compare(job: JobFigures, reference: Result | None) -> None:
         return
     if not reference["green"]:
         raise CellFailure("the checkout's own cell is not green, so there is nothing to compare with")
-    found = (job.rows_digest, job.values_sha256)
-    if found != (reference["rows_digest"], reference["values_sha256"]):
-        raise CellFailure(f"digests of rows and values {found} are not those of {CHECKOUT}")
+    found = {"rows_digest": job.rows_digest, "values_sha256": job.values_sha256, "texts_sha256": job.texts_sha256}
+    if other := {name: digest for name, digest in found.items() if digest != reference[name]}:
+        raise CellFailure(f"digests are not those of {CHECKOUT}: {other}")
     if abs(job.auc - reference["auc"]) > AUC_WITHIN:
         raise CellFailure(f"AUC {job.auc:.4f} is more than {AUC_WITHIN} from {reference['auc']} in {CHECKOUT}")
 
@@ -114,9 +116,11 @@ def _kept(cell: Cell) -> Result | None:
 
 
 def _of(cell: Cell) -> str:
-    """A hash of what a cell runs: its versions, the product, the recipes and the job."""
+    """A hash of what a cell runs: its versions, the product, the recipes, the job and, where it runs them, the tests."""
     files = (file for folder in PRODUCT for file in sorted((ROOT / folder).rglob("*")) if file.suffix in {".py", ".yaml", ".toml"})
-    parts = (cell.model_dump_json().encode(), *(file.read_bytes() for file in (*files, ROOT / "pyproject.toml", *JOB)))
+    tests = TESTS if cell.name in OUTERMOST else ()
+    parts = (cell.model_dump_json().encode(), sys.version.encode(),
+             *(file.read_bytes() for file in (*files, ROOT / "pyproject.toml", *JOB, *tests)))
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 

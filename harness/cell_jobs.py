@@ -1,7 +1,7 @@
 """One job in a cell: a month of real flights prepared, trained on two ranks, evaluated, scored, reported and audited, by the command line.
 
-What must be equal in all cells is computed here, with this environment's libraries: the digest of the row ids that the ranks read, and
-that of all encoded values.
+If asked, texts are prepared, too. What must be equal in all cells is computed here, with this environment's libraries: the digest of the
+row ids that the ranks read, and those of all encoded values.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import sys
+import sysconfig
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 
 from harness.cell_environments import ROOT, CellFailure, call, clean_environment, java_of
-from harness.small_configs import january_flights
+from harness.small_configs import january_flights, three_packages
 from sparkring.pipelines.data.dataset.versions import Dataset
 
 SHORT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -48,6 +50,8 @@ class JobFigures:
     """Of their ids."""
     values_sha256: str
     """Of all encoded values of all splits."""
+    texts_sha256: str
+    """Of all rows of texts; empty if none were prepared."""
     scored: int
     """Rows with a prediction."""
     auc: float
@@ -55,8 +59,13 @@ class JobFigures:
     seconds: float
 
 
-def run_job(python: Path, folder: Path) -> JobFigures:
+def run_job(python: Path, folder: Path, *, texts: bool = False) -> JobFigures:
     """Run the job with the sparkring of an environment, in ``folder``, a new one.
+
+    Args:
+        python: The environment's interpreter.
+        folder: All that the job writes.
+        texts: Prepare texts, too; these are the sources of this process's Python, in all cells.
 
     Raises:
         CellFailure: a command failed, or what it did does not add up.
@@ -77,7 +86,9 @@ def run_job(python: Path, folder: Path) -> JobFigures:
     read = _petastorm(python, folder, done["dataset"]["url"], manifest.data_id)
     if read != (train.rows, test.rows):
         raise CellFailure(f"Petastorm's readers read {read} of {(train.rows, test.rows)} rows")
+    packed = _sparkring(python, folder, "prepare", _texts(folder))["url"] if texts else None
     return JobFigures(rows=train.rows, rows_digest=train.rows_digest, values_sha256=values_sha256(done["dataset"]["url"]),
+                      texts_sha256=values_sha256(packed) if packed else "",
                       scored=done["scores"]["rows"], auc=done["evaluation"]["network"]["auc"], seconds=seconds)
 
 
@@ -89,8 +100,16 @@ def values_sha256(dataset_url: str) -> str:
         table = pa.concat_tables(file.read() for file in files).sort_by(manifest.row_id)
         for column in sorted(table.column_names):
             digest.update(f"{name} {column} {table[column].type}".encode())
-            digest.update(table[column].to_numpy().tobytes())
+            values = table[column]
+            digest.update(b"".join(values.to_pylist()) if pa.types.is_binary(values.type) else values.to_numpy().tobytes())
     return digest.hexdigest()
+
+
+def _texts(folder: Path) -> str:
+    config = folder / "texts.yaml"
+    config.write_text(yaml.safe_dump({
+        "extends": three_packages(folder), "prepare": {"sources": {"library": {"path": sysconfig.get_path("stdlib")}}}}), encoding="utf-8")
+    return str(config)
 
 
 def _sparkring(python: Path, folder: Path, *words: str) -> Any:

@@ -15,9 +15,9 @@ from harness.cell_environments import FOLDER, CellFailure, call, freeze, is_made
 from harness.cells import OUTERMOST, Cell, platforms
 
 ALL = (*(f"tests/unit/{folder}" for folder in ("conf", "cli", "data", "models", "parallel", "training", "spark_jobs")),
-       "tests/spark/test_petastorm_itself.py")
-"""All unit tests but tests/unit/house and tests/unit/third_party, which look at the checkout's files and recipes; and Petastorm's own
-readers, writer and converter, which the checkout's other tests run on the lock's Arrow alone."""
+       *(f"tests/spark/test_{name}.py" for name in ("kinds", "petastorm_itself", "ring_connect", "spark_versions")))
+"""All unit tests but tests/unit/house and tests/unit/third_party, which look at the checkout's files and recipes; and on Spark: jobs on
+images and texts, Petastorm's own readers, writer and converter, rings over Spark Connect, and what differs between versions."""
 TOOLS = ("aiohttp", "boto3", "databricks-sdk", "flask", "flask-cors", "googleapis-common-protos", "grpcio", "grpcio-status", "hypothesis",
          "mfusepy", "moto[s3]", "opencv-python-headless", "packaging", "pytest", "pytest-timeout", "pytest-xdist", "requests", "tokenizers",
          "xxhash")

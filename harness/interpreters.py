@@ -25,6 +25,8 @@ JARS = {  # minor version -> path at Maven Central, SHA-256
              "a135fcf4dc01adebf7ea439252276fc3196db80f7e0dd3da0b61f1ec489b68bd"),
     "3.13": ("org/bytedeco/cpython/3.13.5-1.5.12/cpython-3.13.5-1.5.12-linux-x86_64.jar",
              "50ad91aa0baa57f0235bb666b87d8bf2a44e215d28c250de1030502906af143b"),
+    "3.14": ("org/bytedeco/cpython/3.14.3-1.5.13/cpython-3.14.3-1.5.13-linux-x86_64.jar",
+             "eb5f1a6fe2dc498ac18927189a37f28a47b0ba06ae6bd85112eff023fe2eb46f"),
 }
 PROBE = """
 import bz2, ctypes, lzma, pathlib, sqlite3, ssl, sys, sysconfig, venv

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 if sys.version_info < (3, 11):  # noqa: UP036 (from a checkout or a zip it is started by any Python; pip asks pyproject.toml)
-    raise ImportError(f"sparkring needs Python 3.11 to 3.13, this is {sys.version.split()[0]} ({sys.executable}): older ones lack what the "
+    raise ImportError(f"sparkring needs Python 3.11 to 3.14, this is {sys.version.split()[0]} ({sys.executable}): older ones lack what the "
                       "code uses, and Spark 4.3 does not run on them; make an environment with Python 3.11 or later.")
 
 from collections.abc import Callable

@@ -27,7 +27,7 @@ class Supported:
     """Why no older one will do."""
 
 
-PYTHON = Supported((3, 11), (3, 14), "the code uses what came with Python 3.11, and Spark 4.3 asks for it")
+PYTHON = Supported((3, 11), (3, 15), "the code uses what came with Python 3.11, and Spark 4.3 asks for it")
 PACKAGES = {
     "pyspark": Supported(supported.FIRST, (4, 4), "the launcher needs barrier stages over Arrow and job tags"),
     "pyarrow": Supported((14, 0, 1), (27,), "a Parquet or Arrow file may run code in it (CVE-2023-47248)"),

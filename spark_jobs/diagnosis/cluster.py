@@ -16,7 +16,7 @@ from sparkring.spark_jobs.diagnosis.check import Check, Status, sentence, verdic
 from sparkring.spark_jobs.diagnosis.needs import MB, Needs
 from sparkring.spark_jobs.diagnosis.packages import describe_horovod, is_missing, release
 from sparkring.spark_jobs.diagnosis.survey import Machine, TaskReport
-from sparkring.spark_jobs.launch.gpus.source import dealt_gpus, describe, rank_resources
+from sparkring.spark_jobs.launch.gpus.source import amount_of, dealt_gpus, describe, rank_resources
 from sparkring.spark_jobs.launch.meeting.encryption import encryption_of, require_plaintext_allowed
 from sparkring.spark_jobs.launch.meeting.versions import Versions, other_than_rank, refuses
 from sparkring.spark_jobs.spark.settings import is_on, setting
@@ -275,6 +275,15 @@ def _versions(machine: Machine) -> Versions:
                     torch=machine.packages["torch"].get("version"))
 
 
+def _ranks_an_executor(spark: SparkSession, needs: Needs) -> int:
+    """How many ranks Spark runs at once in an executor."""
+    cores, cpus = (int(setting(spark, key) or 1) for key in ("spark.executor.cores", "spark.task.cpus"))
+    asked = asked_resources(spark, needs)
+    if asked is None:
+        return cores // cpus
+    return min(cores // asked.cpus, int(amount_of(spark, EXECUTOR_AMOUNT)))  # a GPU a rank
+
+
 def _container_problems(spark: SparkSession, needs: Needs) -> Problems:
     """On YARN and Kubernetes a rank shares its executor's container with the JVM's heap; a container that grows too large is killed."""
     if not (setting(spark, "spark.master") or "").startswith(("yarn", "k8s")):
@@ -283,8 +292,7 @@ def _container_problems(spark: SparkSession, needs: Needs) -> Problems:
     given = setting(spark, "spark.executor.memoryOverhead")
     factor = float(setting(spark, "spark.executor.memoryOverheadFactor") or 0.1)
     overhead_mb = megabytes(given, unit="m") if given else max(384 * 1024**2 / MB, factor * heap_mb)
-    cores, cpus = (int(setting(spark, key) or 1) for key in ("spark.executor.cores", "spark.task.cpus"))
-    ranks = max(1, min(cores // cpus, needs.train.num_ranks))
+    ranks = max(1, min(_ranks_an_executor(spark, needs), needs.train.num_ranks))
     need_mb = needs.container_mb(ranks)
     if overhead_mb >= need_mb:
         return []

@@ -113,14 +113,16 @@ def test_a_link_that_is_cut_for_five_seconds_costs_time_and_nothing_else(cluster
 def test_a_link_whose_rate_falls_to_a_hundredth_slows_a_run_down_and_nothing_else(
         cluster: HostCluster, alone: Path, tmp_path: Path) -> None:
     path, config = _config(tmp_path, alone)
-    links = [host.link for host in cluster.workers.values()]
+    links, slow = [host.link for host in cluster.workers.values()], list(cluster.workers.values())[1]
     try:
         for link in links:
             link.limit(FULL_MBIT)
         with cluster.running("train", path) as command:
             _await_steps(command, config, 10)
             links[1].limit(SLOW_MBIT)
+            began, before = time.monotonic(), slow.sent_bytes
             assert command.wait(END_S) == 0
+            assert slow.sent_bytes - before < 1.3 * SLOW_MBIT * 1e6 / 8 * (time.monotonic() - began), "the link was not slow"
     finally:
         for link in links:
             link.clear()

@@ -96,6 +96,21 @@ def test_the_mount_offers_no_more_than_a_volume_s(here: str) -> None:
         LocalStore(Path(here)).put("other", b"x")
 
 
+def test_a_mount_without_links_that_is_no_volume_is_refused_before_a_commit_and_at_one(here: str) -> None:
+    store = LocalStore(Path(here))
+    for act in (store.check_commits, lambda: store.put_if_absent("1.json", b"x")):
+        with pytest.raises(EnvironmentProblem, match=f"{here} has no hard links .*; set workspace and dataset_url to"):
+            act()
+    assert list(store.tree("")) == []
+
+
+def test_a_path_that_is_relative_to_a_folder_of_a_volume_opens_the_volume(here: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(here)
+    store = open_store("runs/flights")
+    assert isinstance(store, VolumeStore)
+    assert store.url == f"{here}/runs/flights"
+
+
 @pytest.mark.parametrize("form", ["{}", "file://{}", "dbfs:{}", "dbfs://{}", "{}/"])
 def test_each_form_of_an_address_opens_the_same_volume(here: str, form: str) -> None:
     store = open_store(form.format(here))
@@ -170,6 +185,13 @@ def test_a_document_that_the_mount_shows_late_is_waited_for(here: str, monkeypat
     store = open_store(here)
     store.check_commits()
     assert next(late, "asked twice") == "asked twice"
+    late = iter([None, None])
+    store.put_if_absent("1.json", b"x")
+    assert next(late, "asked twice") == "asked twice"
+    late = iter([None, None])
+    with pytest.raises(CommitConflict):  # its caller reads what the other one wrote
+        store.put_if_absent("1.json", b"y")
+    assert next(late, "asked twice") == "asked twice"
 
 
 def test_the_doctor_finds_that_a_second_writer_would_be_refused(here: str, tmp_path: Path) -> None:
@@ -189,9 +211,10 @@ def test_a_token_that_is_not_valid_is_named_with_its_host(here: str, monkeypatch
         open_store(here).check_commits()
 
 
-def test_a_token_of_another_workspace_is_refused(here: str, volume: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("flaw", ["none", "no volume"])
+def test_a_token_of_another_workspace_is_refused(here: str, volume: str, tmp_path: Path, flaw: Flaw) -> None:
     (tmp_path / "files").mkdir()
-    with (_other_server(tmp_path / "files", volume),
+    with (_other_server(tmp_path / "files", volume, flaw=flaw),
           pytest.raises(EnvironmentProblem, match=r"does not write into .* as it is mounted here; set DATABRICKS_HOST")):
         open_store(here).check_commits()
 

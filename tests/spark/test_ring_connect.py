@@ -6,10 +6,14 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyspark
 import pytest
 
+from sparkring.spark_jobs.spark.versions.supported import minor
 from tests.support import ring_functions
 from tests.support.ring_driver import Driver, assert_no_process_left, driver, marks, wait_until
+
+pytestmark = pytest.mark.skipif(minor(pyspark.__version__) < (4, 0), reason="Spark Connect is taken from Spark 4.0 on")
 
 
 @pytest.fixture(scope="module")

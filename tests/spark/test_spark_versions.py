@@ -15,6 +15,7 @@ from pyspark.sql.types import DateType, DecimalType, DoubleType, IntegerType, St
 from sparkring.spark_jobs.spark.session import RESULT_SETTINGS, result_settings
 from sparkring.spark_jobs.spark.versions.arrow_frames import frame_of, frame_of_rows, table_of, table_of_batches
 from sparkring.spark_jobs.spark.versions.casts import try_cast, try_cast_by_sql, type_of
+from sparkring.spark_jobs.spark.versions.groups import apply_by_pandas, apply_to_groups
 from sparkring.spark_jobs.spark.versions.text import is_valid_utf8, is_valid_utf8_by_java
 from sparkring.spark_jobs.spark.versions.threads import inheriting_thread
 
@@ -49,6 +50,22 @@ def test_an_arrow_table_comes_back_as_it_went(spark: SparkSession, frame_from: o
     assert table_from(frame.coalesce(1)).to_pydict() == TABLE.to_pydict()
     nothing = table_from(frame.where("number < 0"))
     assert (nothing.num_rows, nothing.column_names) == (0, TABLE.column_names)
+
+
+def _joined(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
+    name, number = (value.as_py() for value in key)
+    parts = table.sort_by("at")["part"].to_pylist()
+    return pa.table({"name": [name], "number": pa.array([number], pa.int64()), "joined": [b"".join(part or b"-" for part in parts)]})
+
+
+@pytest.mark.parametrize("way", [apply_to_groups, apply_by_pandas])
+def test_a_function_gets_the_rows_of_a_group_and_their_key(spark: SparkSession, way: object) -> None:
+    assert callable(way)
+    frame = spark.createDataFrame(pa.table({
+        "name": ["a", "b", "a", "a"], "number": [2**53 + 1, 2, 2**53 + 1, 2], "at": [2, 1, 1, 1], "part": [b"\xff", None, b"x", b""]}))
+    made: DataFrame = way(frame, ("name", "number"), _joined, "name string, number bigint, joined binary")
+    assert sorted(tuple(row) for row in made.collect()) == [
+        ("a", 2, bytearray(b"-")), ("a", 2**53 + 1, bytearray(b"x\xff")), ("b", 2, bytearray(b"-"))]
 
 
 @pytest.mark.parametrize("kind", [IntegerType(), DoubleType(), DecimalType(10, 2), DateType(), TimestampType(), StringType()],

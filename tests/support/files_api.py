@@ -31,9 +31,9 @@ TOKEN = "token-of-a-test"
 FILES, FOLDERS = "/api/2.0/fs/files", "/api/2.0/fs/directories"
 PAGE = 3
 """Entries of a listing in one answer: few, so that there are several."""
-Flaw = Literal["none", "overwrites", "lost requests", "lost answers"]
+Flaw = Literal["none", "overwrites", "lost requests", "lost answers", "no volume"]
 """``overwrites``: overwrite=false is not looked at. ``lost requests``: the first PUT of each file is not answered, nor done. ``lost
-answers``: it is not answered, but done."""
+answers``: it is not answered, but done. ``no volume``: the workspace has no volume of this name."""
 
 
 @contextmanager
@@ -93,6 +93,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
             raise _Refused(401, "UNAUTHENTICATED", "no valid token")
         name = address.removeprefix(kind)
+        if self._flaw == "no volume":
+            raise _Refused(404, "NOT_FOUND", f"{self._volume} does not exist")
         place = self._place(name)
         if kind == FILES:
             self._file(place, name, query, body)

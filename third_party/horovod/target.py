@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 DEFAULT_TORCH = "2.15.0"  # a test compares it with the project's lock
 TORCH_FIRST, TORCH_LAST = (2, 6), (2, 15)
-PYTHON_FIRST, PYTHON_LAST = (3, 11), (3, 13)
+PYTHON_FIRST, PYTHON_LAST = (3, 11), (3, 14)
 CXX20_FROM = (2, 12)
 """From here on torch compiles its own extensions as C++20; older compilers do for the releases before."""
 CUDA_OF_TORCH = {

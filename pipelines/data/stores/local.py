@@ -20,7 +20,7 @@ from typing import IO
 
 import pyarrow as pa
 
-from sparkring.errors import CommitConflict, ConfigError
+from sparkring.errors import CommitConflict, ConfigError, EnvironmentProblem
 from sparkring.pipelines.data.stores.base import Entry, require_inside, require_not_all
 from sparkring.pipelines.data.stores.pieces import Pieces
 from sparkring.pipelines.data.stores.writeback import begin_writeback
@@ -29,6 +29,8 @@ BITE_BYTES = 1 << 23
 """Bytes of a large file that are written at once."""
 NO_FOLDER_HERE = {errno.EEXIST, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS}
 """Errors that only another folder or other permissions can cure."""
+NO_LINKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EMLINK}
+"""Errors of link(2) where a file system has no hard links."""
 
 
 class LocalStore:
@@ -96,7 +98,17 @@ class LocalStore:
                     yield Entry(path.relative_to(self.root).as_posix(), 0 if is_folder else facts.st_size, facts.st_mtime, is_folder)
 
     def check_commits(self) -> None:
-        """Nothing to check: the kernel links a name only once."""
+        """Check that a file here can get a second name, by which a commit takes its own: many mounts of cloud storage have no links.
+
+        Raises:
+            EnvironmentProblem: it cannot. Whether the folder can be written is not looked at.
+        """
+        folder = next(path for path in (self.root, *self.root.parents) if path.is_dir())
+        probe = folder / f".{uuid.uuid4().hex}.probe"
+        with suppress(OSError), _beside(probe) as partial:
+            _write(partial, [])
+            _link(partial, probe)
+            probe.unlink()
 
     def put_if_absent(self, name: str, data: bytes) -> None:
         """Write to a temporary name, then link it; the link fails if the name exists."""
@@ -104,7 +116,7 @@ class LocalStore:
         with _beside(target) as partial:
             _write(partial, [data])
             try:
-                os.link(partial, target)
+                _link(partial, target)
             except FileExistsError:
                 raise CommitConflict(
                     f"{target} was committed by another writer first; nothing was changed. Read it and try again.") from None
@@ -201,6 +213,18 @@ def _write(path: Path, pieces: Pieces) -> None:
                     begun = written
         file.flush()
         os.fsync(file.fileno())
+
+
+def _link(path: Path, name: Path) -> None:
+    """Give a file a second name; EnvironmentProblem if no file here can have two."""
+    try:
+        os.link(path, name)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        raise EnvironmentProblem(f"{name.parent} has no hard links ({error.strerror}), so two writers could both commit there; set "
+                                 "workspace and dataset_url to a local or NFS folder, or to storage that is not mounted (s3:, gs:, abfs:, "
+                                 "hdfs:, /Volumes).") from None
 
 
 def _make_folder(folder: Path) -> None:

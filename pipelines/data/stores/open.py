@@ -38,7 +38,7 @@ def open_store(url: str, *, one_writer: bool = False) -> Store:
         from sparkring.pipelines.data.stores.local import LocalStore
         from sparkring.pipelines.data.stores.volume import VolumeStore, is_volume
 
-        path = local_path(url)
+        path = local_path(url).absolute()
         return VolumeStore(str(path)) if is_volume(path) else LocalStore(path)
     if re.match(_SPARKS_VOLUME, url):
         from sparkring.pipelines.data.stores.volume import VolumeStore

@@ -45,8 +45,6 @@ ANSWER_S, ATTEMPTS = 30, 5
 """Seconds to wait for the Files API's answer, and requests that are made until there is one."""
 SHOWN_S = 10.0
 """Seconds for the mount to show what the Files API wrote."""
-SHOWN_S = 10.0
-"""Seconds for the mount to show what the Files API wrote."""
 T = TypeVar("T")
 _VOLUME = re.compile(r"/Volumes/[^/]+/[^/]+/[^/]+")
 
@@ -109,12 +107,13 @@ class VolumeStore:
         self._require_mounted()
         api = self._api
         self._make_folder(Path(self.url))
-        probe = f".{uuid.uuid4().hex}.probe"
+        probe, found = f".{uuid.uuid4().hex}.probe", None
         try:
-            api.put_if_absent(probe, b"1")
-            with suppress(CommitConflict):
-                api.put_if_absent(probe, b"2")
-            found = self._read_once_shown(probe)
+            with suppress(FileNotFoundError):  # in the token's workspace there is no such volume
+                api.put_if_absent(probe, b"1")
+                with suppress(CommitConflict):
+                    api.put_if_absent(probe, b"2")
+                found = self.read(probe) if self._is_shown(probe) else None
         finally:
             api.delete(probe)
         if found is None:
@@ -125,19 +124,24 @@ class VolumeStore:
                                      "dataset_url and workspace to other storage.")
         self._commits = True
 
-    def _read_once_shown(self, name: str) -> bytes | None:
-        """A document that the Files API has just written; None if the mount has not shown it within ``SHOWN_S``."""
+    def put_if_absent(self, name: str, data: bytes) -> None:
+        """One PUT of the Files API that must not overwrite. Once it is done, or was done by another, the mount shows the document."""
+        self.check_commits()
+        try:
+            self._api.put_if_absent(name, data)
+        except CommitConflict:
+            self._is_shown(name)
+            raise
+        self._is_shown(name)
+
+    def _is_shown(self, name: str) -> bool:
+        """Whether the mount shows a document of the Files API; waits for it, at most ``SHOWN_S``."""
         until = time.monotonic() + SHOWN_S
         while self.size(name) is None:
             if time.monotonic() > until:
-                return None
+                return False
             time.sleep(0.1)
-        return self.read(name)
-
-    def put_if_absent(self, name: str, data: bytes) -> None:
-        """One PUT of the Files API that must not overwrite."""
-        self.check_commits()
-        self._api.put_if_absent(name, data)
+        return True
 
     def put(self, name: str, data: bytes) -> None:
         """Write under the final name; readers see it once it is complete."""

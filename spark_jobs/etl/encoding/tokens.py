@@ -15,7 +15,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +30,7 @@ from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.columns.splits import SPLITS, key_figures, split_key, split_name, why_empty
 from sparkring.spark_jobs.etl.encoding.npy import npy_column
+from sparkring.spark_jobs.spark.versions.groups import apply_to_groups
 
 NUM_BYTES = 256
 SPLIT, COUNT = "__split", "__count"
@@ -157,10 +157,11 @@ def pack_documents(documents: DataFrame, config: PrepareConfig, encoding: TokenE
     number = sf.coalesce(*(sf.when(split == name, sf.pmod(order, sf.lit(packs[name]))) for name in sizes))
     chosen = documents.select(split.alias(SPLIT), number.alias(_PACK), order.alias(_ORDER), named(tokens.document).alias(_DOCUMENT),
                               named(tokens.column).cast("binary").alias(_TEXT))
-    def pack(key: tuple[Any, ...], table: pa.Table) -> pa.Table:  # Spark 4.1 cannot read the types of a partial
+
+    def pack(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
         return _pack(key, table, row_id=config.row_id, encoding=encoding, length=tokens.length, first_pack=first_pack)
 
-    return chosen.groupBy(SPLIT, _PACK).applyInArrow(pack, f"`{config.row_id}` bigint, {SPLIT} string, {TOKENS} binary, {COUNT} int")
+    return apply_to_groups(chosen, (SPLIT, _PACK), pack, f"`{config.row_id}` bigint, {SPLIT} string, {TOKENS} binary, {COUNT} int")
 
 
 def count_packs(config: TokensConfig, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -212,7 +213,7 @@ def cut_rows(texts: Sequence[bytes], encoding: TokenEncoding, *, length: int) ->
     return tokens.reshape(rows, length), counts
 
 
-def _pack(key: tuple[Any, ...], table: pa.Table, *, row_id: str, encoding: TokenEncoding, length: int, first_pack: int) -> pa.Table:
+def _pack(key: tuple[pa.Scalar, ...], table: pa.Table, *, row_id: str, encoding: TokenEncoding, length: int, first_pack: int) -> pa.Table:
     """Cut one pack, in a task."""
     split, pack = (scalar.as_py() for scalar in key)
     ordered = table.sort_by([(_ORDER, "ascending"), (_DOCUMENT, "ascending"), (_TEXT, "ascending")])

@@ -18,7 +18,7 @@ def test_each_platform_that_the_package_is_for_has_a_cell() -> None:
     cells = platforms().cells
     assert {cell.name for cell in cells} >= {
         "databricks-15.4", "databricks-16.4", "databricks-17.3", "databricks-18", "emr-7", "dataproc-2.2", "pypi"}
-    assert {cell.python for cell in cells} == {"3.11", "3.12", "3.13"}
+    assert {cell.python for cell in cells} == {"3.11", "3.12", "3.13", "3.14"}
     assert {cell.spark for cell in cells} == {"3.5", "4.0", "4.1", "4.2", "4.3"}
 
 

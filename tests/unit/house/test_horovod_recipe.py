@@ -93,10 +93,10 @@ def test_a_torch_that_was_not_tried_is_refused(recipe: dict[str, Any], monkeypat
 
 
 def test_a_python_that_was_not_tried_is_refused(recipe: dict[str, Any]) -> None:
-    for version in ((3, 11), (3, 12), (3, 13)):
+    for version in ((3, 11), (3, 12), (3, 13), (3, 14)):
         recipe["target"].require_python(version)
-    with pytest.raises(SystemExit, match=r"this is Python 3\.14, and Horovod's recipe is for 3\.11 to 3\.13; make an environment"):
-        recipe["target"].require_python((3, 14))
+    with pytest.raises(SystemExit, match=r"this is Python 3\.15, and Horovod's recipe is for 3\.11 to 3\.14; make an environment"):
+        recipe["target"].require_python((3, 15))
 
 
 def test_every_torch_in_range_has_the_cuda_of_its_wheel_on_pypi(recipe: dict[str, Any]) -> None:

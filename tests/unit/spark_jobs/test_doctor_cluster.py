@@ -23,6 +23,7 @@ from sparkring.spark_jobs.diagnosis.cluster import (
 )
 from sparkring.spark_jobs.diagnosis.survey import Machine, TaskReport
 from sparkring.spark_jobs.launch.meeting.encryption import ENCRYPTING
+from tests.support import seams
 from tests.support.doctor_samples import PACKAGES, machine, needs, session, task
 from tests.support.pretended_gpus import TWO, nvidia_smi
 
@@ -79,6 +80,14 @@ def test_a_container_must_hold_its_ranks_beside_the_heap() -> None:
     assert check_settings(two, job).status == "warn"
     forked = check_settings(session(spark__master="yarn"), needs(*small))
     assert "spark.executor.memoryOverhead=1474m" in forked.advice  # the process that the rank is forked off stays
+
+
+@pytest.mark.parametrize(("gpus", "status"), [("1", "ok"), ("2", "warn")])
+def test_a_container_holds_a_rank_for_each_gpu(monkeypatch: pytest.MonkeyPatch, gpus: str, status: str) -> None:
+    monkeypatch.setattr(seams.GPUS_PROFILE_OF, lambda *_: None)
+    job = needs("spark.master=yarn", "train.num_ranks=2", "train.lanes=24", "prepare.row_group_mb=1", "train.ring.fork_ranks=false", CUDA)
+    settings = {"spark__executor__memoryOverhead": "1g", "spark__executor__cores": "16"}  # 724 MB a rank
+    assert check_settings(session(spark__master="yarn", spark__executor__resource__gpu__amount=gpus, **settings), job).status == status
 
 
 @pytest.mark.parametrize(("text", "unit", "expected"), [
