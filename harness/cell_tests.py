@@ -20,8 +20,8 @@ ALL = (*(f"tests/unit/{folder}" for folder in ("conf", "cli", "data", "models", 
 images and texts, Petastorm's own readers, writer and converter, rings over Spark Connect, and what differs between versions."""
 TOOLS = ("aiohttp", "boto3", "databricks-sdk", "flask", "flask-cors", "googleapis-common-protos", "grpcio", "grpcio-status", "hypothesis",
          "mfusepy", "moto[s3]", "opencv-python-headless", "packaging", "pytest", "pytest-timeout", "pytest-xdist", "requests", "tokenizers",
-         "xxhash")
-"""What these tests import beside what the job needs."""
+         "xxhash", "zstandard")
+"""What these tests import beside what the job needs, and the packages of Spark Connect."""
 
 
 def add_tools(cell: Cell) -> Path:

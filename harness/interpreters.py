@@ -82,5 +82,6 @@ def _unpack(jar: Path, folder: Path, version: str) -> None:
     for program in (folder / "bin").iterdir():
         program.chmod(0o755)
     (folder / f"libpython{version}.so").symlink_to(f"libpython{version}.so.1.0")  # what an extension links against
+    (folder / f"lib/libpython{version}.so.1.0").hardlink_to(folder / f"libpython{version}.so.1.0")  # where it lies in others
     for library in folder.glob("libffi.so.[0-9]"):  # _ctypes looks for it beside itself
-        (folder / f"lib/python{version}/lib-dynload" / library.name).symlink_to(f"../../../{library.name}")
+        (folder / f"lib/python{version}/lib-dynload" / library.name).hardlink_to(library)

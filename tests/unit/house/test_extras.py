@@ -127,5 +127,5 @@ def test_without_any_extra_the_package_its_configs_and_the_help_are_there() -> N
 def test_an_older_python_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 13, "final", 0))
     source = Path(sparkring.__file__)
-    with pytest.raises(ImportError, match=r"sparkring needs Python 3\.11 to 3\.13, this is .*: older ones lack"):
+    with pytest.raises(ImportError, match=r"sparkring needs Python 3\.11 to 3\.14, this is .*: older ones lack"):
         exec(compile(source.read_text(encoding="utf-8"), str(source), "exec"), {"__name__": "sparkring", "__file__": str(source)})
