@@ -118,12 +118,13 @@ def test_control_without_shared_memory_all_ranks_ring_and_more_bytes_leave_a_hos
     pytest.param({"num_ranks": 3, "parallel": {"replicas": [1, 2], "micro_batches": 4}}, [[0, 0], [1, 0], [1, 1]],
                  id="a stage whose replicas are on two hosts"),
     pytest.param({"num_ranks": 4, "parallel": {"auto": True, "replicas": [2, 2]}}, [[0, 0], [0, 1], [1, 0], [1, 1]],
-                 id="as the planner says, in a stage a host")])
+                 id="as the planner says, in a stage a host"),
+    pytest.param({"num_ranks": 4, "parallel": {"auto": True}}, None, id="as the planner says")])
 def test_layouts_across_hosts_train_the_weights_of_one_rank(
-        cluster: HostCluster, alone: Path, tmp_path: Path, layout: dict[str, Any], workers: list[list[int]]) -> None:
+        cluster: HostCluster, alone: Path, tmp_path: Path, layout: dict[str, Any], workers: list[list[int]] | None) -> None:
     config = _trained(cluster, tmp_path, alone, **layout)
     assert {record["host"] for record in events_of(config, "start")} == {"alpha", "beta"}
-    assert sorted(record["worker"] for record in events_of(config, "timeline")) == workers
+    assert workers in (None, sorted(record["worker"] for record in events_of(config, "timeline")))
 
 
 @pytest.fixture(scope="module")
