@@ -25,6 +25,7 @@ from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.report import report
 from sparkring.spark_jobs.score import score
+from sparkring.spark_jobs.spark.versions.arrow_frames import frame_of
 from sparkring.spark_jobs.train import train
 from tests.support.images import write_idx
 
@@ -125,7 +126,7 @@ def test_scored_images_have_a_class_by_its_name_and_a_probability_for_each(spark
 def test_given_image_files_are_scored_like_the_dataset_s(spark: SparkSession, images: Config) -> None:
     dataset, manifest = Dataset(images.dataset), Dataset(images.dataset).manifest()
     rows = pa.concat_tables(pq.read_table(dataset.store.path(file.path)) for file in manifest.splits["test"].files)
-    given = spark.createDataFrame(rows.select(["row_id", "image"]))
+    given = frame_of(spark, rows.select(["row_id", "image"]))
     before = _scores(images, spark)
     found = pq.read_table(Path(score(images, spark=spark, frame=given).url.removeprefix("file://")))
     expected = dict(zip(before["row_id"].to_pylist(), before["prediction"].to_pylist(), strict=True))

@@ -6,14 +6,13 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyspark
 import pytest
 
-from sparkring.spark_jobs.spark.versions.supported import minor
 from tests.support import ring_functions
+from tests.support.cell import needs_connect
 from tests.support.ring_driver import Driver, assert_no_process_left, driver, marks, wait_until
 
-pytestmark = pytest.mark.skipif(minor(pyspark.__version__) < (4, 0), reason="Spark Connect is taken from Spark 4.0 on")
+pytestmark = needs_connect
 
 
 @pytest.fixture(scope="module")

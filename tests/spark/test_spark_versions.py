@@ -61,7 +61,7 @@ def _joined(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
 @pytest.mark.parametrize("way", [apply_to_groups, apply_by_pandas])
 def test_a_function_gets_the_rows_of_a_group_and_their_key(spark: SparkSession, way: object) -> None:
     assert callable(way)
-    frame = spark.createDataFrame(pa.table({
+    frame = frame_of(spark, pa.table({
         "name": ["a", "b", "a", "a"], "number": [2**53 + 1, 2, 2**53 + 1, 2], "at": [2, 1, 1, 1], "part": [b"\xff", None, b"x", b""]}))
     made: DataFrame = way(frame, ("name", "number"), _joined, "name string, number bigint, joined binary")
     assert sorted(tuple(row) for row in made.collect()) == [

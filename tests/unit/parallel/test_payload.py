@@ -23,6 +23,7 @@ from sparkring.pipelines.parallel.transports.tensor_specs import (
     read_header,
     unpack_header,
 )
+from tests.support.cell import needs_simulated_gpu
 
 TOKEN = bytes(range(16))
 
@@ -45,6 +46,7 @@ def journey(tensors: list[Tensor]) -> list[Tensor]:
     return read(told, payload.clone())
 
 
+@needs_simulated_gpu
 @pytest.mark.parametrize("shapes", [[(3, 4)], [(64, 2)], [(3, 4), (5,), ()]], ids=["short", "its own memory", "several"])
 def test_tensors_on_a_device_travel_and_arrive_on_it(shapes: list[tuple[int, ...]]) -> None:
     device = torch.device("cuda", 0)

@@ -14,7 +14,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from horovod.runner.common.util import network, secret
 from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
@@ -28,6 +27,7 @@ from sparkring.spark_jobs.launch.meeting.hosts import LOOPBACK
 from sparkring.spark_jobs.launch.meeting.rendezvous import KeyValueStore
 from tests.support import seams
 from tests.support.attackers import Payload
+from tests.support.cell import listening_on
 
 KEY = b"k" * 32
 
@@ -40,11 +40,6 @@ def service() -> Iterator[tuple[SparkDriverService, int]]:
         yield running, running.get_port()
     finally:
         running.shutdown()
-
-
-def listening_on(port: int) -> list[str]:
-    return [connection.laddr.ip for connection in psutil.Process().net_connections("tcp")
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port]
 
 
 def test_a_service_listens_on_the_ring_s_interface_only() -> None:

@@ -7,13 +7,13 @@ import socket
 import threading
 from collections.abc import Iterator
 
-import psutil
 import pytest
 
 from sparkring.spark_jobs.launch.meeting.hosts import LOOPBACK
 from sparkring.spark_jobs.launch.meeting.rendezvous import KeyValueStore, Rendezvous, rendezvous_address
 from sparkring.spark_jobs.launch.meeting.status_board import StatusBoard
 from tests.support import seams
+from tests.support.cell import listening_on
 
 SECRET = "0123456789abcdef0123456789abcdef"
 OPEN = f"/{SECRET}:1"
@@ -75,13 +75,9 @@ def test_a_scope_goes_when_the_last_rank_is_through_with_it(server: Rendezvous) 
 
 
 def test_it_listens_on_the_given_address_only_and_on_none_once_closed(server: Rendezvous) -> None:
-    def listening() -> list[str]:
-        return [connection.laddr.ip for connection in psutil.Process().net_connections("tcp")
-                if connection.status == psutil.CONN_LISTEN and connection.laddr.port == server.port]
-
-    assert listening() == [LOOPBACK]
+    assert listening_on(server.port) == [LOOPBACK]
     server.close()
-    assert listening() == []
+    assert listening_on(server.port) == []
 
 
 def test_a_foreign_address_is_hung_up_on(server: Rendezvous) -> None:

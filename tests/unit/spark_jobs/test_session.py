@@ -12,9 +12,10 @@ from sparkring.conf.schema import SparkConfig
 from sparkring.errors import EnvironmentProblem
 from sparkring.spark_jobs.spark.errors import reason
 from sparkring.spark_jobs.spark.session import java_version, remote_address, require_java, spark_path, spark_session, without_secrets
+from tests.support.cell import RUNS_ON, needs_connect
 
 FOUND = {"17": 'openjdk version "17.0.15" 2025-04-15', "21": 'openjdk version "21" 2023-09-19', "8": 'java version "1.8.0_402"',
-         "11": 'openjdk version "11.0.22" 2024-01-16'}
+         "11": 'openjdk version "11.0.22" 2024-01-16', "9": 'java version "9.0.4"'}
 
 
 def _install(home: Path, says: str) -> None:
@@ -33,23 +34,24 @@ def test_the_java_of_java_home_is_asked_for_its_version(
     assert java_version() == version
 
 
-@pytest.mark.parametrize(("release", "found"), [("11", "found Java 11 in JAVA_HOME="), (None, "found none in JAVA_HOME=")])
+@pytest.mark.parametrize(("release", "found"), [("9", "found Java 9 in JAVA_HOME="), (None, "found none in JAVA_HOME=")])
 def test_an_unsuitable_java_is_refused_before_spark_starts(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str | None, found: str) -> None:
     if release:
         _install(tmp_path, FOUND[release])
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(EnvironmentProblem, match=f"{found}.*, Spark needs Java 17 or 21; install one .*openjdk-17-jre-headless"):
+    with pytest.raises(EnvironmentProblem, match=f"{found}.*, Spark needs Java {RUNS_ON}; install one .*openjdk-17-jre-headless"):
         spark_session(SparkConfig(master="local[1]"), app_name="test")
 
 
 def test_no_java_at_all_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EnvironmentProblem, match="found none on PATH, Spark needs Java 17 or 21"):
+    with pytest.raises(EnvironmentProblem, match=f"found none on PATH, Spark needs Java {RUNS_ON}"):
         require_java()
 
 
+@needs_connect
 def test_a_connect_address_in_the_environment_needs_no_java_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("SPARK_REMOTE", "sc://host:15002/x")  # Connect refuses a path
@@ -59,6 +61,7 @@ def test_a_connect_address_in_the_environment_needs_no_java_here(tmp_path: Path,
     assert remote_address(SparkConfig(master="local[1]")) is None, "a master that is asked for runs here"
 
 
+@needs_connect
 @pytest.mark.parametrize("address", [
     pytest.param("sc://host:15002/x/;token=hunter2;use_ssl=true", id="a path, which Connect refuses"),
     pytest.param("sc://host:15002/;token=hunter2==", id="an = in the token"),

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from sparkring.pipelines.training.evaluation.evaluate import _class_totals
+from tests.support.cell import needs_simulated_gpu
 
 
 class OneDevice(TorchFunctionMode):
@@ -29,6 +30,7 @@ def on_a_gpu(totals: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         return totals(torch.empty(4, 3, device="cuda"), torch.empty(4, dtype=torch.int64, device="cuda"))
 
 
+@needs_simulated_gpu
 def test_totals_of_classes_are_stacked_on_the_device_and_brought_to_the_host() -> None:
     totals = on_a_gpu(_class_totals)
     assert (totals.device.type, totals.dtype, tuple(totals.shape)) == ("cpu", torch.float64, (3,))
