@@ -25,7 +25,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
@@ -163,12 +163,15 @@ class Loader(IterableDataset[Batch]):
             ConfigError: called in a worker process of a ``DataLoader``: each worker would yield all rows, and none would know the position.
         """
         if get_worker_info() is not None:
-            raise ConfigError("a loader inside a DataLoader with workers would yield every row once per worker; it reads in threads of "
-                              "its own, so iterate over it directly, or set num_workers=0 and batch_size=None.")
+            raise _for_workers()
         for batch in self.epoch(self._epoch, first_step=self._next_step):
             self._next_step = batch.step + 1
             yield batch
         self.set_epoch(self._epoch + 1)
+
+    def __getstate__(self) -> NoReturn:
+        """Refuse to be pickled, as for a worker process that is not forked (the default from Python 3.14 on)."""
+        raise _for_workers()
 
     def state_dict(self) -> dict[str, Any]:
         """The position, equal on every rank; a ring of another size may load it."""
@@ -226,3 +229,8 @@ class _Making:
         rows = tuple(sum(len(next(iter(piece.values()))) for piece in pieces) for pieces in parts)
         tensors = self._assembler.join(list(chain(*parts)), epoch=self._order.epoch)
         return Batch(step, tensors, sum(rows), self._order.step_rows(step, self._batch_rows), rows, self._order.epoch)
+
+
+def _for_workers() -> ConfigError:
+    return ConfigError("a loader inside a DataLoader with workers would yield every row once per worker; it reads in threads of its own, so "
+                       "iterate over it directly, or set num_workers=0 and batch_size=None.")

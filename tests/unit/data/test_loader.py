@@ -195,10 +195,11 @@ def test_a_read_that_does_not_come_back_is_told_within_the_deadline(dataset: Dat
     assert sum(batch.rows for batch in loader.epoch(0)) == ROWS
 
 
-def test_worker_processes_of_a_dataloader_are_refused_since_each_would_give_all_rows(dataset: Dataset) -> None:
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_worker_processes_of_a_dataloader_are_refused_since_each_would_give_all_rows(dataset: Dataset, start: str) -> None:
     alone = DataLoader(_loader(dataset), batch_size=None)
     assert sorted(row for batch in alone for row in _ids(batch)) == list(range(ROWS))
-    shared = DataLoader(_loader(dataset), batch_size=None, num_workers=2)
+    shared = DataLoader(_loader(dataset), batch_size=None, num_workers=2, multiprocessing_context=start)
     with pytest.raises(ConfigError, match="would yield every row once per worker"):
         list(shared)
 
