@@ -232,5 +232,5 @@ class _Making:
 
 
 def _for_workers() -> ConfigError:
-    return ConfigError("a loader inside a DataLoader with workers would yield every row once per worker; it reads in threads of its own, so "
-                       "iterate over it directly, or set num_workers=0 and batch_size=None.")
+    return ConfigError("a loader inside a DataLoader with workers would yield every row once per worker; it reads in threads of its own, "
+                       "so iterate over it directly, or set num_workers=0 and batch_size=None.")
