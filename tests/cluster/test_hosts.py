@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -55,16 +56,17 @@ def test_hosts_have_their_own_name_address_processes_and_shared_memory(tmp_path:
 
 def test_links_are_cut_in_both_directions_or_in_one_and_mended(tmp_path: Path) -> None:
     with hosts(tmp_path, "alpha", "beta") as (alpha, beta):
-        def both() -> tuple[bool, bool]:
-            return _reaches(alpha, beta), _reaches(beta, alpha)
+        def passing(there: bool, back: bool) -> bool:
+            return (_reaches(alpha, beta), _reaches(beta, alpha)) == (there, back)
 
         cuts: list[tuple[Callable[[], None], tuple[bool, bool]]] = [
             (beta.link.cut, (False, False)), (beta.link.heal, (True, True)), (beta.link.cut_incoming, (False, True)),
             (beta.link.clear, (True, True)), (beta.link.cut_outgoing, (True, False)), (beta.link.clear, (True, True))]
-        assert both() == (True, True)
-        for act, found in cuts:
+        assert passing(True, True)
+        for act, directions in cuts:
             act()
-            assert both() == found, act
+            # awaited: after a cut the hardware address is asked for again, once a second
+            await_condition(partial(passing, *directions), f"{act.__name__}: {directions}")
 
 
 def test_a_host_that_vanishes_takes_its_processes_along_and_the_block_the_rest(tmp_path: Path) -> None:
