@@ -25,7 +25,7 @@ SHOWN = ("pyspark", "pyarrow", "numpy", "pandas", "torch")
 class Cell(BaseModel):
     """One set of versions that belong together."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     platform: str

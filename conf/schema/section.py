@@ -19,7 +19,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 class Section(BaseModel):
     """Base of all sections: immutable, and strict about keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def changed(self, **values: object) -> Self:
         """A copy with other values, checked like a section of a file; ``model_copy`` checks nothing.

@@ -37,7 +37,7 @@ from sparkring.pipelines.training.strategies.stages import Stages, evaluating, o
 class GenerateJob(BaseModel):
     """The driver's order to the ranks."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     train: TrainJob
     """The run's job, with a layout for generating and the network of the run's card."""

@@ -37,7 +37,7 @@ LATEST_S = 0.3
 class Fault(BaseModel):
     """One planned fault."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     number: int
     kind: Kind
@@ -60,7 +60,7 @@ class Fault(BaseModel):
 class Strike(BaseModel):
     """One fault that has struck."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     number: int
     kind: Kind

@@ -31,7 +31,7 @@ DOCUMENT = "_scores.json"
 class Scores(BaseModel):
     """One finished scoring."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
     folder: str

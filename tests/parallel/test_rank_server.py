@@ -175,6 +175,13 @@ def test_it_is_told_how_a_forked_rank_ended_and_what_it_started_ends_too(how: st
     assert kept_server().children() == []
 
 
+@pytest.mark.parametrize("fork", [True, False], ids=["forked", "fresh"])
+def test_a_rank_that_has_done_its_work_leaves_quickly_but_does_and_says_all_that_it_owes(fork: bool) -> None:
+    rank = Launched(ring_probes.say_at_exit, fork=fork)
+    rank.result()
+    assert set(rank.process.tail.splitlines()) == {"said by Python", "said by C", "called at exit"}
+
+
 def test_control_of_a_fresh_rank_a_daemon_is_left_since_nobody_takes_it_in() -> None:
     rank = Launched(ring_probes.end_as_told, "exit", fork=False)
     assert rank.exit_code() == 3

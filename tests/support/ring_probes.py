@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -73,6 +75,14 @@ def end_as_told(context: RankContext, how: str) -> None:
     if how == "SIGSEGV":
         os.kill(os.getpid(), signal.SIGSEGV)
     signal.pause()
+
+
+def say_at_exit(_: RankContext) -> None:
+    """Write, by Python and by C, to buffers that nobody empties but the end of the process, also from a function called at exit."""
+    atexit.register(sys.stdout.write, "called at exit\n")
+    sys.stdout.reconfigure(line_buffering=False, write_through=False)  # type: ignore[union-attr]
+    sys.stdout.write("said by Python\n")
+    ctypes.CDLL(None).printf(b"said by C\n")
 
 
 def has_imported(_: RankContext, module: str) -> bool:

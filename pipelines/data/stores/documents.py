@@ -16,7 +16,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 class StrictModel(BaseModel):
     """A document, or a part of one: immutable, and without unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def read_document(store: Store, name: str, *, keys: tuple[str, ...] = (), remedy: str) -> dict[str, Any]:

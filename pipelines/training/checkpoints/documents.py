@@ -20,7 +20,7 @@ FORMAT: Final = 5
 class Position(BaseModel):
     """The position of a run: all that it needs to resume, on any number of ranks."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     epoch: int = 0
     """The epoch that the next step belongs to."""
@@ -47,7 +47,7 @@ class Position(BaseModel):
 class CheckpointPart(BaseModel):
     """One file of a state: some of its tensors, whole, as safetensors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=f"^{PART_NAME}$")
     """A file in the data folder; the pattern keeps a document from pointing anywhere else."""
@@ -59,7 +59,7 @@ class CheckpointPart(BaseModel):
 class CheckpointDocument(BaseModel):
     """The document that is committed: the position, the parts of the state, and their origin."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="constants")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     format: Literal[5] = FORMAT
     position: Position

@@ -33,7 +33,7 @@ ROC_POINTS = 200
 class CalibrationBin(BaseModel):
     """Rows whose probability lies in [lower, upper); the last bin holds 1 too."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     lower: float
     upper: float
@@ -47,7 +47,7 @@ class CalibrationBin(BaseModel):
 class RocCurve(BaseModel):
     """Points from (0, 0) to (1, 1); empty if there is nothing to rank."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     fpr: tuple[float, ...]
     """False positive rates, rising; at most 200."""
@@ -58,7 +58,7 @@ class RocCurve(BaseModel):
 class BinaryMetrics(BaseModel):
     """The quality of a set of predictions; the formulas are in the module's docstring."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rows: int
     positives: int

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class TrainJob(BaseModel):
     """One generation of a training run."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     config: Config
     dataset_url: str
@@ -33,7 +33,7 @@ class TrainJob(BaseModel):
 class TrainSummary(BaseModel):
     """Rank 0's report when a generation ends."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     steps: int
     """Optimizer steps of the whole run."""

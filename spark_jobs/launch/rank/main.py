@@ -34,10 +34,12 @@ from sparkring.pipelines.parallel.context import RankContext
 from sparkring.spark_jobs.launch.rank.end import result_to_json
 from sparkring.spark_jobs.launch.rank.framing import read_message, write_message
 from sparkring.spark_jobs.launch.rank.gpu import check_gpu
+from sparkring.spark_jobs.launch.rank.quick_exit import QuickExit
 
 
 def main() -> None:
     """Run a rank: ``python -m sparkring.spark_jobs.launch.rank.main REPORTS_FD DEVICE``, with orders on standard input."""
+    leaving = QuickExit()
     reports_fd, device = int(sys.argv[1]), sys.argv[2]
     # The function finds an empty standard input, and what it starts inherits neither pipe.
     orders_fd = os.dup(0)
@@ -48,6 +50,7 @@ def main() -> None:
     rank_main(orders_fd, reports_fd, device=device)
     os.kill(guard, signal.SIGKILL)
     os.waitpid(guard, 0)
+    leaving.done = True
 
 
 def rank_main(orders_fd: int, reports_fd: int, *, device: str) -> None:

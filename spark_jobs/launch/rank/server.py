@@ -43,6 +43,7 @@ from typing import Any
 
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 from sparkring.spark_jobs.launch.rank.main import import_frameworks, rank_main
+from sparkring.spark_jobs.launch.rank.quick_exit import QuickExit, flush_output
 
 OFTEN_NEEDED = ("sparkring.conf.schema", "sparkring.models.build", "sparkring.pipelines.parallel.collectives.communicator",
                 "sparkring.pipelines.parallel.stages.executor", "safetensors.torch", "pyspark.cloudpickle")
@@ -79,6 +80,7 @@ class Request:
 
 def main() -> None:
     """Serve: ``python -m sparkring.spark_jobs.launch.rank.server CONTROL_FD``; or, in a forked child, run a rank."""
+    leaving = QuickExit()
     with socket.socket(fileno=int(sys.argv[1])) as control:
         control.set_inheritable(False)
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -89,6 +91,7 @@ def main() -> None:
     if request is not None:
         _settle(request)
         rank_main(request.orders, request.reports, device=request.device)
+        leaving.done = True
 
 
 def _import_all() -> tuple[str, int]:
@@ -132,7 +135,7 @@ def _serve(control: socket.socket, problem: str, tolerated: int) -> Request | No
             if problem := problem or _unsafe_to_fork(tolerated):
                 answer(request.answers, problem=problem)
                 return None
-            _flush()
+            flush_output()  # a child would write it once more
             rank = os.fork()
             if rank == 0:
                 return request
@@ -155,13 +158,6 @@ def _unsafe_to_fork(tolerated: int) -> str:
 
 def _threads() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
-
-
-def _flush() -> None:
-    """Write out what is buffered here; a child would write it once more."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    ctypes.CDLL(None).fflush(None)
 
 
 @contextmanager
