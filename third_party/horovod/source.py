@@ -16,6 +16,42 @@ VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 
 
+DOORBELL = """// Ends the pause between two cycles early, if HOROVOD_CYCLE_TIME_IDLE is set: an operation has been asked for.
+class Doorbell {
+public:
+  static Doorbell& Get() {
+    static Doorbell* doorbell = new Doorbell; // never destroyed: Horovod's thread may outlive static objects
+    return *doorbell;
+  }
+  static double IdleMs() {
+    static const double idle_ms = [] {
+      auto value = std::getenv("HOROVOD_CYCLE_TIME_IDLE");
+      return value == nullptr ? 0.0 : std::atof(value);
+    }();
+    return idle_ms;
+  }
+  void Ring() {
+    if (IdleMs() > 0.0) {
+      std::lock_guard<std::mutex> guard(mutex_);
+      rung_ = true;
+      changed_.notify_one();
+    }
+  }
+  template <typename Duration> void Wait(const Duration& most) {
+    std::unique_lock<std::mutex> guard(mutex_);
+    changed_.wait_for(guard, most, [this] { return rung_; });
+    rung_ = false;
+  }
+
+private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool rung_ = false;
+};
+"""
+"""Added to Horovod's source (``edits``)."""
+
+
 class Edit(NamedTuple):
     """One change, wherever in the file the old text stands."""
 
@@ -55,6 +91,34 @@ def edits(target: Target) -> list[Edit]:
         # a host has others of the set before them, and two groups may share it. Now a group meets under its first member's rank.
         Edit("horovod/common/gloo/gloo_context.cc", "std::to_string(local_rank) + process_set_suffix",
              "std::to_string(global_context_cross_ranks.front()) +\n                               process_set_suffix"),
+        # In each cycle all ranks talk to each other, even if there is nothing to do, on cores that compute; and an operation waits for the
+        # next cycle. With HOROVOD_CYCLE_TIME_IDLE cycles last that long, in ms, unless an operation is open, and one that is asked for
+        # begins a cycle at once.
+        Edit("horovod/common/tensor_queue.h", "#include <mutex>", "#include <condition_variable>\n#include <cstdlib>\n#include <mutex>"),
+        Edit("horovod/common/tensor_queue.h", "class TensorQueue {", DOORBELL + "\nclass TensorQueue {"),
+        Edit("horovod/common/tensor_queue.h", "  void PopMessagesFromQueue(",
+             """  bool Empty() const {
+    std::lock_guard<std::mutex> guard(mutex_);
+    return tensor_table_.empty();
+  }
+
+  void PopMessagesFromQueue("""),
+        Edit("horovod/common/tensor_queue.cc", "std::move(message));\n", "std::move(message));\n  Doorbell::Get().Ring();\n"),
+        Edit("horovod/common/tensor_queue.cc", "std::move(messages[i]));\n", "std::move(messages[i]));\n    Doorbell::Get().Ring();\n"),
+        Edit("horovod/common/operations.cc", "    horovod_global.shut_down = true;",
+             "    horovod_global.shut_down = true;\n    Doorbell::Get().Ring();"),
+        Edit("horovod/common/operations.cc", "  auto start_time = std::chrono::steady_clock::now();\n  auto sleep_duration",
+             """  auto cycle_ms = state.parameter_manager.CycleTimeMs();
+  if (Doorbell::IdleMs() > cycle_ms) {
+    auto ids = state.process_set_table.Ids();
+    if (std::all_of(ids.begin(), ids.end(), [&](int32_t id) { return state.process_set_table.Get(id).tensor_queue.Empty(); })) {
+      cycle_ms = Doorbell::IdleMs();
+    }
+  }
+  auto start_time = std::chrono::steady_clock::now();
+  auto sleep_duration"""),
+        Edit("horovod/common/operations.cc", "state.parameter_manager.CycleTimeMs() * 1000.)) -", "cycle_ms * 1000.)) -"),
+        Edit("horovod/common/operations.cc", "std::this_thread::sleep_for(sleep_duration)", "Doorbell::Get().Wait(sleep_duration)"),
         # A Horovod without NCCL must not link torch's CUDA libraries, even where there is a CUDA toolkit: it runs beside torch for CPUs.
         *([] if target.cuda else [
             Edit("cmake/Modules/FindPytorch.cmake", 'string(TOUPPER "${Pytorch_CUDA}" Pytorch_CUDA)', "set(Pytorch_CUDA FALSE)")]),

@@ -30,8 +30,9 @@ from sparkring.pipelines.parallel.shared_memory.named_files import remove_abando
 RING_CYCLE_MS = 5
 """Horovod's cycle time where gradients pass through it."""
 IDLE_CYCLE_MS = 100
-"""Horovod's cycle time where gradients do not pass through it. In each cycle its threads wake and talk to each other, on cores
-that compute: with one rank per core, cycles of 5 ms made a step of 0.17 s 8 to 20 % longer (docs/log). Such ranks talk in memory."""
+"""Horovod's cycle time while nothing is asked of it: where gradients do not pass through it, and, with our build of Horovod, where all
+ranks ask for each sum and so begin its cycle at once. In each cycle its threads wake and talk to each other, on cores that compute:
+with one rank per core, cycles of 5 ms made a step of 0.17 s 8 to 20 % longer, and one of 0.6 s on two hosts 8 % (docs/log)."""
 MESSAGE_CYCLE_MS = 1
 """Horovod's cycle time where messages between stages pass through it: each message waits for a cycle."""
 FUSION_BYTES = 0
@@ -61,7 +62,7 @@ class Communicator:
         require_startable(extra_sets, context.hosts, horovod=Path(hvd.__file__).parents[1])
         self._sets: dict[Ranks, hvd.ProcessSet] = {
             ranks: hvd.ProcessSet(list(ranks)) for ranks in canonical_sets((*process_sets(context.hosts), *extra_sets), size=context.size)}
-        for name, value in _tuning(context, messages_by_horovod=messages_by_horovod).items():
+        for name, value in _tuning(context, messages_by_horovod=messages_by_horovod, all_ask=not self._sets).items():
             os.environ.setdefault(name, value)
         hvd.init(process_sets=list(self._sets.values()))
         if (hvd.rank(), hvd.size()) != (context.rank, context.size):
@@ -183,8 +184,11 @@ class Communicator:
         return result
 
 
-def _tuning(context: RankContext, *, messages_by_horovod: bool) -> dict[str, str]:
+def _tuning(context: RankContext, *, messages_by_horovod: bool, all_ask: bool) -> dict[str, str]:
     """Horovod's cycle and fusion.
+
+    A cycle begins when the last rank of the ring begins it. Where some ranks do not ask for each sum (sums of a process set), they must not
+    pause for long. Only our build knows ``HOROVOD_CYCLE_TIME_IDLE`` (third_party/horovod).
 
     On GPUs they stay Horovod's own, 1 ms and 128 MB, which were chosen for NCCL: its threads take no cores from a step there, and no
     promise is broken, since NCCL chooses the order of a sum anyway (docs/reference/guarantees.md).
@@ -192,7 +196,8 @@ def _tuning(context: RankContext, *, messages_by_horovod: bool) -> dict[str, str
     if context.device != "cpu":
         return {}
     cycle_ms = MESSAGE_CYCLE_MS if messages_by_horovod else IDLE_CYCLE_MS if context.sums_in_memory else RING_CYCLE_MS
-    return {"HOROVOD_FUSION_THRESHOLD": str(FUSION_BYTES), "HOROVOD_CYCLE_TIME": str(cycle_ms)}
+    idle = {"HOROVOD_CYCLE_TIME_IDLE": str(IDLE_CYCLE_MS)} if all_ask and not messages_by_horovod else {}
+    return {"HOROVOD_FUSION_THRESHOLD": str(FUSION_BYTES), "HOROVOD_CYCLE_TIME": str(cycle_ms), **idle}
 
 
 def _flat(data: bytes) -> Tensor:
