@@ -64,7 +64,8 @@ FIGURES: Mapping[str, Sequence[Shown]] = {
         Shown("ratio_to_ddp", "times as fast, 2 hosts, 1 Gb/s", "at least 1.0", "torch DDP"),
         Shown("ratio_to_horovod_optimizer", "times as fast, 2 hosts, 1 Gb/s", "at least 1.1", "Horovod's optimizer"),
         Shown("overlap", "share of summing hidden by the backward pass, 1 Gb/s"),
-        Shown("ratio_to_ddp_unshaped", "times as fast, 2 hosts, link as fast as memory", "", "torch DDP")),
+        Shown("ratio_to_ddp_unshaped", "times as fast, 2 hosts, link as fast as memory", "", "torch DDP"),
+        Shown("ratio_to_ddp_small", "times as fast, 2 hosts, a network of 7 ms a step", "", "torch DDP")),
     "launch": (
         Shown("ring_s", "seconds to launch 2 ranks and sum once"),
         Shown("ratio_to_torch_distributor", "times the peer's seconds to launch", "at most 0.35", "TorchDistributor"),

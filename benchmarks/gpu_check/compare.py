@@ -35,7 +35,8 @@ LIMITS: Mapping[str, Limits] = {
     "float64": Limits(loss=1e-10, gradient=1e-9, learned=1e-8),
     "float32": Limits(loss=1e-4, gradient=1e-3, learned=1e-2),
 }
-"""Rounding is 1e-16 and 6e-8; sums of thousands of terms in another order and a run's steps enlarge it."""
+"""Rounding is 1e-16 and 6e-8; sums of thousands of terms in another order and a run's steps enlarge it. How much, depends on the network:
+see ``run_limits``."""
 BF16_LOSS = 0.05
 """Of any step's loss in bf16, relative to that in float32: bfloat16 keeps 8 bits."""
 
@@ -46,6 +47,20 @@ class Distance(NamedTuple):
     value: float
     tensor: str
     """Its name; empty if there is none."""
+
+
+def run_limits(limits: Limits, *, loss: float, learned: float) -> Limits:
+    """The limits of a whole float32 run.
+
+    Where a unit is nearly 0, or two pixels of a pool are nearly equal, rounding decides the gradient's way, and later steps enlarge that.
+    A run in float32 is as far from the exact one as rounding moves this network; two such runs may be twice as far from each other.
+
+    Args:
+        limits: Of float32.
+        loss: The distance of the CPU's losses in float32 from its losses in float64.
+        learned: The same of what the runs have learned.
+    """
+    return limits._replace(loss=max(limits.loss, 2 * loss), learned=max(limits.learned, 2 * learned))
 
 
 def distance(found: Tensors, wanted: Tensors) -> Distance:

@@ -1,19 +1,19 @@
 """The steps that compare the device with the CPU: gradients of the first step, then the losses and weights of whole runs.
 
     gradients            float64 and float32, every network at once
-    train <network>      1 rank: float64, float32 and bf16; two stages: float32        each beside 1 rank on the CPU
+    train <network>      1 rank: float64, float32 and bf16; two stages: float64 and float32        each beside 1 rank on the CPU
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_check.cases import LANES, NETWORKS, Network, Precision
-from benchmarks.gpu_check.compare import BF16_LOSS, LIMITS, Tensors, distance, learned, loss_distance
+from benchmarks.gpu_check.compare import BF16_LOSS, LIMITS, Limits, Tensors, distance, learned, loss_distance, run_limits
 from benchmarks.gpu_check.outcome import Check, Findings
 from benchmarks.gpu_check.ranks import RanksFailed, run_ranks
 
@@ -103,7 +103,8 @@ def compare_training(bench: Bench, network: Network) -> Findings:
     """Runs of one network: each on the device beside its run on the CPU."""
     found, reference = _Collected(), {precision: _Run(bench, network, precision, "cpu").train() for precision in WHOLE}
     runs = [_Run(bench, network, precision, "device") for precision in (*WHOLE, "bf16")] if network.on_one_rank else []
-    runs += [_Run(bench, network, "float32", "device", stages=True)] if network.in_stages else []
+    runs += [_Run(bench, network, precision, "device", stages=True) for precision in WHOLE] if network.in_stages else []
+    limits = _limits(reference)
     for run in runs:
         try:
             run.train()
@@ -115,10 +116,9 @@ def compare_training(bench: Bench, network: Network) -> Findings:
         if run.precision == "bf16":
             found.checks.append(Check(f"{run.name}: losses", loss_distance(run.losses, beside.losses), BF16_LOSS))
             continue
-        limits = LIMITS[run.precision]
         apart = distance(run.learned(), beside.learned())
-        found.checks += [Check(f"{run.name}: losses", loss_distance(run.losses, beside.losses), limits.loss),
-                         Check(f"{run.name}: learned", apart.value, limits.learned)]
+        found.checks += [Check(f"{run.name}: losses", loss_distance(run.losses, beside.losses), limits[run.precision].loss),
+                         Check(f"{run.name}: learned", apart.value, limits[run.precision].learned)]
         found.facts[f"farthest weight of {run.name}"] = apart.tensor
     return found.findings()
 
@@ -160,6 +160,13 @@ class _Run:
         shutil.rmtree(self._folder, ignore_errors=True)
         (self._folder / "run").mkdir(parents=True)
         return self._folder
+
+
+def _limits(reference: Mapping[Precision, _Run]) -> dict[Precision, Limits]:
+    exact, rounded = reference["float64"], reference["float32"]
+    return {"float64": LIMITS["float64"],
+            "float32": run_limits(LIMITS["float32"], loss=loss_distance(rounded.losses, exact.losses),
+                                  learned=distance(rounded.learned(), exact.learned()).value)}
 
 
 def _key(network: Network, precision: Precision) -> str:

@@ -20,7 +20,7 @@ from torch import nn
 
 from benchmarks.gpu_check.__main__ import Step, _Kept, _outcomes, to_come
 from benchmarks.gpu_check.cases import NETWORKS, SPEED, Network
-from benchmarks.gpu_check.compare import LIMITS, distance, learned, loss_distance
+from benchmarks.gpu_check.compare import LIMITS, distance, learned, loss_distance, run_limits
 from benchmarks.gpu_check.install import StepFailed, require_whole_kit
 from benchmarks.gpu_check.outcome import Check, Findings, Outcome, all_passed
 from benchmarks.gpu_check.report import document, page
@@ -85,6 +85,12 @@ def test_distances_worked_by_hand() -> None:
     assert loss_distance([math.nan], [1.0]) == math.inf
     assert loss_distance([], []) == math.inf, "no loss proves nothing"
     assert learned({"a": np.array([1.5])}, {"a": np.array([1.0])}) == {"a": np.array([0.5])}
+
+
+def test_a_run_in_float32_may_be_as_far_away_as_rounding_moves_its_network() -> None:
+    limits = LIMITS["float32"]
+    assert run_limits(limits, loss=limits.loss / 4, learned=limits.learned / 4) == limits
+    assert run_limits(limits, loss=1e-3, learned=limits.learned / 4) == limits._replace(loss=2e-3)
 
 
 @pytest.mark.parametrize(("found", "wanted", "message"), [
