@@ -30,7 +30,7 @@ class Supported:
 PYTHON = Supported((3, 11), (3, 15), "the code uses what came with Python 3.11, and Spark 4.3 asks for it")
 PACKAGES = {
     "pyspark": Supported(supported.FIRST, (4, 4), "the launcher needs barrier stages over Arrow and job tags"),
-    "pyarrow": Supported((14, 0, 1), (27,), "a Parquet or Arrow file may run code in it (CVE-2023-47248)"),
+    "pyarrow": Supported(supported.FIRST_ARROW, (27,), "a Parquet or Arrow file may run code in it (CVE-2023-47248)"),
     "numpy": Supported((1, 23), (3,), "the oldest for Python 3.11"),
     "torch": Supported((2, 6), (2, 16), "Horovod is built for no older one"),
 }

@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -29,7 +29,7 @@ from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 from sparkring.spark_jobs.spark.slots import is_local
 from sparkring.spark_jobs.spark.start import ctrl_c_ends_start, forget_lost_jvm, jvm_is_lost
 from sparkring.spark_jobs.spark.task_resources import TASK_AMOUNT, never_assigned
-from sparkring.spark_jobs.spark.versions.supported import is_connect, java_versions, require_supported
+from sparkring.spark_jobs.spark.versions.supported import is_connect, java_versions, require_supported, require_supported_arrow
 
 RESULT_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",  # hour(), dayofyear() and casts of timestamps read it
@@ -61,10 +61,11 @@ def spark_session(config: SparkConfig, *, app_name: str, given: SparkSession | N
     Returns:
         A session; the caller does not stop it, since later jobs of the process use it too.
     Raises:
-        EnvironmentProblem: a Spark that is not supported, no suitable Java, a master that cannot be reached, a JVM that ended while it
-            started, or tasks that would wait forever for GPUs.
+        EnvironmentProblem: a Spark or pyarrow that is not supported, no suitable Java, a master that cannot be reached, a JVM that
+            ended while it started, or tasks that would wait forever for GPUs.
         KeyboardInterrupt: Ctrl-C, which ends the JVM that is being started.
     """
+    require_supported_arrow(metadata.version("pyarrow"), where="here")
     session = given or SparkSession.getActiveSession()
     if session is None:
         _require_supported(pyspark.__version__, connect=remote_address(config) is not None)

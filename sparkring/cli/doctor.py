@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from sparkring.cli.answers import DEFAULT_CONFIG, AsJson, ConfigName, Overrides, examples, show_json
@@ -37,14 +38,19 @@ def doctor(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_
         raise typer.Exit(1)
 
 
-def _show_checks(checks: list[Check]) -> None:
-    console = Console()
-    if not console.is_interactive:
-        for check in checks:
-            typer.echo(f"{check.status:<5} {check.name}: {check.found}" + (f" -> {check.advice}" if check.advice else ""))
-        return
+def table_of(checks: list[Check]) -> Table:
+    """The checks as a terminal shows them."""
     colour = {"ok": "green", "warn": "yellow", "fail": "red"}
     table = Table("", "check", "found", "what to do", box=None)
     for check in checks:
-        table.add_row(f"[{colour[check.status]}]{check.status}", check.name, check.found, check.advice)
-    console.print(table)
+        table.add_row(f"[{colour[check.status]}]{check.status}", *map(escape, (check.name, check.found, check.advice)))
+    return table
+
+
+def _show_checks(checks: list[Check]) -> None:
+    console = Console()
+    if console.is_interactive:
+        console.print(table_of(checks))
+        return
+    for check in checks:
+        typer.echo(f"{check.status:<5} {check.name}: {check.found}" + (f" -> {check.advice}" if check.advice else ""))

@@ -194,6 +194,15 @@ def test_a_document_that_the_mount_shows_late_is_waited_for(here: str, monkeypat
     assert next(late, "asked twice") == "asked twice"
 
 
+def test_a_document_that_the_mount_never_shows_is_named(here: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(here)
+    store.check_commits()
+    monkeypatch.setattr(seams.VOLUME_SHOWN_S, 0.1)
+    monkeypatch.setattr(seams.VOLUME_STORE_SIZE, lambda _store, _name: None)
+    with pytest.raises(StorageError, match=r"1\.json is written, but the mount has not shown it for 0\.1 s; run the same command again"):
+        store.put_if_absent("1.json", b"x")
+
+
 def test_the_doctor_finds_that_a_second_writer_would_be_refused(here: str, tmp_path: Path) -> None:
     assert check_storage(train_config(Path(here), dataset_url=str(tmp_path))).status == "ok"
     assert list(open_store(here).tree("")) == []

@@ -1,4 +1,4 @@
-"""PEP 517 backend: the published Petastorm 0.13.1 wheel, mended for pyarrow 14 to 26, NumPy 2, pandas 3 and Python 3.12.
+"""PEP 517 backend: the published Petastorm 0.13.1 wheel, mended for pyarrow 14 to 26, NumPy 2, pandas 3 and Python 3.12 to 3.14.
 
 Holds no Petastorm source: it fetches the published wheel, checks its SHA-256, applies ``edits.py``, adds ``legacy_parquet.py``,
 and packs the files again with a build tag that tells the two wheels apart.

@@ -125,14 +125,21 @@ class VolumeStore:
         self._commits = True
 
     def put_if_absent(self, name: str, data: bytes) -> None:
-        """One PUT of the Files API that must not overwrite. Once it is done, or was done by another, the mount shows the document."""
+        """One PUT of the Files API that must not overwrite. Once it is done, or was done by another, the mount shows the document.
+
+        Raises:
+            CommitConflict: there is one already.
+            StorageError: the document is written, and the mount does not show it.
+        """
         self.check_commits()
         try:
             self._api.put_if_absent(name, data)
         except CommitConflict:
             self._is_shown(name)
             raise
-        self._is_shown(name)
+        if not self._is_shown(name):
+            raise StorageError(f"{self.url}/{name} is written, but the mount has not shown it for {SHOWN_S:g} s; run the same command "
+                               "again.")
 
     def _is_shown(self, name: str) -> bool:
         """Whether the mount shows a document of the Files API; waits for it, at most ``SHOWN_S``."""

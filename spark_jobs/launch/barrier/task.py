@@ -21,10 +21,12 @@ from __future__ import annotations
 import json
 import os
 import queue
+import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
 
 from sparkring.errors import DeadlinePassed, EnvironmentProblem, ExecutorLost
@@ -55,6 +57,7 @@ from sparkring.spark_jobs.launch.rank.gpu import AssignedGpu, GpuCheck, common_d
 from sparkring.spark_jobs.launch.rank.graceful_stop import graceful_stop
 from sparkring.spark_jobs.launch.rank.horovod_build import require_fitting_horovod
 from sparkring.spark_jobs.launch.rank.process import RankProcess
+from sparkring.spark_jobs.spark.versions.supported import require_supported_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -283,6 +286,7 @@ class _Task:
         """This task's facts, or its problem; a problem is reported, not raised, so that no other task waits in vain."""
         try:
             require_fitting_horovod()
+            require_supported_arrow(metadata.version("pyarrow"), where=f"on {socket.gethostname()}")
             mine = describe_task(self._spark_host, on_one_host=self._on_one_host, gpu=self._gpu)
             introduced = asdict(mine)
             if not self._on_one_host:

@@ -94,7 +94,8 @@ def run_by_horovod(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
                 env=_environment(settings, threads=config.threads_per_rank), stderr=said, nics={interface}, verbose=0, use_gloo=True)
     except TimeoutException as error:
         raise DeadlinePassed(f"horovod.spark did not start its ranks within {start_timeout_s:g} seconds, train.ring's start_timeout_s and "
-                             f"deadline_s together ({error}); give Spark more slots, or raise one of these.") from error
+                             f"deadline_s together ({error}); see that all hosts reach each other by their interface {interface} "
+                             "(launcher: barrier tries that), give Spark more slots, or raise one of these.") from error
     except EnvironmentProblem:
         raise
     except Exception as error:  # upstream raises bare RuntimeError and Exception

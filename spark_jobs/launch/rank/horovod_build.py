@@ -50,16 +50,16 @@ def require_fitting_horovod() -> None:
     if not fits(built_for, built.get("kind"), version=version, cuda=cuda, built_abi=built.get("cxx11_abi"), abi=_cxx11_abi(torch)):
         raise EnvironmentProblem(f"Horovod was built for torch {built_for}, but {sys.executable} on {socket.gethostname()} has torch "
                                  f"{version}; build it for that "
-                                 f"one: in a checkout of sparkring, `{rebuild_command()}`.")
+                                 f"one: in a checkout of sparkring, `{rebuild_command(cpu_only=built.get('kind') == 'cpu')}`.")
 
 
-def rebuild_command() -> str:
-    """The command that builds Horovod for the torch of this interpreter, and installs it there."""
+def rebuild_command(*, cpu_only: bool) -> str:
+    """The command that builds Horovod for the torch of this interpreter, with NCCL or not, and installs it there."""
     if importlib.util.find_spec("pip"):
         install = f"{sys.executable} -m pip install --force-reinstall"
     else:
         install = f"uv pip install --python {sys.executable} --reinstall"
-    return f"{install} --no-build-isolation --no-deps ./third_party/horovod"
+    return f"{'SPARKRING_HOROVOD_CPU=1 ' * cpu_only}{install} --no-build-isolation --no-deps ./third_party/horovod"
 
 
 def _cxx11_abi(torch: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""The versions of Spark that are supported, the Java and the Scala of each, and what is refused. Pure."""
+"""The versions of Spark that are supported, the Java and the Scala of each, the oldest Arrow, and what is refused. Pure."""
 
 from __future__ import annotations
 
@@ -13,6 +13,24 @@ FIRST = (3, 5)
 """Older ones lack job tags, by which a ring is watched and cancelled, and barrier stages of ``mapInArrow``."""
 FIRST_CONNECT = (4, 0)
 """The Connect client of Spark 3.5 reports no progress of a job, by which a ring that never starts is noticed, and takes no Arrow table."""
+
+FIRST_ARROW = (14, 0, 1)
+"""In older ones a Parquet or Arrow file may run code (CVE-2023-47248). Only pip knows the package's bound, and not everybody asks it."""
+
+
+def require_supported_arrow(version: str, *, where: str) -> None:
+    """Check that files can be read with this pyarrow.
+
+    Args:
+        version: pyarrow's.
+        where: The process or host that has it, for the error.
+    Raises:
+        EnvironmentProblem: they cannot.
+    """
+    if tuple(int(part) for part in version.split(".")[:3] if part.isdecimal()) < FIRST_ARROW:
+        first = ".".join(map(str, FIRST_ARROW))
+        raise EnvironmentProblem(f"found pyarrow {version} {where}, in which a Parquet or Arrow file may run code (CVE-2023-47248); "
+                                 f"install pyarrow {first} or later.")
 
 
 def require_supported(version: str, *, connect: bool) -> None:

@@ -57,7 +57,7 @@ def test_what_is_installed_is_looked_at_without_an_import_and_refused_with_the_c
     finally:
         sys.modules.update(modules)
     assert refused.value.found == f"Horovod was built for torch 2.8.0, but {sys.executable} on {socket.gethostname()} has torch 2.13.0"
-    assert "`" in refused.value.remedy
+    assert "`SPARKRING_HOROVOD_CPU=1 " in refused.value.remedy  # as the one that is there: a machine without nvcc cannot build another
     assert refused.value.remedy.endswith(" --no-build-isolation --no-deps ./third_party/horovod`.")
 
 

@@ -6,7 +6,13 @@ import pytest
 
 from sparkring.errors import EnvironmentProblem
 from sparkring.spark_jobs.etl.sources.stored_tables import lacking
-from sparkring.spark_jobs.spark.versions.supported import java_versions, minor, require_supported, scala_version
+from sparkring.spark_jobs.spark.versions.supported import (
+    java_versions,
+    minor,
+    require_supported,
+    require_supported_arrow,
+    scala_version,
+)
 
 UNKNOWN = Exception("[DATA_SOURCE_NOT_FOUND] Failed to find the data source")
 
@@ -28,6 +34,17 @@ def test_connect_is_taken_from_spark_4_on(version: str) -> None:
 def test_what_is_not_supported_is_refused_with_the_reason(version: str, connect: bool, words: str) -> None:
     with pytest.raises(EnvironmentProblem, match=words):
         require_supported(version, connect=connect)
+
+
+@pytest.mark.parametrize("version", ["14.0.1", "14.1", "26.0.1", "27.0.0.dev12"])
+def test_these_arrows_are_taken(version: str) -> None:
+    require_supported_arrow(version, where="here")
+
+
+@pytest.mark.parametrize("version", ["14.0.0", "13", "9.0.0"])
+def test_an_arrow_in_which_a_file_may_run_code_is_refused(version: str) -> None:
+    with pytest.raises(EnvironmentProblem, match=rf"found pyarrow {version} on alpha, .*; install pyarrow 14\.0\.1 or later"):
+        require_supported_arrow(version, where="on alpha")
 
 
 @pytest.mark.parametrize(("version", "java", "scala"), [
