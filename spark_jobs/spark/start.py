@@ -89,9 +89,10 @@ class _Start:
 
     def _end_jvm(self) -> None:
         for _ in range(round(GRACE_S / LOOK_S)):
-            for process in _jvms() - self._known:
+            for process in _jvms():
                 with suppress(psutil.Error):  # it has ended
-                    process.kill()
+                    if process not in self._known:
+                        process.kill()
             if self._over.wait(LOOK_S):
                 return
         self._may_raise = True
@@ -125,13 +126,16 @@ def _jvm_has_ended() -> bool:
     return process.poll() is not None
 
 
-def _jvms() -> set[psutil.Process]:
-    """The JVMs that PySpark has started in this process, and all that they and their shells have started."""
-    found = set()
+def _jvms() -> list[psutil.Process]:
+    """The JVMs that PySpark has started in this process, and all that they and their shells have started.
+
+    Each stands before what it has started: a shell that outlived its child for a moment would complain of that.
+    """
+    found = []
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # it has ended
             if child.environ().get(_MARK) not in (None, os.environ.get(_MARK)):
-                found.add(child)
+                found.append(child)
     return found
 
 

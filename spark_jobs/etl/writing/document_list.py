@@ -15,7 +15,7 @@ from sparkring.pipelines.data.stores.base import Store
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.encoding.tokens import TokenEncoding
 from sparkring.spark_jobs.etl.sources.committed_files import read_committed
-from sparkring.spark_jobs.etl.writing.staging import writing_area
+from sparkring.spark_jobs.etl.writing.staging import cleared_on_error, writing_area
 from sparkring.spark_jobs.etl.writing.write_dataset import WRITER_OPTIONS, collect_files, describe_file, spread_of
 from sparkring.spark_jobs.spark.session import spark_path
 
@@ -39,7 +39,8 @@ def write_documents(documents: DataFrame, store: Store, folder: str, *, column: 
     target = f"{folder}/{FOLDER}"
     spread = spread_of(target)
     with writing_area(store, documents.sparkSession) as area:
-        names.write.options(**WRITER_OPTIONS).parquet(spark_path(area.path(spread)))
+        with cleared_on_error(area, spread):
+            names.write.options(**WRITER_OPTIONS).parquet(spark_path(area.path(spread)))
         collect_files(area, spread, store, target, num_files=None)
     return tuple(describe_file(store, f"{target}/{name}", columns=[])[0] for name in store.names(target))
 

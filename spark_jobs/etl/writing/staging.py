@@ -8,8 +8,9 @@ docs/reference/stores.md has the reasons.
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -20,6 +21,24 @@ from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.spark_jobs.spark.errors import CLIENTS, SPARK_ERRORS, lacks_client, reason
 from sparkring.spark_jobs.spark.settings import setting
+
+LATE_S, LOOK_S = 5.0, 0.2
+"""Seconds for the tasks of a job that failed or was cancelled to end, and between two looks at what they write."""
+
+
+@contextmanager
+def cleared_on_error(area: Store, folder: str) -> Iterator[None]:
+    """Delete what Spark writes to ``folder`` in the block, if that fails: its tasks end a moment later than their job, and still write."""
+    try:
+        yield
+    except BaseException:
+        until, looks = time.monotonic() + LATE_S, 0
+        while looks < 2 and time.monotonic() < until:
+            with suppress(OSError):  # a task writes into it right now, or storage is away
+                looks = 0 if list(area.tree(folder)) else looks + 1
+                area.delete(folder)
+            time.sleep(LOOK_S)
+        raise
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from sparkring.spark_jobs.etl.encoding.describe import row_bytes
 from sparkring.spark_jobs.etl.encoding.petastorm_schema import dataset_metadata, stored_type
 from sparkring.spark_jobs.etl.encoding.schema_pickle import pickled_unischema
 from sparkring.spark_jobs.etl.writing.file_layout import BUCKET_BITS, NUM_BUCKETS, FileLayout, lay_out_files
-from sparkring.spark_jobs.etl.writing.staging import writing_area
+from sparkring.spark_jobs.etl.writing.staging import cleared_on_error, writing_area
 from sparkring.spark_jobs.spark.driver_log import only_errors
 from sparkring.spark_jobs.spark.session import spark_path
 
@@ -93,7 +93,8 @@ def write_split(encoded: DataFrame, store: Store, folder: str, *, fields: Sequen
         rows = _in_order(rows, key=_key(named(fields[0].name), seed), layout=layout)
     spread = spread_of(folder)
     with writing_area(store, encoded.sparkSession) as area, only_errors(encoded.sparkSession, PARQUET_WRITER):
-        rows.write.options(**WRITER_OPTIONS, **_group_options(layout.group_rows)).parquet(spark_path(area.path(spread)))
+        with cleared_on_error(area, spread):
+            rows.write.options(**WRITER_OPTIONS, **_group_options(layout.group_rows)).parquet(spark_path(area.path(spread)))
         collect_files(area, spread, store, folder, num_files=None if seed is None else layout.num_files)
 
 
