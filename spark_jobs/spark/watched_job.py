@@ -1,5 +1,5 @@
 """One Spark job, run in a thread so that the caller can cancel it: when its tasks do not start in time, when one of them does not end with
-the others, or on Ctrl-C. Spark's message about a failed job becomes one of our errors here.
+the others, when Spark has lost them all, or on Ctrl-C. Spark's message about a failed job becomes one of our errors here.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from sparkring.errors import DeadlinePassed, EnvironmentProblem, ExecutorLost, NotEnoughSlots, RingError, SparkringError
-from sparkring.spark_jobs.spark.slots import master_of, spark_context, too_few_slots
+from sparkring.spark_jobs.spark.slots import master_of, slots_of, spark_context, too_few_slots
 
 if TYPE_CHECKING:
     from pyspark import SparkContext, SparkStageInfo
@@ -42,9 +43,21 @@ LAST_TASK_S = 30.0
 suspended, with its Python worker or its executor, and Spark would wait for it forever."""
 
 
+@dataclass(frozen=True)
+class CancelWhen:
+    """When to cancel a job whose tasks run at once; also once some have ended and others have not within ``LAST_TASK_S``."""
+
+    may_end_early: int
+    """Number of tasks that may end long before the others."""
+    lost_after_s: float
+    """Seconds that the tasks may still run once Spark has given up all executors. The driver of a cluster that it no longer reaches gives
+    them up, and yet the stage does not end."""
+    broken: Callable[[int], SparkringError | None]
+    """Called with the number of tasks that have ended; returns the error of a job that cannot succeed any more, or None."""
+
+
 def collect_when_started(frame: Collectable, spark: SparkSession, *, tag: str, num_tasks: int, within_s: float,
-                         resources: TaskResources | None = None, may_end_early: int | None = None,
-                         broken: Callable[[int], SparkringError | None] = lambda _: None) -> list[Row]:
+                         resources: TaskResources | None = None, cancel: CancelWhen | None = None) -> list[Row]:
     """Collect ``frame``, whose tasks must start within ``within_s`` seconds.
 
     Args:
@@ -54,13 +67,11 @@ def collect_when_started(frame: Collectable, spark: SparkSession, *, tag: str, n
         num_tasks: Tasks that the job needs at once; for the error.
         within_s: Seconds for Spark to start them.
         resources: Those of each task, if the stage has a profile; for the error.
-        may_end_early: Number of tasks that may end long before the others; None: any number.
-        broken: Called while they run, with the number of tasks that have ended; returns the error of a job that cannot succeed any
-            more, or None.
+        cancel: When to cancel the job once it has started; None: never.
     Raises:
         NotEnoughSlots: the tasks did not start.
-        DeadlinePassed: some tasks ended and the others did not.
-        SparkringError: the error that ``broken`` returned.
+        DeadlinePassed: some tasks ended and the others did not, or Spark has lost them all.
+        SparkringError: the error that ``cancel.broken`` returned.
         SparkringError: Spark ended the job.
     """
     from sparkring.spark_jobs.spark.versions.threads import inheriting_thread  # imports pyspark
@@ -75,7 +86,7 @@ def collect_when_started(frame: Collectable, spark: SparkSession, *, tag: str, n
 
     def watch() -> None:
         if _started_in_time(job, ended, time.monotonic() + within_s):
-            error = None if may_end_early is None else _why_not_ended(job, ended, num_tasks, may_end_early, broken)
+            error = None if cancel is None else _why_not_ended(job, ended, num_tasks, cancel, partial(slots_of, spark, resources))
             if error is not None:
                 outcomes.put(error)
         elif not ended.is_set():
@@ -260,28 +271,42 @@ def _started_in_time(job: _Job, ended: threading.Event, deadline: float) -> bool
     return False
 
 
-def _why_not_ended(job: _Job, ended: threading.Event, num_tasks: int, may_end_early: int,
-                   broken: Callable[[int], SparkringError | None]) -> SparkringError | None:
-    """Wait until the job has ended (None) or must be cancelled: it is broken, or some tasks do not end with the others."""
-    first = math.inf
+def _why_not_ended(job: _Job, ended: threading.Event, num_tasks: int, cancel: CancelWhen,
+                   slots: Callable[[], int | None]) -> SparkringError | None:
+    """Wait until the job has ended (None) or must be cancelled."""
+    first = lost = math.inf
     while not ended.wait(min(LOOK_AT_ENDS_S, LAST_TASK_S)):
         num_ended = _ask_spark(job.num_ended, otherwise=0)
-        error = broken(num_ended)
+        error = cancel.broken(num_ended)
         if error is not None:
             return None if ended.wait(OWN_WORDS_S) else error
-        if may_end_early < num_ended < num_tasks:
+        if cancel.may_end_early < num_ended < num_tasks:
             first = min(first, time.monotonic())
         if time.monotonic() - first > LAST_TASK_S:
             return _stuck(job)
+        lost = min(lost, time.monotonic()) if _ask_spark(slots, otherwise=None) == 0 else math.inf
+        if time.monotonic() - lost > cancel.lost_after_s:
+            return _lost(job, num_tasks, cancel.lost_after_s)
     return None
 
 
 def _stuck(job: _Job) -> DeadlinePassed:
     running: list[str] = _ask_spark(job.running, otherwise=[])
-    who, hosts = " and ".join(running) or "some task", {each.rpartition(" on ")[2] for each in running}
+    who, hosts = " and ".join(running) or "some task", _hosts(running)
     return DeadlinePassed(f"{who} did not come or hangs: the ring's other tasks ended {LAST_TASK_S:g} s ago, having waited for it; "
                           "see the log of its executor, and that its machine is not suspended, out of memory or cut off.",
-                          host=hosts.pop() if len(hosts) == 1 else "")
+                          host=hosts[0] if len(hosts) == 1 else "")
+
+
+def _lost(job: _Job, num_tasks: int, after_s: float) -> DeadlinePassed:
+    running: list[str] = _ask_spark(job.running, otherwise=[])
+    hosts = " and ".join(_hosts(running)) or "the executors' hosts"
+    return DeadlinePassed(f"this driver has heard from none of the {num_tasks} tasks on {hosts}: Spark gave up the last executor "
+                          f"{after_s:g} s ago; see that {hosts} and this machine reach each other over the network.")
+
+
+def _hosts(running: list[str]) -> list[str]:
+    return sorted({task.rpartition(" on ")[2] for task in running})
 
 
 def _ask_spark(ask: Callable[[], T], *, otherwise: T) -> T:

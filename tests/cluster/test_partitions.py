@@ -237,6 +237,27 @@ def test_a_ring_whose_driver_is_cut_off_ends_and_another_goes_on_once_the_link_h
     _require_weights_of_one_rank(tmp_path / "run", alone, config)
 
 
+def test_a_command_whose_driver_is_cut_off_for_good_ends_in_time_and_names_the_hosts(alone: Path, tmp_path: Path) -> None:
+    path, config = _config(tmp_path / "run", alone)
+    with host_cluster(tmp_path, workers=("alpha", "beta")) as cluster:
+        with cluster.running("train", path, conf=QUICK) as command:
+            _await_steps(command, config, 20)
+            for host in cluster.workers.values():
+                host.link.limit(SLOW_MBIT / 4)  # as above
+            cluster.drivers["front"].link.cut()
+            assert command.wait(END_S) == 2, command.said[-3000:]
+        assert "has heard from none of the 4 tasks on alpha and beta" in command.said
+        assert "run the same command again, which resumes" in command.said
+        for host in cluster.workers.values():
+            host.link.clear()
+        cluster.drivers["front"].link.heal()
+        await_condition(lambda: not [rank for host in cluster.workers.values() for rank in host.ranks()], "the end of the ranks",
+                        within_s=END_S)
+        cluster.run("train", path, within_s=END_S)
+    _require_one_writer(config)
+    _require_weights_of_one_rank(tmp_path / "run", alone, config)
+
+
 def _require_one_writer(config: Config) -> None:
     """Once a generation has taken a step, no earlier one commits a checkpoint."""
     began: dict[int, float] = {}

@@ -30,7 +30,7 @@ from sparkring.spark_jobs.launch.rank.end import Json, RankEnd, results_or_error
 from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, master_of, require_slots, slots_of, too_few_slots
 from sparkring.spark_jobs.spark.task_resources import profile_of
 from sparkring.spark_jobs.spark.versions.profiles import map_in_arrow
-from sparkring.spark_jobs.spark.watched_job import collect_when_started
+from sparkring.spark_jobs.spark.watched_job import CancelWhen, collect_when_started
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +80,8 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
         try:
             rows = collect_when_started(
                 tasks, spark, tag=f"sparkring-{launch.token}", num_tasks=num_tasks, within_s=config.start_timeout_s, resources=resources,
-                may_end_early=num_tasks - num_ranks, broken=partial(_why_broken, meeting, too_few))
+                cancel=CancelWhen(may_end_early=num_tasks - num_ranks, lost_after_s=config.deadline_s,
+                                  broken=partial(_why_broken, meeting, too_few)))
         except RingError as error:
             end = end_of_stage(str(error.__cause__))
             if end is None:
