@@ -11,13 +11,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 TASK = """
-import signal, sys, threading
+import os, select, signal, sys, threading
 from sparkring.spark_jobs.launch.rank.graceful_stop import graceful_stop
 
 before = signal.getsignal(signal.SIGHUP)  # nohup ignores it
-with graceful_stop(lambda: print("asked", flush=True), grace_s=float(sys.argv[1])):
-    print("works", flush=True)
-    sys.stdin.readline()  # until the rank has saved
+with graceful_stop(lambda: os.write(1, b"asked\\n"), grace_s=float(sys.argv[1])):
+    os.write(1, b"works\\n")  # a print that a signal interrupts lets its handler print nothing
+    while not select.select([0], [], [], 0.1)[0]:  # until the rank has saved
+        pass  # a task polls, too: Python hears no signal that comes right before a call that blocks, until the call ends
 assert signal.getsignal(signal.SIGHUP) == before
 assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer) and not thread.finished.is_set()]
 print("saved", flush=True)
