@@ -34,11 +34,11 @@ from sparkring.pipelines.parallel.transports.horovod import HorovodTransport, pa
 from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 
-ROUNDS = 7
+ROUNDS = 21
 SIZES = {"4k": (4 << 10, 200), "256k": (256 << 10, 100), "4m": (4 << 20, 30), "64m": (64 << 20, 5)}
 """Bytes of a message, and ping-pongs of a round."""
 MICRO_BATCHES = 4
-HOST_ROUNDS = 15
+HOST_ROUNDS = 41
 """Between hosts: the same seconds, as there are half as many sides."""
 
 Seconds = dict[str, dict[str, list[float]]]
