@@ -54,18 +54,20 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def with_what_they_need(names: Iterable[str]) -> dict[str, str]:
     """Name -> version of these packages, and of all that they need, as installed here."""
     found: dict[str, str] = {}
-    waiting = list(names)
+    followed = set()
+    waiting = [(name, "") for name in names]  # each with one of its extras, or none: torch asks for cuda-toolkit[cudart]
     while waiting:
-        name = normalised(waiting.pop())
-        if name in found:
+        name, extra = waiting.pop()
+        if (name, extra) in followed:
             continue
+        followed.add((name, extra))
         try:
             package = distribution(name)
         except PackageNotFoundError:  # for another platform
             continue
         found[name] = package.version
-        needed = map(Requirement, package.requires or [])
-        waiting += [one.name for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
+        needed = [one for one in map(Requirement, package.requires or []) if one.marker is None or one.marker.evaluate({"extra": extra})]
+        waiting += [(normalised(one.name), more) for one in needed for more in ("", *one.extras)]
     return found
 
 

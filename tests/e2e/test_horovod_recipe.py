@@ -57,7 +57,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(sys.executable, "-m", "venv", folder)
     interpreter = folder / "bin" / "python"
     pip = (interpreter, "-m", "pip", "install", "--quiet", "--no-compile")
-    run(*pip, f"torch=={TORCH}", "setuptools<81", "packaging", "cmake<4", "cloudpickle", "psutil", "pyyaml", "cffi")
+    run(*pip, f"torch=={TORCH}", "setuptools>=77,<81", "packaging", "cmake<4", "cloudpickle", "psutil", "pyyaml", "cffi")
     run(interpreter, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--dest", folder,
         "horovod==0.28.1")
     run(*pip, "--no-index", "--no-deps", "--no-build-isolation", RECIPE,

@@ -62,7 +62,8 @@ def test_nothing_of_a_platform_is_replaced_but_what_its_cell_gives_a_reason_for(
     assert {f"{package}=={version}" for package, version in CELLS[name].packages.items()} <= before
     pip(python, "install", "--quiet", str(wheel))
     after = set(pip(python, "freeze", "--all").splitlines())
-    assert {line.partition("==")[0] for line in before - after} == CELLS[name].replaced.keys()
+    # At most those: which release of a package pip chooses, and so what that asks for, changes with the index.
+    assert {line.partition("==")[0] for line in before - after} <= CELLS[name].replaced.keys()
     assert any(line.startswith("sparkring") for line in after - before)
     assert any(line.startswith("blake3==") for line in after - before)
 
