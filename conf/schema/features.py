@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from sparkring.conf.schema.derived import BucketConfig, HashConfig, MomentConfig
 from sparkring.conf.schema.numbers import NumberConfig
-from sparkring.conf.schema.section import Positive, Section
+from sparkring.conf.schema.section import LocalPath, Positive, Section
 
 ImageCodec = Literal["png", "jpeg"]
 ArrayCodec = Literal["ndarray", "compressed_ndarray"]
@@ -52,7 +52,7 @@ class TokensConfig(Section):
     """A column of the query that names the document; its hash decides the order in which documents are joined."""
     length: Annotated[int, Field(ge=2)] = 256
     """Tokens of a row."""
-    tokenizer: str | None = None
+    tokenizer: LocalPath | None = None
     """A ``tokenizer.json`` of the tokenizers library. Default: one token per byte."""
     pack_mb: Annotated[float, Field(gt=0)] = 4.0
     """Text that one task joins, in megabytes. Only the last row of each such pack is padded."""

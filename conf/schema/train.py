@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from sparkring.conf.schema.parallel import ParallelConfig
-from sparkring.conf.schema.section import Positive, Seconds, Section, Seed
+from sparkring.conf.schema.section import LocalPath, Positive, Seconds, Section, Seed
 
 SMALLEST_DEFAULT_BATCH, LARGEST_DEFAULT_BATCH = 32, 1024
 STEPS_AN_EPOCH = 50
@@ -132,7 +132,7 @@ class TrainConfig(Section):
     cache_mb: Annotated[float, Field(gt=0)] | None = None
     """Local disk for copies of a remote dataset's files, shared by the ranks of a host; null: each epoch reads the
     remote files."""
-    cache_folder: str | None = None
+    cache_folder: LocalPath | None = None
     """Folder of those copies on each host; default: the folder of temporary files."""
     record_rows: bool = False
     """Write every row id of every step into the events (8 bytes a row; for audits of small runs)."""
