@@ -97,7 +97,7 @@ def _csv_header(file: Path, config: SourceConfig) -> list[str] | None:
     text = beginning.decode("utf-8-sig" if config.encoding == "UTF-8" else config.encoding, errors="replace")
     rows = csv.reader(io.StringIO(text, newline=""))
     first = next((row for row in rows if len(row) > 1 or "".join(row).strip()), None)
-    cut_off = len(beginning) == _LONGEST_HEADER and rows.line_num == 1
+    cut_off = len(beginning) == _LONGEST_HEADER and b"\n" not in beginning
     return None if first is None or cut_off else _as_spark_names(first, config.null_value)
 
 
