@@ -37,6 +37,7 @@ class ImageConfig(Section):
     codec: ImageCodec = "png"
     """How the dataset stores pixels: png without loss, jpeg smaller. Files already in this form keep their bytes."""
     jpeg_quality: Annotated[int, Field(ge=1, le=100)] = 90
+    """With the codec jpeg: 100 is the best and the largest."""
     augment: AugmentConfig | None = None
     """Random changes to train images; none by default."""
 

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,7 +25,7 @@ from sparkring.errors import SparkringError, joined
 from sparkring.spark_jobs.etl.sources.tables import Source, data_files, locate, missing_columns
 
 _LONGEST_HEADER = 1 << 20
-_OPENERS: Mapping[str, Callable[[Path], IO[bytes]]] = {".gz": gzip.open, ".bz2": bz2.open}
+_OPENERS: Mapping[str, Callable[[Path], io.BufferedIOBase]] = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File}
 _ONLY_SPARK_READS = (".deflate", ".lz4", ".snappy", ".zst")
 _UNREADABLE = (OSError, EOFError, LookupError, RuntimeError, csv.Error, zipfile.BadZipFile, zlib.error, pa.ArrowException)
 """What Python raises for files that are damaged, empty, encrypted, or not what their name says."""
@@ -105,8 +104,7 @@ def _beginning(file: Path) -> bytes:
     if file.suffix == ".zip":
         with zipfile.ZipFile(file) as archive, archive.open(archive.namelist()[0]) as member:
             return member.read(_LONGEST_HEADER)
-    opened: Callable[[Path], IO[bytes]] = _OPENERS.get(file.suffix, lambda plain: plain.open("rb"))
-    with opened(file) as stream:
+    with _OPENERS.get(file.suffix, io.FileIO)(file) as stream:
         return stream.read(_LONGEST_HEADER)
 
 

@@ -193,6 +193,8 @@ def test_a_secret_in_a_property_of_spark_is_refused_and_not_repeated(minimal: st
     with pytest.raises(ConfigError, match=rf"a config holds no secret, and {key} would stand in the process list") as raised:
         load_config(minimal, [f"spark.conf.{key}={json.dumps(value)}"])
     assert "hunter2" not in str(raised.value)
+    with pytest.raises(ConfigError, match=rf"and {key}, spark\.my\.token would stand"):
+        load_config(minimal, [f"spark.conf.{key}={json.dumps(value)}", "spark.conf.spark.my.token=hunter2"])
 
 
 @pytest.mark.parametrize("key", ["workspace", "dataset_url"])
