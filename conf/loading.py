@@ -1,44 +1,75 @@
-"""From a config's name and ``--set`` overrides to a checked ``Config``.
+"""From what users give as a config (a name, a path, a mapping), ``--set`` overrides and keywords to a checked ``Config``.
 
 A name is a shipped file without its ending (``local/flights``) or the path of a YAML file. A file may say
 ``extends: base/flights``: keys that it does not mention come from there (a shipped name, or a path relative to the file
-that extends it). Later wins: base, file, ``--set``. Mappings are merged key by key; anything else is replaced whole. So is
-a split, model or source by one of another kind. YAML is read with the safe loader only; duplicate keys are an error.
+that extends it). Later wins: base, file, ``--set``, keywords. Mappings are merged key by key; anything else is replaced whole.
+So is a split, model or source by one of another kind. Relative paths begin at the folder of the file that holds them
+(paths.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from importlib import resources
+from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
-import yaml
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
-from sparkring.conf.schema import SECRET, Config, kind_of_source
-from sparkring.errors import ConfigError, nearest
+from sparkring.conf.keys import models_in
+from sparkring.conf.paths import anchored
+from sparkring.conf.problems import explain
+from sparkring.conf.schema import Config, kind_of_source
+from sparkring.conf.strict_yaml import parse_file, parse_value
+from sparkring.errors import ConfigError, in_lines, nearest
 
-LONGEST_SHOWN = 200
-"""Most characters of a wrong value that an error shows."""
+ConfigLike = str | PathLike[str] | Mapping[str, Any] | Config
+"""What may be given as a config: a shipped name, the path of a YAML file, plain keys and values, or a loaded config."""
 
 
-def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
+def load_config(config: ConfigLike, overrides: Sequence[str] = (), **keys: Any) -> Config:
     """Load, merge and check a config.
 
     Args:
-        name: A shipped name such as ``local/flights``, or the path of a YAML file.
+        config: A shipped name such as ``local/flights``, the path of a YAML file, a mapping of keys to values, or a config.
         overrides: ``key.path=value`` texts; values are read as YAML.
+        keys: Keys of the config that win over all others, e.g. ``workspace="runs/x"`` or ``train={"epochs": 2}``.
     Returns:
         The frozen config.
     Raises:
-        ConfigError: no such file, not YAML, an unknown key, or a value that does not fit.
+        ConfigError: no such file, not YAML, unknown keys, or values that do not fit; all of them are named.
     """
-    merged = _with_parents(name, folder=Path(), seen=())
-    for override in overrides:
-        merged = _merge(merged, _parse_override(override))
-    return parse_config(merged, origin=name)
+    return _loaded(config, overrides, keys, as_written=False)
+
+
+def load_as_written(config: ConfigLike, overrides: Sequence[str] = ()) -> Config:
+    """``load_config`` without a change to relative paths: for a config that another machine will read."""
+    return _loaded(config, overrides, {}, as_written=True)
+
+
+def config_of_job(job: Callable[..., Any], config: ConfigLike, keys: Mapping[str, Any], *, section: str | None = None) -> Config:
+    """The config of a job that was called with keywords which are not its own.
+
+    Args:
+        job: The function that was called.
+        config: Its first argument.
+        keys: The other keywords: keys of ``section``, or of the whole config.
+        section: The section that the job is about, e.g. ``train``.
+    Raises:
+        ConfigError: as ``load_config``; or a keyword is neither the job's own nor a key.
+    """
+    own = [name for name, parameter in inspect.signature(job).parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
+    inside = models_in(Config.model_fields[section].annotation)[0].model_fields if section else {}
+    known = [*own, *inside, *Config.model_fields]
+    unknown = [f"no keyword {key}{nearest(key, known) or '; it has ' + ', '.join(known)}" for key in keys if key not in known]
+    if unknown:
+        raise ConfigError(in_lines(f"{job.__name__}()", unknown))
+    mine = {key: value for key, value in keys.items() if key in inside}
+    others = {key: value for key, value in keys.items() if key not in inside}
+    return load_config(config, **_merge(others, {section: mine} if section and mine else {}))
 
 
 def parse_config(values: Mapping[str, Any], *, origin: str) -> Config:
@@ -46,7 +77,7 @@ def parse_config(values: Mapping[str, Any], *, origin: str) -> Config:
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_explain(error, origin)) from None
+        raise ConfigError(explain(error, origin)) from None
 
 
 def shipped_configs() -> list[str]:
@@ -57,7 +88,20 @@ def shipped_configs() -> list[str]:
                   for folder in folders for file in folder.iterdir() if file.name.endswith(".yaml"))
 
 
-def _with_parents(name: str, *, folder: Path, seen: tuple[str, ...]) -> dict[str, Any]:
+def _loaded(config: ConfigLike, overrides: Sequence[str], keys: Mapping[str, Any], *, as_written: bool) -> Config:
+    if isinstance(config, Config):
+        if not overrides and not keys:
+            return config
+        values, origin = config.model_dump(exclude_unset=True), config.name
+    elif isinstance(config, Mapping):
+        values, origin = _over_parents(config, folder=Path(), seen=(), as_written=as_written), "(a mapping)"
+    else:
+        origin = fspath(config)
+        values = _with_parents(origin, folder=Path(), seen=(), as_written=as_written)
+    return parse_config(reduce(_merge, [*map(_parse_override, overrides), keys], values), origin=origin)
+
+
+def _with_parents(name: str, *, folder: Path, seen: tuple[str, ...], as_written: bool) -> dict[str, Any]:
     """Values of ``name``, looked for from ``folder``, over those of the config that it extends."""
     shipped = resources.files("sparkring.conf").joinpath(f"{name}.yaml")
     beside = folder / name
@@ -72,52 +116,24 @@ def _with_parents(name: str, *, folder: Path, seen: tuple[str, ...]) -> dict[str
         text = source.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config {name} cannot be read as text ({error}); give a YAML file in UTF-8") from None
-    values = _parse_yaml(text, origin=name)
-    parent = values.pop("extends", None)
-    if parent is None:
-        return values
-    return _merge(_with_parents(str(parent), folder=beside.parent, seen=(*seen, str(source))), values)
+    values = parse_file(text, origin=name)
+    if source is beside and beside.is_file() and not as_written:  # a shipped config and a pipe have no folder of the user's
+        values = anchored(values, beside.parent)
+    return _over_parents(values, folder=beside.parent, seen=(*seen, str(source)), as_written=as_written)
 
 
-def _parse_yaml(text: str, *, origin: str) -> dict[str, Any]:
-    try:
-        values = yaml.load(text, Loader=_Loader)  # noqa: S506 - _Loader is the safe loader
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date such as 2013-10-32 is a ValueError
-        raise ConfigError(f"config {origin} is not valid YAML ({' '.join(str(error).split())}); correct it there") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"config {origin} holds a {type(values).__name__}, expected keys and values; write e.g. `name: flights`.")
-    return values
-
-
-class _Loader(yaml.SafeLoader):
-    """The safe loader, which also refuses duplicate keys and aliases.
-
-    In plain YAML the last of two equal keys wins silently. Nested aliases turn a small file into one that fills the memory.
-    """
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            found = f"aliases such as *{event.anchor} are not allowed; write the value out, or use extends"
-            raise yaml.composer.ComposerError(None, None, found, event.start_mark)
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - yaml's
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
-        if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"key {twice!r} is given twice; keep one", node.start_mark)
-        return super().construct_mapping(node, deep=deep)
+def _over_parents(values: Mapping[str, Any], *, folder: Path, seen: tuple[str, ...], as_written: bool) -> dict[str, Any]:
+    """``values`` over those of the config that they extend, which is looked for from ``folder``."""
+    own = {key: value for key, value in values.items() if key != "extends"}
+    parent = values.get("extends")
+    return own if parent is None else _merge(_with_parents(str(parent), folder=folder, seen=seen, as_written=as_written), own)
 
 
 def _parse_override(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {text!r} is not of the form key.path=value; give e.g. --set train.epochs=2")
-    try:
-        parsed: Any = yaml.load(value, Loader=_Loader)  # noqa: S506 - _Loader is the safe loader
-    except (yaml.YAMLError, ValueError):
-        parsed = value
+    parsed = parse_value(value)
     for part in reversed(_key_path(key.strip())):
         parsed = {part: parsed}
     return dict(parsed)
@@ -147,81 +163,3 @@ def _another_kind(key: str, old: Mapping[str, Any], value: Mapping[str, Any]) ->
     word, default = {"split": ("by", "time"), "model": ("kind", "tabular")}.get(key, ("", ""))
     before = old.get(word, default)
     return bool(value.get(word, before) != before)
-
-
-def _explain(error: ValidationError, origin: str) -> str:
-    """One line: the first problem, and the number of others."""
-    complaints = error.errors(include_url=False)
-    # Name an unknown key first: a misspelt key also shows up as a missing one.
-    first = min(complaints, key=lambda complaint: complaint["type"] != "extra_forbidden")
-    more = len(complaints) - 1
-    others = f" ({more} more problem{'s' if more > 1 else ''} in it)" if more else ""
-    return f"config {origin}: {_complaint(first)}{others}"
-
-
-def _complaint(error: ErrorDetails) -> str:
-    path, section = _without_tags([str(part) for part in error["loc"]])
-    where = ".".join(path)
-    if isinstance(error["input"], bool) and error["type"] == "string_type":
-        return _truth_value(path, found=error["input"])
-    if error["type"] == "extra_forbidden":
-        known = list(section.model_fields) if section else []
-        elsewhere = [key for key in _all_keys(Config) if key.rpartition(".")[2] == path[-1]]
-        hint = nearest(path[-1], known) or (f"; did you mean {elsewhere[0]!r}?" if elsewhere else "")
-        return f"unknown key {where}{hint} (known here: {', '.join(known)})"
-    if error["type"] == "missing":
-        return f"{where} is required and has no value; add it to the file or give --set {where}=..."
-    unsaid = isinstance(error["input"], Mapping | BaseModel) or error["type"] == SECRET or error["loc"][:2] == ("spark", "conf")
-    text = repr(error["input"])
-    found = "" if unsaid else f" (found {text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + ' ...'})"
-    said = error["msg"].removeprefix("Value error, ")
-    names_it = said.startswith((f"{where}.", f"{where}="))  # a check of several keys names each with its path
-    return f"{said}{found}" if names_it or not where else f"{where}: {said}{found}"
-
-
-def _truth_value(path: Sequence[str], *, found: bool) -> str:
-    """What to do about a truth value in place of a text: YAML 1.1 makes one of more words than true and false."""
-    key = path[-1] == "[key]"
-    where, what = (".".join(path[:-2]), "a key") if key else (".".join(path), "the text")
-    words = "yes, on or true" if found else "no, off or false"
-    return f"{where}: {what} is {words}, which YAML reads as a truth value; quote it, e.g. '{words.partition(',')[0]}'"
-
-
-def _without_tags(loc: Sequence[str]) -> tuple[list[str], type[BaseModel] | None]:
-    """The path of keys as YAML has it, and the model that its last key belongs to (None inside a plain dict).
-
-    Where a key takes one of several models, pydantic puts the chosen one's tag after it, e.g. ``model.image.widths``.
-    """
-    models: list[type[BaseModel]] = [Config]
-    path = []
-    named = False  # the next part is a name of the user's, e.g. prepare.sources.flights
-    for place, part in enumerate(loc):
-        if len(models) > 1 and not named:
-            models = [model for model in models if part in _tags(model)]
-            continue
-        path.append(part)
-        field = models[0].model_fields.get(part) if models and not named and place < len(loc) - 1 else None
-        named = field is not None and get_origin(field.annotation) is dict
-        if field is not None:
-            models = _models_in(field.annotation)
-    return path, models[0] if len(models) == 1 else None
-
-
-def _tags(model: type[BaseModel]) -> set[Any]:
-    """All words that may choose a model of a union, e.g. its ``kind``."""
-    return {word for field in model.model_fields.values() for word in get_args(field.annotation) if isinstance(word, str)}
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    """``Section`` of the annotations ``Section``, ``Section | None`` and ``dict[str, Section]``; several of a union."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for inner in get_args(annotation) for model in _models_in(inner)]
-
-
-def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Every key of the schema with its path, e.g. ``train.ring.device``."""
-    for name, field in model.model_fields.items():
-        yield prefix + name
-        for inner in _models_in(field.annotation):
-            yield from _all_keys(inner, f"{prefix}{name}.")

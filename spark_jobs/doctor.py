@@ -1,7 +1,7 @@
 """``sparkring doctor``: check everything that a job of a config needs, and say how to fix each problem.
 
-    machine    Java, Python and the other versions, PyTorch, Horovod, Petastorm, memory, disk, storage
-    cluster    Spark, its settings, slots; then one Spark job checks the executors' hosts and lets their tasks meet
+    machine    Java, Python and the other versions, PyTorch, Horovod, Petastorm, memory, disk, storage, sources
+    cluster    Spark, its settings, slots; then one Spark job checks the executors' hosts and lets their tasks meet; the query
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from sparkring.spark_jobs.diagnosis.cluster import (
     ranks_by_host,
     survey_tasks,
 )
+from sparkring.spark_jobs.diagnosis.data import check_query, check_sources
 from sparkring.spark_jobs.diagnosis.machine import check_disk, check_java, check_memory, check_shared_memory, probe_file
 from sparkring.spark_jobs.diagnosis.needs import Needs
 from sparkring.spark_jobs.diagnosis.packages import check_horovod, check_petastorm, check_torch
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Check", "doctor"]
 
-CLUSTER_CHECKS = ("Spark settings", "slots", "executors", "executor memory", "network")
-NUM_CHECKS = 18
+CLUSTER_CHECKS = ("Spark settings", "slots", "executors", "executor memory", "network", "query")
+NUM_CHECKS = 20
 
 
 def doctor(config: Config | None, *, spark: SparkSession | None = None, progress: Progress = SILENT) -> list[Check]:
@@ -85,6 +86,7 @@ class _Examination:
         self._add("memory", lambda: check_memory(needs, here))
         self._add("disk", lambda: check_disk(needs))
         self._add("storage", lambda: check_storage(self._config))
+        self._add("sources", lambda: check_sources(self._config))
 
     def _look_at_cell(self) -> Check:
         import pyspark
@@ -108,6 +110,7 @@ class _Examination:
         else:
             self._add("executor memory", partial(_unknown, "executor memory", "executors"))
             self._add("network", partial(_unknown, "network", "executors"))
+        self._add("query", lambda: check_query(spark, self._config))
 
     def _look_at_what_both_share(self) -> None:
         """Checks that work without Spark, and better with it."""

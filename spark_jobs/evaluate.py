@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Config
 from sparkring.errors import DatasetError
 from sparkring.pipelines.data.dataset.manifest import Manifest
@@ -48,13 +49,14 @@ DOCUMENT = "evaluation.json"
 SPLIT = "test"
 
 
-def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT) -> dict[str, Any]:
+def evaluate(config: ConfigLike, *, spark: SparkSession | None = None, progress: Progress = SILENT, **keys: Any) -> dict[str, Any]:
     """Evaluate the model of ``config.run``, or return the earlier evaluation of it.
 
     Args:
-        config: Names the run.
+        config: What ``load_config`` takes; names the run.
         spark: The session to use; default the active one, or one made from ``config.spark`` when it is needed.
         progress: Where to report.
+        keys: Keys of the config that replace those of ``config``, e.g. ``workspace="runs/x"``.
     Returns:
         ``task``, ``split``, ``dataset_version``, ``content_id``, ``weights_sha256``; and under ``network``, ``base_rate`` and (for a
         binary task on a table) ``logistic_regression`` the metrics of ``metrics.BinaryMetrics`` or ``scoring/class_metrics.py``.
@@ -65,6 +67,7 @@ def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Pro
         DocumentDamaged: ``evaluation.json`` exists and cannot be read.
         EnvironmentProblem, StorageError: Spark cannot read the dataset.
     """
+    config = config_of_job(evaluate, config, keys)
     card, store = load_card(config.run), open_store(config.run)
     manifest = trained_on(card)
     identity = {"task": card.task, "split": SPLIT, "dataset_version": manifest.version, "content_id": card.content_id,

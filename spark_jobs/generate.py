@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError
 from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
@@ -40,18 +41,19 @@ class Continuation:
     """Whether the document ended by itself."""
 
 
-def generate(config: Config, prompts: Sequence[str], *, max_tokens: int = 200, temperature: float = 0.0, seed: int = 0,
-             spark: SparkSession | None = None, progress: Progress = SILENT) -> list[Continuation]:
+def generate(config: ConfigLike, prompts: Sequence[str], *, max_tokens: int = 200, temperature: float = 0.0, seed: int = 0,
+             spark: SparkSession | None = None, progress: Progress = SILENT, **keys: Any) -> list[Continuation]:
     """Continue texts with the model of ``config.run``. The same call gives the same texts in any layout.
 
     Args:
-        config: Names the run; its ``train.parallel`` decides whether the model is cut.
+        config: What ``load_config`` takes; names the run; its ``train.parallel`` decides whether the model is cut.
         prompts: The beginnings of the texts; an empty one begins a document.
         max_tokens: The most new tokens of a text.
         temperature: 0 takes the likeliest token, 1 draws with the predicted probabilities.
         seed: Determines the draws.
         spark: The session to start a ring in; default the active one, or one made from ``config.spark``.
         progress: Where to report.
+        keys: Keys of the config that replace those of ``config``, e.g. ``workspace="runs/x"``.
     Returns:
         One continuation for each prompt.
     Raises:
@@ -60,6 +62,7 @@ def generate(config: Config, prompts: Sequence[str], *, max_tokens: int = 200, t
     """
     from sparkring.models.decoding import Sampling
 
+    config = config_of_job(generate, config, keys)
     if max_tokens < 1 or temperature < 0:
         raise ConfigError(f"max_tokens={max_tokens}, temperature={temperature:g} cannot be used; give at least one token and no "
                           "temperature below 0.")

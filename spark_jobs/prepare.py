@@ -21,6 +21,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Config, PrepareConfig
 from sparkring.errors import SourceError
 from sparkring.models.inputs import TOKENS
@@ -40,7 +41,8 @@ from sparkring.spark_jobs.etl.examples import tables
 from sparkring.spark_jobs.etl.expectations import check_expectations
 from sparkring.spark_jobs.etl.fitted import Fitted, fitted_examples, new_examples, new_texts
 from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages
-from sparkring.spark_jobs.etl.sources.tables import Source, identify, locate, read_table
+from sparkring.spark_jobs.etl.sources.first_look import located
+from sparkring.spark_jobs.etl.sources.tables import Source, identify, read_table
 from sparkring.spark_jobs.etl.writing.document_list import kept_encoding, without_known, write_documents
 from sparkring.spark_jobs.etl.writing.write_dataset import read_back, split_layouts, write_split
 from sparkring.spark_jobs.scoring.columns import SPLIT, predicted_columns, require_free
@@ -49,8 +51,8 @@ from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
 from sparkring.version import __version__
 
-RECIPE_FORMAT = 3
-"""Raise it when the same config and source give a different dataset than before.
+RECIPE_FORMAT = 4
+"""Raise it when the same config and source give a different dataset than before. 4: paths of files whose bytes are hashed no longer count.
 
 A recipe id covers every key of ``prepare``, also those at their defaults, so that a default that changes is noticed. A new key therefore
 changes all ids, and each dataset is prepared once more."""
@@ -70,15 +72,18 @@ class PrepareResult:
     seconds: float
 
 
-def prepare(config: Config, *, append: bool = False, spark: SparkSession | None = None, progress: Progress = SILENT) -> PrepareResult:
+def prepare(config: ConfigLike, *, append: bool = False, spark: SparkSession | None = None, progress: Progress = SILENT,
+            **keys: Any) -> PrepareResult:
     """Commit a dataset version, or reuse the latest one if this config and source would give the same.
 
     Args:
-        config: Its ``prepare`` defines sources and encoding; its ``workspace`` or ``dataset_url`` is the place of the commit.
+        config: What ``load_config`` takes. Its ``prepare`` defines sources and encoding; its ``workspace`` or ``dataset_url`` is the
+            place of the commit.
         append: Keep the latest version's files and add the rows of the query whose ids it lacks, encoded with its statistics and
             vocabularies. For texts, add rows cut with its tokenizer from the documents whose names it lacks.
         spark: The session to use; default the active one, or one made from ``config.spark`` when it is needed.
         progress: Where to report.
+        keys: Keys of ``prepare`` or of the whole config that replace those of ``config``, e.g. ``label="late"``.
     Returns:
         The version and its row counts.
     Raises:
@@ -90,6 +95,7 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
         EnvironmentProblem: the dataset's store cannot refuse a second writer.
     """
     began = time.perf_counter()
+    config = config_of_job(prepare, config, keys, section="prepare")
     # Else the version could be trained on, but not scored.
     require_free((config.prepare.row_id, config.prepare.label), [*predicted_columns(config.prepare.task), SPLIT])
     dataset = Dataset(config.dataset, one_writer=config.dataset_one_writer)
@@ -101,7 +107,7 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
     latest = max(dataset.versions(), default=None)  # the parent; a version that is committed meanwhile is a conflict
     if latest is None:
         _require_commits(dataset)  # before any data is read; with versions, the latest may be reused
-    sources = [locate(name, source) for name, source in config.prepare.sources.items()]
+    sources = located(config.prepare.sources)
     facts = {source.name: identify(source, session) for source in sources}
     parent = appendable(dataset, config.prepare) if append else None
     recipe_id = _recipe_id(config.prepare, facts, parent)
@@ -235,7 +241,11 @@ def _require_commits(dataset: Dataset) -> None:
 
 
 def _recipe_id(config: PrepareConfig, facts: dict[str, dict[str, Any]], parent: Manifest | None) -> str:
-    document: dict[str, Any] = {"format": RECIPE_FORMAT, "prepare": config.model_dump(mode="json"), "source": facts}
+    """The identity of what a preparation gives. What the hash of its bytes identifies may lie anywhere: its path is no part of it."""
+    hashed = {name: {"path"} if "sha256" in found else set() for name, found in facts.items()}
+    prepare = config.model_dump(mode="json", exclude={"sources": hashed, "features": {"tokens": {"tokenizer"}}})
+    source = {name: {key: value for key, value in found.items() if key not in hashed[name]} for name, found in facts.items()}
+    document: dict[str, Any] = {"format": RECIPE_FORMAT, "prepare": prepare, "source": source}
     if parent is not None:
         document["appended_to"] = parent.content_id
     if config.features.tokens is not None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError
 from sparkring.pipelines.data.stores.open import open_store
@@ -31,16 +33,18 @@ class ReportResult:
     """Parts that the workspace lacks, e.g. ``evaluation``."""
 
 
-def report(config: Config, *, step_file: Path | None = None, progress: Progress = SILENT) -> ReportResult:
+def report(config: ConfigLike, *, step_file: Path | None = None, progress: Progress = SILENT, **keys: Any) -> ReportResult:
     """Write ``<workspace>/report.html`` from what the workspace holds, replacing an older one.
 
     Args:
-        config: Names the workspace.
+        config: What ``load_config`` takes; names the workspace.
         step_file: Where to write the picture of a pipelined step as an SVG of its own.
         progress: Where to report.
+        keys: Keys of the config that replace those of ``config``, e.g. ``workspace="runs/x"``.
     Raises:
         ConfigError: the workspace is on unsupported storage, or there is no picture for ``step_file``.
     """
+    config = config_of_job(report, config, keys)
     store = open_store(config.workspace)
     with progress.stage("report", total=2) as bar:
         workspace = gather(config)

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from sparkring.conf.schema import Config
+from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.errors import DatasetChanged, DatasetError, NotFinite, SourceError
 from sparkring.pipelines.data.dataset.integrity import check_footers
 from sparkring.pipelines.data.dataset.manifest import Manifest, Split
@@ -57,15 +57,17 @@ class ScoreResult:
     """The same scores existed; nothing was computed."""
 
 
-def score(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT, frame: DataFrame | None = None) -> ScoreResult:
+def score(config: ConfigLike, *, spark: SparkSession | None = None, progress: Progress = SILENT, frame: DataFrame | None = None,
+          **keys: Any) -> ScoreResult:
     """Score rows with the trained model of ``config.run`` and write them under ``config.scores``.
 
     Args:
-        config: Names the run, the split and the rows of a forward pass.
+        config: What ``load_config`` takes; names the run, the split and the rows of a forward pass.
         spark: The session to use; default the active one, or one made from ``config.spark``.
         progress: Where to report.
         frame: Raw rows to score, as the query of ``config.prepare`` yields them (the label may be missing); default the
             split ``config.score.split`` of the dataset version that the model was trained on.
+        keys: Keys of ``score`` or of the whole config that replace those of ``config``, e.g. ``split="validation"``.
     Returns:
         The folder of the Parquet files. Their columns are the row id, the label if there is one, the columns that ``predict`` adds
         for the task, ``model``, ``dataset_version`` and ``split`` (null for rows of ``frame``).
@@ -79,6 +81,7 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
         EnvironmentProblem, StorageError: Spark cannot read the dataset.
     """
     began = time.perf_counter()
+    config = config_of_job(score, config, keys, section="score")
     card, store = load_card(config.run), open_store(config.scores)
     split = config.score.split if frame is None else None
     expected: Split | None = None

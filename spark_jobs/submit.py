@@ -29,11 +29,14 @@ from enum import StrEnum
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlparse
 
 import psutil
 import yaml
 
+from sparkring.conf.loading import ConfigLike, load_as_written, load_config
+from sparkring.conf.paths import anchored
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError, EnvironmentProblem
 from sparkring.version import __version__
@@ -95,13 +98,17 @@ def default_folder() -> Path:
     return Path.home() / ".cache" / "sparkring" / "submit"
 
 
-def make_submission(config: Config, job: Job, *, folder: Path, package: Path | None = None,
+def make_submission(config: ConfigLike, job: Job, *, overrides: Sequence[str] = (), folder: Path, package: Path | None = None,
                     networks: Sequence[Path] = ()) -> Submission:
     """Stage the files of an application, and compose its line.
 
+    A relative path in a file is refused where other machines would read it: it names a place of this one. With the driver in the cluster
+    all paths stay as they are written.
+
     Args:
-        config: The job's config; ``spark.master`` and ``spark.conf`` become options.
+        config: The job's config, as ``load_config`` takes it; ``spark.master`` and ``spark.conf`` become options.
         job: The command to run.
+        overrides: ``--set`` texts for the config.
         folder: The folder to stage in.
         package: A wheel of sparkring to run instead of the code that runs now.
         networks: Files that register the user's own networks; they are staged too.
@@ -109,7 +116,8 @@ def make_submission(config: Config, job: Job, *, folder: Path, package: Path | N
         ConfigError: no master, a secret among the Spark properties, a path that means nothing elsewhere, or no such wheel.
         EnvironmentProblem: there is no spark-submit.
     """
-    spark = config.spark
+    written = load_as_written(config, overrides)
+    spark = written.spark
     if spark.remote or not spark.master:
         raise ConfigError(f"spark-submit needs spark.master, e.g. yarn; found {'spark.remote' if spark.remote else 'none'}. "
                           "Set spark.master, or run the command itself instead of submitting it.")
@@ -119,17 +127,18 @@ def make_submission(config: Config, job: Job, *, folder: Path, package: Path | N
                           "put it into spark-defaults.conf, or into a credential provider of Hadoop.")
     in_cluster = spark.conf.get(DEPLOY_MODE, "client") == "cluster"
     if not spark.master.startswith("local"):
-        _require_paths(config, in_cluster=in_cluster)
+        _require_paths(written, in_cluster=in_cluster)
     # The names differ from each other, and no import finds them.
     files = {f"networks-{number}-{path.name}": path.read_bytes() for number, path in enumerate(networks)}
-    documents = {"job.yaml": _document(config), **files}
+    values = _plain(written) if in_cluster else anchored(_plain(load_config(config, overrides)), Path.cwd())
+    documents = {"job.yaml": yaml.safe_dump(values, sort_keys=False).encode(), **files}
     staged = _stage(folder, {f"sparkring-{__version__}.zip": _archive(package), MAIN_NAME: MAIN.encode(), **documents})
     # In a container, --files lie in the working directory.
     document, *own = [name if in_cluster else str(staged / name) for name in documents]
     properties = {key: value for key, value in spark.conf.items() if key != DEPLOY_MODE}
     return Submission(folder=staged, command=(
         spark_submit(), "--master", spark.master, "--deploy-mode", "cluster" if in_cluster else "client",
-        "--name", f"sparkring {config.name}",
+        "--name", f"sparkring {written.name}",
         *(part for key, value in sorted(properties.items()) for part in ("--conf", f"{key}={value}")),
         "--py-files", str(staged / f"sparkring-{__version__}.zip"),
         *(("--files", ",".join(str(staged / name) for name in documents)) if in_cluster else ()),
@@ -215,8 +224,8 @@ def _archive(package: Path | None) -> bytes:
     return buffer.getvalue()
 
 
-def _document(config: Config) -> bytes:
-    return yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True), sort_keys=False).encode()
+def _plain(config: Config) -> dict[str, Any]:
+    return config.model_dump(mode="json", exclude_unset=True)
 
 
 def _stage(folder: Path, files: Mapping[str, bytes]) -> Path:

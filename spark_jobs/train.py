@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Config, RingConfig, TrainConfig
 from sparkring.errors import ConfigError, DatasetError
 from sparkring.pipelines.data.dataset.integrity import require_sealed
@@ -54,16 +55,17 @@ class TrainResult:
     """Checkpoints that could not be written while this call trained; the ones before stayed."""
 
 
-def train(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT,
-          stop: StopRequest | None = None, work: Callable[..., Any] | None = None) -> TrainResult:
+def train(config: ConfigLike, *, spark: SparkSession | None = None, progress: Progress = SILENT,
+          stop: StopRequest | None = None, work: Callable[..., Any] | None = None, **keys: Any) -> TrainResult:
     """Train the run of ``config``, or resume it.
 
     Args:
-        config: Names the dataset version, the model, the optimizer and the ring.
+        config: What ``load_config`` takes; names the dataset version, the model, the optimizer and the ring.
         spark: The session to start the ring in; default the active one, or one made from ``config.spark``.
         progress: Where to report steps and losses.
         stop: Lets another thread, or a signal's handler, ask the run to save and end.
         work: Runs on each rank in place of ``train_rank``, with the same arguments; ``sparkring chaos`` injects faults with it.
+        keys: Keys of ``train`` or of the whole config that replace those of ``config``, e.g. ``epochs=2``.
     Returns:
         The result of the run.
     Raises:
@@ -80,6 +82,7 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
         StorageError, ConfigError: nothing can be written to the run folder; no rank was started.
     """
     began = time.perf_counter()
+    config = config_of_job(train, config, keys, section="train")
     dataset = Dataset(config.dataset)
     manifest = dataset.manifest(config.dataset_version)
     require_sealed(dataset, manifest)

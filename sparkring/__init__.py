@@ -65,6 +65,11 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'sparkring' has no attribute {name!r}; public names: {', '.join(__all__)}")
 
 
+def __dir__() -> list[str]:
+    """The public names, for a notebook's completion."""
+    return sorted(__all__)
+
+
 def _with_progress(job: Callable[..., Any]) -> Callable[..., Any]:
     """``job``, which shows its progress unless the caller names another place to report to."""
     @wraps(job)

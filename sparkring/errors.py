@@ -14,8 +14,13 @@ from typing import NamedTuple, Self
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the known word most like ``word``, or an empty string."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    close = nearest_of(word, known)
+    return f"; did you mean {close!r}?" if close else ""
+
+
+def nearest_of(word: str, known: Iterable[str]) -> str | None:
+    """The known word most like ``word``, if one is like it."""
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)), None)
 
 
 _FINDINGS_SHOWN = 5
@@ -27,6 +32,14 @@ def in_one_line(findings: Sequence[str]) -> str:
     """The first findings of several, and the number of the others. No semicolon parts them: in a message it comes before the remedy."""
     more = [f"{len(findings) - _FINDINGS_SHOWN} more"] if len(findings) > _FINDINGS_SHOWN else []
     return ", and ".join([*findings[:_FINDINGS_SHOWN], *more])
+
+
+def in_lines(where: str, problems: Sequence[str]) -> str:
+    """``where: problem``; of several different problems, their number and then each in a line of its own."""
+    distinct = list(dict.fromkeys(problems))
+    if len(distinct) == 1:
+        return f"{where}: {distinct[0]}"
+    return "\n".join([f"{where} has {len(distinct)} problems; correct each of them:", *(f"  {problem}" for problem in distinct)])
 
 
 class SparkringError(Exception):
@@ -60,6 +73,11 @@ def _restored(kind: type[SparkringError], args: tuple[object, ...], attributes: 
     error.args = args
     error.__dict__.update(attributes)
     return error
+
+
+def joined(where: str, problems: Sequence[SparkringError]) -> SparkringError:
+    """The only problem; or an error of the first one's class that has a line for each."""
+    return problems[0] if len(problems) == 1 else type(problems[0])(in_lines(where, list(map(str, problems))))
 
 
 def class_names(*kinds: type[Exception]) -> frozenset[str]:

@@ -32,7 +32,7 @@ from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, Norm, Tab
 from sparkring.conf.schema.numbers import FillBy, NumberConfig, Scale
 from sparkring.conf.schema.parallel import MOST_MICRO_BATCHES, ParallelConfig, Recompute, ScheduleName, TransportName
 from sparkring.conf.schema.prepare import PrepareConfig, Task
-from sparkring.conf.schema.section import SECRET, Positive, Seconds, Section, Seed, Share
+from sparkring.conf.schema.section import SECRET, LocalPath, Positive, Seconds, Section, Seed, Share
 from sparkring.conf.schema.sources import (
     AnySource,
     DeltaSource,
@@ -52,7 +52,7 @@ __all__ = [
     "MOST_MICRO_BATCHES", "SECRET", "WAVES", "AnySource", "ArrayCodec", "AugmentConfig", "BucketConfig",
     "ColumnExpectations", "ColumnSplit", "Config", "DeltaSource", "ExpectationsConfig", "FeaturesConfig", "FillBy",
     "FoldSplit", "HashConfig", "HashSplit", "IcebergSource", "ImageCodec", "ImageConfig", "ImageModelConfig",
-    "JdbcSource", "ModelConfig", "MomentConfig", "Norm", "NumberConfig", "NumberPart", "NumberType",
+    "JdbcSource", "LocalPath", "ModelConfig", "MomentConfig", "Norm", "NumberConfig", "NumberPart", "NumberType",
     "OptimizerConfig", "ParallelConfig", "Positive", "PrepareConfig", "RandomSplit", "RawConfig", "Recompute",
     "RecoveryConfig", "RingConfig", "Scale", "ScheduleName", "ScoreConfig", "Seconds", "Section", "Seed", "Share",
     "SourceConfig", "SparkConfig", "SplitConfig", "StoredTable", "TableSource", "TabularModelConfig", "Task",

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from sparkring.conf.schema.derived import BucketConfig, HashConfig, MomentConfig
 from sparkring.conf.schema.numbers import NumberConfig
-from sparkring.conf.schema.section import Positive, Section
+from sparkring.conf.schema.section import LocalPath, Positive, Section
 
 ImageCodec = Literal["png", "jpeg"]
 ArrayCodec = Literal["ndarray", "compressed_ndarray"]
@@ -37,6 +37,7 @@ class ImageConfig(Section):
     codec: ImageCodec = "png"
     """How the dataset stores pixels: png without loss, jpeg smaller. Files already in this form keep their bytes."""
     jpeg_quality: Annotated[int, Field(ge=1, le=100)] = 90
+    """With the codec jpeg: 100 is the best and the largest."""
     augment: AugmentConfig | None = None
     """Random changes to train images; none by default."""
 
@@ -52,7 +53,7 @@ class TokensConfig(Section):
     """A column of the query that names the document; its hash decides the order in which documents are joined."""
     length: Annotated[int, Field(ge=2)] = 256
     """Tokens of a row."""
-    tokenizer: str | None = None
+    tokenizer: LocalPath | None = None
     """A ``tokenizer.json`` of the tokenizers library. Default: one token per byte."""
     pack_mb: Annotated[float, Field(gt=0)] = 4.0
     """Text that one task joins, in megabytes. Only the last row of each such pack is padded."""

@@ -21,6 +21,7 @@ class _NetworkConfig(Section):
     options: dict[str, JsonValue] = {}
     """Arguments of that function beside the shapes of the rows, e.g. ``{width: 256}``."""
     dropout: Dropout = 0.0
+    """Share dropped in training."""
 
     @model_validator(mode="after")
     def _one_network_is_described(self) -> Self:
@@ -68,7 +69,9 @@ class TextModelConfig(_NetworkConfig):
     width: Positive = 128
     """Length of a token's vector."""
     layers: Positive = 4
+    """Blocks of attention and perceptron."""
     heads: Positive = 4
+    """Attention heads of a layer; they divide ``width``."""
     tied: bool = True
     """Use the embedding as the output matrix too."""
     dropout: Dropout = 0.0

@@ -45,6 +45,7 @@ class ParallelConfig(Section):
     """Parts of a step's rows, over all replicas: a multiple of each stage's replicas. Default: one per replica; with
     several stages four per stage, rounded up."""
     schedule: ScheduleName = "1f1b"
+    """Order in which stages compute and exchange micro-batches (docs/how-to/stages.md)."""
     chunks_per_stage: Positive = 1
     """Runs of blocks per stage; more than one only with ``interleaved``."""
     cut: tuple[Positive, ...] | tuple[str, ...] = ()

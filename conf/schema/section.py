@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -14,6 +15,22 @@ SECRET = "secret"  # noqa: S105 - the type of an error about a value that must n
 LOGIN = re.compile(r"//[^/@\s]*:[^/@\s]*@")
 """A user and a password, or two keys, in an address."""
 Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+def _as_text(path: object) -> object:
+    return str(path) if isinstance(path, PurePath) else path
+
+
+def _no_home(path: str) -> str:
+    if path.startswith("~"):
+        raise ValueError("~ means a home folder only in a shell; give the whole path")
+    return path
+
+
+IS_PATH = "a path"
+"""Marks a type whose values are paths."""
+LocalPath = Annotated[str, BeforeValidator(_as_text), AfterValidator(_no_home), IS_PATH]
+"""A path or a URL. In a file, a relative path begins at the folder of that file (conf/paths.py)."""
 
 
 class Section(BaseModel):

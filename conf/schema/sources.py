@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from sparkring.conf.schema.section import SECRET, Section
+from sparkring.conf.schema.section import SECRET, LocalPath, Section
 
 _SECRET_INSIDE = re.compile(r"(key|secret|token|passw|pwd|credential)[\w.-]*\s*=|//[^/@]*:[^/@]*@|:[^/:@]+/[^/@]+@", re.IGNORECASE)
 """An option named like a secret, or a user with a password before a host."""
@@ -19,7 +19,7 @@ _SECRET_INSIDE = re.compile(r"(key|secret|token|passw|pwd|credential)[\w.-]*\s*=
 class SourceConfig(Section):
     """One table that the query reads."""
 
-    path: str
+    path: LocalPath
     """A file, folder or URL that Spark can read, or ``package:NAME/FILE`` for a file inside an installed Python
     package."""
     format: Literal["csv", "parquet", "json", "orc", "avro", "images", "idx", "text"] = "csv"
@@ -92,7 +92,7 @@ class DeltaSource(Section):
     """One version of a Delta table. You provide Delta's jar and session settings (docs/how-to/preparing.md)."""
 
     format: Literal["delta"]
-    path: str
+    path: LocalPath
     """Folder or URL of the table."""
     version: Annotated[int, Field(ge=0)]
     """The version to read; later ones change nothing."""

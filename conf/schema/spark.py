@@ -52,10 +52,10 @@ class SparkConfig(Section):
     @classmethod
     def _no_secret_inside(cls, conf: dict[str, str]) -> dict[str, str]:
         """Spark starts its JVM with these on the command line, which every user of the machine can read."""
-        secret = next((key for key, value in conf.items()
-                       if _SECRET_PROPERTY.search(key) or _SECRET_VALUE.search(value) or LOGIN.search(value)), None)
-        if secret is not None:
+        secrets = [key for key, value in conf.items()
+                   if _SECRET_PROPERTY.search(key) or _SECRET_VALUE.search(value) or LOGIN.search(value)]
+        if secrets:
             raise PydanticCustomError(SECRET, "a config holds no secret, and {key} would stand in the process list of this machine; "
                                       "put it into spark-defaults.conf (SPARK_CONF_DIR) or a credential provider of Hadoop "
-                                      "(the value is not shown)", {"key": secret})
+                                      "(the value is not shown)", {"key": ", ".join(secrets)})
         return conf

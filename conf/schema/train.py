@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from sparkring.conf.schema.parallel import ParallelConfig
-from sparkring.conf.schema.section import Positive, Seconds, Section, Seed
+from sparkring.conf.schema.section import LocalPath, Positive, Seconds, Section, Seed
 
 SMALLEST_DEFAULT_BATCH, LARGEST_DEFAULT_BATCH = 32, 1024
 STEPS_AN_EPOCH = 50
@@ -19,11 +19,13 @@ class OptimizerConfig(Section):
     """The optimizer and its learning-rate schedule."""
 
     name: Literal["sgd", "adam", "adamw"] = "adamw"
+    """PyTorch's optimizer of that name."""
     lr: Annotated[float, Field(gt=0)] = 1e-3
     """Peak learning rate; never scaled by the number of ranks, since the global batch does not depend on it."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Momentum of sgd; the others ignore it."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """PyTorch's ``weight_decay``."""
     schedule: Literal["constant", "cosine"] = "cosine"
     """``cosine`` falls to zero over the run after the warm-up."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
@@ -97,11 +99,13 @@ def default_batch_rows(train_rows: int) -> int:
 
 
 class TrainConfig(Section):
-    """One training run. A new key that does not change what is learned goes into FREE_TO_CHANGE of spark_jobs/run/identity.py, too."""
+    """One training run."""
 
+    # A new key that does not change what is learned goes into FREE_TO_CHANGE of spark_jobs/run/identity.py, too.
     num_ranks: Positive = 2
     """Horovod ranks: one process, one Spark slot each."""
     epochs: Positive = 5
+    """Passes over the train split."""
     batch_rows: Positive | None = None
     """Rows of one optimizer step over all ranks together: the global batch. Null: a power of two from 32 to 1024 that gives an epoch at
     least 50 steps where the train split has rows enough."""
@@ -132,7 +136,7 @@ class TrainConfig(Section):
     cache_mb: Annotated[float, Field(gt=0)] | None = None
     """Local disk for copies of a remote dataset's files, shared by the ranks of a host; null: each epoch reads the
     remote files."""
-    cache_folder: str | None = None
+    cache_folder: LocalPath | None = None
     """Folder of those copies on each host; default: the folder of temporary files."""
     record_rows: bool = False
     """Write every row id of every step into the events (8 bytes a row; for audits of small runs)."""

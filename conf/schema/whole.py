@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, TabularModelConfig
 from sparkring.conf.schema.prepare import PrepareConfig
-from sparkring.conf.schema.section import LOGIN, SECRET, Positive, Section
+from sparkring.conf.schema.section import LOGIN, SECRET, LocalPath, Positive, Section
 from sparkring.conf.schema.spark import ScoreConfig, SparkConfig
 from sparkring.conf.schema.train import TrainConfig
 
@@ -19,9 +19,9 @@ class Config(Section):
 
     name: str
     """Shown in Spark's page, the events and the report."""
-    workspace: str
+    workspace: LocalPath
     """Folder or URL for datasets, runs, scores and reports."""
-    dataset_url: str | None = None
+    dataset_url: LocalPath | None = None
     """The dataset; default ``<workspace>/dataset``."""
     dataset_one_writer: bool = False
     """Promise that nobody else writes to the dataset during ``prepare``. Needed on stores that cannot refuse a second
@@ -39,8 +39,6 @@ class Config(Section):
     def _one_spelling(cls, place: str | None) -> str | None:
         if place is None:
             return None
-        if place.startswith("~"):
-            raise ValueError("~ means a home folder only in a shell; give the whole path")
         if LOGIN.search(place):
             raise PydanticCustomError(SECRET, "a config holds no password and no key; leave them out of the address and give them to "
                                       "the store's own library, in its environment or its files (the address is not shown)")

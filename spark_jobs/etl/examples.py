@@ -13,14 +13,15 @@ from keyword import iskeyword
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.types import DataType
 
 from sparkring.conf.schema import PrepareConfig
-from sparkring.errors import ConfigError, SourceError, nearest
+from sparkring.errors import ConfigError, SourceError, SparkringError, joined, nearest
 from sparkring.models.inputs import TOKENS
 from sparkring.spark_jobs.etl.columns.advice import advise
 from sparkring.spark_jobs.etl.columns.derive import check_moments
 from sparkring.spark_jobs.etl.columns.expressions import named
-from sparkring.spark_jobs.etl.columns.roles import roles_of_query
+from sparkring.spark_jobs.etl.columns.roles import Role, roles_of_query
 from sparkring.spark_jobs.etl.columns.splits import SPLITS, key_figures, split_key, split_name, why_empty
 from sparkring.spark_jobs.etl.encoding.arrays import require_pad
 from sparkring.spark_jobs.etl.encoding.describe import made_tensors
@@ -55,6 +56,18 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
         ConfigError: the query cannot run, or lacks a column that the config names.
         SourceError: a column has a type that its role cannot have.
     """
+    result, problems = _analysed(spark, config)
+    if problems:
+        raise joined("prepare", problems)
+    return result.select([named(name) for name in dict.fromkeys(role.column for role in roles_of_query(config))])
+
+
+def query_problems(spark: SparkSession, config: PrepareConfig) -> list[SparkringError]:
+    """Every column of the query that cannot have its role. Raises as ``run_query`` if the query itself cannot run."""
+    return _analysed(spark, config)[1]
+
+
+def _analysed(spark: SparkSession, config: PrepareConfig) -> tuple[DataFrame, list[SparkringError]]:
     _check_names(config)
     try:
         result = spark.sql(config.query)
@@ -62,20 +75,25 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
         alike = Counter(field.name.lower() for field in result.schema)  # SQL does not tell Km and km apart
     except SPARK_ERRORS as error:
         raise ConfigError(f"prepare.query cannot run: {reason(error)}; correct the query, or the columns of its sources.") from None
-    roles = roles_of_query(config)
-    for each in roles:
-        role, name, kinds, expected = each
-        if name not in types:
-            raise ConfigError(f"{role} names column {name}, which the query does not yield{nearest(name, types)}; "
-                              f"it yields {', '.join(types)}.")
-        if alike[name.lower()] > 1:
-            raise ConfigError(f"{role} names column {name}, and the query yields {alike[name.lower()]} columns of that name; leave all but "
-                              "one out of the query, or give them other names in it (AS).")
-        if not isinstance(types[name], kinds):
-            raise SourceError(f"column {name} of the query is {types[name].simpleString()}, but {role} must be {expected}; "
-                              f"{advise(each, types[name])}.")
-    check_moments(config.features.moments, types)
-    return result.select([named(name) for name in dict.fromkeys(role.column for role in roles)])
+    problems = [problem for role in roles_of_query(config) if (problem := _problem(role, types, alike))]
+    if not problems:
+        check_moments(config.features.moments, types)
+    return result, problems
+
+
+def _problem(each: Role, types: Mapping[str, DataType], alike: Mapping[str, int]) -> SparkringError | None:
+    """Why a column of the query cannot have its role."""
+    role, name, kinds, expected = each
+    if name not in types:
+        return ConfigError(f"{role} names column {name}, which the query does not yield{nearest(name, types)}; "
+                           f"it yields {', '.join(types)}.")
+    if alike[name.lower()] > 1:
+        return ConfigError(f"{role} names column {name}, and the query yields {alike[name.lower()]} columns of that name; leave all but "
+                           "one out of the query, or give them other names in it (AS).")
+    if not isinstance(types[name], kinds):
+        return SourceError(f"column {name} of the query is {types[name].simpleString()}, but {role} must be {expected}; "
+                           f"{advise(each, types[name])}.")
+    return None
 
 
 def with_label(result: DataFrame, config: PrepareConfig) -> DataFrame:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sparkring.cli.answers import examples
-from sparkring.conf.loading import load_config, shipped_configs
+from sparkring.conf.loading import shipped_configs
 from sparkring.spark_jobs.pack import pack as pack_python
 from sparkring.spark_jobs.submit import Job, default_folder, make_submission
 
@@ -31,8 +31,7 @@ def submit(
     spark.master and spark.conf of the config become its options; spark.submit.deployMode places the driver. The code is shipped as
     an archive; torch, Horovod and the other libraries must be installed on every node, in the Python that spark.pyspark.python names.
     """
-    submission = make_submission(load_config(config, overrides or []), job, folder=default_folder(), package=package,
-                                 networks=context.obj)
+    submission = make_submission(config, job, overrides=overrides or [], folder=default_folder(), package=package, networks=context.obj)
     if only_print:
         typer.echo(submission.line)
         return

@@ -48,8 +48,9 @@ def test_this_machine_can_run_the_main_job(healthy: Findings) -> None:
     assert {name: (healthy.found[name], healthy.advice[name]) for name, status in healthy.status.items() if status == "fail"} == {}
     assert healthy.code == 0
     assert list(healthy.status) == [
-        "Java", "Python", "versions", "PyTorch", "Horovod", "Petastorm", "memory", "disk", "storage", "Spark", "Spark settings", "slots",
-        "executors", "executor memory", "network", "shared memory", "GPU", "encryption"]
+        "Java", "Python", "versions", "PyTorch", "Horovod", "Petastorm", "memory", "disk", "storage", "sources",
+        "Spark", "Spark settings", "slots",
+        "executors", "executor memory", "network", "query", "shared memory", "GPU", "encryption"]
 
 
 def test_the_tasks_look_at_their_python_and_reach_each_other(healthy: Findings) -> None:

@@ -218,6 +218,12 @@ def test_an_equal_recipe_is_reused_without_spark_and_says_so(
     assert (again.version, again.reused, again.rows) == (1, True, first.rows)
     assert progress.notes == [f"prepare: version 1 was made from this source by this config; reusing {again.url}"]
     assert Dataset(config.dataset).versions() == [1]
+    source = (tmp_path / "trips.csv").rename(tmp_path / "moved.csv")
+    moved = {"trips": {"path": source}}
+    assert prepare(config, sources=moved).reused, "its bytes are what counts, not their place"
+    source.write_bytes(source.read_bytes() + b"\n")
+    with pytest.raises(pytest.fail.Exception, match="asked for a session"):  # the control
+        prepare(config, sources=moved)
 
 
 def test_progress_is_shown_at_a_prompt_and_not_in_a_program(

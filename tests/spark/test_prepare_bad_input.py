@@ -209,7 +209,7 @@ def test_a_source_that_is_not_there_is_named(spark: SparkSession, tmp_path: Path
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    pytest.param("", "source trips has no column id; it has none", id="an empty file"),
+    pytest.param("", "source trips has no columns id, day, km, city, late; it has none", id="an empty file"),
     pytest.param("id,day,km,city,late\n", "source trips: .* has no rows; check that it is the right file", id="a header alone"),
 ])
 def test_a_source_without_rows_is_refused(spark: SparkSession, tmp_path: Path, text: str, message: str) -> None:

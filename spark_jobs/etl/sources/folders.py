@@ -22,11 +22,12 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import SourceConfig
 from sparkring.errors import SourceError
-from sparkring.spark_jobs.etl.sources.idx import read_idx
+from sparkring.spark_jobs.etl.sources.idx import COLUMNS, read_idx
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 from sparkring.spark_jobs.spark.versions.arrow_frames import frame_of
 
-FORMATS = ("images", "idx", "text")
+FORMATS = {"images": "path string, label string, image binary", "idx": COLUMNS, "text": "path string, content binary"}
+"""Their columns."""
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 _NOT_OURS = ("__pycache__", "site-packages", "dist-packages")
 """Folders inside Python's library that are not part of it."""
@@ -87,7 +88,7 @@ def _read_local(spark: SparkSession, folder: Path, files: list[Path]) -> DataFra
     names = [file.relative_to(folder).as_posix() for file in files]
     listed = pa.table({"path": pa.array(names, pa.string()), "file": pa.array(map(str, files), pa.string())})
     tasks = max(-(-len(files) // _FILES_A_TASK), 1)
-    return frame_of(spark, listed).repartition(tasks, "path").mapInArrow(_read_files, "path string, content binary")
+    return frame_of(spark, listed).repartition(tasks, "path").mapInArrow(_read_files, FORMATS["text"])
 
 
 def _read_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -18,7 +18,7 @@ import sysconfig
 import uuid
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +27,7 @@ from urllib.parse import urlparse
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import AtomicType, DoubleType, FloatType, FractionalType, IntegralType, StringType
+from pyspark.sql.types import AtomicType, DataType, DoubleType, FloatType, FractionalType, IntegralType, StringType
 
 from sparkring.conf.schema import SourceConfig, StoredTable
 from sparkring.errors import ConfigError, SourceError, nearest
@@ -106,7 +106,7 @@ def identify(source: Source, session: Callable[[], SparkSession]) -> dict[str, A
         size, digest = _listing(source, source.config.path, session())
         return {"path": source.config.path, "bytes": size, "listing_sha256": digest}
     if source.local.is_dir():
-        files = list(folder_files(source.local, source.config) if source.config.format in FORMATS else _data_files(source.local))
+        files = list(folder_files(source.local, source.config) if source.config.format in FORMATS else data_files(source.local))
         digest = hashlib.sha256("".join(f"{file.relative_to(source.local)} {_sha256(file)}\n" for file in files).encode()).hexdigest()
     else:
         files, digest = [source.local], _sha256(source.local)
@@ -129,10 +129,8 @@ def read_table(spark: SparkSession, source: Source, *, cache: Path) -> tuple[Dat
         return read_folder(spark, source.name, source.config, source.local, cache=cache)
     raw = _open(spark, source, cache)
     columns = source.config.columns
-    for column in columns:
-        if column not in raw.columns:
-            raise SourceError(f"source {source.name} has no column {column}{nearest(column, raw.columns)}; "
-                              f"it has {', '.join(raw.columns) or 'none'}. Correct prepare.sources.{source.name}.columns.")
+    if lacks := missing_columns(source, raw.columns):
+        raise lacks
     typed = {column: _typed(raw, source, column) for column in columns}
     figures: list[Column] = [sf.count(sf.lit(1))]
     for column, value in typed.items():
@@ -158,7 +156,7 @@ def _open(spark: SparkSession, source: Source, cache: Path) -> DataFrame:
         path = config.path
     else:
         local = _unpacked(source.local, cache) if source.local.suffix == ".zip" else source.local
-        for file in _data_files(local) if local.is_dir() else [local]:
+        for file in data_files(local) if local.is_dir() else [local]:
             require_readable(source.name, file)
         path = literal(spark_path(str(local)))
     try:
@@ -174,14 +172,34 @@ def _open(spark: SparkSession, source: Source, cache: Path) -> DataFrame:
                           f"correct prepare.sources.{source.name}{lacking(config.format, error, spark.version)}.") from None
 
 
-def _typed(raw: DataFrame, source: Source, column: str) -> Column:
-    """The column cast to its declared type, null where a value does not fit."""
-    key = f"prepare.sources.{source.name}.columns.{column}"
+def missing_columns(source: Source, found: Sequence[str]) -> SourceError | None:
+    """An error that names all declared columns that are not among those ``found``."""
+    missing = [column for column in source.config.columns if column not in found]
+    if not missing:
+        return None
+    what = f"column {missing[0]}{nearest(missing[0], found)}" if len(missing) == 1 else f"columns {', '.join(missing)}"
+    return SourceError(f"source {source.name} has no {what}; it has {', '.join(found) or 'none'}. "
+                       f"Correct prepare.sources.{source.name}.columns.")
+
+
+def declared_type(source: Source, column: str) -> DataType:
+    """The type that the config declares.
+
+    Raises:
+        ConfigError: Spark knows no such type.
+    """
     wanted = source.config.columns[column]
     try:
-        kind = type_of(wanted)
+        return type_of(wanted)
     except SPARK_ERRORS:
-        raise ConfigError(f"{key}: {wanted!r} is not a Spark SQL type; give int, bigint, double, string, date or timestamp.") from None
+        raise ConfigError(f"prepare.sources.{source.name}.columns.{column}: {wanted!r} is not a Spark SQL type; give int, bigint, double, "
+                          "string, date or timestamp.") from None
+
+
+def _typed(raw: DataFrame, source: Source, column: str) -> Column:
+    """The column cast to its declared type, null where a value does not fit."""
+    key, wanted = f"prepare.sources.{source.name}.columns.{column}", source.config.columns[column]
+    kind = declared_type(source, column)
     found = raw.schema[column].dataType
     if found.simpleString() == kind.simpleString():  # ignores whether arrays may hold nulls, which DDL does not say
         return named(column)
@@ -235,7 +253,7 @@ def _in_package(name: str, path: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations))) / inside
 
 
-def _data_files(folder: Path) -> Iterator[Path]:
+def data_files(folder: Path) -> Iterator[Path]:
     """The files that Spark reads in a folder: it skips files and folders whose names begin with ``_`` or ``.``."""
     for file in sorted(folder.rglob("*")):
         if file.is_file() and not any(part.startswith(("_", ".")) for part in file.relative_to(folder).parts):

@@ -21,7 +21,7 @@ def minimal(tmp_path: Path) -> str:
 
 def test_a_file_is_read_and_the_rest_has_defaults(minimal: str) -> None:
     config = load_config(minimal)
-    assert (config.name, config.train.num_ranks, config.dataset) == ("tiny", 2, "runs/tiny/dataset")
+    assert (config.name, config.train.num_ranks, config.dataset) == ("tiny", 2, str(Path(minimal).parent / "runs/tiny/dataset"))
 
 
 @pytest.mark.parametrize(("override", "path", "expected"), [
@@ -76,7 +76,7 @@ def test_what_a_file_does_not_say_comes_from_the_one_it_extends(tmp_path: Path) 
     write(tmp_path, "shared/tiny.yaml", MINIMAL | {"train": {"epochs": 9, "batch_rows": 64}})
     child = write(tmp_path, "mine.yaml", {"extends": "shared/tiny.yaml", "name": "mine", "train": {"epochs": 2}})
     config = load_config(child)
-    assert (config.name, config.train.epochs, config.train.batch_rows, config.workspace) == ("mine", 2, 64, "runs/tiny")
+    assert (config.name, config.train.epochs, config.train.batch_rows) == ("mine", 2, 64)
 
 
 def test_extends_is_seen_from_the_file_that_says_it_not_from_the_current_folder(
@@ -193,6 +193,8 @@ def test_a_secret_in_a_property_of_spark_is_refused_and_not_repeated(minimal: st
     with pytest.raises(ConfigError, match=rf"a config holds no secret, and {key} would stand in the process list") as raised:
         load_config(minimal, [f"spark.conf.{key}={json.dumps(value)}"])
     assert "hunter2" not in str(raised.value)
+    with pytest.raises(ConfigError, match=rf"and {key}, spark\.my\.token would stand"):
+        load_config(minimal, [f"spark.conf.{key}={json.dumps(value)}", "spark.conf.spark.my.token=hunter2"])
 
 
 @pytest.mark.parametrize("key", ["workspace", "dataset_url"])
@@ -251,10 +253,22 @@ def test_a_missing_key_says_how_to_give_it(tmp_path: Path) -> None:
         load_config(path)
 
 
-def test_a_misspelt_key_is_named_before_the_missing_one_that_it_causes(tmp_path: Path) -> None:
+def test_of_a_misspelt_key_and_the_missing_one_that_it_causes_the_first_is_told(tmp_path: Path) -> None:
     values = {("worksapce" if key == "workspace" else key): value for key, value in MINIMAL.items()}
-    with pytest.raises(ConfigError, match=r"unknown key worksapce; did you mean 'workspace'\? .*\(1 more problem in it\)"):
+    with pytest.raises(ConfigError, match=r"tiny.yaml: unknown key worksapce; did you mean 'workspace'\? .*score\)$"):
         load_config(write(tmp_path, "tiny.yaml", values))
+
+
+def test_all_problems_are_told_at_once_a_line_each_and_unknown_keys_first(minimal: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_config(minimal, ["train.epochs=0", "train.lanes=1", "prepare.lable=x", "prepare.label=null", "model.kind=text",
+                              "model.heads=3", "train.parallel.cut=[first, 1.5]"])
+    head, *lines = str(raised.value).splitlines()
+    assert head == f"config {minimal} has 6 problems; correct each of them:"
+    assert [line.partition(":")[0].partition(";")[0] for line in lines] == [
+        "  unknown key prepare.lable", "  prepare.label", "  model.width=128 is not a multiple of model.heads=3", "  train.epochs",
+        "  train.parallel.cut.0", "  train.parallel.cut.1"]
+    assert raised.value.found == f"config {minimal} has 6 problems"
 
 
 @pytest.mark.parametrize("override", ["train.epochs", "=3", ""])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +103,13 @@ def test_the_page_of_figures_is_what_its_script_writes() -> None:
         assert (ROOT / "benchmarks" / f"{file.stem}.py").is_file(), file
         for line in file.read_text(encoding="utf-8").splitlines():
             assert set(json.loads(line)) == {"commit", "date", "figures"}
+
+
+def test_the_page_of_config_keys_is_what_its_script_writes_and_each_key_has_a_meaning() -> None:
+    script = runpy.run_path(str(ROOT / "scripts/config_reference.py"))
+    written = script["page"]()
+    assert script["PAGE"].read_text(encoding="utf-8") == written, "run `python -m scripts.config_reference`"
+    assert re.findall(r"^- .*\):\n(?!  )", written, flags=re.MULTILINE) == []
 
 
 def test_readme_s_table_of_platforms_is_that_of_the_last_run() -> None:

@@ -98,6 +98,7 @@ def test_importing_the_package_loads_no_heavy_library() -> None:
 
 
 def test_every_public_name_is_there_and_listed() -> None:
+    assert dir(sparkring) == sorted(sparkring.__all__)
     for name in sparkring.__all__:
         assert getattr(sparkring, name) is not None
     with pytest.raises(AttributeError, match=r"no attribute 'trian'; public names: .*train"):

@@ -83,7 +83,7 @@ def test_a_run_folder_that_cannot_be_written_is_told_before_a_rank_is_started(
 @pytest.mark.parametrize("name", ["closed", "closed/dataset"])
 def test_a_dataset_folder_that_cannot_be_written_is_told_before_data_is_read(
         folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(seams.PREPARE_LOCATE, lambda *_: pytest.fail("a source was looked for"))
+    monkeypatch.setattr(seams.PREPARE_LOCATED, lambda *_: pytest.fail("a source was looked for"))
     (folder / name).mkdir(parents=True)
     for path in (folder / "closed", folder / name):
         os.chown(path, NOBODY if os.geteuid() == 0 else -1, -1)

@@ -21,7 +21,7 @@ from sparkring.conf.loading import load_config, parse_config
 from sparkring.errors import ConfigError
 from sparkring.spark_jobs import submit as submit_module
 from sparkring.spark_jobs.submit import Job, Submission, make_submission
-from tests.support.configs import MINIMAL
+from tests.support.configs import MINIMAL, write
 from tests.support.training import await_condition
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -130,6 +130,21 @@ def test_what_would_not_work_there_is_refused(tmp_path: Path, overrides: list[st
         make_submission(load_config(str(document), overrides), Job.TRAIN, folder=tmp_path / "staged")
     control = parse_config(MINIMAL | {"workspace": "/mnt/shared/x", "spark": {"master": "yarn"}}, origin="test")
     assert make_submission(control, Job.TRAIN, folder=tmp_path / "staged").folder.is_dir()
+
+
+def test_paths_of_a_file_stay_as_written_where_the_driver_is_elsewhere_and_are_whole_where_it_is_here(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = MINIMAL | {"workspace": "/mnt/shared/x", "spark": {"master": "yarn"}, "train": {"cache_folder": "cache"}}
+    document, away = write(tmp_path, "mine/job.yaml", values), ["prepare.sources.trips.path=hdfs:///trips.csv", CLUSTER]
+    monkeypatch.chdir(tmp_path)
+    staged = [make_submission(document, Job.TRAIN, overrides=overrides, folder=tmp_path / "staged").folder
+              for overrides in ([], ["prepare.sources.trips.path=trips.csv"], away)]
+    plain = [yaml.safe_load((folder / "job.yaml").read_text(encoding="utf-8")) for folder in staged]
+    assert [(each["prepare"]["sources"]["trips"]["path"], each["train"]["cache_folder"]) for each in plain] == [
+        (str(tmp_path / "mine/trips.csv"), str(tmp_path / "mine/cache")), (str(tmp_path / "trips.csv"), str(tmp_path / "mine/cache")),
+        ("hdfs:///trips.csv", "cache")]
+    with pytest.raises(ConfigError, match="workspace=runs/tiny is a relative path"):
+        make_submission(write(tmp_path, "mine/other.yaml", values | {"workspace": "runs/tiny"}), Job.TRAIN, folder=tmp_path / "staged")
 
 
 def test_the_command_prints_the_line_or_runs_it_and_ends_as_it_does(
