@@ -138,7 +138,7 @@ def test_a_damaged_document_ends_the_command_in_one_line(config: Config, evaluat
 
 
 def test_without_a_model_there_is_nothing_to_evaluate(spark: SparkSession, config: Config, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no trained model"):
+    with pytest.raises(ConfigError, match="holds no run yet; run `sparkring train`"):
         evaluate(config.model_copy(update={"workspace": str(tmp_path)}), spark=spark)
 
 

@@ -175,7 +175,7 @@ def test_scores_are_of_exactly_the_rows_that_the_manifest_knows(
 
 def test_without_a_trained_model_there_are_no_scores(spark: SparkSession, config: Config, tmp_path: Path) -> None:
     untrained = config.model_copy(update={"workspace": str(tmp_path / "other")})
-    with pytest.raises(ConfigError, match="holds no trained model; run `sparkring train`"):
+    with pytest.raises(ConfigError, match="holds no run yet; run `sparkring train`"):
         score(untrained, spark=spark)
     (weights,) = Path(config.run_url).glob("model/*.safetensors")
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
