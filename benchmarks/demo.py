@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from benchmarks.support.report import print_result
-from sparkring.cli.console import console_progress
+from sparkring.cli.terminal.console import console_progress
 from sparkring.conf.loading import load_config
 from sparkring.spark_jobs.demo import demo
 

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from benchmarks.recovery import FILES, job
 from benchmarks.support.report import print_result
 from harness.datasets import write_dataset
-from sparkring.cli.console import console_progress
+from sparkring.cli.terminal.console import console_progress
 from sparkring.conf.schema import Config, SparkConfig
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
@@ -48,8 +48,8 @@ def under_kills(config: Config, kills: int, *, seed: int, spark: SparkSession, p
     faults = [fault.model_dump() for fault in draw(kills, seed=seed, kinds=["kill"])]
     train(config, spark=spark, progress=progress, work=partial(train_rank_under_faults, faults=faults))
     rows = Dataset(config.dataset).manifest(config.dataset_version).splits["train"].rows
-    audit(config.run)  # raises where a row came twice or not at all
-    return losses(read_events(config.run), strikes(open_store(config.run)), rows_per_epoch=rows)
+    audit(config.run_url)  # raises where a row came twice or not at all
+    return losses(read_events(config.run_url), strikes(open_store(config.run_url)), rows_per_epoch=rows)
 
 
 def seconds_to_resume(found: Losses) -> float:

@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 from benchmarks.support.recovery_peers import INTERVAL, PEERS, PeerOutcome, run_peer
 from benchmarks.support.report import Figure, print_result
 from harness.datasets import write_dataset
-from sparkring.cli.console import console_progress
+from sparkring.cli.terminal.console import console_progress
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config, SparkConfig
 from sparkring.errors import Stopped
@@ -63,7 +63,8 @@ PREPARE = {
 def job(workspace: Path, dataset: Path, **train_settings: object) -> Config:
     """Training in float64 whose steps take some milliseconds, 500 an epoch."""
     return parse_config({
-        "name": "recovery", "workspace": str(workspace), "prepare": PREPARE, "dataset_url": str(dataset), "model": {"hidden": [512, 256]},
+        "name": "recovery", "workspace": str(workspace), "run": "first", "prepare": PREPARE, "dataset_url": str(dataset),
+        "model": {"hidden": [512, 256]},
         "train": {"epochs": EPOCHS, "batch_rows": BATCH_ROWS, "precision": "float64", "checkpoint_steps": INTERVAL, "lanes": 24,
                   "record_rows": True, "optimizer": {"name": "adam", "schedule": "constant"},
                   "recovery": {"wait_for_slots_s": 0.0}, **train_settings}}, origin="benchmark")
@@ -87,7 +88,7 @@ def begin(config: Config, spark: SparkSession, progress: Progress) -> None:
 
     def ask() -> None:
         while not done.wait(0.05):
-            if Checkpoints(config.run).numbers():
+            if Checkpoints(config.run_url).numbers():
                 stop.ask("there is a checkpoint")
                 return
 
@@ -112,7 +113,7 @@ def measure(folder: Path, kills: int, seed: int, spark: SparkSession, progress: 
     struck = struck.changed(train=hardened(struck.train, num_faults=kills, deadline_s=30.0))
     faults = [fault.model_dump() for fault in draw(kills, seed=seed, kinds=["kill"])]
     begin(struck.changed(train=struck.train.changed(num_ranks=WORLDS[0])), spark, progress)
-    with slots_as_kills_go(struck.run):
+    with slots_as_kills_go(struck.run_url):
         trained = train(struck, spark=spark, progress=progress, work=partial(train_rank_under_faults, faults=faults))
     return outcome(struck, calm, trained, expected, planned=kills)
 

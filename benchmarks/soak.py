@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.recovery import FILES, job
 from benchmarks.support.report import print_result
 from harness.datasets import write_dataset
-from sparkring.cli.console import console_progress
+from sparkring.cli.terminal.console import console_progress
 from sparkring.conf.schema import SparkConfig
 from sparkring.spark_jobs.chaos import ChaosResult, chaos
 from sparkring.spark_jobs.spark.session import spark_session

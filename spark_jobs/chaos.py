@@ -1,10 +1,10 @@
 """``sparkring chaos CONFIG``: train the user's own job twice, undisturbed and under faults, and compare the two runs.
 
-    <workspace>/chaos/undisturbed/run            trained once, reused by later calls
-    <workspace>/chaos/seed-<seed>-<n>/run        the n-th run under that seed's faults
-    <workspace>/chaos/seed-<seed>-<n>/run/chaos.json    the result that the command prints
+    <workspace>/chaos/runs/<run>-undisturbed         trained once, reused by later calls
+    <workspace>/chaos/runs/<run>-seed-<seed>-<n>     the n-th run under that seed's faults
+                         .../chaos.json              the result that the command prints
 
-The user's own run is not touched, and the dataset is only read.
+<run> is the name that ``sparkring train`` gives the job. The user's own runs are not touched, and the dataset is only read.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from safetensors.numpy import load
 
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import ConfigError, ReceiptError, SparkringError
+from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.data.stores.volume import VolumeStore
@@ -29,6 +30,7 @@ from sparkring.pipelines.training.events.writer import event_files, read_events
 from sparkring.spark_jobs.fault_injection.faults import ENDING, KINDS, Fault, draw
 from sparkring.spark_jobs.fault_injection.injector import strikes, train_rank_under_faults
 from sparkring.spark_jobs.fault_injection.losses import Losses, losses
+from sparkring.spark_jobs.run.identity import name_of
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.train import TrainResult, train
@@ -102,14 +104,16 @@ def chaos(config: Config, *, num_faults: int = 20, seed: int = 1, kinds: Sequenc
     if isinstance(open_store(config.workspace), VolumeStore):
         raise ConfigError(f"{config.workspace} is a volume, and there a rank without a token cannot claim the fault that strikes it; set "
                           "workspace to a folder of the cluster's disk, or to other storage, for this command.")
-    calm = _elsewhere(config, "undisturbed", config.train)
+    manifest = Dataset(config.dataset).manifest(config.dataset_version)
+    config = _elsewhere(config, manifest)
+    calm = config.changed(run=f"{config.run}-undisturbed")
     progress.note("chaos: first without faults, to compare with")
     expected = train(calm, spark=spark, progress=progress)
     if expected.steps <= num_faults:
         raise ConfigError(f"{num_faults} faults need a run of more steps than that, this one has {expected.steps}; "
                           "ask for fewer, or set train.epochs.")
-    name = _free_name(config, f"seed-{seed}")
-    struck = _elsewhere(config, name, hardened(config.train, num_faults=num_faults, deadline_s=deadline_s))
+    struck = config.changed(run=_free_name(config, f"{config.run}-seed-{seed}"),
+                            train=hardened(config.train, num_faults=num_faults, deadline_s=deadline_s))
     progress.note(f"chaos: now under {num_faults} faults, {_counted(faults)}")
     work = partial(train_rank_under_faults, faults=[fault.model_dump() for fault in faults])
     try:
@@ -117,7 +121,7 @@ def chaos(config: Config, *, num_faults: int = 20, seed: int = 1, kinds: Sequenc
     except SparkringError as error:
         trained, failure = None, str(error).partition("\n")[0]
     result = outcome(struck, calm, trained, expected, planned=num_faults, failure=failure)
-    open_store(struck.run).put(OUTCOME, json.dumps(asdict(result), indent=1).encode())
+    open_store(struck.run_url).put(OUTCOME, json.dumps(asdict(result), indent=1).encode())
     return result
 
 
@@ -132,13 +136,13 @@ def outcome(struck: Config, calm: Config, trained: TrainResult | None, expected:
             failure: str = "") -> ChaosResult:
     """Compare the run of ``struck`` with that of ``calm``; ``trained`` is None if it failed."""
     rows = Dataset(struck.dataset).manifest(struck.dataset_version).splits["train"].rows
-    happened = strikes(open_store(struck.run))
-    lost = losses(read_events(struck.run), happened, rows_per_epoch=rows)
+    happened = strikes(open_store(struck.run_url))
+    lost = losses(read_events(struck.run_url), happened, rows_per_epoch=rows)
     ended = [one for one in lost.resumptions if one.kind in ENDING]
     seconds = [one.resume_s for one in ended if one.resume_s is not None]
     again = [one.steps_redone for one in ended]
     return ChaosResult(
-        url=struck.run, survived=trained is not None, failure=failure, planned=planned, struck=len(happened),
+        url=struck.run_url, survived=trained is not None, failure=failure, planned=planned, struck=len(happened),
         kinds=dict(Counter(strike.kind for strike in happened)), restarts=_generations(struck) - 1,
         checkpoint_interval=struck.train.checkpoint_steps, rows_lost=lost.rows_lost, rows_repeated=lost.rows_repeated,
         steps_redone=sum(again), steps_redone_max=max(again, default=0),
@@ -151,31 +155,31 @@ def weights_difference(one: Config, other: Config) -> float:
     """The largest difference of a tensor between two runs' models: its norm over the other's norm."""
     from sparkring.pipelines.training.job.model_files import load_card, load_weights  # imports torch
 
-    mine, theirs = (load(load_weights(config.run, load_card(config.run))) for config in (one, other))
+    mine, theirs = (load(load_weights(config.run_url, load_card(config.run_url))) for config in (one, other))
     return max((float(np.linalg.norm(mine[name] - theirs[name]) / (np.linalg.norm(theirs[name]) or 1.0)) for name in theirs), default=0.0)
 
 
-def _elsewhere(config: Config, name: str, train_config: TrainConfig) -> Config:
-    """The same job in a workspace of its own, on the same dataset."""
-    workspace = f"{config.workspace}/{FOLDER}/{name}"
-    return config.changed(workspace=workspace, dataset_url=config.dataset, train=train_config)
+def _elsewhere(config: Config, manifest: Manifest) -> Config:
+    """The same job in a workspace of its own, on the same dataset version, with the name of its run."""
+    return config.changed(workspace=f"{config.workspace}/{FOLDER}", dataset_url=config.dataset, dataset_version=manifest.version,
+                          run=name_of(config, manifest))
 
 
 def _free_name(config: Config, stem: str) -> str:
-    """The first free name of a run."""
+    """The first name of a run that is not used yet."""
     number = 1
-    while event_files(f"{config.workspace}/{FOLDER}/{stem}-{number}/run"):
+    while event_files(f"{config.runs}/{stem}-{number}"):
         number += 1
     return f"{stem}-{number}"
 
 
 def _generations(config: Config) -> int:
-    return len({name.partition("-")[0] for name in event_files(config.run)})
+    return len({name.partition("-")[0] for name in event_files(config.run_url)})
 
 
 def _verdict(config: Config) -> str:
     try:
-        audit(config.run)
+        audit(config.run_url)
     except (ReceiptError, SparkringError) as error:
         return str(error)
     return "green"

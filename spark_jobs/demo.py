@@ -61,6 +61,7 @@ def demo(config: Config, *, spark: SparkSession | None = None, progress: Progres
         dataset = prepare(config, spark=spark, progress=progress)
     with _timed("train", seconds), stopping() as stop:
         training = train(config, spark=spark, progress=progress, stop=stop)
+    config = config.changed(run=training.run)
     with _timed("evaluate", seconds):
         evaluation = evaluate(config, spark=spark, progress=progress)
     with _timed("score", seconds):

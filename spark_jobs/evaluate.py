@@ -36,6 +36,7 @@ from sparkring.pipelines.training.job.model_files import ModelCard, load_card
 from sparkring.spark_jobs.auto_layout import with_planned_layout
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages
+from sparkring.spark_jobs.run.place import with_existing_run
 from sparkring.spark_jobs.score import read_split, split_of, trained_on
 from sparkring.spark_jobs.scoring.baselines import logistic_regression
 from sparkring.spark_jobs.scoring.class_metrics import class_base_rate, evaluate_classes, evaluate_tokens, token_base_rate
@@ -50,10 +51,10 @@ SPLIT = "test"
 
 
 def evaluate(config: ConfigLike, *, spark: SparkSession | None = None, progress: Progress = SILENT, **keys: Any) -> dict[str, Any]:
-    """Evaluate the model of ``config.run``, or return the earlier evaluation of it.
+    """Evaluate the model of the run of ``config``, or return the earlier evaluation of it.
 
     Args:
-        config: What ``load_config`` takes; names the run.
+        config: What ``load_config`` takes; names the run; see ``run/place.py``.
         spark: The session to use; default the active one, or one made from ``config.spark`` when it is needed.
         progress: Where to report.
         keys: Keys of the config that replace those of ``config``, e.g. ``workspace="runs/x"``.
@@ -67,8 +68,8 @@ def evaluate(config: ConfigLike, *, spark: SparkSession | None = None, progress:
         DocumentDamaged: ``evaluation.json`` exists and cannot be read.
         EnvironmentProblem, StorageError: Spark cannot read the dataset.
     """
-    config = config_of_job(evaluate, config, keys)
-    card, store = load_card(config.run), open_store(config.run)
+    config = with_existing_run(config_of_job(evaluate, config, keys), progress=progress)
+    card, store = load_card(config.run_url), open_store(config.run_url)
     manifest = trained_on(card)
     identity = {"task": card.task, "split": SPLIT, "dataset_version": manifest.version, "content_id": card.content_id,
                 "weights_sha256": card.weights_sha256}
@@ -99,7 +100,7 @@ def evaluate(config: ConfigLike, *, spark: SparkSession | None = None, progress:
 def _evaluate_by_tasks(config: Config, test: DataFrame, manifest: Manifest) -> Metrics:
     """The network's evaluation, predicted by Spark's tasks."""
     keep = [] if manifest.task == "next_token" else [manifest.label]
-    predicted = predict(test, config.run, keep=keep, batch_rows=config.score.batch_rows)
+    predicted = predict(test, config.run_url, keep=keep, batch_rows=config.score.batch_rows)
     if manifest.task == "multiclass":
         return evaluate_classes(predicted, label=manifest.label, classes=manifest.preprocessing.classes)
     if manifest.task == "next_token":
@@ -117,7 +118,7 @@ def _evaluate_by_stages(config: Config, card: ModelCard, manifest: Manifest, ses
     config = config.fitted_to(manifest.splits["train"].rows)
     train = config.train.changed(precision="float32") if config.train.precision == "bf16" else config.train
     job = TrainJob(config=config.model_copy(update={"model": without_dropout(card.model), "train": train}), dataset_url=card.dataset_url,
-                   dataset_version=manifest.version, run_url=config.run, generation=0, lanes=default_lanes(train.num_micro_batches))
+                   dataset_version=manifest.version, run_url=config.run_url, generation=0, lanes=default_lanes(train.num_micro_batches))
     evaluated: Metrics = run_ring(evaluate_rank, job.model_dump(mode="json"), SPLIT, num_ranks=train.num_ranks, spark=session,
                                  config=train.ring)[0]
     return evaluated

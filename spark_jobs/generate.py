@@ -20,6 +20,7 @@ from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card, load_weights, model_from_bytes
 from sparkring.spark_jobs.auto_layout import with_planned_layout
 from sparkring.spark_jobs.etl.encoding.tokens import NUM_BYTES, TokenEncoding
+from sparkring.spark_jobs.run.place import with_existing_run
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -43,10 +44,10 @@ class Continuation:
 
 def generate(config: ConfigLike, prompts: Sequence[str], *, max_tokens: int = 200, temperature: float = 0.0, seed: int = 0,
              spark: SparkSession | None = None, progress: Progress = SILENT, **keys: Any) -> list[Continuation]:
-    """Continue texts with the model of ``config.run``. The same call gives the same texts in any layout.
+    """Continue texts with the model of the run of ``config``. The same call gives the same texts in any layout.
 
     Args:
-        config: What ``load_config`` takes; names the run; its ``train.parallel`` decides whether the model is cut.
+        config: What ``load_config`` takes; names the run (see ``run/place.py``); its ``train.parallel`` decides whether the model is cut.
         prompts: The beginnings of the texts; an empty one begins a document.
         max_tokens: The most new tokens of a text.
         temperature: 0 takes the likeliest token, 1 draws with the predicted probabilities.
@@ -66,17 +67,18 @@ def generate(config: ConfigLike, prompts: Sequence[str], *, max_tokens: int = 20
     if max_tokens < 1 or temperature < 0:
         raise ConfigError(f"max_tokens={max_tokens}, temperature={temperature:g} cannot be used; give at least one token and no "
                           "temperature below 0.")
-    card = load_card(config.run)
+    config = with_existing_run(config, progress=progress)
+    card = load_card(config.run_url)
     tokens = card.preprocessing.tokens
     if tokens is None or card.model.kind != "text":
-        raise ConfigError(f"the model of {config.run} is of kind {card.model.kind}, which cannot continue texts; name a run of a model of "
-                          "kind text.")
+        raise ConfigError(f"the model of {config.run_url} is of kind {card.model.kind}, which cannot continue texts; name a run of a model "
+                          "of kind text.")
     encoding = _token_encoding(config, tokens)
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=seed)
     begun = [ids.tolist() for ids in encoding.encode([prompt.encode() for prompt in prompts])]
     with progress.stage("generate") as bar:
         bar.update(0, text=f"{len(prompts)} texts")
-        laid = with_planned_layout(config, open_store(config.run))
+        laid = with_planned_layout(config, open_store(config.run_url))
         if laid.train.parallel.cuts_the_model:
             added = _by_stages(laid, card, begun, sampling, spark)
         else:
@@ -90,7 +92,7 @@ def _alone(config: Config, card: ModelCard, prompts: list[list[int]], sampling: 
     from sparkring.pipelines.training.generate_rank import token_ids
 
     assert card.preprocessing.tokens is not None
-    model = model_from_bytes(card, load_weights(config.run, card))
+    model = model_from_bytes(card, load_weights(config.run_url, card))
     return decode_locally(Texts(prompts, token_ids(card.preprocessing.tokens), sampling), model)
 
 
@@ -103,8 +105,8 @@ def _by_stages(config: Config, card: ModelCard, prompts: list[list[int]], sampli
 
     laid = decoding_config(config, card.model)
     job = GenerateJob(
-        train=TrainJob(config=laid, dataset_url=card.dataset_url, dataset_version=card.dataset_version, run_url=config.run, generation=0,
-                       lanes=default_lanes(1)),
+        train=TrainJob(config=laid, dataset_url=card.dataset_url, dataset_version=card.dataset_version, run_url=config.run_url,
+                       generation=0, lanes=default_lanes(1)),
         prompts=tuple(map(tuple, prompts)), max_tokens=sampling.max_tokens, temperature=sampling.temperature, seed=sampling.seed)
     session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=spark)
     added: list[list[int]] = run_ring(generate_rank, job.model_dump(mode="json"), num_ranks=laid.train.num_ranks, spark=session,
@@ -119,7 +121,7 @@ def _token_encoding(config: Config, tokens: TokensFeature) -> TokenEncoding:
     named = config.prepare.features.tokens
     encoding = TokenEncoding.load(named) if named else TokenEncoding()
     if encoding.sha256 != tokens.tokenizer_sha256:
-        raise ConfigError(f"the model of {config.run} was trained with the tokenizer {tokens.tokenizer_sha256[:16]}, but "
+        raise ConfigError(f"the model of {config.run_url} was trained with the tokenizer {tokens.tokenizer_sha256[:16]}, but "
                           f"prepare.features.tokens.tokenizer names {(encoding.sha256 or 'none')[:16]}; name the file of the first.")
     return encoding
 

@@ -1,4 +1,4 @@
-"""``sparkring report``: one self-contained HTML file about the contents of a workspace.
+"""``sparkring report``: one self-contained HTML file about a run and its dataset.
 
 Needs neither Spark nor a ring. For each missing part the page names the command that makes it.
 """
@@ -17,6 +17,7 @@ from sparkring.spark_jobs.reporting.charts.step import step_picture
 from sparkring.spark_jobs.reporting.charts.svg import as_file
 from sparkring.spark_jobs.reporting.facts.gather import Workspace, gather
 from sparkring.spark_jobs.reporting.page import render_page
+from sparkring.spark_jobs.run.place import with_run_if_any
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 
 NAME = "report.html"
@@ -30,22 +31,23 @@ class ReportResult:
     """Address of the HTML file."""
     bytes: int
     absent: tuple[str, ...]
-    """Parts that the workspace lacks, e.g. ``evaluation``."""
+    """Parts that are not there, e.g. ``evaluation``."""
 
 
 def report(config: ConfigLike, *, step_file: Path | None = None, progress: Progress = SILENT, **keys: Any) -> ReportResult:
-    """Write ``<workspace>/report.html`` from what the workspace holds, replacing an older one.
+    """Write ``report.html`` into the run's folder from what that holds, replacing an older one; into the workspace if there is no run.
 
     Args:
-        config: What ``load_config`` takes; names the workspace.
+        config: What ``load_config`` takes; names the run; see ``run/place.py``.
         step_file: Where to write the picture of a pipelined step as an SVG of its own.
         progress: Where to report.
         keys: Keys of the config that replace those of ``config``, e.g. ``workspace="runs/x"``.
     Raises:
-        ConfigError: the workspace is on unsupported storage, or there is no picture for ``step_file``.
+        ConfigError: the workspace is on unsupported storage, it has no such run, or several and none of them is this config's, or there
+            is no picture for ``step_file``.
     """
-    config = config_of_job(report, config, keys)
-    store = open_store(config.workspace)
+    config = with_run_if_any(config_of_job(report, config, keys), progress=progress)
+    store = open_store(config.workspace if config.run is None else config.run_url)
     with progress.stage("report", total=2) as bar:
         workspace = gather(config)
         bar.update(1, total=2, text="drawing")
@@ -62,6 +64,6 @@ def report(config: ConfigLike, *, step_file: Path | None = None, progress: Progr
 def _step_file(workspace: Workspace, config: Config) -> str:
     picture = step_picture(workspace.run.step) if workspace.run and workspace.run.step else None
     if picture is None:
-        raise ConfigError(f"the run in {config.run} has no step in stages that could be drawn; train with several stages "
+        raise ConfigError(f"run {config.run} has no step in stages that could be drawn; train with several stages "
                           "(train.parallel.replicas) and at most a few hundred micro-batches.")
     return as_file(picture.svg)

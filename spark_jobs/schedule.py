@@ -141,6 +141,9 @@ def of_run(config: Config) -> TracedStep:
         ConfigError: there is none.
         DocumentDamaged: its record cannot be read.
     """
+    from sparkring.spark_jobs.run.place import with_existing_run  # needs a store, and a schedule that is planned does not
+
+    config = with_existing_run(config)
     try:
         step = _last_step(config)
     except SparkringError:
@@ -149,7 +152,7 @@ def of_run(config: Config) -> TracedStep:
         raise DocumentDamaged("the run's event stream", found=f"a step that cannot be read ({type(error).__name__}: {error})",
                               expected="the actions of each worker", remedy="train on, and draw a later step") from None
     if step is None:
-        raise ConfigError(f"the run in {config.run} has recorded no step in stages; train with several stages "
+        raise ConfigError(f"the run in {config.run_url} has recorded no step in stages; train with several stages "
                           "(train.parallel.replicas) to the second step of an epoch.")
     return TracedStep(title=f"step {step.number} of epoch {step.epoch}, {_shape(step.schedule)}", schedule=step.schedule,
                 tracks={PLAN: step.plan, MEASURED: step.measured})
@@ -160,7 +163,7 @@ def _last_step(config: Config) -> StepFacts | None:
     from sparkring.spark_jobs.reporting.facts.step import Timelines
 
     timelines = Timelines()
-    for record in read_events(config.run):
+    for record in read_events(config.run_url):
         if record["event"] == "timeline":
             timelines.add(record)
     return timelines.last_step()

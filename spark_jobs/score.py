@@ -35,6 +35,7 @@ from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages, read_committed
 from sparkring.spark_jobs.etl.sources.literal_paths import literal
 from sparkring.spark_jobs.etl.writing.staging import writing_area
+from sparkring.spark_jobs.run.place import with_existing_run
 from sparkring.spark_jobs.scoring.columns import NATS, PROBABILITY, SPLIT, require_free
 from sparkring.spark_jobs.scoring.latest import Scores, commit_scores, delete_draft, draft_of, finish_commit, scores_of
 from sparkring.spark_jobs.scoring.predict import predict
@@ -59,10 +60,10 @@ class ScoreResult:
 
 def score(config: ConfigLike, *, spark: SparkSession | None = None, progress: Progress = SILENT, frame: DataFrame | None = None,
           **keys: Any) -> ScoreResult:
-    """Score rows with the trained model of ``config.run`` and write them under ``config.scores``.
+    """Score rows with the trained model of the run of ``config`` and write them into the run's ``scores``.
 
     Args:
-        config: What ``load_config`` takes; names the run, the split and the rows of a forward pass.
+        config: What ``load_config`` takes; names the run (see ``run/place.py``), the split and the rows of a forward pass.
         spark: The session to use; default the active one, or one made from ``config.spark``.
         progress: Where to report.
         frame: Raw rows to score, as the query of ``config.prepare`` yields them (the label may be missing); default the
@@ -81,8 +82,8 @@ def score(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
         EnvironmentProblem, StorageError: Spark cannot read the dataset.
     """
     began = time.perf_counter()
-    config = config_of_job(score, config, keys, section="score")
-    card, store = load_card(config.run), open_store(config.scores)
+    config = with_existing_run(config_of_job(score, config, keys, section="score"), progress=progress)
+    card, store = load_card(config.run_url), open_store(config.scores)
     split = config.score.split if frame is None else None
     expected: Split | None = None
     finish_commit(store)
@@ -105,7 +106,7 @@ def score(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
             encoded = encode_raw(frame, card, row_id=row_id, keep=[label])
         keep = [row_id, label] if label in encoded.columns and card.task != "next_token" else [row_id]
         require_free(keep, [SPLIT])
-        scored = predict(encoded, config.run, keep=keep, batch_rows=config.score.batch_rows)
+        scored = predict(encoded, config.run_url, keep=keep, batch_rows=config.score.batch_rows)
         scored = scored.withColumn(SPLIT, sf.lit(split).cast("string"))
         dataset = open_store(card.dataset_url)
         with naming_damaged_pages(dataset, expected.files if expected else ()):

@@ -1,9 +1,10 @@
-"""Train a model on a dataset version: check the run folder, start rings until one of them reaches the end, return the result.
+"""Train a model on a dataset version: find the run, start rings until one of them reaches the end, return the result.
 
     sparkring train local/flights
 
 A ring that fails is started again from the last checkpoint (spark_jobs/recovery). The same command resumes a run that was ended; for a
-run that is done it reports that and trains nothing. The run folder and a run's identity: spark_jobs/run.
+run that is done it reports that and trains nothing. Another dataset version, model or training is another run, beside the earlier ones.
+The run folder and a run's identity: spark_jobs/run.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from sparkring.spark_jobs.recovery.supervisor import Supervisor
 from sparkring.spark_jobs.run.batch import with_batch
 from sparkring.spark_jobs.run.folder import RunFolder
 from sparkring.spark_jobs.run.identity import identity_of, parts_of_step
+from sparkring.spark_jobs.run.place import with_run
 from sparkring.spark_jobs.run.progress_tail import progress_shown, steps_done
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
 
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 class TrainResult:
     """The result of a finished run."""
 
+    run: str
+    """The run's name."""
     url: str
     """The run's folder: model, checkpoints, events."""
     reused: bool
@@ -72,7 +76,7 @@ def train(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
         DatasetVersionNotFound: there is no such version; nothing was written.
         DatasetChanged: its manifest was edited after it was committed; nothing was written.
         LayoutRefused: the model does not fit the layout of ``train.parallel``; nothing was written.
-        RunFolderMismatch: the folder belongs to a run with another config; nothing was written.
+        RunFolderMismatch: ``config.run`` names a run that was begun with another config; nothing was written.
         DocumentDamaged: a document of the run folder cannot be read; nothing was written.
         EnvironmentProblem: Spark cannot run a ring, or its executors cannot.
         NotEnoughSlots: Spark cannot run that many ranks at once.
@@ -89,10 +93,11 @@ def train(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
     _require_rows(manifest, dataset.url)
     config = with_batch(config, manifest, progress)
     layout_of(config, manifest)  # refuses a layout that does not fit before anything is written
-    folder, stop = RunFolder(config.run), stop or StopRequest()
+    config = with_run(config, manifest)
+    folder, stop = RunFolder(config.run_url), stop or StopRequest()
     failed_checkpoints = 0
     with folder.locked(lost=stop.ask):
-        identity = folder.claim(identity_of(config, manifest), lanes_given=config.train.lanes is not None)
+        identity = folder.claim(identity_of(config, manifest), dataset_url=dataset.url, lanes_given=config.train.lanes is not None)
         summary = folder.result()
         reused = summary is not None
         if summary is None:
@@ -104,8 +109,9 @@ def train(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
             failed_checkpoints = ring.failed_checkpoints
         else:
             progress.note(f"training: this run is done already ({summary.steps} steps); reusing {folder.url}")
-    return TrainResult(url=folder.url, reused=reused, resumed_at=summary.resumed_at, epochs=config.train.epochs, steps=summary.steps,
-                       validation=summary.validation, seconds=time.perf_counter() - began, failed_checkpoints=failed_checkpoints)
+    return TrainResult(run=folder.name, url=folder.url, reused=reused, resumed_at=summary.resumed_at, epochs=config.train.epochs,
+                       steps=summary.steps, validation=summary.validation, seconds=time.perf_counter() - began,
+                       failed_checkpoints=failed_checkpoints)
 
 
 def _require_rows(manifest: Manifest, url: str) -> None:

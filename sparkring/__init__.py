@@ -74,7 +74,7 @@ def _with_progress(job: Callable[..., Any]) -> Callable[..., Any]:
     """``job``, which shows its progress unless the caller names another place to report to."""
     @wraps(job)
     def shown(*args: Any, **kwargs: Any) -> Any:
-        from sparkring.cli.console import console_progress
+        from sparkring.cli.terminal.console import console_progress
 
         return job(*args, **{"progress": console_progress(), **kwargs})
     return shown

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from sparkring.cli.interrupt import INTERRUPTED, Interrupt
+from sparkring.cli.terminal.interrupt import INTERRUPTED, Interrupt
 from sparkring.errors import SparkringError, Stopped
 from sparkring.extras import extras_named
 
@@ -22,7 +22,7 @@ def main() -> None:
     try:
         with interrupt.handled(), extras_named():
             from sparkring.cli.app import app
-            from sparkring.cli.quiet import silence_lost_jvm
+            from sparkring.cli.terminal.quiet import silence_lost_jvm
 
             silence_lost_jvm()
             app()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Self
 
 from pydantic import field_validator, model_validator
@@ -13,6 +14,9 @@ from sparkring.conf.schema.section import LOGIN, SECRET, LocalPath, Positive, Se
 from sparkring.conf.schema.spark import ScoreConfig, SparkConfig
 from sparkring.conf.schema.train import TrainConfig
 
+RUN_NAME = re.compile(r"(?!.*\.json$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
+"""A run's name is that of its folder, and of the document ``<name>.json`` beside it."""
+
 
 class Config(Section):
     """The whole config. Each command reads the sections that concern it."""
@@ -20,7 +24,7 @@ class Config(Section):
     name: str
     """Shown in Spark's page, the events and the report."""
     workspace: LocalPath
-    """Folder or URL for datasets, runs, scores and reports."""
+    """Folder or URL of the dataset and the runs."""
     dataset_url: LocalPath | None = None
     """The dataset; default ``<workspace>/dataset``."""
     dataset_one_writer: bool = False
@@ -28,6 +32,9 @@ class Config(Section):
     writer: sftp:, smb:, webdav: and others; not on local folders, s3:, hdfs:, gs: and abfs:."""
     dataset_version: Positive | None = None
     """The committed version to train on; default the latest."""
+    run: str | None = None
+    """The run's name, e.g. ``wide``. Default: one made of the dataset version and of all that changes what is learned, so that another
+    version, model or training is another run."""
     spark: SparkConfig = SparkConfig()
     prepare: PrepareConfig
     model: ModelConfig = TabularModelConfig()
@@ -44,6 +51,14 @@ class Config(Section):
                                       "the store's own library, in its environment or its files (the address is not shown)")
         shorter = place.rstrip("/")  # s3://bucket/prefix//dataset is not s3://bucket/prefix/dataset
         return place if not shorter or shorter.endswith(":") else shorter
+
+    @field_validator("run")
+    @classmethod
+    def _a_folder_s_name(cls, run: str | None) -> str | None:
+        if run is not None and not RUN_NAME.fullmatch(run):
+            raise ValueError("a run's name has 1 to 100 letters, digits, '.', '_' and '-', begins with a letter or a digit, and does not "
+                             "end in .json; give e.g. wide-2")
+        return run
 
     @model_validator(mode="after")
     def _batch_statistics_say_of_what(self) -> Self:
@@ -62,11 +77,17 @@ class Config(Section):
         return self.dataset_url or f"{self.workspace}/dataset"
 
     @property
-    def run(self) -> str:
-        """URL of the training run: events, checkpoints and the trained model."""
-        return f"{self.workspace}/run"
+    def runs(self) -> str:
+        """URL of the runs, one folder each."""
+        return f"{self.workspace}/runs"
+
+    @property
+    def run_url(self) -> str:
+        """URL of the run: events, checkpoints, the trained model, its evaluation, scores and report."""
+        assert self.run is not None, "with_run() or with_existing_run() comes first (spark_jobs/run/place.py)"
+        return f"{self.runs}/{self.run}"
 
     @property
     def scores(self) -> str:
-        """URL of the scored Parquet."""
-        return f"{self.workspace}/scores"
+        """URL of the Parquet that the run's model scored."""
+        return f"{self.run_url}/scores"

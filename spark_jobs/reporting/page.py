@@ -38,7 +38,7 @@ def render_page(workspace: Workspace, config: Config) -> str:
         quality_pictures=quality_pictures(quality) if quality else (),
         learning_pictures=learning_pictures(run) if run else (), time_pictures=time_pictures(run) if run else (),
         step_picture=step_picture(run.step) if run and run.step else None,
-        metrics=METRICS, shades=SHADES, long_table=LONG_TABLE, scores_url=config.scores)
+        metrics=METRICS, shades=SHADES, long_table=LONG_TABLE, scores_url=config.scores if config.run else "")
 
 
 def _template(name: str) -> str:

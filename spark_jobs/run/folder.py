@@ -1,6 +1,6 @@
 """The run folder, as the driver uses it: the run's identity, its progress, and its result.
 
-    run.json                     the run's identity (identity.py)
+    ../<name>.json               the run's document: whose this folder is (listing.py)
     .lock                        held by the driver that trains
     control/begun-<n>.json       generation n is taken, by one driver
     events/, checkpoints/        written by ranks
@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
 from sparkring.errors import CommitConflict, RunFolderMismatch
-from sparkring.pipelines.data.stores.documents import read_document, read_model
+from sparkring.pipelines.data.stores.documents import read_model
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.data.stores.retry import retry
 from sparkring.pipelines.data.stores.writable import require_writable, write_errors_explained
@@ -29,19 +29,21 @@ from sparkring.pipelines.training.events.writer import event_files
 from sparkring.pipelines.training.job.job import TrainSummary
 from sparkring.pipelines.training.strategies.signals import ask_to_stop, claim_name
 from sparkring.spark_jobs.run.identity import Identity, first_difference
+from sparkring.spark_jobs.run.listing import RunDocument, document_of, read_document_of
 
-IDENTITY = "run.json"
 RESULT = "result.json"
 LOCK = ".lock"
 WHAT = "run folder"
-WRITTEN_BY_RANKS = (EVENTS, DATA)
+WRITTEN_TO = (".", EVENTS, DATA)
 
 
 class RunFolder:
-    """One run's folder."""
+    """One run's folder, and the run's document beside it."""
 
     def __init__(self, url: str) -> None:
         self.store = open_store(url)
+        runs_url, _, self.name = url.rstrip("/").rpartition("/")
+        self._runs = open_store(runs_url)
         self.url = self.store.url
         self._checkpoints = Checkpoints(self.url)
 
@@ -55,51 +57,52 @@ class RunFolder:
             CommitConflict: another driver holds it.
             StorageError: the folder cannot be written.
         """
-        busy = f"{self.url} is being trained by another process; wait for it, or set another workspace."
+        busy = f"{self.url} is being trained by another process; wait for it, or set run to another name."
         with ExitStack() as held:
             with write_errors_explained(self.store, what=WHAT):
                 held.enter_context(self.store.lock(LOCK, busy=busy, lost=partial(lost, "another process has taken over the run")))
             yield
 
-    def claim(self, mine: Identity, *, lanes_given: bool) -> Identity:
-        """Make the folder this run's, or check that it is.
+    def claim(self, mine: Identity, *, dataset_url: str, lanes_given: bool) -> Identity:
+        """Begin the run, or check that it is the one that was begun under this name.
 
         Args:
             mine: The identity that the config asks for.
+            dataset_url: The dataset that the run reads.
             lanes_given: Whether the config sets ``train.lanes``; otherwise the first start fixed them.
         Returns:
-            The identity that the folder holds.
+            The identity that the run has.
         Raises:
-            RunFolderMismatch: it belongs to another run.
-            DocumentDamaged: its identity cannot be read.
+            RunFolderMismatch: it is another run.
+            DocumentDamaged: its document cannot be read.
             StorageError: the folder cannot be written.
         """
         try:
             with write_errors_explained(self.store, what=WHAT):
-                self.store.put_if_absent(IDENTITY, json.dumps(mine, indent=1).encode())
+                document = RunDocument.new(mine, dataset_url=dataset_url).model_dump_json(indent=1)
+                self._runs.put_if_absent(document_of(self.name), document.encode())
             return mine
         except CommitConflict:
-            theirs = read_document(self.store, IDENTITY, keys=("content_id", "model", "train", "lanes"),
-                                   remedy="bring it back from a copy, or delete that folder to start over")
+            theirs = read_document_of(self._runs, self.name).identity
         found = first_difference(theirs, mine if lanes_given else {**mine, "lanes": theirs.get("lanes")})
         if found is not None:
-            raise RunFolderMismatch(f"{self.url} holds a run with {found.key}={found.theirs}, this config says {found.mine}; "
-                                    "set another workspace, or delete that folder to start over.")
+            raise RunFolderMismatch(f"run {self.name} has {found.key}={found.theirs}, this config says {found.mine}; leave run out of the "
+                                    "config, or set it to another name, to have another run beside it.")
         return theirs
 
     def abandon_if_unused(self) -> None:
         """Give the folder up if no rank has begun: an attempt that failed early must not bind the next one."""
         with suppress(OSError):  # unreachable storage must not hide the error that the attempt ended with
             if not event_files(self.url):
-                self.store.delete(IDENTITY)
+                self._runs.delete(document_of(self.name))
 
     def require_writable(self) -> None:
-        """Write where ranks will write, and delete it again.
+        """Write where the driver and ranks will write, and delete it again.
 
         Raises:
             StorageError: the folder cannot be written.
         """
-        require_writable(self.store, folders=WRITTEN_BY_RANKS, what=WHAT)
+        require_writable(self.store, folders=WRITTEN_TO, what=WHAT)
 
     def result(self) -> TrainSummary | None:
         """The result of a run that is done, else None."""

@@ -1,10 +1,12 @@
-"""The identity of a run: everything that changes what it learns. A run folder belongs to one identity for good.
+"""The identity of a run: everything that changes what it learns. A run belongs to one identity for good, and is named after it.
 
 Pure: a config and a manifest in, a JSON document out.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any, NamedTuple
 
 from sparkring.conf.schema import Config
@@ -14,7 +16,7 @@ from sparkring.pipelines.data.order.row_order import default_lanes
 FREE_TO_CHANGE = {"num_ranks", "lanes", "checkpoint_steps", "checkpoint_s", "keep_checkpoints", "on_nonfinite", "recovery",
                   "reader_threads", "record_rows", "ring", "bucket_mb", "parallel", "memory_mb", "cache_mb", "cache_folder"}
 """Train settings that do not change what is learned, so a run may resume under other values. A new key that belongs here and is missing
-makes the next start of every run refuse its folder; a test asks for each key."""
+gives every run another name; a test asks for each key."""
 ABSENT = "(no such key)"
 """In a difference: the value of the side that lacks the key."""
 
@@ -41,6 +43,19 @@ def identity_of(config: Config, manifest: Manifest) -> Identity:
         "train": config.train.model_dump(mode="json", exclude=FREE_TO_CHANGE),
         "lanes": config.train.lanes or _lanes(config),
     }
+
+
+def name_of(config: Config, manifest: Manifest) -> str:
+    """The name of the run of ``config`` on the dataset version of ``manifest``, e.g. ``v2-1f3a9c07``.
+
+    Lanes that the config does not give are left out: they come from the number of ranks, which may change.
+    """
+    train = manifest.splits.get("train")
+    identity = identity_of(config.fitted_to(train.rows if train else 0), manifest)
+    if config.train.lanes is None:
+        del identity["lanes"]
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    return f"v{manifest.version}-{digest[:8]}"
 
 
 def first_difference(theirs: Identity, mine: Identity, *, path: str = "") -> Difference | None:

@@ -1,8 +1,8 @@
 """The document that names the scores, one folder a split. Needs no Spark.
 
-    <workspace>/scores/_scores.json                  names the folder of each split's latest scoring; replaced atomically
-    <workspace>/scores/_<folder>/<folder>/*.parquet  a draft: a scoring that is being written
-    <workspace>/scores/<folder>/*.parquet            a committed one
+    <run>/scores/_scores.json                  names the folder of each split's latest scoring; replaced atomically
+    <run>/scores/_<folder>/<folder>/*.parquet  a draft: a scoring that is being written
+    <run>/scores/<folder>/*.parquet            a committed one
 
 Tools that read all files below a folder skip names that begin with ``_``, so all folders read as one table show no row of a split
 twice, at any time:
@@ -12,7 +12,7 @@ twice, at any time:
     3. the split's old folder is deleted
     4. the draft's files are moved
 
-Scores of rows that the caller brought all stay. One scoring at a time commits in a workspace; between steps 2 and 4 the named folder
+Scores of rows that the caller brought all stay. One scoring at a time commits in a run; between steps 2 and 4 the named folder
 may lack files, which ``finish_commit`` mends.
 """
 

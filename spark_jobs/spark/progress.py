@@ -1,6 +1,6 @@
 """Progress of long work: the interface that jobs report to, and the reporter that shows nothing.
 
-Jobs take a ``Progress`` and know nothing of terminals; ``sparkring/cli/console.py`` draws bars or plain lines.
+Jobs take a ``Progress`` and know nothing of terminals; ``sparkring/cli/terminal/console.py`` draws bars or plain lines.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def audit(run_url: str, *, dataset_url: str | None = None, progress: Progress = 
     """Prove a run's epochs exact.
 
     Args:
-        run_url: The run's folder, e.g. ``runs/first/run``.
+        run_url: The run's folder, e.g. ``runs/flights/runs/v1-1f3a9c07``.
         dataset_url: The dataset's address now; default: the address that the run read it from.
         progress: Where to report.
     Returns:
@@ -108,7 +108,7 @@ def audit(run_url: str, *, dataset_url: str | None = None, progress: Progress = 
     store = open_store(run_url)
     names = event_files(store.url)
     if not names:
-        raise ReceiptError(f"{store.url} holds no events; name the folder of a run, e.g. <workspace>/run.")
+        raise ReceiptError(f"{store.url} holds no events; name the folder of a run, <workspace>/runs/<name>.")
     try:
         with progress.stage("audit", total=len(names)) as bar:
             return _audit(store, names, dataset_url, bar)

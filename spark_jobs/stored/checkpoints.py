@@ -81,7 +81,7 @@ def _numbers(checkpoints: Checkpoints, run_url: str) -> list[int]:
     numbers = checkpoints.numbers()
     if not numbers:
         where = open_store(run_url).url
-        raise ConfigError(f"{where} holds no checkpoint; give the folder of a run, <workspace>/run, that has made its first one.")
+        raise ConfigError(f"{where} holds no checkpoint; name a run, <workspace>/runs/<name>, that has made its first one.")
     return numbers
 
 

@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from sparkring.cli import chaos, checkpoints, data, demo, doctor, jobs, plan, schedule, submit, text
+from sparkring.cli import chaos, demo, doctor, jobs, plan, schedule, submit, text
+from sparkring.cli.stored import audit, checkpoints, datasets, runs
 from sparkring.version import __version__
 
 Networks = Annotated[list[Path] | None, typer.Option(
@@ -23,7 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Start with [bold]sparkring doctor[/], then [bold]sparkring demo[/]. Each command has its own help: "
            "[bold]sparkring train --help[/].")
-for module in (demo, jobs, doctor, data, plan, schedule, checkpoints, chaos, submit, text):
+for module in (demo, jobs, doctor, runs, datasets, audit, plan, schedule, checkpoints, chaos, submit, text):
     app.add_typer(module.commands)
 
 
@@ -40,6 +41,6 @@ def sparkring(context: typer.Context,
         raise typer.Exit
     context.obj = tuple(networks or ())
     for file in context.obj:
-        from sparkring.cli.network_files import register_file
+        from sparkring.cli.terminal.network_files import register_file
 
         register_file(file)

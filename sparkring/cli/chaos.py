@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkring.cli.answers import AsJson, ConfigName, Overrides, examples, show
-from sparkring.cli.console import console_progress
+from sparkring.cli.terminal.answers import AsJson, ConfigName, Overrides, examples, show
+from sparkring.cli.terminal.console import console_progress
 from sparkring.conf.loading import load_config
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def chaos(config: ConfigName = "local/flights", overrides: Overrides = None, *,
           as_json: AsJson = False) -> None:
     """Train your job under random faults, and see what it loses.
 
-    It is trained twice, beside your own run and on the same dataset: once undisturbed, once while ranks and Spark's Python processes are
+    It is trained twice, beside your own runs and on the same dataset: once undisturbed, once while ranks and Spark's Python processes are
     killed (kill, worker), ranks hang forever or for a while (suspend, delay), a bit of the newest checkpoint is flipped (corrupt) and the
     disk is full (disk). The command reports the rows lost and repeated, the steps done again, the seconds to resume, the audit's verdict,
     and the held-out metrics beside the undisturbed run's. chaos.json in the run's folder holds the same for each strike.

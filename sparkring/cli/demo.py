@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import typer
 
-from sparkring.cli.answers import DEFAULT_CONFIG, AsJson, ConfigName, Overrides, examples, show
-from sparkring.cli.console import console_progress
 from sparkring.cli.jobs import quality_text
+from sparkring.cli.terminal.answers import DEFAULT_CONFIG, AsJson, ConfigName, Overrides, examples, show
+from sparkring.cli.terminal.console import console_progress
 from sparkring.conf.loading import load_config
 from sparkring.conf.schema import Config
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 
-@commands.command(epilog=examples("sparkring demo", "sparkring demo local/flights --set workspace=runs/short --set train.epochs=2"))
+@commands.command(epilog=examples("sparkring demo", "sparkring demo local/flights --set train.epochs=2"))
 def demo(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Run the main job: prepare, train, evaluate, score, report. What exists already is reused.
 
@@ -29,10 +30,11 @@ def demo(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_js
     from sparkring.spark_jobs.recovery.stop import stop_on_signals
 
     result = run_demo(loaded, progress=console_progress(), stopping=stop_on_signals)
-    show(result, as_json=as_json, text=_text(result, loaded, config))
+    arguments = shlex.join([config, *(part for each in overrides or [] for part in ("--set", each))])
+    show(result, as_json=as_json, text=_text(result, loaded, arguments))
 
 
-def _text(result: DemoResult, config: Config, name: str) -> str:
+def _text(result: DemoResult, config: Config, arguments: str) -> str:
     """The addresses of all results, and a command to try next."""
     times = ", ".join(f"{step} {seconds:.1f}" for step, seconds in result.seconds.items())
     return "\n".join([
@@ -44,13 +46,8 @@ def _text(result: DemoResult, config: Config, name: str) -> str:
         f"  report   {result.report.path}",
         *([] if config.model.kind != "tabular" else [
             "next, a wider network on the same data:",
-            f"  sparkring demo {name} {_wider(config)}"]),
+            f"  sparkring demo {arguments} --set run=wide --set 'model.hidden=[512,256]'"]),
     ])
-
-
-def _wider(config: Config) -> str:
-    """Options for a second run beside the first, on the same dataset."""
-    return f"--set workspace={config.workspace}-wide --set dataset_url={config.dataset} --set 'model.hidden=[512,256]'"
 
 
 def _reused(*, flag: bool) -> str:

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sparkring.cli.answers import DEFAULT_CONFIG, AsJson, ConfigName, Overrides, examples, show_json
-from sparkring.cli.console import console_progress
+from sparkring.cli.terminal.answers import DEFAULT_CONFIG, AsJson, ConfigName, Overrides, examples, show_json
+from sparkring.cli.terminal.console import console_progress
 from sparkring.conf.loading import load_config
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sparkring.cli.answers import DEFAULT_CONFIG, AsJson, ConfigName, Overrides, examples, show
-from sparkring.cli.console import console_progress
+from sparkring.cli.terminal.answers import DEFAULT_CONFIG, AsJson, ConfigName, Overrides, examples, show
+from sparkring.cli.terminal.console import console_progress
 from sparkring.conf.loading import load_config
 
 Append = Annotated[bool, typer.Option("--append", help="Add the source's new rows to the latest version, whose files are kept.")]
@@ -37,12 +37,13 @@ def prepare(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, ap
 
 
 @commands.command(epilog=examples("sparkring train", "sparkring train --set train.num_ranks=4 --set 'spark.master=local[4]'",
-                              "sparkring train my.yaml --set workspace=runs/second --set dataset_url=runs/first/dataset"))
+                              "sparkring train my.yaml --set run=wide --set 'model.hidden=[512,256]'"))
 def train(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Train on a dataset version with a ring of Horovod ranks inside a Spark barrier stage.
 
     If a rank or a host fails, training restarts from the last checkpoint (train.recovery). Whatever ended a run, the same command resumes
-    it. Ctrl-C and SIGTERM save a checkpoint within seconds and end with code 130 and 143.
+    it. Ctrl-C and SIGTERM save a checkpoint within seconds and end with code 130 and 143. A new dataset version, or another model or
+    training, is a new run beside the earlier ones: see sparkring runs list.
     """
     loaded = load_config(config, overrides or [])
     from sparkring.spark_jobs.recovery.stop import stop_on_signals
@@ -79,7 +80,7 @@ def score(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_j
 
 @commands.command(epilog=examples("sparkring report", "sparkring report my.yaml --step step.svg"))
 def report(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, step_file: StepFile = None, as_json: AsJson = False) -> None:
-    """Write one self-contained HTML page about the contents of the workspace. Needs no Spark."""
+    """Write one self-contained HTML page about a run and its dataset. Needs no Spark."""
     loaded = load_config(config, overrides or [])
     from sparkring.spark_jobs.report import report as run_report
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkring.cli.answers import AsJson, ConfigName, Overrides, examples, show
-from sparkring.cli.console import console_progress
+from sparkring.cli.terminal.answers import AsJson, ConfigName, Overrides, examples, show
+from sparkring.cli.terminal.console import console_progress
 from sparkring.conf.loading import load_config
 from sparkring.errors import ConfigError
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from sparkring.cli.answers import WIDTH, AsJson, Overrides, examples, show, show_json
+from sparkring.cli.terminal.answers import WIDTH, AsJson, Overrides, examples, show, show_json
 from sparkring.conf.loading import load_config
 from sparkring.errors import ConfigError
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sparkring.cli.answers import examples
+from sparkring.cli.terminal.answers import examples
 from sparkring.conf.loading import shipped_configs
 from sparkring.spark_jobs.pack import pack as pack_python
 from sparkring.spark_jobs.submit import Job, default_folder, make_submission

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from sparkring.cli.answers import AsJson, ConfigName, Overrides, examples, show, show_json
-from sparkring.cli.console import console_progress
+from sparkring.cli.terminal.answers import AsJson, ConfigName, Overrides, examples, show, show_json
+from sparkring.cli.terminal.console import console_progress
 from sparkring.conf.loading import load_config
 
 DEFAULT_CONFIG = "local/python-text"

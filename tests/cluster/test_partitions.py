@@ -51,7 +51,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workspace = tmp_path_factory.mktemp("alone")
     dataset = write_dataset(workspace / "dataset", FILES)
     _, config = write_config(workspace, model={"hidden": HIDDEN}, train={**TRAIN, "num_ranks": 1})
-    job = TrainJob(config=config, dataset_url=dataset.url, dataset_version=1, run_url=config.run, generation=0, lanes=LANES)
+    job = TrainJob(config=config, dataset_url=dataset.url, dataset_version=1, run_url=config.run_url, generation=0, lanes=LANES)
     run_on_ranks(1, train_rank, job.model_dump(mode="json"))
     return workspace
 
@@ -86,7 +86,7 @@ def _host_of(cluster: HostCluster, config: Config, rank: int) -> Host:
 
 def _require_weights_of_one_rank(workspace: Path, alone: Path, config: Config) -> None:
     assert largest_difference(weights_of_run(workspace), weights_of_run(alone)) < 1e-10
-    assert audit(config.run).finished
+    assert audit(config.run_url).finished
 
 
 def _generations(config: Config) -> dict[int, int]:
@@ -266,4 +266,4 @@ def _require_one_writer(config: Config) -> None:
     late = [record for record in events_of(config, "checkpoint")
             if any(generation > record["generation"] and record["time"] > time_s for generation, time_s in began.items())]
     assert late == []
-    assert sorted(began) == Checkpoints(config.run).generations()
+    assert sorted(began) == Checkpoints(config.run_url).generations()

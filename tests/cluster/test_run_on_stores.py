@@ -97,7 +97,7 @@ def _train_and_kill(config: Config, spark: SparkSession) -> BaseException | None
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     (pid,) = await_condition(lambda: [one["pid"] for one in events_of(config, "start") if one["rank"] == 1], "rank 1's start")
-    await_condition(Checkpoints(config.run).numbers, "a checkpoint")
+    await_condition(Checkpoints(config.run_url).numbers, "a checkpoint")
     os.kill(pid, signal.SIGSTOP)  # else the run may be over before it is killed, where other work holds this process up
     with pytest.raises(CommitConflict, match="is being trained by another process"):
         train(config, spark=spark)
@@ -112,23 +112,23 @@ def test_a_run_lives_in_a_store_through_the_death_of_a_rank_and_is_reported_and_
     config = _config(workspace, dataset, recovery={"restarts": 0})
     error = _train_and_kill(config, spark)
     assert isinstance(error, RankDied), error
-    committed = Checkpoints(config.run).numbers()[-1]
-    proved = audit(config.run)  # of what the dead rank had told its machine nothing is needed: what counts is in the store
+    committed = Checkpoints(config.run_url).numbers()[-1]
+    proved = audit(config.run_url)  # of what the dead rank had told its machine nothing is needed: what counts is in the store
     assert not proved.finished
     epochs, steps = divmod(committed, -(-ROWS // 10))
     assert proved.epochs * ROWS + proved.rows_begun >= epochs * ROWS + steps * 10
     result = train(config, spark=spark)
     assert result.resumed_at >= committed
-    weights = weights_of_run_at(config.run)
+    weights = weights_of_run_at(config.run_url)
     assert largest_difference(weights, weights_of_run(undisturbed)) < 1e-10
-    proved = audit(config.run)
+    proved = audit(config.run_url)
     assert (proved.finished, proved.epochs, proved.rows) == (True, EPOCHS, ROWS)
     assert {part.generation for part in proved.parts} == {0, 1}
     assert train(config, spark=spark).reused
-    assert all(not each.problem for each in verify_checkpoints(config.run))
-    assert [each.steps for each in list_checkpoints(config.run)] == Checkpoints(config.run).numbers()
+    assert all(not each.problem for each in verify_checkpoints(config.run_url))
+    assert [each.steps for each in list_checkpoints(config.run_url)] == Checkpoints(config.run_url).numbers()
     assert {"training run", "trained model"}.isdisjoint(report(config).absent)
-    assert b"epoch" in open_store(workspace).read("report.html")
+    assert b"epoch" in open_store(config.run_url).read("report.html")
     scored = score(config.model_copy(update={"score": config.score.model_copy(update={"split": "validation"})}), spark=spark)
     assert (scored.rows, scored.reused) == (257, False)
     assert scored.url.startswith(workspace.partition("://")[0])

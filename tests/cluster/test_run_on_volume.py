@@ -57,7 +57,7 @@ def _shipped(volume: str) -> Config:
     shipped = load_config("databricks/flights").model_dump_json()
     assert shipped.count(SHIPPED) == len(["workspace", "flights", "weather", "planes", "airports"])
     config = parse_config(json.loads(shipped.replace(SHIPPED, volume)), origin="test")
-    return config.changed(train=config.train.changed(epochs=2, checkpoint_steps=20))
+    return config.changed(run="first", train=config.train.changed(epochs=2, checkpoint_steps=20))
 
 
 def _copy_sources(folder: Path) -> None:
@@ -74,7 +74,7 @@ def _copy_sources(folder: Path) -> None:
 
 def _kill_rank_1(config: Config) -> None:
     """Once there is a checkpoint."""
-    await_condition(Checkpoints(config.run).numbers, "a checkpoint", within_s=DEADLINE_S)
+    await_condition(Checkpoints(config.run_url).numbers, "a checkpoint", within_s=DEADLINE_S)
     (pid,) = await_condition(lambda: [one["pid"] for one in events_of(config, "start") if one["rank"] == 1], "rank 1's start")
     os.kill(pid, signal.SIGKILL)
 
@@ -94,10 +94,10 @@ def test_the_shipped_job_goes_through_in_a_volume_though_a_rank_is_killed_and_ra
         trained = train(config, spark=spark)
         killing.join(DEADLINE_S)
         assert trained.resumed_at > 0
-        proved = audit(config.run)
+        proved = audit(config.run_url)
         assert (proved.finished, proved.epochs, proved.rows) == (True, 2, prepared.rows["train"])
         assert [part.generation for part in proved.parts] == [0, 1]
-        assert all(not each.problem for each in verify_checkpoints(config.run))
+        assert all(not each.problem for each in verify_checkpoints(config.run_url))
         scored = score(config, spark=spark)
         assert scored.rows == prepared.rows[config.score.split]
         assert score(config, spark=spark).reused

@@ -61,7 +61,8 @@ def decoder_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _trained_alone(workspace: Path, model: dict[str, Any]) -> Path:
     _, config = write_config(workspace, model=model, train={**TRAIN, "num_ranks": 1})
-    job = TrainJob(config=config, dataset_url=Dataset(config.dataset).url, dataset_version=1, run_url=config.run, generation=0, lanes=LANES)
+    job = TrainJob(config=config, dataset_url=Dataset(config.dataset).url, dataset_version=1, run_url=config.run_url, generation=0,
+                   lanes=LANES)
     run_on_ranks(1, train_rank, job.model_dump(mode="json"))
     return workspace
 
@@ -71,7 +72,7 @@ def _trained(cluster: HostCluster, workspace: Path, alone: Path, *, model: dict[
     path, config = write_config(workspace, dataset_url=str(alone / "dataset"), model=model, train={**TRAIN, **train})
     cluster.run("train", path)
     assert largest_difference(weights_of_run(workspace), weights_of_run(alone)) < 1e-10
-    assert audit(config.run).finished
+    assert audit(config.run_url).finished
     return config
 
 
@@ -160,7 +161,7 @@ def test_a_job_on_two_hosts_under_faults_ends_as_without(cluster: HostCluster, a
     path, config = write_config(tmp_path, dataset_url=str(alone / "dataset"), model={"hidden": (16,)}, train={
         **TRAIN, "epochs": 20, "checkpoint_steps": 10})
     cluster.run("chaos", path, "--kills", "2", "--seed", "7", within_s=500)
-    (document,) = Path(config.workspace).glob("chaos/seed-7-*/run/chaos.json")
+    (document,) = Path(config.workspace).glob("chaos/runs/*-seed-7-*/chaos.json")
     outcome = json.loads(document.read_text(encoding="utf-8"))
     assert outcome["survived"]
     assert outcome["struck"] >= 1

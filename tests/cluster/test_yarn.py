@@ -36,10 +36,10 @@ def test_a_job_with_its_driver_in_the_cluster_keeps_all_in_hdfs_and_survives_the
     _lose_the_application_master(job, "--package", str(wheel))
     assert cluster.queues()[job.application].rpartition(".")[2] == "training"
     job.proved()
-    workspace = open_store(job.config.workspace)
-    assert json.loads(open_store(job.config.run).read("evaluation.json"))["network"]["auc"] > 0.5
-    assert any(entry.name.endswith(".parquet") for entry in workspace.tree("scores"))
-    assert workspace.size("report.html")
+    run = open_store(job.config.run_url)
+    assert json.loads(run.read("evaluation.json"))["network"]["auc"] > 0.5
+    assert any(entry.name.endswith(".parquet") for entry in run.tree("scores"))
+    assert run.size("report.html")
 
 
 def _in_the_cluster(cluster: Yarn, hadoop: Hdfs, folder: Path, *, dataset: str, **settings: Any) -> Job:

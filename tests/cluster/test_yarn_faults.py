@@ -79,8 +79,8 @@ def test_a_job_with_its_driver_here_is_ended_by_sigterm_goes_on_and_survives_the
     assert job.generations().keys() >= {0, 1, 2}, "ended by SIGTERM, by the loss of a container, by being done; or by growing back"
     job.proved()
     assert Dataset(job.config.dataset).versions() == [1], "the second application finds what the first one prepared"
-    assert json.loads((Path(job.config.run) / "evaluation.json").read_text(encoding="utf-8"))["network"]["auc"] > 0.5
-    assert list(Path(job.config.workspace, "scores").rglob("*.parquet"))
+    assert json.loads((Path(job.config.run_url) / "evaluation.json").read_text(encoding="utf-8"))["network"]["auc"] > 0.5
+    assert list(Path(job.config.scores).rglob("*.parquet"))
     assert {cluster.queues()[name].rpartition(".")[2] for name in (first, job.application)} == {"training"}
 
 

@@ -15,6 +15,7 @@ import pyarrow.dataset as pa_dataset
 import pytest
 
 from sparkring.conf.loading import load_config
+from tests.support.runs import only_run
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
@@ -29,9 +30,10 @@ class Ended:
 
 @dataclass(frozen=True)
 class Demo:
-    """Two runs of the main job in one workspace."""
+    """The main job, called twice in one workspace."""
 
     workspace: Path
+    run: Path
     first: Ended
     second: Ended
     evaluation: dict[str, Any]
@@ -50,7 +52,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     first = sparkring("demo", cwd=folder)
     second = sparkring("demo", cwd=folder)
     workspace = folder / "runs" / "flights"
-    return Demo(workspace, first, second, json.loads((workspace / "run" / "evaluation.json").read_text(encoding="utf-8")))
+    run = only_run(workspace)
+    return Demo(workspace, run, first, second, json.loads((run / "evaluation.json").read_text(encoding="utf-8")))
 
 
 def test_the_network_beats_logistic_regression_which_beats_the_base_rate(demo: Demo) -> None:
@@ -69,12 +72,12 @@ def test_it_ends_by_saying_where_everything_lies(demo: Demo) -> None:
 
 
 def test_every_test_flight_has_a_score(demo: Demo) -> None:
-    rows = pa_dataset.dataset(demo.workspace / "scores", format="parquet").count_rows()
+    rows = pa_dataset.dataset(demo.run / "scores", format="parquet").count_rows()
     assert rows == demo.evaluation["network"]["rows"] > 40_000
 
 
 def test_the_report_is_one_page_that_loads_nothing_from_elsewhere(demo: Demo) -> None:
-    page = (demo.workspace / "report.html").read_text(encoding="utf-8")
+    page = (demo.run / "report.html").read_text(encoding="utf-8")
     assert page.lstrip().lower().startswith("<!doctype html>")
     assert not re.findall(r"""(?:src|href)=["'](?!#|data:)""", page)
 
@@ -98,4 +101,4 @@ def test_the_next_command_that_it_offers_is_one_that_can_be_run(demo: Demo) -> N
     overrides = [value for option, value in zip(command[3::2], command[4::2], strict=True) if option == "--set"]
     offered, ran = load_config("local/flights", overrides), load_config("local/flights")
     assert offered.dataset == ran.dataset
-    assert offered.workspace != ran.workspace
+    assert offered.run not in (ran.run, demo.run.name)

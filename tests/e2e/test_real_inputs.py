@@ -115,7 +115,7 @@ def _sparkring(*arguments: str, cwd: Path) -> None:
 
 def _done(name: str, folder: Path) -> Job:
     """Run the commands of a shipped config as a user does, then audit what its two ranks read."""
-    overrides = [f"workspace={folder / 'job'}", "train.epochs=1"]
+    overrides = [f"workspace={folder / 'job'}", "run=first", "train.epochs=1"]
     given = [argument for override in overrides for argument in ("--set", override)]
     config = load_config(name, overrides)
     _sparkring("prepare", name, *given, cwd=folder)
@@ -123,7 +123,7 @@ def _done(name: str, folder: Path) -> Job:
     _sparkring("train", name, *given, cwd=folder)
     dataset = Dataset(config.dataset)
     manifest = dataset.manifest()
-    proved = audit(config.run)
+    proved = audit(config.run_url)
     assert (proved.finished, proved.epochs, proved.rows) == (True, 1, manifest.splits["train"].rows)
     assert {record["size"] for record in events_of(config, "start")} == {2}
     assert [record["exact"] for record in events_of(config, "epoch")] == [True]

@@ -25,6 +25,7 @@ from sparkring.spark_jobs.auto_layout import PROFILE
 from sparkring.spark_jobs.stored.audit import audit
 from tests.support.planted import PLANTED, secrets_found, watched
 from tests.support.ring_driver import ROOT, bytecode
+from tests.support.runs import only_run
 from tests.support.spark_cluster import standalone
 from tests.support.training import largest_difference, weights_of_run
 
@@ -80,7 +81,7 @@ def _set(values: dict[str, Any]) -> list[str]:
 
 
 def _events(workspace: Path, kind: str) -> list[Record]:
-    return [record for record in read_events(str(workspace / "run")) if record["event"] == kind]
+    return [record for record in read_events(str(only_run(workspace))) if record["event"] == kind]
 
 
 def test_the_main_job_runs_on_separate_worker_processes(runs: Path) -> None:
@@ -88,9 +89,9 @@ def test_the_main_job_runs_on_separate_worker_processes(runs: Path) -> None:
     assert [(record["rank"], record["size"], record["reduction"]) for record in _events(workspace, "start")] == [
         (0, 2, "shared memory"), (1, 2, "shared memory")]
     assert [record["exact"] for record in _events(workspace, "epoch")] == [True]
-    evaluation = json.loads((workspace / "run" / "evaluation.json").read_text(encoding="utf-8"))
+    evaluation = json.loads((only_run(workspace) / "evaluation.json").read_text(encoding="utf-8"))
     assert evaluation["network"]["auc"] > evaluation["base_rate"]["auc"]
-    assert (workspace / "report.html").stat().st_size > 10_000
+    assert (only_run(workspace) / "report.html").stat().st_size > 10_000
 
 
 def test_a_second_demo_reuses_what_the_first_one_made_and_says_so(ran: Ran) -> None:
@@ -101,9 +102,9 @@ def test_a_second_demo_reuses_what_the_first_one_made_and_says_so(ran: Ran) -> N
     for _, place, _ in places:
         assert Path(place.removeprefix("file://")).exists(), place
         assert str(workspace) in place
-    evaluation = json.loads((workspace / "run" / "evaluation.json").read_text(encoding="utf-8"))
-    assert pa_dataset.dataset(workspace / "scores", format="parquet").count_rows() == evaluation["network"]["rows"] > 3_000
-    page = (workspace / "report.html").read_text(encoding="utf-8")
+    evaluation = json.loads((only_run(workspace) / "evaluation.json").read_text(encoding="utf-8"))
+    assert pa_dataset.dataset(only_run(workspace) / "scores", format="parquet").count_rows() == evaluation["network"]["rows"] > 3_000
+    page = (only_run(workspace) / "report.html").read_text(encoding="utf-8")
     assert not re.findall(r"""(?:src|href)=["'](?!#|data:)""", page), "the report loads nothing from elsewhere"
 
 
@@ -132,7 +133,7 @@ def _require_two_of_two(workspace: Path, dataset: Path) -> None:
         (rank, 4, 2) for rank in range(4)]
     assert [record["exact"] for record in _events(workspace, "epoch")] == [True]
     assert sorted(record["worker"] for record in _events(workspace, "timeline")) == [[0, 0], [0, 1], [1, 0], [1, 1]]
-    assert audit(str(workspace / "run"), dataset_url=str(dataset)).finished
+    assert audit(str(only_run(workspace)), dataset_url=str(dataset)).finished
     losses = [record["loss"] for record in _events(workspace, "step") if record["rank"] == 0]
     assert sum(losses[-3:]) < sum(losses[:3])
 
@@ -154,8 +155,8 @@ def test_what_the_planner_chooses_trains_as_one_rank_does_on_separate_worker_pro
     auto = {"workspace": tmp_path / "auto", "dataset_url": dataset, "train.num_ranks": 4, "train.parallel": '"auto"'}
     _on_a_cluster(tmp_path, ["prepare", config], ["train", config, *_set(alone)], ["train", config, *_set(auto)], within_s=1200)
     assert largest_difference(weights_of_run(tmp_path / "auto"), weights_of_run(tmp_path / "alone")) < 1e-10
-    document = json.loads((tmp_path / "auto" / "run" / PROFILE).read_text(encoding="utf-8"))
+    document = json.loads((only_run(tmp_path / "auto") / PROFILE).read_text(encoding="utf-8"))
     assert len(document["ranks"]) == 4, "four ranks were measured"
     assert {record["size"] for record in _events(tmp_path / "auto", "start")} == {document["chosen"]["num_ranks"]}
     assert all(record["predicted_s"] > 0 and record["measured_s"] > 0 for record in _events(tmp_path / "auto", "plan"))
-    assert audit(str(tmp_path / "auto" / "run"), dataset_url=str(dataset)).finished
+    assert audit(str(only_run(tmp_path / "auto")), dataset_url=str(dataset)).finished

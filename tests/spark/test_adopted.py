@@ -39,10 +39,10 @@ def test_plain_numbers_are_adopted_train_are_proved_evaluated_and_scored(spark: 
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
     assert "2 epochs (trained)" in said("train", str(path))
-    assert "each of 400 rows exactly once" in said("audit", config.run)
+    assert "each of 400 rows exactly once" in said("audit", config.run_url)
     evaluated = json.loads(said("evaluate", str(path), "--json"))
     assert (evaluated["split"], evaluated["network"]["rows"]) == ("test", 80)
     assert evaluated["network"]["auc"] > 0.95
     said("score", str(path))
-    scored = spark.read.parquet(f"{tmp_path}/work/scores/*")
+    scored = spark.read.parquet(f"{tmp_path}/work/runs/first/scores/*")
     assert (scored.count(), scored.where("probability between 0 and 1").count()) == (80, 80)

@@ -63,7 +63,7 @@ def test_a_job_under_faults_loses_no_row_and_ends_with_the_undisturbed_weights(s
     warned = " ".join(record["text"] for record in read_events(result.url) if record["event"] == "warning")
     assert "No space left on device" in warned  # the disk was full for two checkpoints, and nothing ended
     assert "BLAKE3" in warned  # the damaged checkpoint was named and passed over
-    assert not (tmp_path / "run").exists()  # the user's own run is not touched
+    assert not (tmp_path / "runs").exists()  # the user's own run is not touched
 
 
 def _stop(*, victim: float) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def test_a_rank_that_stands_still_is_named_and_the_run_goes_on_without_it(spark:
     config, notes = _config(tmp_path, epochs=1, ring={"deadline_s": 6.0}), Notes()
     work = partial(train_rank_under_faults, faults=[_stop(victim=0.6)])
     assert train(config, spark=spark, progress=notes, work=work).steps == 201
-    (strike,) = strikes(open_store(config.run))
+    (strike,) = strikes(open_store(config.run_url))
     assert (strike.kind, strike.rank) == ("suspend", 1)
     assert [text for text in notes.said if "waited longer than train.ring.deadline_s for rank 1, which still ran" in text], notes.said
     assert {record["generation"] for record in events_of(config, "start")} == {0, 1}

@@ -67,4 +67,4 @@ def test_what_a_decommissioned_executor_s_ranks_have_done_is_not_done_again(mast
         assert sizes_of == {0: 2}, output
     done = Counter((one["epoch"], one["step"]) for one in events_of(config, "step") if one["rank"] == 0)
     assert (len(done), set(done.values())) == (EPOCHS * STEPS, {1})
-    assert audit(config.run).finished
+    assert audit(config.run_url).finished

@@ -91,7 +91,7 @@ def test_logistic_regression_is_what_scikit_learn_makes_of_the_same_features(con
 
 def test_the_document_says_what_was_evaluated_and_is_reused_for_it_only(
         spark: SparkSession, config: Config, evaluation: dict[str, Any]) -> None:
-    path = Path(config.run, "evaluation.json")
+    path = Path(config.run_url, "evaluation.json")
     manifest = Dataset(config.dataset).manifest()
     assert json.loads(path.read_text()) == evaluation
     assert (evaluation["split"], evaluation["dataset_version"], evaluation["content_id"]) == ("test", 1, manifest.content_id)
@@ -108,7 +108,7 @@ def test_the_document_says_what_was_evaluated_and_is_reused_for_it_only(
 
 def test_a_ring_of_stages_evaluates_as_spark_s_tasks_do(spark: SparkSession, config: Config, evaluation: dict[str, Any],
                                                      monkeypatch: pytest.MonkeyPatch) -> None:
-    path = Path(config.run, "evaluation.json")
+    path = Path(config.run_url, "evaluation.json")
     committed = path.read_bytes()
     path.unlink()
     monkeypatch.setattr(seams.EVALUATE_PREDICT, None)  # no task of Spark holds the network now
@@ -124,7 +124,7 @@ def test_a_ring_of_stages_evaluates_as_spark_s_tasks_do(spark: SparkSession, con
 
 def test_a_damaged_document_ends_the_command_in_one_line(config: Config, evaluation: dict[str, Any], tmp_path: Path,
                                                          monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(config.run, "evaluation.json")
+    path = Path(config.run_url, "evaluation.json")
     committed = path.read_bytes()
     path.write_bytes(committed[:-20])
     monkeypatch.setattr(sys, "argv", ["sparkring", "evaluate", write(tmp_path, "trips.yaml", config.model_dump(mode="json"))])
@@ -138,7 +138,7 @@ def test_a_damaged_document_ends_the_command_in_one_line(config: Config, evaluat
 
 
 def test_without_a_model_there_is_nothing_to_evaluate(spark: SparkSession, config: Config, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no trained model"):
+    with pytest.raises(ConfigError, match="holds no run yet; run `sparkring train`"):
         evaluate(config.model_copy(update={"workspace": str(tmp_path)}), spark=spark)
 
 
@@ -157,4 +157,4 @@ def test_a_test_split_of_one_label_is_refused(spark: SparkSession, config: Confi
     with pytest.raises(DatasetError,
                        match=r"all 1 rows of the test split of version 1 of .* have label \d, so every model would score the same"):
         evaluate(own, spark=spark)
-    assert not Path(own.run, "evaluation.json").exists()
+    assert not Path(own.run_url, "evaluation.json").exists()

@@ -53,7 +53,8 @@ def images(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Con
     query = """SELECT id AS row_id, CASE label WHEN 0 THEN 'rows' WHEN 1 THEN 'columns' ELSE 'corner' END AS label, image,
                CASE WHEN part = 't10k' THEN 'test' WHEN id % 4 = 0 THEN 'validation' ELSE 'train' END AS split FROM stripes"""
     config = parse_config({
-        "name": "stripes", "workspace": str(folder / "workspace"), "train": TRAIN, "model": {"kind": "image", "widths": [8]},
+        "name": "stripes", "workspace": str(folder / "workspace"), "run": "first", "train": TRAIN,
+        "model": {"kind": "image", "widths": [8]},
         "prepare": {"sources": {"stripes": {"format": "idx", "path": str(folder / "idx")}}, "query": query, "task": "multiclass",
                     "label": "label", "features": {"image": {"column": "image", "channels": 1, "augment": {"crop_padding": 0}}},
                     "split": {"by": "column", "column": "split"}}}, origin="test")
@@ -69,7 +70,7 @@ def texts(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Conf
     for number in range(80):
         (folder / f"code/{number}.txt").write_text("the quick brown fox jumps over the lazy dog. " * (10 + number % 5))
     config = parse_config({
-        "name": "foxes", "workspace": str(folder / "workspace"), "train": TRAIN,
+        "name": "foxes", "workspace": str(folder / "workspace"), "run": "first", "train": TRAIN,
         "model": {"kind": "text", "width": 16, "layers": 1, "heads": 2},
         "prepare": {"sources": {"code": {"format": "text", "path": str(folder / "code")}}, "query": "SELECT * FROM code",
                     "task": "next_token", "features": {"tokens": {"column": "content", "document": "path", "length": 24}},
@@ -94,7 +95,7 @@ def _scores(config: Config, spark: SparkSession) -> pa.Table:
 
 def test_images_are_told_apart_and_the_figures_are_those_of_the_model_itself(spark: SparkSession, images: Config) -> None:
     evaluation = evaluate(images, spark=spark)
-    model, card = load_model(images.run)
+    model, card = load_model(images.run_url)
     batch = _batch(images, "test")
     logits = model(image=batch["image"]).detach().double()
     network, base = evaluation["network"], evaluation["base_rate"]
@@ -135,7 +136,7 @@ def test_given_image_files_are_scored_like_the_dataset_s(spark: SparkSession, im
 
 def test_texts_are_learned_and_the_figures_are_those_of_the_model_itself(spark: SparkSession, texts: Config) -> None:
     evaluation = evaluate(texts, spark=spark)
-    model, card = load_model(texts.run)
+    model, card = load_model(texts.run_url)
     tokens = _batch(texts, "test")["tokens"]
     logits, targets = model(tokens=tokens)[:, :-1].detach(), tokens[:, 1:]
     real = targets != 257

@@ -64,7 +64,7 @@ def test_a_run_lies_in_a_folder_of_any_name(spark: SparkSession, tmp_path: Path)
     write_dataset(workspace / "dataset", ([300, 100], [201]))
     config = train_config(workspace, model={"hidden": [4]}, train={"num_ranks": 2, "epochs": 1, "batch_rows": 100, "checkpoint_steps": 2})
     assert train(config, spark=spark).steps == 7
-    proved = audit(config.run)
+    proved = audit(config.run_url)
     assert (proved.finished, proved.epochs, proved.rows) == (True, 1, 601)
     moved = tmp_path / "moved"
     workspace.rename(moved)

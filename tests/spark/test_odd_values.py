@@ -145,8 +145,8 @@ def test_a_network_without_a_finite_answer_gives_no_scores(made: Config, spark: 
     kept = score(config, spark=spark, frame=raw)  # the control
     assert np.isfinite(pq.read_table(Path(kept.url.removeprefix("file://")))["probability"].to_numpy()).all()
     listing = sorted(Path(config.scores).rglob("*"))
-    model, _ = load_model(config.run)
-    save_model(config.run, {name: tensor * math.nan for name, tensor in model.state_dict().items()}, card)
+    model, _ = load_model(config.run_url)
+    save_model(config.run_url, {name: tensor * math.nan for name, tensor in model.state_dict().items()}, card)
     for frame, message in ((raw, "for 3 rows, e.g. that with row_id 0; see"), (None, r"for \d+ rows, e.g. that with row_id 7500; see")):
         with pytest.raises(NotFinite, match=message):
             score(config, spark=spark, frame=frame)

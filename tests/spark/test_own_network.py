@@ -95,7 +95,7 @@ def test_a_network_from_a_file_trains_on_two_ranks_as_on_one_is_evaluated_and_sc
     evaluated = json.loads(said("--networks", str(file), "evaluate", str(tmp_path / "2/config.yaml"), "--json"))
     assert (evaluated["split"], evaluated["network"]["rows"], evaluated["base_rate"]["rows"]) == ("test", 90, 90)
     said("--networks", str(file), "score", str(tmp_path / "2/config.yaml"), "--set", "score.split=validation")
-    scored = spark.read.parquet(f"{tmp_path}/2/scores/*")
+    scored = spark.read.parquet(f"{tmp_path}/2/runs/first/scores/*")
     assert (scored.count(), scored.where("probability between 0 and 1").count()) == (257, 257)
 
 
@@ -106,5 +106,5 @@ def test_a_network_of_the_program_trains_in_stages_to_the_same_weights(
         spark: SparkSession, tmp_path: Path, model: dict[str, Any], parallel: dict[str, Any]) -> None:
     layouts: dict[str, dict[str, Any]] = {"alone": {"num_ranks": 1}, "staged": {"num_ranks": 2, "parallel": parallel}}
     for name, layout in layouts.items():
-        assert audit(_trained(tmp_path / name, model=model, train=_train(**layout)).run).finished
+        assert audit(_trained(tmp_path / name, model=model, train=_train(**layout)).run_url).finished
     assert largest_difference(*(weights_of_run(tmp_path / name) for name in ("staged", "alone"))) < 1e-10

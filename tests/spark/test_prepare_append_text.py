@@ -48,7 +48,8 @@ def _write(folder: Path, numbers: Sequence[int]) -> dict[str, bytes]:
 
 def _config(folder: Path, **tokens: Any) -> Config:
     return parse_config({
-        "name": "code", "workspace": str(folder / "workspace"), "model": {"kind": "text", "width": 8, "layers": 1, "heads": 2},
+        "name": "code", "workspace": str(folder / "workspace"), "run": "first",
+        "model": {"kind": "text", "width": 8, "layers": 1, "heads": 2},
         "train": {"num_ranks": 2, "epochs": 2, "batch_rows": 16},
         "prepare": {"sources": {"code": {"format": "text", "path": str(folder / "code")}}, "query": "SELECT path, content FROM code",
                     "task": "next_token", "num_files": 2, "min_row_groups": 8,
@@ -146,7 +147,7 @@ def test_training_on_it_is_audited_as_exact(appended: tuple[Config, dict[str, by
     config, _ = appended
     manifest = _manifests(config)[1]
     train(config, spark=spark)
-    proved = audit(config.run)
+    proved = audit(config.run_url)
     assert (proved.finished, proved.epochs, proved.dataset_version) == (True, 2, 2)
     assert (proved.rows, proved.rows_digest) == (manifest.splits["train"].rows, manifest.splits["train"].rows_digest)
 

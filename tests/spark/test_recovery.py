@@ -65,7 +65,7 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
 def _require_same(folder: Path, undisturbed: Path) -> None:
     """The weights of the undisturbed run, to rounding where the ranks were others meanwhile, and every row exactly once an epoch."""
     assert largest_difference(weights_of_run(folder), weights_of_run(undisturbed)) < 1e-10
-    proved = audit(str(folder / "run"))
+    proved = audit(str(folder / "runs/first"))
     assert (proved.finished, proved.epochs) == (True, EPOCHS)
 
 
@@ -95,9 +95,9 @@ def test_killed_ranks_are_replaced_and_the_run_ends_as_if_nothing_had_been(spark
     config = _config(tmp_path)
     running = Trained(config, spark)
     for generation, rank in ((0, 1), (1, 0)):
-        begun = max(Checkpoints(config.run).numbers(), default=0)
+        begun = max(Checkpoints(config.run_url).numbers(), default=0)
         await_condition(lambda: [one for one in events_of(config, "start") if one["generation"] == generation], f"generation {generation}")  # noqa: B023
-        await_condition(lambda: Checkpoints(config.run).numbers()[-1:] > [begun], "a checkpoint")  # noqa: B023
+        await_condition(lambda: Checkpoints(config.run_url).numbers()[-1:] > [begun], "a checkpoint")  # noqa: B023
         (pid,) = [one["pid"] for one in events_of(config, "start") if (one["generation"], one["rank"]) == (generation, rank)]
         os.kill(pid, signal.SIGKILL)
         await_condition(lambda: not psutil.pid_exists(pid), "its end")  # noqa: B023
@@ -114,7 +114,7 @@ def test_a_run_that_is_asked_to_stop_saves_and_the_same_call_goes_on_with_other_
     stop.ask("the test")
     error = running.ended()
     assert isinstance(error, Stopped), error
-    saved = Checkpoints(config.run).numbers()[-1]
+    saved = Checkpoints(config.run_url).numbers()[-1]
     assert f"after {saved} steps" in str(error)
     last = max(record["epoch"] * STEPS + record["step"] + 1 for record in events_of(config, "step"))
     assert saved == last  # not a step is lost
@@ -199,7 +199,7 @@ def test_a_step_that_is_not_finite_can_be_skipped(spark: SparkSession, tmp_path:
     train(config, spark=spark)
     warned = [record["text"] for record in events_of(config, "warning")]
     assert [text.partition(": ")[2] for text in warned] == ["the loss is nan; skipped"] * 2  # the step that has that row, in each epoch
-    weights = load_file(next((tmp_path / "run/model").glob("*.safetensors")))
+    weights = load_file(next((tmp_path / "runs/first/model").glob("*.safetensors")))
     assert all(bool(tensor.isfinite().all()) for tensor in weights.values())
 
 
@@ -217,7 +217,7 @@ def test_whoever_of_the_driver_is_killed_no_rank_is_left_and_the_same_command_go
         spark: SparkSession, tmp_path: Path, undisturbed: Path, victim: str) -> None:
     config = _config(tmp_path)
     with _command(tmp_path, config) as process:
-        await_condition(lambda: Checkpoints(config.run).numbers(), "a checkpoint")
+        await_condition(lambda: Checkpoints(config.run_url).numbers(), "a checkpoint")
         ranks = [psutil.Process(record["pid"]) for record in events_of(config, "start")]
         driver = psutil.Process(process.pid)
         (jvm,) = [child for child in driver.children(recursive=True) if child.name() == "java"]

@@ -63,7 +63,7 @@ def _expected(config: Config, split: str) -> pa.Table:
     """Row id, label and probability by plain torch, from the manifest's files."""
     dataset = Dataset(config.dataset)
     manifest = dataset.manifest()
-    model, card = load_model(config.run)
+    model, card = load_model(config.run_url)
     rows = pa.concat_tables(pq.read_table(dataset.store.path(file.path)) for file in manifest.splits[split].files).sort_by("row_id")
     numeric, categorical = (np.stack([rows[feature.column].to_numpy() for feature in features], axis=1)
                             for features in (card.preprocessing.numeric, card.preprocessing.categorical))
@@ -89,7 +89,7 @@ def test_each_row_gets_what_the_network_says(spark: SparkSession, config: Config
     assert result.rows == found.num_rows == expected.num_rows
     assert found.select(["row_id", "late"]).to_pydict() == expected.select(["row_id", "late"]).to_pydict()
     np.testing.assert_allclose(found["probability"].to_numpy(), expected["probability"].to_numpy(), rtol=1e-6)
-    _, card = load_model(config.run)
+    _, card = load_model(config.run_url)
     assert set(found["model"].to_pylist()) == {card.weights_sha256[:16]}
     assert set(found["dataset_version"].to_pylist()) == {1}
     assert set(found["split"].to_pylist()) == {"test"}
@@ -175,9 +175,9 @@ def test_scores_are_of_exactly_the_rows_that_the_manifest_knows(
 
 def test_without_a_trained_model_there_are_no_scores(spark: SparkSession, config: Config, tmp_path: Path) -> None:
     untrained = config.model_copy(update={"workspace": str(tmp_path / "other")})
-    with pytest.raises(ConfigError, match="holds no trained model; run `sparkring train`"):
+    with pytest.raises(ConfigError, match="holds no run yet; run `sparkring train`"):
         score(untrained, spark=spark)
-    (weights,) = Path(config.run).glob("model/*.safetensors")
+    (weights,) = Path(config.run_url).glob("model/*.safetensors")
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
     with pytest.raises(CheckpointDamaged, match="has SHA-256"):
         score(config, spark=spark)
@@ -185,7 +185,7 @@ def test_without_a_trained_model_there_are_no_scores(spark: SparkSession, config
 
 
 def test_a_dataset_that_was_exchanged_under_the_model_is_refused(spark: SparkSession, config: Config) -> None:
-    card = Path(config.run, "model/model.json")
+    card = Path(config.run_url, "model/model.json")
     card.write_text(card.read_text().replace(Dataset(config.dataset).manifest().content_id, "0" * 64))
     with pytest.raises(DatasetError, match=r"version 1 of .* holds \w{16}, but the model was trained on 0000000000000000; train again"):
         score(config, spark=spark)
@@ -214,7 +214,7 @@ def test_a_file_that_was_changed_is_named_before_anything_is_computed(
     train.unlink()
     with pytest.raises(DatasetChanged, match=r"train/part-00000\.parquet is missing"):
         evaluate(config, spark=spark)
-    assert not Path(config.run, "evaluation.json").exists()
+    assert not Path(config.run_url, "evaluation.json").exists()
     assert score(config, spark=spark).rows == dataset.manifest().splits["test"].rows  # the control: the test split is whole
     train.write_bytes(committed[1])
     assert evaluate(config, spark=spark)["split"] == "test"

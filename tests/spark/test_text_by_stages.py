@@ -34,7 +34,7 @@ def _config(folder: Path) -> Config:
         "query": "SELECT path, content FROM code", "task": "next_token", "num_files": 1,
         "features": {"tokens": {"column": "content", "document": "path", "length": 32}},
         "split": {"by": "hash", "column": "path", "validation_share": 0.2, "test_share": 0.2}}
-    return parse_config({"name": "code", "workspace": str(folder / "workspace"), "prepare": settings,
+    return parse_config({"name": "code", "workspace": str(folder / "workspace"), "run": "first", "prepare": settings,
                          "model": {"kind": "text", "width": 16, "layers": 2, "heads": 2, "dropout": 0.1}}, origin="test")
 
 
@@ -59,7 +59,7 @@ def config(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Con
 
 def test_a_ring_of_stages_evaluates_as_spark_s_tasks_do(spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     by_tasks = evaluate(config, spark=spark)
-    Path(config.run, "evaluation.json").unlink()
+    Path(config.run_url, "evaluation.json").unlink()
     monkeypatch.setattr(seams.EVALUATE_PREDICT, None)  # no task of Spark holds the model now
     by_stages = evaluate(_in_stages(config), spark=spark)
     assert by_stages["network"] == pytest.approx(by_tasks["network"], rel=1e-5)

@@ -58,10 +58,10 @@ def test_without_the_version_or_the_rows_nothing_is_written(spark: SparkSession,
     write_dataset(tmp_path / "empty", FILES, validation_rows=0)
     with pytest.raises(DatasetError, match="has no rows in its validation split"):
         train(config.model_copy(update={"dataset_url": str(tmp_path / "empty")}), spark=spark)
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "runs").exists()
     with pytest.raises(NotEnoughSlots, match="of the 50 free slots needed"):
         train(_changed(tmp_path, num_ranks=50), spark=spark)
-    assert not (tmp_path / "run/run.json").exists()  # the next attempt is free to choose its lanes
+    assert not (tmp_path / "runs/first.json").exists()  # the next attempt is free to choose its lanes
 
 
 def test_a_killed_rank_is_named_and_the_same_call_goes_on_to_the_undisturbed_result(spark: SparkSession, tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_a_killed_rank_is_named_and_the_same_call_goes_on_to_the_undisturbed_res
 
     result = train(config, spark=spark)
     assert result.resumed_at > 0
-    weights = [load_file(next((Path(cfg.run) / "model").glob("*.safetensors"))) for cfg in (undisturbed, config)]
+    weights = [load_file(next((Path(cfg.run_url) / "model").glob("*.safetensors"))) for cfg in (undisturbed, config)]
     assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
-    proved = audit(config.run)
+    proved = audit(config.run_url)
     assert (proved.finished, proved.epochs, [part.generation for part in proved.parts]) == (True, 5, [0, 1])
 
 

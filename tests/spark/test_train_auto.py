@@ -42,9 +42,9 @@ def _config(workspace: Path, parallel: object) -> Config:
 
 def _take_back_an_epoch(config: Config) -> None:
     """Leave the run as if its ring had died in its second epoch."""
-    run = Path(config.run)
+    run = Path(config.run_url)
     (run / RESULT).unlink()
-    next((run / "checkpoints").glob(f"{max(Checkpoints(config.run).numbers())}-*.json")).unlink()
+    next((run / "checkpoints").glob(f"{max(Checkpoints(config.run_url).numbers())}-*.json")).unlink()
 
 
 def test_a_planned_run_goes_on_from_another_layout_and_is_measured_once(spark: SparkSession, tmp_path: Path) -> None:
@@ -60,9 +60,10 @@ def test_a_planned_run_goes_on_from_another_layout_and_is_measured_once(spark: S
         assert 0 < result.resumed_at < result.steps
         assert largest_difference(weights_of_run(tmp_path), wanted) < 1e-10
         assert any(text.startswith("training: planned ") and "ms a step" in text for text in notes.texts)
-        profiles.append(json.loads((Path(planned.run) / PROFILE).read_text()))
+        profiles.append(json.loads((Path(planned.run_url) / PROFILE).read_text()))
     assert profiles[0] == profiles[1], "the second start found what the first one measured"
-    assert with_planned_layout(planned, open_store(planned.run)).train.parallel.model_dump(mode="json") == profiles[1]["chosen"]["parallel"]
-    told = [record for record in read_events(planned.run) if record["event"] == "plan"]
+    laid = with_planned_layout(planned, open_store(planned.run_url)).train.parallel
+    assert laid.model_dump(mode="json") == profiles[1]["chosen"]["parallel"]
+    told = [record for record in read_events(planned.run_url) if record["event"] == "plan"]
     assert {(record["rank"], record["generation"]) for record in told} == {(0, 1), (0, 2)}
     assert all(record["predicted_s"] > 0 and record["measured_s"] > 0 for record in told)

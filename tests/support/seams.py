@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 EXTRAS_FIND_SPEC = "sparkring.extras.find_spec"
-INTERRUPT_CANCEL_EVERY_S = "sparkring.cli.interrupt.CANCEL_EVERY_S"
-INTERRUPT_GRACE_S = "sparkring.cli.interrupt.GRACE_S"
+INTERRUPT_CANCEL_EVERY_S = "sparkring.cli.terminal.interrupt.CANCEL_EVERY_S"
+INTERRUPT_GRACE_S = "sparkring.cli.terminal.interrupt.GRACE_S"
 BLOCK_RUN_INIT = "sparkring.models.blocks.BlockRun.__init__"
 STAGE_MODULE_FORWARD = "sparkring.models.blocks.StageModule.forward"
 NETWORK_BUILDS = "sparkring.models.networks.REGISTRY._builds"

@@ -19,6 +19,7 @@ from sparkring.pipelines.training.job.model_files import load_card, load_weights
 from sparkring.pipelines.training.strategies.step import train_step
 from tests.support import seams
 from tests.support.configs import MINIMAL
+from tests.support.runs import only_run
 
 DEADLINE_S = 90.0
 
@@ -29,8 +30,8 @@ def train_config(workspace: Path, **sections: Any) -> Config:
 
 
 def weights_of_run(folder: Path) -> dict[str, Tensor]:
-    """The weights that the run under ``folder`` committed as its model."""
-    url = str(folder / "run")
+    """The weights that the only run of the workspace ``folder`` committed as its model."""
+    url = str(only_run(folder))
     return load(load_weights(url, load_card(url)))
 
 
@@ -77,4 +78,4 @@ def before_each_step(act: Callable[[int, Sequence[CheckpointWriter]], None]) -> 
 
 def events_of(config: Config, kind: str) -> list[Record]:
     """The records of one kind that the run of ``config`` has written so far."""
-    return [record for record in read_events(config.run) if record["event"] == kind]
+    return [record for record in read_events(config.run_url) if record["event"] == kind]

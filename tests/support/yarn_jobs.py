@@ -54,7 +54,8 @@ class Job:
         properties = {**spark_properties(), "spark.yarn.queue": "training", "spark.pyspark.python": str(python),
                       "spark.sql.shuffle.partitions": "2", **(conf or {})}
         self.path = write(folder, "job.yaml", {
-            "extends": "yarn/flights", "workspace": workspace or str(folder / "flights"), "dataset_url": f"{hadoop.url}/datasets/{dataset}",
+            "extends": "yarn/flights", "run": "first",
+            "workspace": workspace or str(folder / "flights"), "dataset_url": f"{hadoop.url}/datasets/{dataset}",
             "prepare": {"sources": {table: {"path": f"{sources}/{table}.csv"} for table in ("flights", "weather", "planes", "airports")},
                         "split": {"validation_from": "2013-01-20T05:00:00Z", "test_from": "2013-01-26T05:00:00Z"}},
             "spark": {"conf": properties}, "model": {"hidden": [32, 16]},
@@ -155,7 +156,7 @@ class Job:
 
     def proved(self) -> AuditResult:
         """What the audit says of a run that must be finished."""
-        proof = audit(self.config.run)
+        proof = audit(self.config.run_url)
         assert (proof.finished, proof.epochs) == (True, self.config.train.epochs), proof
         return proof
 

@@ -117,6 +117,10 @@ class Store(Readable, Documents, Protocol):
         """
         ...
 
+    def is_locked(self, name: str) -> bool:
+        """Whether a process holds the lock ``name`` now. Only for showing: it may change at once, and a lease is watched for seconds."""
+        ...
+
 
 def local_path(address: str) -> Path:
     """The path that a plain path or a ``file:`` URL stands for.

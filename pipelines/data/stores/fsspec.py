@@ -34,7 +34,7 @@ from fsspec.registry import known_implementations
 
 from sparkring.errors import CommitConflict, ConfigError, EnvironmentProblem, SparkringError, StorageError, nearest
 from sparkring.pipelines.data.stores.base import Entry, require_inside, require_not_all
-from sparkring.pipelines.data.stores.lease import lease
+from sparkring.pipelines.data.stores.lease import is_leased, lease
 from sparkring.pipelines.data.stores.pieces import Pieces
 from sparkring.pipelines.data.stores.ranges import Ranges
 
@@ -165,6 +165,10 @@ class FsspecStore:
             raise ConfigError(f"{self.url} cannot be locked against a second writer; "
                               "set workspace to a local or mounted folder, s3:, hdfs:, gs: or abfs:, and dataset_url to this address.")
         return lease(self, name, busy=busy, lost=lost)
+
+    def is_locked(self, name: str) -> bool:
+        """Whether a process renews the lease ``name``."""
+        return is_leased(self, name)
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{require_inside(name, self.url)}".rstrip("/")

@@ -27,7 +27,7 @@ import requests
 from sparkring.errors import CommitConflict, ConfigError, SparkringError, StorageError
 from sparkring.pipelines.data.stores.base import Entry, require_inside, require_not_all
 from sparkring.pipelines.data.stores.hadoop_conf import name_nodes, read_hadoop_conf
-from sparkring.pipelines.data.stores.lease import lease
+from sparkring.pipelines.data.stores.lease import is_leased, lease
 from sparkring.pipelines.data.stores.pieces import Pieces, PiecesFile
 from sparkring.pipelines.data.stores.webhdfs import WebHdfsClient
 
@@ -135,6 +135,10 @@ class HdfsStore:
     def lock(self, name: str, *, busy: str, lost: Callable[[], None] = lambda: None) -> AbstractContextManager[None]:
         """Hold a lease, since WebHDFS has no lock that a dying process frees."""
         return lease(self, name, busy=busy, lost=lost)
+
+    def is_locked(self, name: str) -> bool:
+        """Whether a process renews the lease ``name``."""
+        return is_leased(self, name)
 
     def _exists(self, path: str) -> bool:
         try:

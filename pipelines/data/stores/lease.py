@@ -58,6 +58,12 @@ def lease(store: Documents, name: str, *, busy: str, lost: Callable[[], None], l
         held.free()
 
 
+def is_leased(store: Documents, name: str, *, watch_s: float = 2 * RENEW_S) -> bool:
+    """Whether a process holds the lease. One that is not marked as free is watched for ``watch_s`` seconds: is it renewed?"""
+    numbers = numbered(store, name)
+    return bool(numbers) and not _abandoned(store, _document(name, numbers[-1]), watch_s)
+
+
 class _Held:
     """A lease that this process holds; a thread renews it."""
 

@@ -178,6 +178,17 @@ class LocalStore:
                 raise CommitConflict(busy) from None
             yield
 
+    def is_locked(self, name: str) -> bool:
+        """Whether a process holds the lock on the file ``name`` now."""
+        try:
+            with Path(self._readable_path(name)).open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
 
 def _open_lock_file(path: Path) -> IO[bytes]:
     """Open the file to lock, creating it if it does not exist; ConfigError if the name is a link."""

@@ -27,7 +27,7 @@ from pyarrow import fs
 
 from sparkring.errors import CommitConflict, ConfigError, EnvironmentProblem, StorageError
 from sparkring.pipelines.data.stores.base import Entry, require_inside, require_not_all
-from sparkring.pipelines.data.stores.lease import lease
+from sparkring.pipelines.data.stores.lease import is_leased, lease
 from sparkring.pipelines.data.stores.pieces import Pieces, PiecesFile
 
 try:
@@ -147,6 +147,10 @@ class S3Store:
     def lock(self, name: str, *, busy: str, lost: Callable[[], None] = lambda: None) -> AbstractContextManager[None]:
         """Hold a lease, since S3 has no lock that a dying process frees."""
         return lease(self, name, busy=busy, lost=lost)
+
+    def is_locked(self, name: str) -> bool:
+        """Whether a process renews the lease ``name``."""
+        return is_leased(self, name)
 
     @cached_property
     def _arrow(self) -> fs.S3FileSystem:

@@ -37,7 +37,7 @@ import pyarrow as pa
 
 from sparkring.errors import CommitConflict, ConfigError, EnvironmentProblem, StorageError
 from sparkring.pipelines.data.stores.base import Entry, require_inside
-from sparkring.pipelines.data.stores.lease import lease
+from sparkring.pipelines.data.stores.lease import is_leased, lease
 from sparkring.pipelines.data.stores.local import BITE_BYTES, LocalStore
 from sparkring.pipelines.data.stores.pieces import Pieces
 
@@ -176,6 +176,10 @@ class VolumeStore:
         """Hold a lease, since a volume has no locks. It never touches the mount, which may show a document late."""
         self.check_commits()
         return lease(self._api, name, busy=busy, lost=lost)
+
+    def is_locked(self, name: str) -> bool:
+        """Whether a process renews the lease ``name``, by what the mount shows: looking needs no token."""
+        return is_leased(self, name)
 
     @cached_property
     def _api(self) -> FilesApi:

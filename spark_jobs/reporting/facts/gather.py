@@ -1,4 +1,4 @@
-"""Read each part of a workspace and turn it into facts, or say why it is missing.
+"""Read each part of a run, and its dataset, and turn it into facts, or say why it is missing.
 
 The only module of the report that touches files. A missing or damaged part never hides the others.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sparkring.conf.schema import Config
+from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import SparkringError
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
@@ -20,6 +20,7 @@ from sparkring.spark_jobs.reporting.facts.data import DataFacts, data_facts
 from sparkring.spark_jobs.reporting.facts.quality import MeanQuality, QualityFacts, mean_quality, quality_facts
 from sparkring.spark_jobs.reporting.facts.run import RunFacts
 from sparkring.spark_jobs.reporting.facts.run_reader import read_run
+from sparkring.spark_jobs.run.listing import read_document_of
 from sparkring.spark_jobs.scoring.latest import Scores, latest_scores
 
 DATASET, TRAINING, MODEL, EVALUATION, SCORES = "dataset", "training run", "trained model", "evaluation", "scores"
@@ -27,6 +28,8 @@ DATASET, TRAINING, MODEL, EVALUATION, SCORES = "dataset", "training run", "train
 MADE_BY = {DATASET: "sparkring prepare", TRAINING: "sparkring train", MODEL: "sparkring train", EVALUATION: "sparkring evaluate",
            SCORES: "sparkring score"}
 """The command that makes each part, in the order of making."""
+
+NOT_MADE = "not made yet"
 
 Facts = TypeVar("Facts")
 
@@ -45,16 +48,18 @@ class Absent:
 
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
-    """The parts of a report; ``absent`` explains each None."""
+    """The parts of a report; ``absent`` explains the parts that are None."""
 
     data: DataFacts | None
-    run: RunFacts | None
-    card: ModelCard | None
-    quality: QualityFacts | None
+    run: RunFacts | None = None
+    learned: TrainConfig | None = None
+    """The settings of training that the run was begun with; the config may be another run's."""
+    card: ModelCard | None = None
+    quality: QualityFacts | None = None
     """The quality of a binary model."""
-    mean_quality: MeanQuality | None
+    mean_quality: MeanQuality | None = None
     """The quality of a model of classes or tokens."""
-    scores: Scores | None
+    scores: Scores | None = None
     absent: tuple[Absent, ...]
     """In the order of making."""
 
@@ -64,23 +69,30 @@ class _NotThere(Exception):
 
 
 def gather(config: Config) -> Workspace:
-    """Read every part of the workspace that ``config`` names."""
+    """Read every part of the run that ``config`` names, if it names one, and its dataset."""
     absent: list[Absent] = []
+    if config.run is None:
+        absent += [Absent(what, NOT_MADE, command) for what, command in MADE_BY.items() if what != DATASET]
+        return Workspace(data=_part(DATASET, absent, lambda: _data(config, config.dataset_version)), absent=_in_order(absent))
     evaluation = _part(EVALUATION, absent, lambda: _quality(config))
     run = _part(TRAINING, absent, lambda: _run(config))
     version = run.dataset_version if run else config.dataset_version
     return Workspace(
-        data=_part(DATASET, absent, lambda: _data(config, version)), run=run, card=_part(MODEL, absent, lambda: _card(config)),
-        quality=evaluation if isinstance(evaluation, QualityFacts) else None,
+        data=_part(DATASET, absent, lambda: _data(config, version)), run=run, learned=_learned(config),
+        card=_part(MODEL, absent, lambda: _card(config)), quality=evaluation if isinstance(evaluation, QualityFacts) else None,
         mean_quality=evaluation if isinstance(evaluation, MeanQuality) else None, scores=_part(SCORES, absent, lambda: _scores(config)),
-        absent=tuple(sorted(absent, key=lambda part: list(MADE_BY).index(part.what))))
+        absent=_in_order(absent))
+
+
+def _in_order(absent: list[Absent]) -> tuple[Absent, ...]:
+    return tuple(sorted(absent, key=lambda part: list(MADE_BY).index(part.what)))
 
 
 def _part(what: str, absent: list[Absent], read: Callable[[], Facts]) -> Facts | None:
     try:
         return read()
     except _NotThere:
-        why = "not made yet"
+        why = NOT_MADE
     except SparkringError as error:
         why = str(error)
     except (ValueError, KeyError, TypeError, OSError) as error:
@@ -90,10 +102,19 @@ def _part(what: str, absent: list[Absent], read: Callable[[], Facts]) -> Facts |
 
 
 def _run(config: Config) -> RunFacts:
-    facts = read_run(read_events(config.run))
+    facts = read_run(read_events(config.run_url))
     if facts is None:
         raise _NotThere
     return facts
+
+
+def _learned(config: Config) -> TrainConfig | None:
+    """None if the run's document cannot be read: its events and results can be shown without it."""
+    assert config.run is not None
+    try:
+        return config.train.changed(**read_document_of(open_store(config.runs), config.run).identity["train"])
+    except (SparkringError, OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _data(config: Config, version: int | None) -> DataFacts:
@@ -105,14 +126,14 @@ def _data(config: Config, version: int | None) -> DataFacts:
 
 def _card(config: Config) -> ModelCard:
     folder, _, name = CARD.rpartition("/")
-    if name not in open_store(config.run).names(folder):
+    if name not in open_store(config.run_url).names(folder):
         raise _NotThere
-    return load_card(config.run)
+    return load_card(config.run_url)
 
 
 def _quality(config: Config) -> QualityFacts | MeanQuality:
     try:
-        document = json.loads(open_store(config.run).read("evaluation.json"))
+        document = json.loads(open_store(config.run_url).read("evaluation.json"))
     except FileNotFoundError:
         raise _NotThere from None
     if isinstance(document, dict) and document.get("task", "binary") != "binary":

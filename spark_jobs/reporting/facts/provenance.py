@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkring.conf.schema import Config
+from sparkring.conf.schema import Config, TrainConfig
 from sparkring.pipelines.training.job.model_files import ModelCard
 from sparkring.spark_jobs.reporting.facts.data import DataFacts
 from sparkring.spark_jobs.reporting.facts.gather import Workspace
@@ -16,7 +16,8 @@ LabelledText = tuple[str, str]
 
 def provenance(workspace: Workspace, config: Config) -> tuple[LabelledText, ...]:
     """Label and text of each fact that is known."""
-    return (*(_of_data(workspace.data) if workspace.data else ()), *(_of_run(workspace.run, config) if workspace.run else ()),
+    return (*(_of_data(workspace.data) if workspace.data else ()),
+            *(_of_run(workspace.run, workspace.learned, name=config.run or "") if workspace.run else ()),
             *(_of_model(workspace.card) if workspace.card else ()))
 
 
@@ -31,15 +32,18 @@ def _of_data(data: DataFacts) -> Iterator[LabelledText]:
         yield "shuffle seed", str(data.seed)
 
 
-def _of_run(run: RunFacts, config: Config) -> Iterator[LabelledText]:
+def _of_run(run: RunFacts, learned: TrainConfig | None, *, name: str) -> Iterator[LabelledText]:
+    yield "run", name
     yield "training started", moment(run.started)
-    yield "seed of weights and row order", str(config.train.seed)
+    if learned:
+        yield "seed of weights and row order", str(learned.seed)
     yield "ring", f"{several(run.size, 'rank')} on {run.device}, gradients by {run.reduction}"
     yield "lanes", str(run.lanes)
     yield "global batch", several(run.batch_rows, "row")
-    optimizer = config.train.optimizer
-    yield "optimizer", (f"{optimizer.name}, learning rate up to {optimizer.lr:g}, {optimizer.schedule} schedule, "
-                        f"{several(optimizer.warmup_steps, 'warm-up step')}")
+    if learned:
+        optimizer = learned.optimizer
+        yield "optimizer", (f"{optimizer.name}, learning rate up to {optimizer.lr:g}, {optimizer.schedule} schedule, "
+                            f"{several(optimizer.warmup_steps, 'warm-up step')}")
     yield "restarts", several(len(run.generations) - 1, "restart") + f", {several(run.repeated_steps, 'step')} repeated"
 
 

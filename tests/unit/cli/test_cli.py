@@ -232,6 +232,6 @@ def test_the_help_of_the_data_commands_shows_a_way_to_call_them(run: Run, comman
     assert f"sparkring {' '.join(command)} " in out.partition("Examples:")[2]
 
 
-def test_the_help_of_train_gives_a_second_workspace_the_first_ones_dataset(run: Run) -> None:
+def test_the_help_of_train_shows_how_to_have_a_second_run_on_the_same_dataset(run: Run) -> None:
     _, out, _ = run("train", "--help")
-    assert "--set workspace=runs/second --set dataset_url=runs/first/dataset" in " ".join(out.partition("Examples:")[2].split())
+    assert "--set run=wide --set 'model.hidden=[512,256]'" in " ".join(out.partition("Examples:")[2].split())

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from sparkring.cli.console import LINE_EVERY_S, PlainProgress, TerminalProgress
+from sparkring.cli.terminal.console import LINE_EVERY_S, PlainProgress, TerminalProgress
 from sparkring.spark_jobs.spark.progress import Progress
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkring.cli.interrupt import Interrupt
+from sparkring.cli.terminal.interrupt import Interrupt
 from sparkring.spark_jobs.recovery.stop import stop_on_signals
 from tests.support import seams
 
@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[3]
 COMMAND = """
 import os, signal, sys, threading, types
 from sparkring import __main__ as cli
-from sparkring.cli import interrupt, jobs
+from sparkring.cli import jobs
+from sparkring.cli.terminal import interrupt
 from sparkring.errors import SourceError
 
 returned = threading.Event()

@@ -11,7 +11,7 @@ LOSES_ITS_JVM = """
 import socket, sys, threading
 from py4j.java_gateway import GatewayParameters, JavaGateway
 from py4j.protocol import Py4JError
-from sparkring.cli.quiet import silence_lost_jvm
+from sparkring.cli.terminal.quiet import silence_lost_jvm
 
 listener = socket.create_server(("127.0.0.1", 0))
 

@@ -12,11 +12,13 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from harness.closed_forms import pipeline_bubble
+from sparkring.conf.loading import load_config
 from sparkring.conf.schema import Config
 from sparkring.pipelines.parallel.schedules.files import schedule_from_csv
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
 from tests.support.configs import MINIMAL, write
 from tests.support.report_samples import sample_config, sample_events, write_events
+from tests.support.runs import begin_run
 
 if TYPE_CHECKING:
     from tests.support.command_line import Run
@@ -171,13 +173,18 @@ def test_a_run_has_its_own_shape_and_must_have_stages(run: Run, staged_file: str
     code, _, err = run("schedule", staged_file, "--stages", "2")
     assert (code, err.count("\n")) == (2, 1)
     assert "--stages cannot be given here, since the run of" in err
-    code, _, err = run("schedule", staged_file, "--set", f"workspace={tmp_path / 'elsewhere'}")
+    elsewhere = f"workspace={tmp_path / 'elsewhere'}"
+    code, _, err = run("schedule", staged_file, "--set", elsewhere)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "elsewhere/runs holds no run yet; run `sparkring train` with this config first" in err
+    begin_run(load_config(staged_file, [elsewhere]))
+    code, _, err = run("schedule", staged_file, "--set", elsewhere)
     assert (code, err.count("\n")) == (2, 1)
     assert "recorded no step in stages; train with several stages" in err
 
 
 def test_a_step_that_cannot_be_read_is_told_in_one_line(run: Run, staged_file: str, staged_run: Config) -> None:
-    file = Path(staged_run.run) / "events" / "0-1.jsonl"
+    file = Path(staged_run.run_url) / "events" / "0-1.jsonl"
     file.write_text(file.read_text(encoding="utf-8").replace('"start_us":[0', '"start_us":["soon"'), encoding="utf-8")
     code, out, err = run("schedule", staged_file)
     assert (code, out, err.count("\n")) == (2, "", 1)

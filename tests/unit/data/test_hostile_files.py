@@ -111,8 +111,8 @@ def _read_footer(folder: Path) -> object:
 
 
 def _read_checkpoint(folder: Path) -> object:
-    found, damaged = Checkpoints(str(folder / "run")).latest()
-    Checkpoints(str(folder / "run")).best()
+    found, damaged = Checkpoints(str(folder / "runs/first")).latest()
+    Checkpoints(str(folder / "runs/first")).best()
     return weights_of(found.state) if found else damaged
 
 
@@ -124,11 +124,11 @@ def _read_state(folder: Path) -> object:
 def _read_weights(folder: Path) -> object:
     """The same of a model."""
     data = (folder / "weights.safetensors").read_bytes()
-    card = json.loads((folder / "run/model/model.json").read_bytes())
+    card = json.loads((folder / "runs/first/model/model.json").read_bytes())
     card["weights_sha256"] = hashlib.sha256(data).hexdigest()
-    (folder / "run/model" / f"weights-{card['weights_sha256'][:16]}.safetensors").write_bytes(data)
-    (folder / "run/model/model.json").write_text(json.dumps(card), encoding="utf-8")
-    return load_model(str(folder / "run"))
+    (folder / "runs/first/model" / f"weights-{card['weights_sha256'][:16]}.safetensors").write_bytes(data)
+    (folder / "runs/first/model/model.json").write_text(json.dumps(card), encoding="utf-8")
+    return load_model(str(folder / "runs/first"))
 
 
 FOOTER = "data/d1/train/part-0.parquet"
@@ -136,14 +136,14 @@ KINDS = {
     "manifest": Kind("dataset/versions/1.json", _read_rows),
     "Parquet": Kind(f"dataset/{FOOTER}", _read_rows),
     "Parquet that the manifest agrees with": Kind(f"dataset/{FOOTER}", _read_footer),
-    "checkpoint": Kind("run/checkpoints/5-0.json", _read_checkpoint),
+    "checkpoint": Kind("runs/first/checkpoints/5-0.json", _read_checkpoint),
     "state": Kind("state.safetensors", _read_state),
-    "model card": Kind("run/model/model.json", lambda folder: load_model(str(folder / "run"))),
+    "model card": Kind("runs/first/model/model.json", lambda folder: load_model(str(folder / "runs/first"))),
     "weights that the card agrees with": Kind("weights.safetensors", _read_weights),
     "config": Kind("config.yaml", lambda folder: load_config(str(folder / "config.yaml"))),
-    "events": Kind("run/events/0-0.jsonl", lambda folder: list(read_events(str(folder / "run")))),
-    "result": Kind("run/result.json", lambda folder: RunFolder(str(folder / "run")).result()),
-    "evaluation": Kind("run/evaluation.json", lambda folder: evaluate._evaluated(LocalStore(folder / "run"))),
+    "events": Kind("runs/first/events/0-0.jsonl", lambda folder: list(read_events(str(folder / "runs/first")))),
+    "result": Kind("runs/first/result.json", lambda folder: RunFolder(str(folder / "runs/first")).result()),
+    "evaluation": Kind("runs/first/evaluation.json", lambda folder: evaluate._evaluated(LocalStore(folder / "runs/first"))),
     "unischema": Kind("unischema.pickle", lambda folder: read_unischema((folder / "unischema.pickle").read_bytes(), origin="x")),
 }
 HOSTILE_TEXTS = [
@@ -162,20 +162,21 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     manifest = dataset.manifest()
     state = save({"model/weight": torch.ones(3, 4)})
     (folder / "state.safetensors").write_bytes(state)
-    checkpoints = Checkpoints(str(folder / "run"))
+    checkpoints = Checkpoints(str(folder / "runs/first"))
     document = CheckpointDocument(position=Position(epoch=1, step=2, steps_done=5), validation={"loss": 0.5}, content_id="c",
                                   dataset_version=1, seed=1, lanes=24, batch_rows=8, code_version="test")
     checkpoints.commit(document.model_copy(update={"parts": (checkpoints.put_part(state, steps=5, rank=0),)}))
     card = ModelCard(name="m", model=TabularModelConfig(hidden=(4,)), preprocessing=manifest.preprocessing, dataset_url="x",
                      dataset_version=1, content_id="c", epoch=1, step=5, validation={"loss": 0.5}, code_version="test")
     network = build_model(card.model, shapes_of(card.task, card.preprocessing))
-    save_model(str(folder / "run"), network.state_dict(), card)
+    save_model(str(folder / "runs/first"), network.state_dict(), card)
     (folder / "weights.safetensors").write_bytes(save(network.state_dict()))
     (folder / "config.yaml").write_text(yaml.safe_dump(MINIMAL), encoding="utf-8")
-    (folder / "run/events").mkdir()
-    (folder / "run/events/0-0.jsonl").write_text('{"event": "start", "time": 1.0, "generation": 0, "rank": 0}\n' * 3, encoding="ascii")
-    (folder / "run/result.json").write_text(TrainSummary(steps=5, resumed_at=0).model_dump_json(), encoding="ascii")
-    (folder / "run/evaluation.json").write_text('{"weights_sha256": "w", "network": {}, "base_rate": {}}', encoding="ascii")
+    (folder / "runs/first/events").mkdir()
+    (folder / "runs/first/events/0-0.jsonl").write_text(
+        '{"event": "start", "time": 1.0, "generation": 0, "rank": 0}\n' * 3, encoding="ascii")
+    (folder / "runs/first/result.json").write_text(TrainSummary(steps=5, resumed_at=0).model_dump_json(), encoding="ascii")
+    (folder / "runs/first/evaluation.json").write_text('{"weights_sha256": "w", "network": {}, "base_rate": {}}', encoding="ascii")
     schema = Unischema("Example", [UnischemaField("id", np.int64, (), None, False)])
     (folder / "unischema.pickle").write_bytes(pickle.dumps(schema))
     return folder
@@ -253,7 +254,7 @@ def damaged(data: bytes, cuts: Sequence[Cut], *, last: int | None = None) -> byt
 def test_a_damaged_file_is_read_or_refused_and_damaged_rows_are_never_read(kind: str, good: Path, cuts: list[Cut]) -> None:
     file = good / KINDS[kind].file
     data = file.read_bytes()
-    before = {path: path.read_bytes() for path in good.glob("run/model/*")}
+    before = {path: path.read_bytes() for path in good.glob("runs/first/model/*")}
     changed = damaged(data, cuts, last=2000 if file.suffix == ".parquet" else None)  # a Parquet file's footer is its end
     try:
         file.write_bytes(changed)
@@ -262,7 +263,7 @@ def test_a_damaged_file_is_read_or_refused_and_damaged_rows_are_never_read(kind:
         assert kind != "Parquet" or changed == data or refused is not None
     finally:
         file.write_bytes(data)
-        for path in set(good.glob("run/model/*")) - before.keys():
+        for path in set(good.glob("runs/first/model/*")) - before.keys():
             path.unlink()
         for path, text in before.items():
             path.write_bytes(text)
@@ -316,7 +317,7 @@ def test_a_checkpoint_cannot_name_a_part_outside_its_folder(name: str) -> None:
 
 
 def test_a_document_that_names_a_folder_outside_deletes_nothing_there(folder: Path) -> None:
-    store = LocalStore(folder / "run")
+    store = LocalStore(folder / "runs/first")
     hostile = scores.Scores(folder="../dataset", rows=1, split="test", weights_sha256="w", dataset_url="d", dataset_version=1,
                             content_id="c", created_at="2026-01-01T00:00:00Z")
     store.put(scores.DOCUMENT, hostile.model_dump_json().encode())

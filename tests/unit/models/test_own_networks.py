@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from sparkring.cli.network_files import register_file
+from sparkring.cli.terminal.network_files import register_file
 from sparkring.conf.schema.model import ImageModelConfig, TabularModelConfig
 from sparkring.errors import ConfigError
 from sparkring.models import networks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.spark_jobs import evaluate
 from sparkring.spark_jobs.run.folder import RunFolder
 from sparkring.spark_jobs.run.identity import identity_of
+from sparkring.spark_jobs.run.listing import read_document_of
 from sparkring.spark_jobs.scoring import latest as scores
 from sparkring.spark_jobs.train import train
 from tests.support.configs import write
@@ -26,7 +26,7 @@ from tests.support.training import train_config
 
 DAMAGED = [pytest.param(b"", r"no JSON \(Expecting value", id="nothing"), pytest.param(b'{"format": 1', "no JSON", id="the first half"),
            pytest.param(b'{"format": "\xff"}', r"no JSON \('utf-8'", id="no text"), pytest.param(b"[1]", "a JSON list", id="a list"),
-           pytest.param(b"{}", "no content_id|steps: Field required|no weights_sha256|resumed_at: Field required|folder: Field required",
+           pytest.param(b"{}", "created_at: Field required|no weights_sha256|steps: Field required|folder: Field required",
                         id="an empty object")]
 
 
@@ -34,7 +34,8 @@ def _run(folder: Path) -> tuple[Config, str]:
     """A config whose run folder was claimed, and the file that holds it."""
     dataset = write_dataset(folder / "dataset", [[600], [300]])
     config = train_config(folder, model={"hidden": [4]}).fitted_to(dataset.manifest().splits["train"].rows)
-    RunFolder(str(folder / "run")).claim(identity_of(config, dataset.manifest()), lanes_given=False)
+    (folder / "runs/first").mkdir(parents=True)
+    RunFolder(config.run_url).claim(identity_of(config, dataset.manifest()), dataset_url=dataset.url, lanes_given=False)
     return config, write(folder, "tiny.yaml", config.model_dump(mode="json"))
 
 
@@ -46,28 +47,29 @@ def _ends(command: str, file: str, monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 
 @pytest.mark.parametrize(("content", "found"), DAMAGED)
-@pytest.mark.parametrize(("name", "remedy"), [("run.json", "bring it back from a copy, or delete that folder to start over"),
-                                              ("result.json", "delete it and train again, which resumes from the last checkpoint")])
+@pytest.mark.parametrize(("name", "remedy"), [("first.json", "bring it back from a copy, or delete it and the folder"),
+                                              ("first/result.json", "delete it and train again, which resumes from the last checkpoint")])
 def test_a_run_whose_document_was_damaged_is_not_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, remedy: str,
                                                          capsys: pytest.CaptureFixture[str], content: bytes, found: str) -> None:
     _, file = _run(tmp_path)
-    (tmp_path / "run" / name).write_bytes(content)
+    (tmp_path / "runs" / name).write_bytes(content)
     code, said = _ends("train", file, monkeypatch, capsys)
     one_line = " ".join(said.split())
     assert (code, "Traceback" in said) == (2, False)
-    assert f"run/{name} is damaged: found" in one_line
+    assert f"runs/{name} is damaged: found" in one_line
     assert remedy in one_line
     with pytest.raises(DocumentDamaged, match=f"found ({found})"):
         train(train_config(tmp_path, model={"hidden": [4]}))
-    assert (tmp_path / "run" / name).read_bytes() == content
+    assert (tmp_path / "runs" / name).read_bytes() == content
 
 
 def test_whole_documents_are_read_and_missing_ones_missed(tmp_path: Path) -> None:
     config, _ = _run(tmp_path)
-    store, folder = LocalStore(tmp_path / "run"), RunFolder(str(tmp_path / "run"))
+    store, folder = LocalStore(tmp_path / "runs/first"), RunFolder(config.run_url)
     assert folder.result() is None
     mine = identity_of(config, Dataset(config.dataset).manifest())
-    assert folder.claim(mine, lanes_given=False) == json.loads(store.read("run.json"))  # claimed again
+    again = folder.claim(mine, dataset_url=config.dataset, lanes_given=False)
+    assert again == read_document_of(LocalStore(tmp_path / "runs"), "first").identity
     with pytest.raises(FileNotFoundError):
         read_document(store, "result.json", remedy="")
 

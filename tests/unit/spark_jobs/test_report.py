@@ -29,6 +29,7 @@ from tests.support.report_samples import (
     write_scores,
     write_workspace,
 )
+from tests.support.runs import begin_run
 
 HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(2)>'\"{{ 7 * 7 }}"
 
@@ -197,13 +198,13 @@ def test_figures_of_a_model_that_was_replaced_are_pointed_out(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("name", "data", "part"), [
-    pytest.param("run/evaluation.json", b"{", "evaluation", id="evaluation that is not JSON"),
-    pytest.param("run/evaluation.json", b"[1]", "evaluation", id="evaluation that is a list"),
-    pytest.param("run/model/model.json", b"{}", "trained model", id="card without its fields"),
-    pytest.param("run/events/0-0.jsonl", b"nonsense\n", "training run", id="events that are not JSON"),
-    pytest.param("run/events/0-0.jsonl", b'{"event":"start"}\n', "training run", id="an event without its fields"),
+    pytest.param("runs/first/evaluation.json", b"{", "evaluation", id="evaluation that is not JSON"),
+    pytest.param("runs/first/evaluation.json", b"[1]", "evaluation", id="evaluation that is a list"),
+    pytest.param("runs/first/model/model.json", b"{}", "trained model", id="card without its fields"),
+    pytest.param("runs/first/events/0-0.jsonl", b"nonsense\n", "training run", id="events that are not JSON"),
+    pytest.param("runs/first/events/0-0.jsonl", b'{"event":"start"}\n', "training run", id="an event without its fields"),
     pytest.param("dataset/versions/1.json", b"{}", "dataset", id="manifest without its fields"),
-    pytest.param("scores/_scores.json", b"{}", "scores", id="scores without their fields")])
+    pytest.param("runs/first/scores/_scores.json", b"{}", "scores", id="scores without their fields")])
 def test_a_damaged_part_is_named_and_hides_no_other(tmp_path: Path, name: str, data: bytes, part: str) -> None:
     config = write_workspace(tmp_path, epochs=1, steps=3)
     open_store(str(tmp_path)).put(name, data)
@@ -213,7 +214,7 @@ def test_a_damaged_part_is_named_and_hides_no_other(tmp_path: Path, name: str, d
 def test_half_a_last_event_is_passed_over(tmp_path: Path) -> None:
     config = write_workspace(tmp_path, epochs=1, steps=3)
     before = gather(config)
-    events = tmp_path / "run/events/0-0.jsonl"
+    events = tmp_path / "runs/first/events/0-0.jsonl"
     events.write_bytes(events.read_bytes() + b'{"event":"st')
     assert gather(config) == before
 
@@ -249,10 +250,11 @@ def test_a_long_run_of_many_ranks_makes_a_small_page(tmp_path: Path) -> None:
 
 def test_a_report_replaces_the_one_before_and_leaves_nothing_else(tmp_path: Path) -> None:
     config = sample_config(tmp_path / "workspace")
+    begin_run(config)
     before = written(config)
     write_events(config, sample_events(epochs=1))
     assert written(config) != before
-    assert open_store(config.workspace).names("") == ["report.html"]
+    assert open_store(config.run_url).names("") == ["report.html"]
 
 
 @pytest.mark.parametrize(("task", "more", "expected"), [
@@ -265,7 +267,8 @@ def test_a_model_of_classes_or_tokens_is_shown_beside_the_base_rate(
     base = {"rows": 8, "loss": 0.75, "accuracy": 0.5, "bits_per_byte": 2.5}
     document = {"task": task, "split": "test", "dataset_version": 1, "content_id": "c", "weights_sha256": "w",
                 "network": {"rows": 8, "loss": 0.25, "accuracy": 0.875, **more}, "base_rate": base}
-    open_store(config.run).put("evaluation.json", json.dumps(document).encode())
+    begin_run(config)
+    open_store(config.run_url).put("evaluation.json", json.dumps(document).encode())
     text = text_of(written(config))
     assert expected in text
     assert "Network 0.2500 0.8750" in text

@@ -59,7 +59,7 @@ def test_a_run_folder_that_cannot_be_written_is_told_before_a_rank_is_started(
 
     monkeypatch.setattr(seams.SPARK_RING_RUN, run)
     config = train_config(folder / "workspace", dataset_url=str(folder / "dataset"), train={"epochs": 1})
-    place = folder / "workspace/run"
+    place = folder / "workspace/runs/first"
     for kept in ("events", "checkpoints/data"):
         (place / kept).mkdir(parents=True)
     paths = [folder / "workspace", *(folder / "workspace").rglob("*")]

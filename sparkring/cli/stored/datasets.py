@@ -1,4 +1,4 @@
-"""The commands on stored datasets and runs, which take an address instead of a config: ``datasets``, ``adopt`` and ``audit``."""
+"""The commands on stored datasets, which take an address instead of a config: ``datasets`` and ``adopt``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkring.cli.answers import AsJson, examples, print_table, show, show_json
-from sparkring.cli.console import console_progress
+from sparkring.cli.terminal.answers import AsJson, examples, print_table, show, show_json
+from sparkring.cli.terminal.console import console_progress
 from sparkring.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sparkring.spark_jobs.stored.audit import AuditResult
     from sparkring.spark_jobs.stored.datasets import ShuffleQuality, VersionDetails
 
 GRACE_HOURS = 24.0
@@ -100,20 +99,6 @@ def gc(url: Url, delete: Annotated[bool, typer.Option("--delete", help="Delete t
     show(result, as_json=as_json, text="\n".join([*lines, *hint] or ["every data folder belongs to a version"]))
 
 
-@commands.command(epilog=examples("sparkring audit runs/flights/run", "sparkring audit runs/flights/run --dataset /mnt/copies/flights"))
-def audit(run: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a training run, e.g. <workspace>/run.")],
-          dataset: Annotated[str | None, typer.Option(help="The dataset's address now; default: the address that the run read.")] = None,
-          as_json: AsJson = False) -> None:
-    """Prove offline that each epoch of a run read each row exactly once, over all restarts and numbers of ranks.
-
-    Reads only the events of the run and the manifest of the dataset version, and names a record that was changed.
-    """
-    from sparkring.spark_jobs.stored.audit import audit as run_audit
-
-    result = run_audit(run, dataset_url=dataset, progress=console_progress())
-    show(result, as_json=as_json, text=_audit_text(result))
-
-
 @commands.command(epilog=examples("sparkring adopt /data/rides --row-id id --label late --split train=train --split validation=val"))
 def adopt(url: Annotated[str, typer.Argument(metavar="URL", help="Folder of the Parquet files, or of the splits' folders.")],
           row_id: Annotated[str, typer.Option(help="Column of integers that is different in every row.")],
@@ -144,23 +129,6 @@ def _split_folder(text: str) -> tuple[str, str]:
     if not (name and equals):
         raise ConfigError(f"--split {text} is not of the form NAME=FOLDER; give e.g. --split train=train.")
     return name, folder
-
-
-def _audit_text(result: AuditResult) -> str:
-    """The facts that were proved, and the rings that they cover."""
-    begun = f"; of epoch {result.epochs + 1} {result.rows_begun:,} rows so far, none twice" if result.rows_begun else ""
-    state = "finished" if result.finished else "not finished, proved up to its latest checkpoint"
-    checked = ("each page was checked against its checksum as it was read" if result.page_checksums
-               else "the files were adopted, and pages were checked only if they carry a checksum")
-    rings = [f"  generation {part.generation}, {part.num_ranks} ranks: epoch {part.begins[0] + 1} step {part.begins[1]} "
-             f"to epoch {part.ends[0] + 1} step {part.ends[1]}" for part in result.parts]
-    return "\n".join([
-        f"proved: {result.epochs} epochs read the id of each of {result.rows:,} rows exactly once{begun}",
-        f"  dataset  {result.dataset_url} version {result.dataset_version}, content {result.content_id[:16]}, rows {result.rows_digest}",
-        f"  run      {state}; {result.records:,} records unbroken, {result.repeated:,} of steps that were done again",
-        f"  values   not in the receipts; {checked}; `sparkring datasets verify {result.dataset_url}` checks every byte",
-        f"  receipts {result.receipts}",
-        *rings])
 
 
 def _print_details(details: VersionDetails) -> None:

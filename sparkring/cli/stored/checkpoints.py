@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from sparkring.cli.answers import AsJson, examples, print_table, show_json
+from sparkring.cli.stored.run_address import Run, run_url
+from sparkring.cli.terminal.answers import AsJson, Overrides, examples, print_table, show_json
 
 commands = typer.Typer()
 checkpoints = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 commands.add_typer(checkpoints, name="checkpoints")
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's folder or URL, <workspace>/run.")]
 Steps = Annotated[int | None, typer.Option(help="The checkpoint after this many optimizer steps.")]
 
 
@@ -23,12 +23,12 @@ def _checkpoints() -> None:
     """List the checkpoints of a run, show what they hold, and verify their bytes."""
 
 
-@checkpoints.command("list", epilog=examples("sparkring checkpoints list runs/flights/run"))
-def list_(run: Run, as_json: AsJson = False) -> None:
+@checkpoints.command("list", epilog=examples("sparkring checkpoints list local/flights"))
+def list_(run: Run, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """List the committed checkpoints, oldest first."""
     from sparkring.spark_jobs.stored.checkpoints import list_checkpoints
 
-    found = list_checkpoints(run)
+    found = list_checkpoints(run_url(run, overrides))
     if as_json:
         show_json([dataclasses.asdict(each) for each in found])
         return
@@ -37,20 +37,20 @@ def list_(run: Run, as_json: AsJson = False) -> None:
          each.kept_as, f"{each.bytes / 1e6:,.1f}", str(each.parts), each.damaged or each.layout] for each in found])
 
 
-@checkpoints.command("show", epilog=examples("sparkring checkpoints show runs/flights/run", "sparkring checkpoints show RUN --steps 400"))
-def show_(run: Run, steps: Steps = None) -> None:
+@checkpoints.command("show", epilog=examples("sparkring checkpoints show local/flights", "sparkring checkpoints show my.yaml --steps 400"))
+def show_(run: Run, overrides: Overrides = None, steps: Steps = None) -> None:
     """Print a checkpoint's document as JSON; default the latest."""
     from sparkring.spark_jobs.stored.checkpoints import show_checkpoint
 
-    show_json(show_checkpoint(run, steps))
+    show_json(show_checkpoint(run_url(run, overrides), steps))
 
 
-@checkpoints.command("verify", epilog=examples("sparkring checkpoints verify runs/flights/run"))
-def verify(run: Run, steps: Steps = None, as_json: AsJson = False) -> None:
+@checkpoints.command("verify", epilog=examples("sparkring checkpoints verify local/flights"))
+def verify(run: Run, overrides: Overrides = None, steps: Steps = None, as_json: AsJson = False) -> None:
     """Read every byte and compare the hashes; exit code 1 if a checkpoint is damaged."""
     from sparkring.spark_jobs.stored.checkpoints import verify_checkpoints
 
-    found = verify_checkpoints(run, steps)
+    found = verify_checkpoints(run_url(run, overrides), steps)
     if as_json:
         show_json([dataclasses.asdict(each) for each in found])
     else:

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
-from sparkring.cli.interrupt import interrupted
+from sparkring.cli.terminal.interrupt import interrupted
 from sparkring.errors import Stopped
 from sparkring.spark_jobs.spark.progress import Bar, Progress
 

@@ -1,0 +1,94 @@
+"""Which run a config means: a new version, model or training is another run, and all of them stay side by side.
+
+    train                                   the run that the config names, else the one named after its identity
+    evaluate, score, report, generate ...   the run that the config names, else in this order
+                                              1. the one that ``train`` would resume
+                                              2. that of the newest earlier dataset version, of the same model and training
+                                              3. the only run of the workspace
+
+Reads the list of runs and manifests; writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sparkring.conf.schema import Config
+from sparkring.errors import ConfigError, SparkringError, nearest
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.spark_jobs.run.identity import name_of
+from sparkring.spark_jobs.run.listing import run_names
+from sparkring.spark_jobs.spark.progress import SILENT, Progress
+
+
+def with_run(config: Config, manifest: Manifest) -> Config:
+    """The config with its run named, for training on the dataset version of ``manifest``. Pure."""
+    return config if config.run is not None else config.changed(run=name_of(config, manifest))
+
+
+def with_existing_run(config: Config, *, progress: Progress = SILENT) -> Config:
+    """The config with the run named that its results are read from.
+
+    Args:
+        config: Names the workspace; its ``run``, or its dataset, model and training, choose the run.
+        progress: Gets a note if that is not the run that ``train`` would resume.
+    Raises:
+        ConfigError: the workspace has no such run, or several, none of which is this config's.
+    """
+    found = with_run_if_any(config, progress=progress)
+    if found.run is None:
+        raise ConfigError(f"{config.runs} holds no run yet; run `sparkring train` with this config first.")
+    return found
+
+
+def with_run_if_any(config: Config, *, progress: Progress = SILENT) -> Config:
+    """The same, but with no run named if the workspace has none at all.
+
+    Raises:
+        ConfigError: the workspace has no such run, or several, none of which is this config's.
+    """
+    names = run_names(open_store(config.runs))
+    if not names:
+        return config.changed(run=None)
+    if config.run is not None:
+        require_run(names, config.run, config.runs)
+        return config
+    own, missed = _own_run(config, names)
+    if own is None and len(names) > 1:
+        raise ConfigError(f"{config.runs} holds the runs {', '.join(names)}, none of which was trained with this config; "
+                          f"name one, e.g. --set run={names[-1]}, or run `sparkring train` with this config first.")
+    run = own or names[0]
+    if own is None:
+        progress.note(f"using run {run}, the only one here: this config's own run is not begun yet")
+    elif missed:
+        progress.note(f"using run {run}, this config's latest: it has none on dataset version {missed} yet")
+    return config.changed(run=run)
+
+
+def require_run(names: Collection[str], name: str, runs_url: str) -> None:
+    """Check that a run exists.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if name not in names:
+        raise ConfigError(f"{runs_url} holds no run {name}{nearest(name, names)}; it holds {', '.join(names) or 'none yet'}: name one of "
+                          "these, or run `sparkring train` with run set to this name.")
+
+
+def _own_run(config: Config, names: Collection[str]) -> tuple[str | None, int]:
+    """The run of this config on the version that it asks for, and 0; or on the newest version before, and the one asked for."""
+    try:
+        dataset = Dataset(config.dataset)
+        versions = dataset.versions()
+        asked = config.dataset_version or max(versions, default=0)
+        for version in reversed(versions):
+            if version <= asked and any(name.startswith(f"v{version}-") for name in names):
+                name = name_of(config, dataset.manifest(version))
+                if name in names:
+                    return name, 0 if version == asked else asked
+    except SparkringError:  # the dataset is gone or damaged; runs can be read without it
+        pass
+    return None, 0
