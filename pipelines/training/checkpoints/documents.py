@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sparkring.errors import CheckpointDamaged, ConfigError
 from sparkring.pipelines.training.checkpoints.names import PART_NAME, Commit
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 """The only format that is written and read."""
 
 
@@ -29,7 +29,10 @@ class Position(BaseModel):
     steps_done: int = 0
     """Optimizer steps since the run began."""
     loss_sum: float = 0.0
-    """Sum of the loss over the epoch's rows so far."""
+    """Sum of the loss over the epoch's rows so far, times their weights."""
+    weight: float = 0.0
+    """Sum of their weights, or their number if they have none; without those of steps that were not finite, from which the model learned
+    nothing."""
     rows: int = 0
     """Rows of the epoch so far."""
     rows_digest: str = "0" * 16
@@ -39,9 +42,8 @@ class Position(BaseModel):
     seconds: float = 0.0
     """Seconds of the epoch so far."""
     to_evaluate: bool = False
-    """Whether the epoch before must still be evaluated; ``loss_sum``, ``rows``, ``rows_digest`` and ``seconds`` are then that epoch's."""
-    rows_left_out: int = 0
-    """The part of ``rows`` that was read in steps that were not finite; the model learned nothing from them."""
+    """Whether the epoch before must still be evaluated; ``loss_sum``, ``weight``, ``rows``, ``rows_digest`` and ``seconds`` are
+    then that epoch's."""
 
 
 class CheckpointPart(BaseModel):
@@ -61,7 +63,7 @@ class CheckpointDocument(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
-    format: Literal[5] = FORMAT
+    format: Literal[6] = FORMAT
     position: Position
     generation: int = Field(default=0, ge=0)
     """The life of the ring that made it."""

@@ -77,7 +77,7 @@ class PipelinedStrategy:
         step = PipelinedStep(self._share, parts, signals, global_rows=batch.global_rows)
         executor.run(step, rows=parts.rows)
         loss, all_signals, updated = step.outcome
-        return StepResult(loss, all_signals, updated, self._times.end(began, [*executor.waits, *self._ring.waits]))
+        return StepResult(loss, step.weight, all_signals, updated, self._times.end(began, [*executor.waits, *self._ring.waits]))
 
     def step_record(self) -> dict[str, Any] | None:
         """See Strategy; a worker's shards act alike, so the first one reports."""
