@@ -20,6 +20,7 @@ from sparkring.pipelines.data.dataset.integrity import require_sealed
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.retry import retry
+from sparkring.pipelines.training.evaluation.score import METRICS
 from sparkring.pipelines.training.job.job import TrainJob, TrainSummary, layout_of
 from sparkring.spark_jobs.auto_layout import LayoutChooser
 from sparkring.spark_jobs.recovery.stop import StopRequest
@@ -45,6 +46,7 @@ class TrainResult:
     resumed_at: int
     """Optimizer steps that earlier generations had done."""
     epochs: int
+    """Epochs that were trained."""
     steps: int
     """Optimizer steps of the whole run."""
     validation: dict[str, float]
@@ -52,6 +54,8 @@ class TrainResult:
     seconds: float
     failed_checkpoints: int = 0
     """Checkpoints that could not be written while this call trained; the ones before stayed."""
+    ended_early: str = ""
+    """Why the run ended before its last epoch; empty if it did not."""
 
 
 def train(config: Config, *, spark: SparkSession | None = None, progress: Progress = SILENT,
@@ -84,6 +88,7 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
     manifest = dataset.manifest(config.dataset_version)
     require_sealed(dataset, manifest)
     _require_rows(manifest, dataset.url)
+    _require_metric(config.train, manifest)
     config = with_batch(config, manifest, progress)
     layout_of(config, manifest)  # refuses a layout that does not fit before anything is written
     folder, stop = RunFolder(config.run), stop or StopRequest()
@@ -101,8 +106,9 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
             failed_checkpoints = ring.failed_checkpoints
         else:
             progress.note(f"training: this run is done already ({summary.steps} steps); reusing {folder.url}")
-    return TrainResult(url=folder.url, reused=reused, resumed_at=summary.resumed_at, epochs=config.train.epochs, steps=summary.steps,
-                       validation=summary.validation, seconds=time.perf_counter() - began, failed_checkpoints=failed_checkpoints)
+    return TrainResult(url=folder.url, reused=reused, resumed_at=summary.resumed_at, steps=summary.steps,
+                       epochs=config.train.epochs if summary.epochs is None else summary.epochs, validation=summary.validation,
+                       seconds=time.perf_counter() - began, failed_checkpoints=failed_checkpoints, ended_early=summary.ended_early)
 
 
 def _require_rows(manifest: Manifest, url: str) -> None:
@@ -115,6 +121,14 @@ def _require_rows(manifest: Manifest, url: str) -> None:
         if manifest.task == "binary" and split.positives in (0, split.rows):
             raise DatasetError(f"version {manifest.version} of {url}: the {name} split needs rows of both labels, found {split.rows} rows, "
                                f"{split.positives} of them with label 1; {_other_splits(manifest, url)}.")
+
+
+def _require_metric(train: TrainConfig, manifest: Manifest) -> None:
+    """Check that the metric of early stopping is one of the task's."""
+    known = METRICS[manifest.task]
+    if train.early_stopping is not None and train.early_stopping.metric not in known:
+        raise ConfigError(f"train.early_stopping.metric={train.early_stopping.metric} is not measured for the task {manifest.task}; set it "
+                          f"to one of {', '.join(known)}.")
 
 
 def _other_splits(manifest: Manifest, url: str) -> str:

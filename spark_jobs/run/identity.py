@@ -32,13 +32,14 @@ class Difference(NamedTuple):
 def identity_of(config: Config, manifest: Manifest) -> Identity:
     """The identity that ``config`` gives a run on the dataset version of ``manifest``."""
     batch_norm = getattr(config.model, "norm", None) == "batch"
+    without = FREE_TO_CHANGE | ({"early_stopping"} if config.train.early_stopping is None else set())  # older runs lack the key
     return {
         "format": 1,
         **({"micro_batches": config.train.num_micro_batches} if batch_norm else {}),  # without it they change nothing
         "content_id": manifest.content_id,
         "dataset_version": manifest.version,
         "model": config.model.model_dump(mode="json"),
-        "train": config.train.model_dump(mode="json", exclude=FREE_TO_CHANGE),
+        "train": config.train.model_dump(mode="json", exclude=without),
         "lanes": config.train.lanes or _lanes(config),
     }
 

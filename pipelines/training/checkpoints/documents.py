@@ -5,6 +5,7 @@ They are JSON, checked when they are read. ``store.py`` decides their place and 
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import Any, Final, Literal
 
@@ -41,6 +42,10 @@ class Position(BaseModel):
     """Hash over all ranks' events since the run began (``data/order/receipts.py``); empty at the beginning."""
     seconds: float = 0.0
     """Seconds of the epoch so far."""
+    best_score: float | None = None
+    """With early stopping: the best score so far that counted as better (evaluation/score.py)."""
+    stale_epochs: int = 0
+    """With early stopping: epochs since then."""
     to_evaluate: bool = False
     """Whether the epoch before must still be evaluated; ``loss_sum``, ``weight``, ``rows``, ``rows_digest`` and ``seconds`` are
     then that epoch's."""
@@ -69,6 +74,8 @@ class CheckpointDocument(BaseModel):
     """The life of the ring that made it."""
     validation: dict[str, float] | None = None
     """Held-out metrics, if the checkpoint ends an epoch."""
+    score: float | None = None
+    """Their score (evaluation/score.py); None for the loss."""
     content_id: str
     """Content of the dataset version."""
     dataset_version: int
@@ -84,6 +91,11 @@ class CheckpointDocument(BaseModel):
     layout: str = ""
     """The layout of the model over the ranks, for people: any layout resumes from any checkpoint."""
     parts: tuple[CheckpointPart, ...] = ()
+
+    @property
+    def best_by(self) -> float:
+        """The model of the run is that of the lowest one; NaN if the checkpoint ends no epoch."""
+        return (self.validation or {}).get("loss", math.nan) if self.score is None else self.score
 
     @property
     def commit(self) -> Commit:

@@ -28,7 +28,8 @@ def at_epoch_end(position: Position, *, seconds: float) -> Position:
 
 def after_evaluation(position: Position) -> Position:
     """The first position of the next epoch."""
-    return Position(epoch=position.epoch, steps_done=position.steps_done, receipts=position.receipts)
+    return Position(epoch=position.epoch, steps_done=position.steps_done, receipts=position.receipts, best_score=position.best_score,
+                    stale_epochs=position.stale_epochs)
 
 
 def mean_loss(position: Position) -> float:
