@@ -49,7 +49,8 @@ def write_dataset(folder: Path, files: Sequence[Sequence[int]], *, validation_ro
         first += splits[name].rows
     manifest = Manifest(
         version=1, parent=None, data_id="d1", content_id=content_id(fields, splits), recipe_id="r1", created_at="2026-01-01T00:00:00Z",
-        code_version="test", row_id="row_id", label="late", weight=WEIGHT_FIELD if weighted else None, fields=fields, splits=splits, recipe={}, source={},
+        code_version="test", row_id="row_id", label="late", fields=fields, splits=splits, recipe={}, source={},
+        weight=WEIGHT_FIELD if weighted else None,
         tensors=(TensorSpec(name="numeric", dtype="float32", fields=NUMERIC),
                  TensorSpec(name="categorical", dtype="int64", fields=("colour",)),
                  TensorSpec(name="label", dtype="float32", fields=("late",), stacked=False),

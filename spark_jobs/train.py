@@ -27,6 +27,7 @@ from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.recovery.supervisor import Supervisor
 from sparkring.spark_jobs.run.batch import with_batch
 from sparkring.spark_jobs.run.folder import RunFolder
+from sparkring.spark_jobs.run.given import require_weights_fit, with_given_weights
 from sparkring.spark_jobs.run.identity import identity_of, parts_of_step
 from sparkring.spark_jobs.run.progress_tail import progress_shown, steps_done
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
@@ -73,6 +74,7 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
     Raises:
         DatasetVersionNotFound: there is no such version; nothing was written.
         DatasetChanged: its manifest was edited after it was committed; nothing was written.
+        ConfigError: ``model.weights`` does not fit the model or the dataset; no rank was started.
         LayoutRefused: the model does not fit the layout of ``train.parallel``; nothing was written.
         RunFolderMismatch: the folder belongs to a run with another config; nothing was written.
         DocumentDamaged: a document of the run folder cannot be read; nothing was written.
@@ -89,10 +91,12 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
     require_sealed(dataset, manifest)
     _require_rows(manifest, dataset.url)
     _require_metric(config.train, manifest)
-    config = with_batch(config, manifest, progress)
+    config = with_batch(with_given_weights(config), manifest, progress)
     layout_of(config, manifest)  # refuses a layout that does not fit before anything is written
     folder, stop = RunFolder(config.run), stop or StopRequest()
     failed_checkpoints = 0
+    if folder.committed() < 0:
+        require_weights_fit(config, manifest, progress)
     with folder.locked(lost=stop.ask):
         identity = folder.claim(identity_of(config, manifest), lanes_given=config.train.lanes is not None)
         summary = folder.result()

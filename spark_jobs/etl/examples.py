@@ -133,7 +133,8 @@ def _check_names(config: PrepareConfig) -> None:
                  *(bucket.column for bucket in features.buckets), *(hashed.column for hashed in features.hashed)):
         if name in kept:
             raise ConfigError(f"prepare.features holds {name}, which is the label, the row id, the split column or the weight, and a model "
-                              "would learn little else; leave it out or, if a model may know it, give a copy of it another name in the query.")
+                              "would learn little else; leave it out or, if a model may know it, give a copy of it another name in the "
+                              "query.")
     for raw in features.raw:
         require_pad(raw)
         if raw.column in made_tensors(config):
@@ -141,16 +142,16 @@ def _check_names(config: PrepareConfig) -> None:
                               "another name in the query (AS).")
     for name in features.derived:
         if name in kept:
-            raise ConfigError(f"prepare.features makes a column {name}, which is the name of the label, the row id, the split column or the "
-                              "weight; give the latter another name in the query.")
+            raise ConfigError(f"prepare.features makes a column {name}, which is the name of the label, the row id, the split column or "
+                              "the weight; give the latter another name in the query.")
     _require_apart(config)
 
 
 def _require_apart(config: PrepareConfig) -> None:
     """Check that no two columns differ only in capitals, which Spark ignores."""
     features = config.features
-    names = (config.row_id, config.label or TOKENS, *([config.weight] if config.weight is not None else []), *features.numbers, *features.categorical, *features.derived,
-             *([features.image.column] if features.image else []), *(raw.column for raw in features.raw))
+    names = (config.row_id, config.label or TOKENS, *([config.weight] if config.weight is not None else []),
+             *features.numbers, *features.categorical, *features.derived, *([features.image.column] if features.image else []), *(raw.column for raw in features.raw))
     seen: dict[str, str] = {}
     for name in names:
         if name.lower() in seen:

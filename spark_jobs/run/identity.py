@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from sparkring.conf.schema import Config
+from sparkring.conf.schema.model import ABOUT_WEIGHTS
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.order.row_order import default_lanes
 
@@ -38,10 +39,15 @@ def identity_of(config: Config, manifest: Manifest) -> Identity:
         **({"micro_batches": config.train.num_micro_batches} if batch_norm else {}),  # without it they change nothing
         "content_id": manifest.content_id,
         "dataset_version": manifest.version,
-        "model": config.model.model_dump(mode="json"),
+        "model": config.model.model_dump(mode="json", exclude=_where_weights_are(config)),
         "train": config.train.model_dump(mode="json", exclude=without),
         "lanes": config.train.lanes or _lanes(config),
     }
+
+
+def _where_weights_are(config: Config) -> set[str]:
+    """The keys about given weights that do not count: only the hash of their file does, and without weights none of them."""
+    return {*ABOUT_WEIGHTS} - ({"weights_sha256"} if config.model.weights else set())
 
 
 def first_difference(theirs: Identity, mine: Identity, *, path: str = "") -> Difference | None:

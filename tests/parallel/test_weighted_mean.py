@@ -53,7 +53,8 @@ def _rows(task: str) -> tuple[Tensor, Tensor]:
     return torch.randn(ROWS, 4, dtype=torch.float64, generator=generator), labels if task == "multiclass" else labels.double()
 
 
-def _ring_gradient(context: RankContext, task: str, split: Sequence[int], weights: Sequence[float] | None) -> tuple[list[float], float, float]:
+def _ring_gradient(context: RankContext, task: str, split: Sequence[int],
+                   weights: Sequence[float] | None) -> tuple[list[float], float, float]:
     """The gradient that a step of the ring follows, its loss and its weight; rank r holds ``split[r]`` of the rows."""
     model, (x, y) = _model(task), _rows(task)
     mine = slice(sum(split[:context.rank]), sum(split[:context.rank + 1]))
@@ -65,7 +66,8 @@ def _ring_gradient(context: RankContext, task: str, split: Sequence[int], weight
     with Communicator(context) as communicator:
         ring = GradientRing(model.parameters(), communicator, bucket_mb=1e-4)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        result = train_step(model, Batch(0, tensors, split[context.rank], ROWS), inputs, ring, optimizer, StepTimes(clock_of(CPU)), _loss(task))
+        batch = Batch(0, tensors, split[context.rank], ROWS)
+        result = train_step(model, batch, inputs, ring, optimizer, StepTimes(clock_of(CPU)), _loss(task))
         ring.close()
     assert result.updated
     return _flat(old - new.detach() for old, new in zip(before, model.parameters(), strict=True)), result.loss, result.weight

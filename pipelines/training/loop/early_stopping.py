@@ -64,4 +64,5 @@ def why_stopped(position: Position, config: EarlyStoppingConfig) -> str:
         return f"ended early, after epoch {position.epoch}: no epoch had a held-out {metric} that is a number"
     best, epoch = signed(position.best_score, config.metric), position.epoch - position.stale_epochs
     since = f"{position.stale_epochs} epoch{'s' if position.stale_epochs > 1 else ''}"
-    return f"ended early, after epoch {position.epoch}: the held-out {metric} of {best:.4f} in epoch {epoch} was not improved{by} for {since}"
+    return (f"ended early, after epoch {position.epoch}: the held-out {metric} of {best:.4f} in epoch {epoch} was not improved{by} for "
+            f"{since}")

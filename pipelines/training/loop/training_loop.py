@@ -1,6 +1,6 @@
 """The loop: from the last checkpoint, or the seed, to a trained model.
 
-    start     all ranks restore rank 0's last checkpoint, or start alike, and prove that their states are equal
+    start     all ranks restore rank 0's last checkpoint, or start alike, from given weights or the seed; and prove that they are equal
     step      exact gradient, update, one event; a checkpoint beside training if one is due
     epoch     every row came exactly once (proved by digest), held-out metrics, checkpoint
     end       after the last epoch, or earlier (early_stopping.py): the epoch with the best held-out metric becomes the run's model
@@ -29,6 +29,7 @@ from sparkring.pipelines.training.loop.early_stopping import has_stopped, is_don
 from sparkring.pipelines.training.loop.epoch_proof import EpochProof
 from sparkring.pipelines.training.loop.exchange import PositionExchange
 from sparkring.pipelines.training.loop.finish import finish_run
+from sparkring.pipelines.training.loop.given import start_from_given
 from sparkring.pipelines.training.loop.nonfinite import LEFT_OUT, NonFiniteSteps
 from sparkring.pipelines.training.loop.positions import after_evaluation, after_step, at_epoch_end, require_exact
 from sparkring.pipelines.training.loop.records import LoopRecords
@@ -73,6 +74,8 @@ class TrainingLoop:
     def _start(self) -> Position:
         """Put all ranks into the state of the last checkpoint, or of a fresh run."""
         restored = restore(self._setup)
+        if restored is None:
+            start_from_given(self._setup)
         if restored is None and isinstance(self._strategy, DataParallelStrategy):  # the seed gives all ranks the same; this makes sure
             fresh = self._setup.communicator.broadcast_bytes(self._strategy.whole(), name="start.fresh")
             self._strategy.unpack([fresh])
@@ -182,7 +185,8 @@ class TrainingLoop:
         """Begin a checkpoint; all ranks call this after the same step."""
         setup, train = self._setup, self._setup.config.train
         self._saver.save(CheckpointDocument(
-            position=position, validation=validation, score=score_of(validation, metric_of(train)) if validation else None, content_id=setup.manifest.content_id,
+            position=position, validation=validation, score=score_of(validation, metric_of(train)) if validation else None,
+            content_id=setup.manifest.content_id,
             dataset_version=setup.manifest.version, seed=train.seed, lanes=setup.job.lanes, batch_rows=train.step_rows,
             code_version=__version__, torch_version=torch.__version__,
             config=setup.config.model_dump(mode="json", include={"model", "train"}), lr=setup.learning_rate(position.steps_done),

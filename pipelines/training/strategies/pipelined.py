@@ -36,7 +36,15 @@ from sparkring.pipelines.training.strategies.pipelined_step import PipelinedStep
 from sparkring.pipelines.training.strategies.sharded_optimizer import owners, share_after_step
 from sparkring.pipelines.training.strategies.signals import Signals
 from sparkring.pipelines.training.strategies.stages import Stages
-from sparkring.pipelines.training.strategies.state import OPTIMIZER, dealt, named_tensors, pack_state, unpack_state, weights_of
+from sparkring.pipelines.training.strategies.state import (
+    OPTIMIZER,
+    dealt,
+    named_tensors,
+    pack_state,
+    take_weights,
+    unpack_state,
+    weights_of,
+)
 from sparkring.pipelines.training.strategies.step import Inputs, StepResult
 from sparkring.pipelines.training.strategies.step_times import StepTimes
 
@@ -106,6 +114,10 @@ class PipelinedStrategy:
     def unpack(self, state: Iterable[bytes]) -> None:
         """See Strategy."""
         unpack_state(state, list(self._chunks.values()), self._optimizer, partly=True, cut=self._shards.cut)
+
+    def take_weights(self, weights: Iterable[bytes]) -> None:
+        """See Strategy."""
+        take_weights(weights, list(self._chunks.values()), cut=self._shards.cut)
 
     def require_equal(self) -> None:
         """See Strategy."""
