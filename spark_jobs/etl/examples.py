@@ -151,7 +151,8 @@ def _require_apart(config: PrepareConfig) -> None:
     """Check that no two columns differ only in capitals, which Spark ignores."""
     features = config.features
     names = (config.row_id, config.label or TOKENS, *([config.weight] if config.weight is not None else []),
-             *features.numbers, *features.categorical, *features.derived, *([features.image.column] if features.image else []), *(raw.column for raw in features.raw))
+             *features.numbers, *features.categorical, *features.derived, *([features.image.column] if features.image else []),
+             *(raw.column for raw in features.raw))
     seen: dict[str, str] = {}
     for name in names:
         if name.lower() in seen:
