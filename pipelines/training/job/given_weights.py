@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -91,19 +92,17 @@ def find_weights(address: str) -> GivenFile:
         CheckpointDamaged: the model's card cannot be read.
     """
     if address.endswith(SUFFIX):
-        folder, _, name = address.rpartition("/")
-        return GivenFile(address, open_store(folder or "."), name, None)
+        folder, slash, name = address.rpartition("/")
+        return GivenFile(address, open_store(folder or slash or "."), name, None)
     if address.lower().endswith(_PICKLED):
         raise ConfigError(f"model.weights={address} is a pickle, which could run code, and sparkring unpickles nothing; in a process that "
                           "may trust it, write safetensors.torch.save_file(torch.load(PATH, weights_only=True), 'weights.safetensors') "
                           "and give that file.")
-    store = open_store(address.removesuffix("/model"))
-    try:
-        card = load_card(store.url)
-    except ConfigError:
-        raise ConfigError(f"model.weights={address} is no {SUFFIX} file, and no folder of a run that has a model; give one of "
-                          "these.") from None
-    return GivenFile(address, store, weights_name(card), card)
+    for run in dict.fromkeys((address, address.removesuffix("/model"))):
+        with suppress(ConfigError):
+            card = load_card(run)
+            return GivenFile(address, open_store(run), weights_name(card), card)
+    raise ConfigError(f"model.weights={address} is no {SUFFIX} file, and no folder of a run that has a model; give one of these.")
 
 
 def pinned(model: ModelConfig) -> ModelConfig:
