@@ -29,9 +29,8 @@ def finish_run(setup: RankSetup, position: Position, *, resumed_at: int, failed_
     if not is_done(position, train):
         return summary.model_copy(update={"interrupted": True})
     card = save_best_model(setup)
-    stopped = train.early_stopping is not None and has_stopped(position, train)
-    return summary.model_copy(update={"best_epoch": card.epoch, "validation": card.validation,
-                                      "ended_early": why_stopped(position, train.early_stopping) if stopped else ""})
+    why = why_stopped(position, train.early_stopping) if train.early_stopping and has_stopped(position, train) else ""
+    return summary.model_copy(update={"best_epoch": card.epoch, "validation": card.validation, "ended_early": why})
 
 
 def save_best_model(setup: RankSetup) -> ModelCard:
