@@ -175,7 +175,8 @@ def test_a_run_without_stages_has_no_step_to_show() -> None:
 
 
 def test_the_report_says_why_a_run_ended_early_unless_it_went_on() -> None:
-    stopped = {"event": "stopped_early", "time": 111.0, "generation": 0, "rank": 0, "epoch": 0, "metric": "loss", "text": "ended early: why"}
+    stopped = {"event": "stopped_early", "time": 111.0, "generation": 0, "rank": 0, "epoch": 0, "metric": "loss",
+               "text": "ended early: why"}
     facts = facts_of(start(0), step(0, 0, 0), epoch_end(0, loss=0.3), stopped, end(0))
     assert facts.ended_early == "ended early: why"
     went_on = facts_of(start(0), step(0, 0, 0), epoch_end(0, loss=0.3), stopped, start(0, generation=1), epoch_end(1, generation=1))
