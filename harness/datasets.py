@@ -15,16 +15,17 @@ from numpy.typing import NDArray
 from harness.parquet_files import with_checksums
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, content_id
 from sparkring.pipelines.data.dataset.preprocessing import CategoricalFeature, NumericFeature, Preprocessing
-from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
+from sparkring.pipelines.data.dataset.row_schema import WEIGHT, DataField, TensorSpec
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
 
 NUMERIC = ("height", "weight", "age")
 VOCABULARY = ("blue", "green", "red")
+WEIGHT_FIELD = "importance"
 
 
 def write_dataset(folder: Path, files: Sequence[Sequence[int]], *, validation_rows: int = 257, test_rows: int = 0, seed: int = 0,
-                  nan_row: int | None = None) -> Dataset:
+                  nan_row: int | None = None, weighted: bool = False) -> Dataset:
     """Commit version 1 of a dataset whose train split has these row groups.
 
     Args:
@@ -34,23 +35,27 @@ def write_dataset(folder: Path, files: Sequence[Sequence[int]], *, validation_ro
         test_rows: Rows of the test split, in one file; 0: there is none.
         seed: Of the random values.
         nan_row: Id of a row whose numbers are NaN.
+        weighted: Whether rows have weights: 0 for each fifth row, else a number below 5 that follows from the row's id.
     """
     dataset = Dataset(str(folder))
     generator = np.random.default_rng(seed)
     fields = (DataField(name="row_id", dtype="int64"), DataField(name="late", dtype="int8"),
-              *(DataField(name=name, dtype="float32") for name in NUMERIC), DataField(name="colour", dtype="int32"))
+              *(DataField(name=name, dtype="float32") for name in NUMERIC), DataField(name="colour", dtype="int32"),
+              *([DataField(name=WEIGHT_FIELD, dtype="float64")] if weighted else []))
     splits, first = {}, 0
     layouts = {"train": files, "validation": [[validation_rows]], **({"test": [[test_rows]]} if test_rows else {})}
     for name, layout in layouts.items():
-        splits[name] = _write_split(folder, name, layout, first_id=first, generator=generator, nan_row=nan_row)
+        splits[name] = _write_split(folder, name, layout, first_id=first, generator=generator, nan_row=nan_row, weighted=weighted)
         first += splits[name].rows
     manifest = Manifest(
         version=1, parent=None, data_id="d1", content_id=content_id(fields, splits), recipe_id="r1", created_at="2026-01-01T00:00:00Z",
         code_version="test", row_id="row_id", label="late", fields=fields, splits=splits, recipe={}, source={},
+        weight=WEIGHT_FIELD if weighted else None,
         tensors=(TensorSpec(name="numeric", dtype="float32", fields=NUMERIC),
                  TensorSpec(name="categorical", dtype="int64", fields=("colour",)),
                  TensorSpec(name="label", dtype="float32", fields=("late",), stacked=False),
-                 TensorSpec(name="row_id", dtype="int64", fields=("row_id",), stacked=False)),
+                 TensorSpec(name="row_id", dtype="int64", fields=("row_id",), stacked=False),
+                 *([TensorSpec(name=WEIGHT, dtype="float64", fields=(WEIGHT_FIELD,), stacked=False)] if weighted else [])),
         preprocessing=Preprocessing(numeric=tuple(NumericFeature(column=name, mean=0.0, std=1.0, nulls=0) for name in NUMERIC),
                                     categorical=(CategoricalFeature(column="colour", vocabulary=VOCABULARY),),
                                     train_rows=splits["train"].rows))
@@ -59,12 +64,15 @@ def write_dataset(folder: Path, files: Sequence[Sequence[int]], *, validation_ro
 
 
 def _write_split(folder: Path, name: str, layout: Sequence[Sequence[int]], *, first_id: int, generator: np.random.Generator,
-                 nan_row: int | None) -> Split:
+                 nan_row: int | None, weighted: bool) -> Split:
     written, tables = [], []
     for number, groups in enumerate(layout):
         path = Path("data/d1") / name / f"part-{number}.parquet"
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         table = _table(sum(groups), first_id=first_id, generator=generator, nan_row=nan_row)
+        if weighted:
+            ids = table["row_id"].to_numpy()
+            table = table.append_column(pa.field(WEIGHT_FIELD, pa.float64(), nullable=False), [ids % 5 * (1 + np.sin(ids) ** 2) / 2])
         _write_groups(folder / path, table, groups)
         footer = pq.ParquetFile(folder / path).metadata
         written.append(DataFile(

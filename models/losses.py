@@ -1,4 +1,7 @@
-"""Losses summed over rows, in float32 or wider. The training step divides them by the rows of the whole step."""
+"""Losses summed over rows, in float32 or wider, each row times its weight if rows have weights.
+
+The training step makes the mean of the whole step of them.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,32 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def log_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
+def log_loss_sum(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """Sum over rows of the binary cross entropy, in nats.
 
     Args:
         logits: (rows,) log odds of label 1.
         labels: (rows,) 0 or 1, of the logits' type or wider.
+        weights: (rows,) floats; None: each row counts once.
     Returns:
         A scalar; 0 for no rows.
     """
-    return functional.binary_cross_entropy_with_logits(widened(logits), labels, reduction="sum")
+    return functional.binary_cross_entropy_with_logits(widened(logits), labels, weight=weights, reduction="sum")
 
 
-def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
+def cross_entropy_sum(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """Sum over rows of the cross entropy of the row's class, in nats.
 
     Args:
         logits: (rows, classes).
         labels: (rows,) int64 numbers of classes.
+        weights: (rows,) floats; None: each row counts once.
     Returns:
         A scalar; 0 for no rows.
     """
-    return functional.cross_entropy(widened(logits), labels, reduction="sum")
+    if weights is None:
+        return functional.cross_entropy(widened(logits), labels, reduction="sum")
+    return (functional.cross_entropy(widened(logits), labels, reduction="none") * weights).sum()
 
 
 def next_token_loss_sum(logits: Tensor, tokens: Tensor, *, pad_id: int) -> Tensor:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkring.conf.schema import Config, TrainConfig
+from sparkring.conf.schema.model import ABOUT_WEIGHTS
 from sparkring.conf.schema.parallel import KEPT_BY_AUTO
 from sparkring.errors import DocumentDamaged
 from sparkring.pipelines.data.dataset.manifest import Manifest
@@ -137,7 +138,8 @@ def profile_subject(config: Config, manifest: Manifest) -> dict[str, Any]:
     from sparkring.pipelines.training.profiling.profile import blocks_and_shapes, structure_digest
 
     train, (blocks, _) = config.train, blocks_and_shapes(config, manifest)
-    return {"code_version": __version__, "content_id": manifest.content_id, "model": config.model.model_dump(mode="json"),
+    return {"code_version": __version__, "content_id": manifest.content_id,
+            "model": config.model.model_dump(mode="json", exclude={*ABOUT_WEIGHTS}),
             "blocks": structure_digest(blocks),
             "train": train.model_dump(mode="json", include={"num_ranks", "batch_rows", "precision", "optimizer"}),
             "ring": train.ring.model_dump(mode="json", include={"threads_per_rank", "shared_memory", "device"})}

@@ -220,8 +220,8 @@ class _PrepareJob:
         return Manifest(
             version=(self.latest or 0) + 1, parent=self.latest, data_id=data_id, content_id=content_id(fields, splits),
             recipe_id=self.recipe_id, created_at=datetime.now(UTC).isoformat(timespec="seconds"), code_version=__version__,
-            row_id=config.row_id, label=config.label or TOKENS, task=config.task, classes=classes, fields=fields, tensors=tensors,
-            splits=splits, documents=(*(parent.documents if parent else ()), *written.documents),
+            row_id=config.row_id, label=config.label or TOKENS, weight=config.weight, task=config.task, classes=classes,
+            fields=fields, tensors=tensors, splits=splits, documents=(*(parent.documents if parent else ()), *written.documents),
             preprocessing=preprocessing, recipe=config.model_dump(mode="json"), source=self.facts,
             parent_sha256=None if self.latest is None else self.dataset.manifest_sha256(self.latest))
 

@@ -22,12 +22,14 @@ from sparkring.pipelines.data.dataset.integrity import require_sealed
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.retry import retry
+from sparkring.pipelines.training.evaluation.score import METRICS
 from sparkring.pipelines.training.job.job import TrainJob, TrainSummary, layout_of
 from sparkring.spark_jobs.auto_layout import LayoutChooser
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.recovery.supervisor import Supervisor
 from sparkring.spark_jobs.run.batch import with_batch
 from sparkring.spark_jobs.run.folder import RunFolder
+from sparkring.spark_jobs.run.given import require_weights_fit, with_given_weights
 from sparkring.spark_jobs.run.identity import identity_of, parts_of_step
 from sparkring.spark_jobs.run.place import with_run
 from sparkring.spark_jobs.run.progress_tail import progress_shown, steps_done
@@ -50,6 +52,7 @@ class TrainResult:
     resumed_at: int
     """Optimizer steps that earlier generations had done."""
     epochs: int
+    """Epochs that were trained."""
     steps: int
     """Optimizer steps of the whole run."""
     validation: dict[str, float]
@@ -57,6 +60,8 @@ class TrainResult:
     seconds: float
     failed_checkpoints: int = 0
     """Checkpoints that could not be written while this call trained; the ones before stayed."""
+    ended_early: str = ""
+    """Why the run ended before its last epoch; empty if it did not."""
 
 
 def train(config: ConfigLike, *, spark: SparkSession | None = None, progress: Progress = SILENT,
@@ -75,6 +80,7 @@ def train(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
     Raises:
         DatasetVersionNotFound: there is no such version; nothing was written.
         DatasetChanged: its manifest was edited after it was committed; nothing was written.
+        ConfigError: ``model.weights`` does not fit the model or the dataset; no rank was started.
         LayoutRefused: the model does not fit the layout of ``train.parallel``; nothing was written.
         RunFolderMismatch: ``config.run`` names a run that was begun with another config; nothing was written.
         DocumentDamaged: a document of the run folder cannot be read; nothing was written.
@@ -91,11 +97,14 @@ def train(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
     manifest = dataset.manifest(config.dataset_version)
     require_sealed(dataset, manifest)
     _require_rows(manifest, dataset.url)
-    config = with_batch(config, manifest, progress)
+    _require_metric(config.train, manifest)
+    config = with_batch(with_given_weights(config), manifest, progress)
     layout_of(config, manifest)  # refuses a layout that does not fit before anything is written
     config = with_run(config, manifest)
     folder, stop = RunFolder(config.run_url), stop or StopRequest()
     failed_checkpoints = 0
+    if folder.committed() < 0:
+        require_weights_fit(config, manifest, progress)
     with folder.locked(lost=stop.ask):
         identity = folder.claim(identity_of(config, manifest), dataset_url=dataset.url, lanes_given=config.train.lanes is not None)
         summary = folder.result()
@@ -109,9 +118,9 @@ def train(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
             failed_checkpoints = ring.failed_checkpoints
         else:
             progress.note(f"training: this run is done already ({summary.steps} steps); reusing {folder.url}")
-    return TrainResult(run=folder.name, url=folder.url, reused=reused, resumed_at=summary.resumed_at, epochs=config.train.epochs,
-                       steps=summary.steps, validation=summary.validation, seconds=time.perf_counter() - began,
-                       failed_checkpoints=failed_checkpoints)
+    return TrainResult(run=folder.name, url=folder.url, reused=reused, resumed_at=summary.resumed_at, steps=summary.steps,
+                       epochs=config.train.epochs if summary.epochs is None else summary.epochs, validation=summary.validation,
+                       seconds=time.perf_counter() - began, failed_checkpoints=failed_checkpoints, ended_early=summary.ended_early)
 
 
 def _require_rows(manifest: Manifest, url: str) -> None:
@@ -124,6 +133,14 @@ def _require_rows(manifest: Manifest, url: str) -> None:
         if manifest.task == "binary" and split.positives in (0, split.rows):
             raise DatasetError(f"version {manifest.version} of {url}: the {name} split needs rows of both labels, found {split.rows} rows, "
                                f"{split.positives} of them with label 1; {_other_splits(manifest, url)}.")
+
+
+def _require_metric(train: TrainConfig, manifest: Manifest) -> None:
+    """Check that the metric of early stopping is one of the task's."""
+    known = METRICS[manifest.task]
+    if train.early_stopping is not None and train.early_stopping.metric not in known:
+        raise ConfigError(f"train.early_stopping.metric={train.early_stopping.metric} is not measured for the task {manifest.task}; set it "
+                          f"to one of {', '.join(known)}.")
 
 
 def _other_splits(manifest: Manifest, url: str) -> str:

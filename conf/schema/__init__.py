@@ -45,16 +45,17 @@ from sparkring.conf.schema.sources import (
 )
 from sparkring.conf.schema.spark import ScoreConfig, SparkConfig
 from sparkring.conf.schema.splits import ColumnSplit, FoldSplit, HashSplit, RandomSplit, SplitConfig, TimeSplit
-from sparkring.conf.schema.train import OptimizerConfig, RecoveryConfig, RingConfig, TrainConfig
+from sparkring.conf.schema.train import EarlyStoppingConfig, HeldOutMetric, OptimizerConfig, RecoveryConfig, RingConfig, TrainConfig
 from sparkring.conf.schema.whole import Config
 
 __all__ = [
     "MOST_MICRO_BATCHES", "SECRET", "WAVES", "AnySource", "ArrayCodec", "AugmentConfig", "BucketConfig",
-    "ColumnExpectations", "ColumnSplit", "Config", "DeltaSource", "ExpectationsConfig", "FeaturesConfig", "FillBy",
-    "FoldSplit", "HashConfig", "HashSplit", "IcebergSource", "ImageCodec", "ImageConfig", "ImageModelConfig",
-    "JdbcSource", "LocalPath", "ModelConfig", "MomentConfig", "Norm", "NumberConfig", "NumberPart", "NumberType",
-    "OptimizerConfig", "ParallelConfig", "Positive", "PrepareConfig", "RandomSplit", "RawConfig", "Recompute",
-    "RecoveryConfig", "RingConfig", "Scale", "ScheduleName", "ScoreConfig", "Seconds", "Section", "Seed", "Share",
-    "SourceConfig", "SparkConfig", "SplitConfig", "StoredTable", "TableSource", "TabularModelConfig", "Task",
-    "TextModelConfig", "TimeSplit", "TokensConfig", "TrainConfig", "TransportName", "Wave", "kind_of_source",
+    "ColumnExpectations", "ColumnSplit", "Config", "DeltaSource", "EarlyStoppingConfig", "ExpectationsConfig",
+    "FeaturesConfig", "FillBy", "FoldSplit", "HashConfig", "HashSplit", "HeldOutMetric", "IcebergSource",
+    "ImageCodec", "ImageConfig", "ImageModelConfig", "JdbcSource", "LocalPath", "ModelConfig", "MomentConfig",
+    "Norm", "NumberConfig", "NumberPart", "NumberType", "OptimizerConfig", "ParallelConfig", "Positive",
+    "PrepareConfig", "RandomSplit", "RawConfig", "Recompute", "RecoveryConfig", "RingConfig", "Scale",
+    "ScheduleName", "ScoreConfig", "Seconds", "Section", "Seed", "Share", "SourceConfig", "SparkConfig",
+    "SplitConfig", "StoredTable", "TableSource", "TabularModelConfig", "Task", "TextModelConfig", "TimeSplit",
+    "TokensConfig", "TrainConfig", "TransportName", "Wave", "kind_of_source",
 ]

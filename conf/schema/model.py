@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Discriminator, Field, JsonValue, Tag, model_validator
+from pydantic import Discriminator, Field, JsonValue, Tag, field_validator, model_validator
 
-from sparkring.conf.schema.section import Positive, Section
+from sparkring.conf.schema.section import LocalPath, Positive, Section, Sha256, one_spelling
 
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 Norm = Literal["group", "batch"]
+ABOUT_WEIGHTS = ("weights", "weights_sha256", "weights_partial")
+"""The keys that say what a network starts from, and nothing about its layers."""
 
 
 class _NetworkConfig(Section):
@@ -22,13 +24,31 @@ class _NetworkConfig(Section):
     """Arguments of that function beside the shapes of the rows, e.g. ``{width: 256}``."""
     dropout: Dropout = 0.0
     """Share dropped in training."""
+    weights: LocalPath | None = None
+    """Weights to start from: a .safetensors file, or the folder of a run, whose model they then are. Names and shapes of their tensors
+    must be the network's. Null: random weights."""
+    weights_sha256: Sha256 | None = None
+    """SHA-256 that the file of ``weights`` must have. ``train`` fills it in: a run resumes with this file only."""
+    weights_partial: bool = False
+    """Start from those of the file's tensors that fit, and from random weights elsewhere."""
+
+    @field_validator("weights")
+    @classmethod
+    def _one_spelling(cls, place: str | None) -> str | None:
+        return None if place is None else one_spelling(place)
+
+    @model_validator(mode="after")
+    def _weights_are_given(self) -> Self:
+        if self.weights is None and (self.weights_partial or self.weights_sha256):
+            raise ValueError("model.weights_partial and model.weights_sha256 are about given weights; name their file in model.weights")
+        return self
 
     @model_validator(mode="after")
     def _one_network_is_described(self) -> Self:
         if self.network is None and self.options:
             raise ValueError(f"model.options={self.options} are for your own network; name it with model.network=...")
         shipped = [f"model.{name}" for name, field in type(self).model_fields.items()
-                   if name not in ("kind", "network", "options", "dropout") and getattr(self, name) != field.default]
+                   if name not in ("kind", "network", "options", "dropout", *ABOUT_WEIGHTS) and getattr(self, name) != field.default]
         if self.network is not None and shipped:
             raise ValueError(f"{', '.join(shipped)} describes the shipped network, not {self.network}; give your arguments as "
                              "model.options")

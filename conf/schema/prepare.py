@@ -31,6 +31,9 @@ class PrepareConfig(Section):
     label: str = ""
     """Column of the result to predict; rows where it is null are left out. Binary: 0 or 1. Multiclass: a number or
     text; each value in the train split is a class. Next token: none, since the text is its own label."""
+    weight: str | None = None
+    """Column of the result with the weight of each row in training: 0, or a number from 1e-15 to 1e15. A step then learns from the
+    weighted mean of its rows' losses. Held-out metrics count each row once. Null: so does training."""
     features: FeaturesConfig
     split: SplitConfig
     expectations: ExpectationsConfig = ExpectationsConfig()
@@ -67,4 +70,7 @@ class PrepareConfig(Section):
         if text == bool(self.label):
             raise ValueError(f"task next_token has no label, found {self.label}; leave prepare.label out" if text else
                              f"task {self.task} needs a label; name its column in prepare.label")
+        if text and self.weight is not None:
+            raise ValueError(f"task next_token has no weights, found {self.weight}: its rows are cut from joined texts; leave "
+                             "prepare.weight out")
         return self

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -14,6 +15,7 @@ Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 SECRET = "secret"  # noqa: S105 - the type of an error about a value that must not be shown
 LOGIN = re.compile(r"//[^/@\s]*:[^/@\s]*@")
 """A user and a password, or two keys, in an address."""
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -45,3 +47,16 @@ class Section(BaseModel):
             ValueError: the values do not fit, or do not fit together.
         """
         return self.model_validate({name: getattr(self, name) for name in self.model_fields_set} | values)
+
+
+def one_spelling(place: str) -> str:
+    """A path or URL without slashes at its end: s3://bucket/prefix//dataset is not s3://bucket/prefix/dataset.
+
+    Raises:
+        PydanticCustomError: it holds a password.
+    """
+    if LOGIN.search(place):
+        raise PydanticCustomError(SECRET, "a config holds no password and no key; leave them out of the address and give them to "
+                                  "the store's own library, in its environment or its files (the address is not shown)")
+    shorter = place.rstrip("/")
+    return place if not shorter or shorter.endswith(":") else shorter

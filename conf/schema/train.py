@@ -10,6 +10,8 @@ from pydantic import Field, model_validator
 from sparkring.conf.schema.parallel import ParallelConfig
 from sparkring.conf.schema.section import LocalPath, Positive, Seconds, Section, Seed
 
+HeldOutMetric = Literal["loss", "auc", "average_precision", "accuracy"]
+"""A held-out metric that may choose the best epoch; the task decides which ones there are."""
 SMALLEST_DEFAULT_BATCH, LARGEST_DEFAULT_BATCH = 32, 1024
 STEPS_AN_EPOCH = 50
 """Optimizer steps that an epoch has at least by default, where the rows suffice."""
@@ -90,6 +92,20 @@ class RecoveryConfig(Section):
     """Consecutive failures of one host after which the run excludes it."""
 
 
+class EarlyStoppingConfig(Section):
+    """When a run ends before its last epoch: once its held-out metric, measured after each epoch, has stopped improving.
+
+    The schedule ``cosine`` of the optimizer still spans all epochs.
+    """
+
+    patience_epochs: Positive = 3
+    """Epochs in a row without a better value after which the run ends."""
+    min_delta: Annotated[float, Field(ge=0)] = 0.0
+    """A value is better only if it differs from the best one by more than this."""
+    metric: HeldOutMetric = "loss"
+    """The epoch with the best value becomes the model, by however little it is better."""
+
+
 def default_batch_rows(train_rows: int) -> int:
     """The largest power of two, from 32 to 1024, that cuts so many rows into ``STEPS_AN_EPOCH`` steps or more; 32 if none does."""
     batch_rows = LARGEST_DEFAULT_BATCH
@@ -138,6 +154,9 @@ class TrainConfig(Section):
     remote files."""
     cache_folder: LocalPath | None = None
     """Folder of those copies on each host; default: the folder of temporary files."""
+    early_stopping: EarlyStoppingConfig | None = None
+    """When to end before the last epoch; null: never. The model is that of the epoch with the lowest held-out loss in any case, or with
+    the best value of ``early_stopping.metric``."""
     record_rows: bool = False
     """Write every row id of every step into the events (8 bytes a row; for audits of small runs)."""
     on_nonfinite: Literal["stop", "skip", "rollback"] = "stop"

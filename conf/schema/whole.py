@@ -6,11 +6,10 @@ import re
 from typing import Self
 
 from pydantic import field_validator, model_validator
-from pydantic_core import PydanticCustomError
 
 from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, TabularModelConfig
 from sparkring.conf.schema.prepare import PrepareConfig
-from sparkring.conf.schema.section import LOGIN, SECRET, LocalPath, Positive, Section
+from sparkring.conf.schema.section import LocalPath, Positive, Section, one_spelling
 from sparkring.conf.schema.spark import ScoreConfig, SparkConfig
 from sparkring.conf.schema.train import TrainConfig
 
@@ -44,13 +43,7 @@ class Config(Section):
     @field_validator("workspace", "dataset_url")
     @classmethod
     def _one_spelling(cls, place: str | None) -> str | None:
-        if place is None:
-            return None
-        if LOGIN.search(place):
-            raise PydanticCustomError(SECRET, "a config holds no password and no key; leave them out of the address and give them to "
-                                      "the store's own library, in its environment or its files (the address is not shown)")
-        shorter = place.rstrip("/")  # s3://bucket/prefix//dataset is not s3://bucket/prefix/dataset
-        return place if not shorter or shorter.endswith(":") else shorter
+        return None if place is None else one_spelling(place)
 
     @field_validator("run")
     @classmethod

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from sparkring.pipelines.data.dataset.row_schema import ROW_ID
+from sparkring.pipelines.data.dataset.row_schema import ROW_ID, WEIGHT
 from sparkring.pipelines.data.dataset.versions import DatasetVersion
 from sparkring.pipelines.data.loading.disk_cache import DiskCache
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
@@ -54,7 +54,8 @@ class RankRows:
     def inputs(self) -> Inputs:
         """The tensors of a batch that the model and the loss take."""
         return Inputs(names=input_tensors(self._model), label=label_tensor(self._manifest.task), seed=self._train.seed,
-                      precision=PRECISIONS[self._train.precision], device=torch.device(self._context.device))
+                      precision=PRECISIONS[self._train.precision], device=torch.device(self._context.device),
+                      weighted=self._manifest.weight is not None)
 
     def receipt_rank(self) -> ReceiptRank:
         """This rank's place among those that write receipts: the first shards of the first stage's replicas."""
@@ -72,11 +73,12 @@ class RankRows:
         return DiskCache(store, folder, files=self._manifest.splits[split].files, limit_mb=train.cache_mb)
 
     def _wanted_tensors(self) -> set[str]:
-        """The first stage reads the inputs, the last one the labels, those between read nothing."""
+        """The first stage reads the inputs, the last one the labels and weights, those between read nothing."""
         stage = self._layout.mesh.coordinate(self._context.rank).stage if self._layout else 0
         last = self._layout.mesh.num_stages - 1 if self._layout else 0
         inputs = {*input_tensors(self._model), ROW_ID} if stage == 0 else set[str]()
-        return inputs | {label_tensor(self._manifest.task)} if stage == last else inputs
+        targets = {label_tensor(self._manifest.task), *([WEIGHT] if self._manifest.weight is not None else [])}
+        return inputs | targets if stage == last else inputs
 
     def _replica(self) -> tuple[int, int]:
         """This rank's replica of its stage, and the number of replicas that share the rows of a step."""

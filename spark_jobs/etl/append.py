@@ -19,7 +19,7 @@ from sparkring.pipelines.data.order.rowhash import add, from_hex, to_hex
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.sources.committed_files import read_committed
 
-_ALIKE = ("features", "label", "row_id", "task", "split")
+_ALIKE = ("features", "label", "weight", "row_id", "task", "split")
 """Parts of ``prepare`` that must equal the parent's."""
 
 

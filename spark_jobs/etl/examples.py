@@ -23,6 +23,7 @@ from sparkring.spark_jobs.etl.columns.derive import check_moments
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.columns.roles import Role, roles_of_query
 from sparkring.spark_jobs.etl.columns.splits import SPLITS, key_figures, split_key, split_name, why_empty
+from sparkring.spark_jobs.etl.columns.weights import check_weights, weight_figures
 from sparkring.spark_jobs.etl.encoding.arrays import require_pad
 from sparkring.spark_jobs.etl.encoding.describe import made_tensors
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
@@ -112,7 +113,7 @@ def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Ca
     Returns:
         Examples of each split.
     Raises:
-        SourceError: null ids or keys, a label other than 0 and 1, or a split without rows or with a single label.
+        SourceError: null ids or keys, a label other than 0 and 1, an unsuitable weight, or a split without rows or with a single label.
     """
     label, key = named(config.label), named(split_key(config).column)
     binary = config.task == "binary"
@@ -126,12 +127,15 @@ def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Ca
         sf.count_if(key.isNotNull() & split.isNull()).alias("nowhere"),
         sf.min(sf.when(split.isNull(), key).cast("string")).alias("nowhere_example"), *key_figures(config, label.isNotNull()),
         *(sf.count_if((split == name) & positive).alias(f"positives_{name}") for name in SPLITS),
-        *(sf.count_if(split == name).alias(name) for name in SPLITS))
+        *(sf.count_if(split == name).alias(name) for name in SPLITS),
+        *(weight_figures(config.weight, train=split == SPLITS[0]) if config.weight is not None else ()))
     found = figures.collect()[0]
     if whole and not found["rows"]:
         raise SourceError(f"the query yields no row whose {config.label} is not null (and {unlabelled()} where it is); "
                           "check that its joins and filters keep rows.")
     _check_figures(found, config, whole=whole)
+    if config.weight is not None:
+        check_weights(config.weight, found, whole=whole)
     return {name: found[name] for name in SPLITS}
 
 
@@ -142,29 +146,31 @@ def _check_names(config: PrepareConfig) -> None:
             raise ConfigError(f"{role}: {name!r} cannot name a dataset's column; give it a name of letters, digits and _ in the query "
                               "(AS), not beginning with a digit or _, and not a keyword of Python such as class.")
     features = config.features
-    kept = (config.label, config.row_id, split_key(config).column)
+    kept = (config.label, config.row_id, split_key(config).column, config.weight)
     for name in (*features.numbers, *features.categorical, *(raw.column for raw in features.raw),
                  *(bucket.column for bucket in features.buckets), *(hashed.column for hashed in features.hashed)):
         if name in kept:
-            raise ConfigError(f"prepare.features holds {name}, which is the label, the row id or the split column, and a model would "
-                              "learn nothing else; leave it out or, if a model may know it, give a copy of it another name in the query.")
+            raise ConfigError(f"prepare.features holds {name}, which is the label, the row id, the split column or the weight, and a model "
+                              "would learn little else; leave it out or, if a model may know it, give a copy of it another name in the "
+                              "query.")
     for raw in features.raw:
         require_pad(raw)
-        if raw.column in made_tensors(features):
+        if raw.column in made_tensors(config):
             raise ConfigError(f"prepare.features.raw: a batch has another tensor {raw.column}, made of other columns; give this column "
                               "another name in the query (AS).")
     for name in features.derived:
         if name in kept:
-            raise ConfigError(f"prepare.features makes a column {name}, which is the name of the label, the row id or the split column; "
-                              "give the latter another name in the query.")
+            raise ConfigError(f"prepare.features makes a column {name}, which is the name of the label, the row id, the split column or "
+                              "the weight; give the latter another name in the query.")
     _require_apart(config)
 
 
 def _require_apart(config: PrepareConfig) -> None:
     """Check that no two columns differ only in capitals, which Spark ignores."""
     features = config.features
-    names = (config.row_id, config.label or TOKENS, *features.numbers, *features.categorical, *features.derived,
-             *([features.image.column] if features.image else []), *(raw.column for raw in features.raw))
+    names = (config.row_id, config.label or TOKENS, *([config.weight] if config.weight is not None else []),
+             *features.numbers, *features.categorical, *features.derived, *([features.image.column] if features.image else []),
+             *(raw.column for raw in features.raw))
     seen: dict[str, str] = {}
     for name in names:
         if name.lower() in seen:

@@ -10,6 +10,7 @@ import json
 from typing import Any, NamedTuple
 
 from sparkring.conf.schema import Config
+from sparkring.conf.schema.model import ABOUT_WEIGHTS
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.order.row_order import default_lanes
 
@@ -34,13 +35,14 @@ class Difference(NamedTuple):
 def identity_of(config: Config, manifest: Manifest) -> Identity:
     """The identity that ``config`` gives a run on the dataset version of ``manifest``."""
     batch_norm = getattr(config.model, "norm", None) == "batch"
+    without = FREE_TO_CHANGE | ({"early_stopping"} if config.train.early_stopping is None else set())  # older runs lack the key
     return {
         "format": 1,
         **({"micro_batches": config.train.num_micro_batches} if batch_norm else {}),  # without it they change nothing
         "content_id": manifest.content_id,
         "dataset_version": manifest.version,
-        "model": config.model.model_dump(mode="json"),
-        "train": config.train.model_dump(mode="json", exclude=FREE_TO_CHANGE),
+        "model": config.model.model_dump(mode="json", exclude=_where_weights_are(config)),
+        "train": config.train.model_dump(mode="json", exclude=without),
         "lanes": config.train.lanes or _lanes(config),
     }
 
@@ -56,6 +58,11 @@ def name_of(config: Config, manifest: Manifest) -> str:
         del identity["lanes"]
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     return f"v{manifest.version}-{digest[:8]}"
+
+
+def _where_weights_are(config: Config) -> set[str]:
+    """The keys about given weights that do not count: only the hash of their file does, and without weights none of them."""
+    return {*ABOUT_WEIGHTS} - ({"weights_sha256"} if config.model.weights else set())
 
 
 def first_difference(theirs: Identity, mine: Identity, *, path: str = "") -> Difference | None:

@@ -18,6 +18,7 @@ from sparkring.errors import ConfigError, SparkringError, nearest
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
+from sparkring.spark_jobs.run.given import with_given_weights
 from sparkring.spark_jobs.run.identity import name_of
 from sparkring.spark_jobs.run.listing import run_names
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
@@ -81,7 +82,7 @@ def require_run(names: Collection[str], name: str, runs_url: str) -> None:
 def _own_run(config: Config, names: Collection[str]) -> tuple[str | None, int]:
     """The run of this config on the version that it asks for, and 0; or on the newest version before, and the one asked for."""
     try:
-        dataset = Dataset(config.dataset)
+        config, dataset = with_given_weights(config), Dataset(config.dataset)
         versions = dataset.versions()
         asked = config.dataset_version or max(versions, default=0)
         for version in reversed(versions):

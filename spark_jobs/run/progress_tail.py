@@ -19,7 +19,8 @@ def progress_shown(job: TrainJob, bar: Bar, progress: Progress, *, on_failed_che
     Args:
         job: The generation's job.
         bar: Counts optimizer steps of the whole run.
-        progress: Gets one note for each rollback, checkpoint that was not written, slow rank, and wrong prediction.
+        progress: Gets one note for each rollback, early end, checkpoint that was not written, slow rank, and wrong
+            prediction.
         on_failed_checkpoint: Called for each checkpoint that was not written.
     """
     done = threading.Event()
@@ -77,7 +78,7 @@ class _ProgressView:
         event = record["event"]
         if event == "slow" and not record["over"]:
             self._progress.note(f"training: {Slow.of(record).text()}")
-        elif event == "rollback" or record.get("what") == "checkpoint":
+        elif event in ("rollback", "stopped_early") or record.get("what") == "checkpoint":
             self._progress.note(f"training: {record['text']}")
             if event == "warning":
                 self._on_failed_checkpoint()

@@ -31,9 +31,12 @@ class CheckpointFacts:
     parts: int
     layout: str
     kept_as: str = ""
-    """``latest``, from which the run resumes; ``best``, which has the lowest held-out loss; or both."""
+    """``latest``, from which the run resumes; ``best``, which has the best held-out loss or other metric of early stopping; or
+    both."""
     damaged: str = ""
     """The reason that it cannot be read; empty if it can."""
+    best_by: float | None = None
+    """The lowest one is the best; None if the checkpoint ends no epoch."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def list_checkpoints(run_url: str) -> list[CheckpointFacts]:
     checkpoints = Checkpoints(run_url)
     facts = [_facts(checkpoints, number) for number in _numbers(checkpoints, run_url)]
     whole = [each for each in facts if not each.damaged]
-    evaluated = [(each.validation["loss"], each.steps) for each in whole if each.validation and not math.isnan(each.validation["loss"])]
+    evaluated = [(each.best_by, each.steps) for each in whole if each.best_by is not None]
     latest, best = max((each.steps for each in whole), default=-1), min(evaluated, default=(0.0, -1))[1]
     named = {latest: ["latest"]}
     named[best] = [*named.get(best, []), "best"]
@@ -102,7 +105,8 @@ def _facts(checkpoints: Checkpoints, number: int) -> CheckpointFacts:
 def _facts_of(document: CheckpointDocument) -> CheckpointFacts:
     position = document.position
     return CheckpointFacts(position.steps_done, position.epoch, position.step, document.validation or {},
-                           sum(part.bytes for part in document.parts), len(document.parts), document.layout)
+                           sum(part.bytes for part in document.parts), len(document.parts), document.layout,
+                           best_by=None if math.isnan(document.best_by) else document.best_by)
 
 
 def _verified(checkpoints: Checkpoints, number: int) -> Verified:

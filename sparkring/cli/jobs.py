@@ -52,9 +52,10 @@ def train(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_j
     with stop_on_signals() as stop:
         result = run_train(loaded, progress=console_progress(), stop=stop)
     how = "done already, reused" if result.reused else "trained"
+    early = f"\n{result.ended_early}" if result.ended_early else ""
     lost = f"\n{result.failed_checkpoints} checkpoints could not be written" if result.failed_checkpoints else ""
     show(result, as_json=as_json, text=f"{result.steps:,} steps, {result.epochs} epochs ({how}) at {result.url}\n"
-                                        f"validation: {_figures(result.validation)}{lost}")
+                                        f"validation: {_figures(result.validation)}{early}{lost}")
 
 
 @commands.command(epilog=examples("sparkring evaluate", "sparkring evaluate --json | jq .network.auc"))

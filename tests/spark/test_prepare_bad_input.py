@@ -176,6 +176,18 @@ BAD = {
     "a column that names one split": Bad(
         SourceError, r"the validation split is empty: no row has part = 'validation'",
         settings=_yielding("'train' AS part") | {"split": {"by": "column", "column": "part"}}),
+    "a weight that is missing": Bad(
+        SourceError, r"weight w is null in 18 of 891 rows; fill it in the query, e\.g\. coalesce\(w, 1\)",
+        settings=_yielding("km AS w") | {"weight": "w"}),
+    "weights that are no weights": Bad(
+        SourceError, r"weight w is neither 0 nor from 1e-15 to 1e\+15 in 3 of 891 rows, e\.g\. -1; correct or scale it in the query",
+        settings=_yielding("CASE id WHEN 1 THEN -1 WHEN 2 THEN double('NaN') WHEN 3 THEN 1e-16 ELSE id END AS w") | {"weight": "w"}),
+    "weights that are all 0 in train": Bad(
+        SourceError, r"weight w is 0 in all train rows, so there is nothing to learn from",
+        settings=_yielding(f"CAST(day >= '{VALIDATION_FROM}' AS INT) AS w") | {"weight": "w"}),
+    "a feature that is the weight": Bad(
+        ConfigError, r"prepare\.features holds km, which is the label, the row id, the split column or the weight",
+        settings={"weight": "km"}),
     "a number that is all null in train": Bad(
         SourceError, r"feature km is null in all 594 rows of the train split, so nothing can be learned from it",
         change=lambda trip: replace(trip, km=None) if _early(trip) else trip),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,17 @@ from safetensors.torch import load_file
 
 from harness.datasets import write_dataset
 from sparkring.conf.schema import Config
-from sparkring.errors import CommitConflict, DatasetError, DatasetVersionNotFound, NotEnoughSlots, RankDied, RankFailed, RunFolderMismatch
+from sparkring.errors import (
+    CommitConflict,
+    ConfigError,
+    DatasetError,
+    DatasetVersionNotFound,
+    NotEnoughSlots,
+    RankDied,
+    RankFailed,
+    RunFolderMismatch,
+)
+from sparkring.spark_jobs.spark.progress import SilentProgress
 from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.train import train
 from tests.support.training import await_condition, events_of, train_config
@@ -49,6 +61,45 @@ def test_a_run_trains_once_and_is_reused_afterwards(spark: SparkSession, tmp_pat
     assert (again.reused, again.steps, again.validation) == (True, 42, first.validation)
     with pytest.raises(RunFolderMismatch, match=r"train\.batch_rows=100, this config says 50"):
         train(_changed(tmp_path, batch_rows=50), spark=spark)
+
+
+def test_a_run_starts_from_another_one_s_model_and_ends_once_that_learns_no_more(spark: SparkSession, tmp_path: Path) -> None:
+    first = _config(tmp_path)
+    train(first, spark=spark)
+    shutil.copytree(tmp_path / "dataset", tmp_path / "tuned/dataset")
+    notes = _Notes()
+    tuned = _tuned(tmp_path, weights=first.run)
+    result = train(tuned, spark=spark, progress=notes)
+    assert result.epochs == len(events_of(tuned, "epoch")) < 40
+    assert f"training: {result.ended_early}" in notes.texts
+    assert any("training: starts from" in text for text in notes.texts)
+    assert events_of(tuned, "epoch")[0]["train_loss"] < events_of(first, "epoch")[0]["train_loss"] - 0.02
+    again = train(tuned, spark=spark)
+    assert (again.reused, again.epochs, again.ended_early) == (True, result.epochs, result.ended_early)
+    with pytest.raises(RunFolderMismatch, match=r"holds a run with model\.weights_sha256=\w+, this config says"):
+        train(_tuned(tmp_path, weights=tuned.run), spark=spark)
+    with pytest.raises(ConfigError, match=r"does not fit the network, with \d+ of another shape"):
+        train(_tuned(tmp_path / "other", dataset=tmp_path / "dataset", hidden=[3], weights=first.run), spark=spark)
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(ConfigError, match=r"early_stopping\.metric=accuracy is not measured for the task binary; set it to one of loss"):
+        train(_changed(tmp_path, early_stopping={"metric": "accuracy"}), spark=spark)
+
+
+def _tuned(folder: Path, *, dataset: Path | None = None, hidden: Sequence[int] = (16,), weights: str) -> Config:
+    config = train_config(folder / "tuned", model={"hidden": hidden, "weights": weights}, train={
+        "epochs": 40, "batch_rows": 100, "precision": "float64", "early_stopping": {"patience_epochs": 1, "min_delta": 0.005},
+        "optimizer": {"schedule": "constant"}})
+    return config.changed(dataset_url=str(dataset)) if dataset else config
+
+
+class _Notes(SilentProgress):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
 
 
 def test_without_the_version_or_the_rows_nothing_is_written(spark: SparkSession, tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ class Manifest(StrictModel):
     row_id: str
     label: str
     """The predicted field."""
+    weight: str | None = None
+    """The field of the rows' weights in training; None: each row counts once."""
     task: Task = "binary"
     classes: int = 2
     """Number of classes of the label, or of token ids."""

@@ -16,7 +16,7 @@ Codec = Literal["scalar", ArrayCodec, ImageCodec]
 """How Petastorm stores a field: ScalarCodec, NdarrayCodec, CompressedNdarrayCodec or CompressedImageCodec."""
 ARRAY_CODECS: tuple[ArrayCodec, ...] = get_args(ArrayCodec)
 IMAGE_CODECS: tuple[ImageCodec, ...] = get_args(ImageCodec)
-LABEL, ROW_ID = "label", "row_id"
+LABEL, ROW_ID, WEIGHT = "label", "row_id", "weight"
 """Names of the tensors that are not inputs of the model."""
 
 

@@ -5,6 +5,7 @@ They are JSON, checked when they are read. ``store.py`` decides their place and 
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import Any, Final, Literal
 
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sparkring.errors import CheckpointDamaged, ConfigError
 from sparkring.pipelines.training.checkpoints.names import PART_NAME, Commit
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 """The only format that is written and read."""
 
 
@@ -29,7 +30,10 @@ class Position(BaseModel):
     steps_done: int = 0
     """Optimizer steps since the run began."""
     loss_sum: float = 0.0
-    """Sum of the loss over the epoch's rows so far."""
+    """Sum of the loss over the epoch's rows so far, times their weights."""
+    weight: float = 0.0
+    """Sum of their weights, or their number if they have none; without those of steps that were not finite, from which the model learned
+    nothing."""
     rows: int = 0
     """Rows of the epoch so far."""
     rows_digest: str = "0" * 16
@@ -38,10 +42,13 @@ class Position(BaseModel):
     """Hash over all ranks' events since the run began (``data/order/receipts.py``); empty at the beginning."""
     seconds: float = 0.0
     """Seconds of the epoch so far."""
+    best_score: float | None = None
+    """With early stopping: the best score so far that counted as better (evaluation/score.py)."""
+    stale_epochs: int = 0
+    """With early stopping: epochs since then."""
     to_evaluate: bool = False
-    """Whether the epoch before must still be evaluated; ``loss_sum``, ``rows``, ``rows_digest`` and ``seconds`` are then that epoch's."""
-    rows_left_out: int = 0
-    """The part of ``rows`` that was read in steps that were not finite; the model learned nothing from them."""
+    """Whether the epoch before must still be evaluated; ``loss_sum``, ``weight``, ``rows``, ``rows_digest`` and ``seconds`` are
+    then that epoch's."""
 
 
 class CheckpointPart(BaseModel):
@@ -61,12 +68,14 @@ class CheckpointDocument(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
-    format: Literal[5] = FORMAT
+    format: Literal[6] = FORMAT
     position: Position
     generation: int = Field(default=0, ge=0)
     """The life of the ring that made it."""
     validation: dict[str, float] | None = None
     """Held-out metrics, if the checkpoint ends an epoch."""
+    score: float | None = None
+    """Their score (evaluation/score.py); None for the loss."""
     content_id: str
     """Content of the dataset version."""
     dataset_version: int
@@ -82,6 +91,11 @@ class CheckpointDocument(BaseModel):
     layout: str = ""
     """The layout of the model over the ranks, for people: any layout resumes from any checkpoint."""
     parts: tuple[CheckpointPart, ...] = ()
+
+    @property
+    def best_by(self) -> float:
+        """The model of the run is that of the lowest one; NaN if the checkpoint ends no epoch."""
+        return (self.validation or {}).get("loss", math.nan) if self.score is None else self.score
 
     @property
     def commit(self) -> Commit:

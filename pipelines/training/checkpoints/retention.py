@@ -24,9 +24,9 @@ def readable(files: CheckpointFiles) -> dict[Commit, CheckpointDocument]:
 
 
 def best_first(documents: Mapping[Commit, CheckpointDocument]) -> list[Commit]:
-    """The commits whose held-out loss is a number, the lowest loss first."""
-    losses = ((document.validation.get("loss", math.nan), commit) for commit, document in documents.items() if document.validation)
-    return [commit for _, commit in sorted((loss, commit) for loss, commit in losses if not math.isnan(loss))]
+    """The commits whose held-out score is a number, the lowest first."""
+    scores = ((document.best_by, commit) for commit, document in documents.items())
+    return [commit for _, commit in sorted((score, commit) for score, commit in scores if not math.isnan(score))]
 
 
 def retain(files: CheckpointFiles, keep: int, *, generation: int | None) -> None:

@@ -130,7 +130,7 @@ class Checkpoints:
         return None, damaged
 
     def best(self) -> Checkpoint | None:
-        """The whole checkpoint with the lowest held-out loss, or None; StorageError if that cannot be known now."""
+        """The whole checkpoint with the lowest held-out score, or None; StorageError if that cannot be known now."""
         for commit in best_first(readable(self._files)):
             try:
                 return self.read(commit.steps)

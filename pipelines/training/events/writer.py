@@ -12,6 +12,7 @@ Each record has ``event`` (its kind), ``time`` (seconds since 1970), ``generatio
     timeline    epoch, step, and this worker's actions in that step (parallel/schedules/records.py); one step an epoch, from the first
                 shard of each worker of a model in stages
     epoch       epoch, seconds, train_loss, rows, exact (the digest equals the split's), validation {loss, auc, ...}; rank 0 only
+    stopped_early  epoch (the last one), metric, text; rank 0 only
     checkpoint  epoch, step, seconds, name; rank 0 only
     plan        predicted_s, measured_s (of a step), steps (measured), text (a warning if they differ much); rank 0 only, and only if the
                 planner chose the layout

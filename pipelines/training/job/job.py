@@ -39,6 +39,10 @@ class TrainSummary(BaseModel):
     """Optimizer steps of the whole run."""
     resumed_at: int
     """Optimizer steps that were done when this generation began."""
+    epochs: int | None = None
+    """Epochs of the run so far; None in a result of an earlier release, which always trained all of them."""
+    ended_early: str = ""
+    """Why the run ended before its last epoch; empty if it did not."""
     best_epoch: int = -1
     validation: dict[str, float] = {}
     """Held-out metrics of the best epoch."""

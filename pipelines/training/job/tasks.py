@@ -17,7 +17,8 @@ from sparkring.models.losses import cross_entropy_sum, log_loss_sum, next_token_
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.row_schema import LABEL
 
-LossSum = Callable[[Tensor, Tensor], Tensor]
+LossSum = Callable[..., Tensor]
+"""(outputs, labels[, weights of rows]) -> scalar: the loss, summed over rows."""
 _INPUTS = {"tabular": (NUMERIC, CATEGORICAL), "image": (IMAGE,), "text": (TOKENS,)}
 """By the kind of a model."""
 
@@ -33,7 +34,7 @@ def label_tensor(task: Task) -> str:
 
 
 def loss_of(task: Task, preprocessing: Preprocessing) -> LossSum:
-    """The loss of a task, summed over rows: (logits, labels) -> scalar."""
+    """The loss of a task; rows of tokens have no weights."""
     if task == "binary":
         return log_loss_sum
     if task == "multiclass":

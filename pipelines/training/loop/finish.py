@@ -7,6 +7,7 @@ from sparkring.pipelines.data.stores.retry import retry
 from sparkring.pipelines.training.checkpoints.documents import Position
 from sparkring.pipelines.training.job.job import TrainSummary
 from sparkring.pipelines.training.job.model_files import ModelCard, save_model
+from sparkring.pipelines.training.loop.early_stopping import has_stopped, is_done, why_stopped
 from sparkring.pipelines.training.loop.restore import read_parts
 from sparkring.pipelines.training.loop.setup import RankSetup
 from sparkring.pipelines.training.strategies.state import weights_of
@@ -22,16 +23,18 @@ def finish_run(setup: RankSetup, position: Position, *, resumed_at: int, failed_
         resumed_at: Optimizer steps that were done when it started.
         failed_checkpoints: Checkpoints that it could not write.
     """
-    summary = TrainSummary(steps=position.steps_done, resumed_at=resumed_at, receipts=position.receipts,
+    train = setup.config.train
+    summary = TrainSummary(steps=position.steps_done, resumed_at=resumed_at, receipts=position.receipts, epochs=position.epoch,
                            failed_checkpoints=failed_checkpoints)
-    if position.epoch < setup.config.train.epochs or position.to_evaluate:
+    if not is_done(position, train):
         return summary.model_copy(update={"interrupted": True})
     card = save_best_model(setup)
-    return summary.model_copy(update={"best_epoch": card.epoch, "validation": card.validation})
+    why = why_stopped(position, train.early_stopping) if train.early_stopping and has_stopped(position, train) else ""
+    return summary.model_copy(update={"best_epoch": card.epoch, "validation": card.validation, "ended_early": why})
 
 
 def save_best_model(setup: RankSetup) -> ModelCard:
-    """Save the weights of the checkpoint with the lowest held-out loss.
+    """Save the weights of the checkpoint with the lowest held-out score.
 
     Raises:
         SparkringError: no checkpoint of a finished epoch is whole.

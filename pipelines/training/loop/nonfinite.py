@@ -15,7 +15,7 @@ from sparkring.pipelines.training.strategies.signals import Signals
 from sparkring.pipelines.training.strategies.step import StepResult
 from sparkring.pipelines.training.strategies.step_times import StepCost
 
-LEFT_OUT = StepResult(loss=math.nan, signals=Signals(), updated=False, cost=StepCost(compute_s=0.0, comm_s=0.0))
+LEFT_OUT = StepResult(loss=math.nan, weight=0.0, signals=Signals(), updated=False, cost=StepCost(compute_s=0.0, comm_s=0.0))
 """The result of a step whose rows are read but not learned from; the ranks exchange no signals in it."""
 
 

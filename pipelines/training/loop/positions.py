@@ -12,13 +12,13 @@ from sparkring.pipelines.training.strategies.step import StepResult
 
 
 def after_step(position: Position, batch: Batch, result: StepResult) -> Position:
-    """Count one step; a step without an update adds its rows but no loss."""
+    """Count one step; a step without an update adds its rows but no loss and no weight."""
     return position.model_copy(update={
         "step": position.step + 1,
         "steps_done": position.steps_done + 1,
-        "loss_sum": position.loss_sum + (result.loss * batch.global_rows if result.updated else 0.0),
-        "rows": position.rows + batch.global_rows,
-        "rows_left_out": position.rows_left_out + (0 if result.updated else batch.global_rows)})
+        "loss_sum": position.loss_sum + (result.loss * result.weight if result.updated else 0.0),
+        "weight": position.weight + (result.weight if result.updated else 0.0),
+        "rows": position.rows + batch.global_rows})
 
 
 def at_epoch_end(position: Position, *, seconds: float) -> Position:
@@ -28,13 +28,13 @@ def at_epoch_end(position: Position, *, seconds: float) -> Position:
 
 def after_evaluation(position: Position) -> Position:
     """The first position of the next epoch."""
-    return Position(epoch=position.epoch, steps_done=position.steps_done, receipts=position.receipts)
+    return Position(epoch=position.epoch, steps_done=position.steps_done, receipts=position.receipts, best_score=position.best_score,
+                    stale_epochs=position.stale_epochs)
 
 
 def mean_loss(position: Position) -> float:
-    """The mean loss of the epoch's rows that the model learned from; NaN if there are none."""
-    learned = position.rows - position.rows_left_out
-    return position.loss_sum / learned if learned else math.nan
+    """The mean loss, by their weights, of the epoch's rows that the model learned from; NaN if there are none."""
+    return position.loss_sum / position.weight if position.weight else math.nan
 
 
 def require_exact(position: Position, manifest: Manifest) -> None:

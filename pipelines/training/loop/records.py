@@ -9,6 +9,7 @@ import socket
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.data.order.rowhash import to_hex
 from sparkring.pipelines.training.checkpoints.documents import Position
+from sparkring.pipelines.training.loop.early_stopping import why_stopped
 from sparkring.pipelines.training.loop.epoch_proof import StepProof
 from sparkring.pipelines.training.loop.nonfinite import LEFT_OUT
 from sparkring.pipelines.training.loop.positions import mean_loss
@@ -60,6 +61,13 @@ class LoopRecords:
         if self._setup.is_first:
             self._events.write("epoch", epoch=position.epoch - 1, seconds=round(seconds, 3), rows=position.rows,
                                train_loss=mean_loss(position), exact=True, digest=position.rows_digest, validation=validation)
+
+
+    def stopped_early(self, position: Position) -> None:
+        """Write that the run ends before its last epoch, and why; rank 0 only."""
+        config = self._setup.config.train.early_stopping
+        if self._setup.is_first and config is not None:
+            self._events.write("stopped_early", epoch=position.epoch - 1, metric=config.metric, text=why_stopped(position, config))
 
 
 def sampled_step(*, first: int, steps: int) -> int:

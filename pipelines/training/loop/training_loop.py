@@ -1,9 +1,9 @@
 """The loop: from the last checkpoint, or the seed, to a trained model.
 
-    start     all ranks restore rank 0's last checkpoint, or start alike, and prove that their states are equal
+    start     all ranks restore rank 0's last checkpoint, or start alike, from given weights or the seed; and prove that they are equal
     step      exact gradient, update, one event; a checkpoint beside training if one is due
     epoch     every row came exactly once (proved by digest), held-out metrics, checkpoint
-    end       the epoch with the lowest held-out loss becomes the run's model
+    end       after the last epoch, or earlier (early_stopping.py): the epoch with the best held-out metric becomes the run's model
 
 When any rank is asked to stop, all of them save after the same step and end; a later generation resumes there.
 """
@@ -22,11 +22,14 @@ from sparkring.pipelines.parallel.collectives.keepalive import run_keeping_alive
 from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument, Position
 from sparkring.pipelines.training.evaluation.evaluate import evaluate
 from sparkring.pipelines.training.evaluation.interruptible import Interrupted, Interruptible
+from sparkring.pipelines.training.evaluation.score import score_of
 from sparkring.pipelines.training.events.plan_watch import PlanWatch
 from sparkring.pipelines.training.job.job import TrainSummary
+from sparkring.pipelines.training.loop.early_stopping import has_stopped, is_done, judge, metric_of
 from sparkring.pipelines.training.loop.epoch_proof import EpochProof
 from sparkring.pipelines.training.loop.exchange import PositionExchange
 from sparkring.pipelines.training.loop.finish import finish_run
+from sparkring.pipelines.training.loop.given import start_from_given
 from sparkring.pipelines.training.loop.nonfinite import LEFT_OUT, NonFiniteSteps
 from sparkring.pipelines.training.loop.positions import after_evaluation, after_step, at_epoch_end, require_exact
 from sparkring.pipelines.training.loop.records import LoopRecords
@@ -55,10 +58,10 @@ class TrainingLoop:
 
     def run(self) -> TrainSummary | None:
         """Train to the end; rank 0 returns the summary."""
-        began, epochs = time.perf_counter(), self._setup.config.train.epochs
+        began, train = time.perf_counter(), self._setup.config.train
         position = start = self._start()
         self._records.start(position)
-        while not self._stopping and (position.to_evaluate or position.epoch < epochs):
+        while not self._stopping and not is_done(position, train):
             position = self._evaluate_epoch(position) if position.to_evaluate else self._train_epoch(position)
         self._saver.finish()
         self._strategy.close()
@@ -71,6 +74,8 @@ class TrainingLoop:
     def _start(self) -> Position:
         """Put all ranks into the state of the last checkpoint, or of a fresh run."""
         restored = restore(self._setup)
+        if restored is None:
+            start_from_given(self._setup)
         if restored is None and isinstance(self._strategy, DataParallelStrategy):  # the seed gives all ranks the same; this makes sure
             fresh = self._setup.communicator.broadcast_bytes(self._strategy.whole(), name="start.fresh")
             self._strategy.unpack([fresh])
@@ -121,8 +126,12 @@ class TrainingLoop:
             self._stopping = True
             self._save(position)
             return position
-        following = after_evaluation(position)
+        following, train = after_evaluation(position), setup.config.train
         self._records.epoch(position, validation, seconds=seconds())
+        if train.early_stopping is not None:
+            following = judge(following, validation, config=train.early_stopping, communicator=setup.communicator)
+            if has_stopped(following, train):
+                self._records.stopped_early(following)
         self._save(following, validation)
         return following
 
@@ -176,7 +185,8 @@ class TrainingLoop:
         """Begin a checkpoint; all ranks call this after the same step."""
         setup, train = self._setup, self._setup.config.train
         self._saver.save(CheckpointDocument(
-            position=position, validation=validation, content_id=setup.manifest.content_id,
+            position=position, validation=validation, score=score_of(validation, metric_of(train)) if validation else None,
+            content_id=setup.manifest.content_id,
             dataset_version=setup.manifest.version, seed=train.seed, lanes=setup.job.lanes, batch_rows=train.step_rows,
             code_version=__version__, torch_version=torch.__version__,
             config=setup.config.model_dump(mode="json", include={"model", "train"}), lr=setup.learning_rate(position.steps_done),

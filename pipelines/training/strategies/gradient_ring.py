@@ -8,8 +8,8 @@ the ranks' averages is not, if ranks hold unequal numbers of rows.
     buckets     [ p4 p3 ] [ p2 p1 p0 | loss ]
                  ready ->  summed while the pass continues
 
-The tail of the last bucket carries the step's loss and the ranks' signals (signals.py), so every rank gets their sums
-without another exchange.
+The tail of the last bucket carries the step's loss, the weights of its rows and the ranks' signals (signals.py), so every
+rank gets their sums without another exchange.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from sparkring.pipelines.parallel.mesh import Ranks, host_leaders
 from sparkring.pipelines.training.strategies.signals import Signals
 from sparkring.pipelines.training.strategies.step_times import Span
 
-TAIL = 4
-"""Numbers after the gradients of the last bucket: the loss and the signals."""
+TAIL = 5
+"""Numbers after the gradients of the last bucket: the loss, the weight and the signals."""
 
 
 class GradientRing:
@@ -75,6 +75,8 @@ class GradientRing:
         """Spans of the last step that were spent on summing and waiting for other ranks."""
         self.signals = Signals()
         """Before a step this rank's votes, after it the sums of all ranks' votes."""
+        self.weight = 0.0
+        """After a step the sum of the weights that the ranks gave."""
         self._views = self._make_views()
         self._bucket_of = {number: index for index, bucket in enumerate(self._buckets) for number in bucket.parameters}
         self._missing = [set(bucket.parameters) for bucket in self._buckets]
@@ -87,12 +89,13 @@ class GradientRing:
         self._hooks = [] if self._alone else [parameter.register_post_accumulate_grad_hook(self._make_hook(number))
                                               for number, parameter in enumerate(self._parameters)]
 
-    def begin(self, loss_share: Tensor | float | None = None) -> None:
+    def begin(self, loss_share: Tensor | float | None = None, *, weight: Tensor | float = 0.0) -> None:
         """Start a step.
 
         Args:
             loss_share: This rank's share of the step's loss (sum over its rows / rows of the step); None if several
                 backward passes follow, and ``last_pass`` gets it.
+            weight: Sum of the weights of its rows, if rows have weights.
         """
         self.waits = []
         self._missing = [set(bucket.parameters) for bucket in self._buckets]
@@ -101,19 +104,19 @@ class GradientRing:
             parameter.grad = None  # autograd then hands over its own tensor instead of adding to one
         self._more = True
         if loss_share is not None:
-            self.last_pass(loss_share)
+            self.last_pass(loss_share, weight=weight)
 
-    def last_pass(self, loss_share: Tensor | float) -> None:
+    def last_pass(self, loss_share: Tensor | float, *, weight: Tensor | float = 0.0) -> None:
         """Announce this rank's last backward pass of the step: buckets that it fills can be summed at once."""
         self._more = False
         tail = self._reducer.buffers[-1][-TAIL:]
         tail[0] = loss_share if isinstance(loss_share, float) else loss_share.detach()
-        tail[1], tail[2], tail[3] = self.signals.stop, self.signals.save, self.signals.writing
+        tail[1], tail[2], tail[3], tail[4] = weight, self.signals.stop, self.signals.save, self.signals.writing
 
     def finish(self) -> float:
         """Send zeros for parameters that no backward pass reached, wait for the sums, and return the step's loss.
 
-        ``signals`` then holds the sums over the ranks.
+        ``weight`` and ``signals`` then hold the sums over the ranks.
         """
         began = self._clock.mark()
         if self._alone:
@@ -132,6 +135,12 @@ class GradientRing:
             parameter.grad = view
         self.waits.append((began, self._clock.mark()))
         return self._take_tail()
+
+    def scale(self, factor: float) -> None:
+        """Multiply the step's gradients, after ``finish``."""
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
 
     @property
     def wait_s(self) -> float:
@@ -154,7 +163,7 @@ class GradientRing:
         self._reducer.close()
 
     def _take_tail(self) -> float:
-        loss, stop, save, writing = self._reducer.buffers[-1][-TAIL:].tolist()
+        loss, self.weight, stop, save, writing = self._reducer.buffers[-1][-TAIL:].tolist()
         self.signals = Signals(stop, save, writing)
         return float(loss)
 

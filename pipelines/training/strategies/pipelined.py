@@ -36,7 +36,15 @@ from sparkring.pipelines.training.strategies.pipelined_step import PipelinedStep
 from sparkring.pipelines.training.strategies.sharded_optimizer import owners, share_after_step
 from sparkring.pipelines.training.strategies.signals import Signals
 from sparkring.pipelines.training.strategies.stages import Stages
-from sparkring.pipelines.training.strategies.state import OPTIMIZER, dealt, named_tensors, pack_state, unpack_state, weights_of
+from sparkring.pipelines.training.strategies.state import (
+    OPTIMIZER,
+    dealt,
+    named_tensors,
+    pack_state,
+    take_weights,
+    unpack_state,
+    weights_of,
+)
 from sparkring.pipelines.training.strategies.step import Inputs, StepResult
 from sparkring.pipelines.training.strategies.step_times import StepTimes
 
@@ -77,7 +85,7 @@ class PipelinedStrategy:
         step = PipelinedStep(self._share, parts, signals, global_rows=batch.global_rows)
         executor.run(step, rows=parts.rows)
         loss, all_signals, updated = step.outcome
-        return StepResult(loss, all_signals, updated, self._times.end(began, [*executor.waits, *self._ring.waits]))
+        return StepResult(loss, step.weight, all_signals, updated, self._times.end(began, [*executor.waits, *self._ring.waits]))
 
     def step_record(self) -> dict[str, Any] | None:
         """See Strategy; a worker's shards act alike, so the first one reports."""
@@ -106,6 +114,10 @@ class PipelinedStrategy:
     def unpack(self, state: Iterable[bytes]) -> None:
         """See Strategy."""
         unpack_state(state, list(self._chunks.values()), self._optimizer, partly=True, cut=self._shards.cut)
+
+    def take_weights(self, weights: Iterable[bytes]) -> None:
+        """See Strategy."""
+        take_weights(weights, list(self._chunks.values()), cut=self._shards.cut)
 
     def require_equal(self) -> None:
         """See Strategy."""

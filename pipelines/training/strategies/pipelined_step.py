@@ -16,6 +16,7 @@ from sparkring.pipelines.training.job.tasks import LossSum
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 from sparkring.pipelines.training.strategies.signals import Signals
 from sparkring.pipelines.training.strategies.stages import MicroBatches, only
+from sparkring.pipelines.training.strategies.weighted_mean import to_weighted_mean
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class PipelinedStep:
         self._share, self._parts, self._signals, self._global_rows = share, parts, signals, global_rows
         self.outcome = (math.nan, signals, False)
         """After the step: its loss over all rows, the signals of all ranks, and whether the parameters were updated."""
+        self.weight = float(global_rows)
+        """After the step: the sum of its rows' weights; their number, if rows have no weights."""
 
     def batch(self, micro_batch: int) -> dict[str, Tensor]:
         """See StepCallbacks."""
@@ -64,7 +67,7 @@ class PipelinedStep:
 
     def loss(self, micro_batch: int, outputs: Mapping[str, Tensor]) -> Tensor:
         """See StepCallbacks."""
-        return self._share.loss_sum(only(outputs), self._parts.labels(micro_batch)) / self._global_rows
+        return self._share.loss_sum(only(outputs), *self._parts.targets(micro_batch)) / self._global_rows
 
     def last_backward(self) -> None:
         """See StepCallbacks."""
@@ -81,11 +84,13 @@ class PipelinedStep:
         share = self._share
         tied = [one.parameter.grad for one in share.tied if one.parameter.grad is not None]
         finite = share.ring.finite() and all(bool(gradient.sum().isfinite()) for gradient in tied)
-        signals = self._signals
-        sums = torch.tensor([loss if share.speaks else 0.0, signals.stop, signals.save, signals.writing, float(not finite)],
-                            dtype=torch.float64)
+        signals, weight = self._signals, self._parts.weight()
+        mine = (loss, weight or 0.0) if share.speaks else (0.0, 0.0)
+        sums = torch.tensor([*mine, signals.stop, signals.save, signals.writing, float(not finite)], dtype=torch.float64)
         share.everyone.sum_(sums, "step")
-        all_loss, stop, save, writing, spoiled = sums.tolist()
+        all_loss, all_weight, stop, save, writing, spoiled = sums.tolist()
+        if weight is not None:
+            all_loss *= self._weigh(all_weight)
         updated = not spoiled and math.isfinite(all_loss)
         if updated:
             share.optimizer.step()
@@ -93,3 +98,12 @@ class PipelinedStep:
         else:
             forget_steps(share.chunks)
         self.outcome = (all_loss, Signals(stop, save, writing), updated)
+
+    def _weigh(self, weight: float) -> float:
+        """Make the summed gradients those of the mean by weights that add up to ``weight``; returns the factor."""
+        self.weight, factor = weight, to_weighted_mean(self._global_rows, weight)
+        self._share.ring.scale(factor)
+        for one in self._share.tied:
+            if one.parameter.grad is not None:
+                one.parameter.grad.mul_(factor)
+        return factor

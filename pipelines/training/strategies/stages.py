@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from sparkring.conf.schema import TrainConfig
 from sparkring.models.blocks import BlockList, StageModule, draw_seed
 from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.row_schema import WEIGHT
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
@@ -96,7 +97,7 @@ class MicroBatches:
             replica: This worker's replica of its stage.
             replicas: The number of replicas of its stage.
         """
-        self._inputs, self._replica, self._replicas = inputs, replica, replicas
+        self._inputs, self._replica, self._replicas, self._whole = inputs, replica, replicas, batch.tensors
         self._parts, self._rows, self._epoch = batch.micro_batches(), batch.micro_batch_rows, batch.epoch
 
     def inputs(self, micro_batch: int) -> dict[str, Tensor]:
@@ -106,6 +107,16 @@ class MicroBatches:
     def labels(self, micro_batch: int) -> Tensor:
         """The labels that the last chunk predicts."""
         return self._inputs.labels(self._parts[self._place(micro_batch)])
+
+    def targets(self, micro_batch: int) -> tuple[Tensor, ...]:
+        """What the loss takes beside the last chunk's output (``Inputs.targets``)."""
+        return self._inputs.targets(self._parts[self._place(micro_batch)])
+
+    def weight(self) -> float | None:
+        """Sum of the weights of this replica's rows, 0 where another stage reads them; None if rows have no weights."""
+        if not self._inputs.weighted:
+            return None
+        return float(self._whole[WEIGHT].sum()) if WEIGHT in self._whole else 0.0
 
     def rows(self, micro_batch: int) -> int:
         """Number of rows of a micro-batch; stages that read no rows know it, too."""

@@ -93,6 +93,23 @@ def unpack_state(state: Iterable[bytes], modules: Sequence[nn.Module], optimizer
         raise _does_not_fit(error) from None
 
 
+def take_weights(weights: Iterable[bytes], modules: Sequence[nn.Module], *,
+                 cut: Callable[[str, Tensor], Tensor] = lambda _, tensor: tensor) -> None:
+    """Put given parameters and buffers into a model, or its parts; what is not given stays as it is.
+
+    Args:
+        weights: Whole tensors by the model's own names, as safetensors in any number of parts.
+        modules: The model, or the parts that this rank holds.
+        cut: (parameter, whole tensor) -> the slice that these modules hold.
+    """
+    own = [module.state_dict() for module in modules]  # shares the modules' memory
+    for part in weights:
+        for name, tensor in _tensors_of(part).items():
+            for held in own:
+                if name in held:
+                    held[name].copy_(cut(name, tensor))
+
+
 def _does_not_fit(error: Exception) -> CheckpointDamaged:
     return CheckpointDamaged(f"the saved state does not fit the model: {' '.join(str(error).split())}; it was saved by another model. Use "
                              "another workspace.")

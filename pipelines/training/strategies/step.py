@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sparkring.models.blocks import BlockRun
 from sparkring.models.inputs import ROW_SEEDS
 from sparkring.models.losses import log_loss_sum
-from sparkring.pipelines.data.dataset.row_schema import ROW_ID
+from sparkring.pipelines.data.dataset.row_schema import ROW_ID, WEIGHT
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.data.order.rowhash import row_bits
 from sparkring.pipelines.training.job.precision import Precision
@@ -20,6 +20,7 @@ from sparkring.pipelines.training.job.tasks import LossSum
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 from sparkring.pipelines.training.strategies.signals import Signals
 from sparkring.pipelines.training.strategies.step_times import StepCost, StepTimes
+from sparkring.pipelines.training.strategies.weighted_mean import to_weighted_mean
 
 NO_SIGNALS = Signals()
 
@@ -29,7 +30,9 @@ class StepResult:
     """The result of a step; all but the cost is the same on all ranks."""
 
     loss: float
-    """Mean over all rows of the step."""
+    """Mean over all rows of the step, by their weights."""
+    weight: float
+    """Sum of its rows' weights; their number, if rows have no weights."""
     signals: Signals
     """Sums over all ranks."""
     updated: bool
@@ -50,13 +53,16 @@ class Inputs:
     device: torch.device
     seed: int
     """The seed of what is random in a row, such as dropout."""
+    weighted: bool = False
+    """Whether rows have weights, which the loss takes too."""
 
     def placed(self, batch: Batch) -> Batch:
         """A batch with all that the model and the loss take from it on the device, also the rows' seeds; its row ids stay on the CPU."""
         needed = {ROW_ID if name == ROW_SEEDS else name for name in self.names}  # which only the first stage reads
         named = self.of(batch.tensors, epoch=batch.epoch) if needed <= batch.tensors.keys() else {}
-        label = {self.label: self.labels(batch.tensors)} if self.label in batch.tensors and self.label not in named else {}
-        return replace(batch, tensors={**batch.tensors, **named, **label})
+        others = [self.label, *([WEIGHT] if self.weighted else [])]
+        beside = {name: self._placed(batch.tensors[name]) for name in others if name in batch.tensors and name not in named}
+        return replace(batch, tensors={**batch.tensors, **named, **beside})
 
     def of(self, tensors: Mapping[str, Tensor], *, epoch: int) -> dict[str, Tensor]:
         """The model's arguments: floats in the run's precision, integers unchanged, and the rows' seeds if the model has dropout."""
@@ -74,6 +80,10 @@ class Inputs:
         """The labels, shape (rows, ...)."""
         return self._placed(tensors[self.label])
 
+    def targets(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """What the loss takes beside the model's output: the labels and, if rows have weights, the weights (rows,)."""
+        return (self.labels(tensors), self._placed(tensors[WEIGHT])) if self.weighted else (self.labels(tensors),)
+
     def _placed(self, tensor: Tensor) -> Tensor:
         if self.device.type == "cuda" and not tensor.is_cuda:
             tensor = tensor.pin_memory().to(self.device, non_blocking=True)
@@ -84,6 +94,8 @@ def train_step(model: nn.Module, batch: Batch, inputs: Inputs, ring: GradientRin
                loss_sum: LossSum = log_loss_sum, signals: Signals = NO_SIGNALS) -> StepResult:
     """Do one step: this rank's rows forward and backward, the sum over the ring, the update.
 
+    With weights the update follows the gradient of the weighted mean (weighted_mean.py).
+
     Args:
         model: In training mode.
         batch: This rank's rows; there may be none.
@@ -91,19 +103,25 @@ def train_step(model: nn.Module, batch: Batch, inputs: Inputs, ring: GradientRin
         ring: Sums the model's gradients over the ranks.
         optimizer: Updates the model's parameters.
         times: Times the rank's steps.
-        loss_sum: (predictions, labels) -> scalar, summed over rows.
+        loss_sum: (predictions, labels[, weights]) -> scalar, summed over rows.
         signals: This rank's votes.
     """
     began = times.clock.mark()
     ring.signals = signals
     if batch.rows:
-        share = loss_sum(model(**inputs.of(batch.tensors, epoch=batch.epoch)), inputs.labels(batch.tensors)) / batch.global_rows
-        ring.begin(share)
+        targets = inputs.targets(batch.tensors)
+        share = loss_sum(model(**inputs.of(batch.tensors, epoch=batch.epoch)), *targets) / batch.global_rows
+        ring.begin(share, weight=targets[1].sum() if inputs.weighted else 0.0)
         share.backward()
     else:
         ring.begin(0.0)
-    loss = ring.finish()
+    loss, weight = ring.finish(), float(batch.global_rows)
+    if inputs.weighted:
+        weight = ring.weight
+        factor = to_weighted_mean(batch.global_rows, weight)
+        ring.scale(factor)
+        loss *= factor
     finite = ring.finite()
     if finite:
         optimizer.step()
-    return StepResult(loss, ring.signals, finite, times.end(began, ring.waits))
+    return StepResult(loss, weight, ring.signals, finite, times.end(began, ring.waits))

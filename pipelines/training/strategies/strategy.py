@@ -26,7 +26,7 @@ from sparkring.pipelines.training.job.optimizer import clip_before_step, make_op
 from sparkring.pipelines.training.job.tasks import loss_of, shapes_of
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 from sparkring.pipelines.training.strategies.signals import Signals
-from sparkring.pipelines.training.strategies.state import dealt, named_tensors, pack_state, unpack_state
+from sparkring.pipelines.training.strategies.state import dealt, named_tensors, pack_state, take_weights, unpack_state
 from sparkring.pipelines.training.strategies.step import Inputs, StepResult, train_step
 from sparkring.pipelines.training.strategies.step_times import StepTimes
 
@@ -60,6 +60,10 @@ class Strategy(Protocol):
 
     def unpack(self, state: Iterable[bytes]) -> None:
         """Load what this rank holds from a whole state, given in its parts."""
+        ...
+
+    def take_weights(self, weights: Iterable[bytes]) -> None:
+        """Start from what this rank holds of given weights (``state.take_weights``)."""
         ...
 
     def require_equal(self) -> None:
@@ -123,6 +127,10 @@ class DataParallelStrategy:
     def unpack(self, state: Iterable[bytes]) -> None:
         """See Strategy."""
         unpack_state(state, [self._model], self._optimizer)
+
+    def take_weights(self, weights: Iterable[bytes]) -> None:
+        """See Strategy."""
+        take_weights(weights, [self._model])
 
     def require_equal(self) -> None:
         """See Strategy."""

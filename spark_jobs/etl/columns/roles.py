@@ -38,7 +38,9 @@ def roles_of_query(config: PrepareConfig) -> list[Role]:
     binary = config.task == "binary"
     return [role_of_row_id(config.row_id),
             Role("prepare.label", config.label, _NUMBERS if binary else (IntegralType, StringType),
-                 "int (0 or 1)" if binary else "string or bigint"), split, *_roles_of_features(config.features)]
+                 "int (0 or 1)" if binary else "string or bigint"), split,
+            *([] if config.weight is None else [Role("prepare.weight", config.weight, _NUMBERS, "double")]),
+            *_roles_of_features(config.features)]
 
 
 def role_of_row_id(column: str) -> Role:

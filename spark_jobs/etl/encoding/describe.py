@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sparkring.conf.schema import FeaturesConfig, PrepareConfig, RawConfig
+from sparkring.conf.schema import PrepareConfig, RawConfig
 from sparkring.models.inputs import CATEGORICAL, IMAGE, NUMERIC, TOKENS
 from sparkring.pipelines.data.dataset.preprocessing import ImageFeature, Preprocessing, TokensFeature
-from sparkring.pipelines.data.dataset.row_schema import LABEL, ROW_ID, Augment, DataField, ImageSpec, TensorSpec
+from sparkring.pipelines.data.dataset.row_schema import LABEL, ROW_ID, WEIGHT, Augment, DataField, ImageSpec, TensorSpec
 from sparkring.spark_jobs.etl.encoding.arrays import describe_raw
 
 
@@ -37,14 +37,19 @@ def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple
     for raw in config.features.raw:
         fields.append(describe_raw(raw))
         tensors.append(_raw_tensor(raw))
+    if config.weight is not None:
+        fields.append(DataField(name=config.weight, dtype="float64"))
+        tensors.append(TensorSpec(name=WEIGHT, dtype="float64", fields=(config.weight,), stacked=False))
     label = TensorSpec(name=LABEL, dtype="int64" if multiclass else "float32", fields=(config.label,), stacked=False)
     return tuple(fields), (*tensors, label, row_id_tensor)
 
 
-def made_tensors(features: FeaturesConfig) -> set[str]:
+def made_tensors(config: PrepareConfig) -> set[str]:
     """Names of a batch's tensors, without those of raw columns, which are named as their columns."""
+    features = config.features
     of_table = features.numbers or features.categorical or features.derived
-    return {LABEL, ROW_ID, *((NUMERIC, CATEGORICAL) if of_table else ()), *((IMAGE,) if features.image else ())}
+    return {LABEL, ROW_ID, *((NUMERIC, CATEGORICAL) if of_table else ()), *((IMAGE,) if features.image else ()),
+            *((WEIGHT,) if config.weight is not None else ())}
 
 
 def _raw_tensor(raw: RawConfig) -> TensorSpec:

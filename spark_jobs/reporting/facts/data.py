@@ -158,6 +158,8 @@ def _role(name: str, feature: Feature | None, manifest: Manifest) -> str:
         return "row id"
     if name == manifest.label:
         return "label"
+    if name == manifest.weight:
+        return "weight"
     if isinstance(feature, NumericFeature):
         return "number"
     return "not used" if feature is None else "category"

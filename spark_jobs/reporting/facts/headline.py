@@ -53,7 +53,8 @@ def _training(run: RunFacts, workspace: Workspace) -> str:
     network = f"A network ({layers(workspace.card.model)})" if workspace.card else "A network"
     ranks, epochs, spent = several(run.size, "Horovod rank"), several(len(run.epochs), "epoch"), duration(run.wall_s)
     if run.finished:
-        return f"{network} was trained on {ranks} for {epochs}{rows} in {spent}."
+        early = f" It {run.ended_early}." if run.ended_early else ""
+        return f"{network} was trained on {ranks} for {epochs}{rows} in {spent}.{early}"
     return f"{network} is being trained on {ranks}: {epochs}{rows} and {several(run.steps, 'step')} so far, in {spent}."
 
 

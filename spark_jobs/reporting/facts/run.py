@@ -146,6 +146,8 @@ class RunFacts:
     """Problems that ranks survived, e.g. a damaged checkpoint."""
     planned: Planned | None = None
     """None if the planner did not choose the layout."""
+    ended_early: str = ""
+    """Why the run ended before its last epoch; empty if it did not."""
 
     @property
     def finished(self) -> bool:

@@ -89,6 +89,7 @@ class _Events:
     failed_checkpoints: list[str] = field(default_factory=list)
     repeated: int = 0
     planned: Planned | None = None
+    ended_early: str = ""
 
     def add(self, record: Record) -> None:
         kind = record["event"]
@@ -102,6 +103,9 @@ class _Events:
             self.timelines.add(record)
         elif kind == "epoch":
             self.epochs[record["epoch"]] = record
+            self.ended_early = ""
+        elif kind == "stopped_early":
+            self.ended_early = record["text"]
         elif kind == "checkpoint":
             self.checkpoints += 1
         elif kind == "warning" and record.get("what") == "checkpoint":
@@ -143,7 +147,8 @@ def _facts(events: _Events) -> RunFacts:
         mean_time=_mean([time.seconds for time in by_rank]), step_times=_step_times(seconds),
         throughput=_throughput(rows, seconds.sum(axis=1)),
         epochs=tuple(_epoch(record) for _, record in sorted(events.epochs.items())), generations=_generations(events.lives),
-        step=events.timelines.last_step(), warnings=(*events.warnings, *_not_written(events), *_slow(events)), planned=events.planned)
+        step=events.timelines.last_step(), warnings=(*events.warnings, *_not_written(events), *_slow(events)), planned=events.planned,
+        ended_early=events.ended_early)
 
 
 def _not_written(events: _Events) -> list[str]:

@@ -122,7 +122,8 @@ def test_extends_is_seen_from_the_file_that_says_it_not_from_the_current_folder(
     pytest.param(["prepare.features.hashed=[{column: km, ids: 1}]"], "greater than or equal to 2 (found 1)", id="a hash to nothing"),
     pytest.param(["prepare.label=''"], "prepare: task binary needs a label", id="nothing for something"),
     pytest.param(["model.kind=image", "model.widhts=[8]"],
-                 "unknown key model.widhts; did you mean 'widths'? (known here: network, options, dropout, kind, widths, norm)",
+                 "unknown key model.widhts; did you mean 'widths'? (known here: network, options, dropout, weights, "
+                 "weights_sha256, weights_partial, kind, widths, norm)",
                  id="a key of the chosen network"),
     pytest.param(["model.hiden=[8]"], "unknown key model.hiden; did you mean 'hidden'?", id="a key of the network that is not named"),
     pytest.param(["model.kind=imge"], "model: unknown kind; give tabular, image or text", id="no such network"),

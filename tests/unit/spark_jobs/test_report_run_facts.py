@@ -172,3 +172,12 @@ def test_the_last_step_that_all_stages_recorded_is_shown_beside_its_plan() -> No
 def test_a_run_without_stages_has_no_step_to_show() -> None:
     assert facts_of(start(0), step(0, 0, 0)).step is None
     assert facts_of(start(0), timeline(0, 0), start(1)).step is None
+
+
+def test_the_report_says_why_a_run_ended_early_unless_it_went_on() -> None:
+    stopped = {"event": "stopped_early", "time": 111.0, "generation": 0, "rank": 0, "epoch": 0, "metric": "loss",
+               "text": "ended early: why"}
+    facts = facts_of(start(0), step(0, 0, 0), epoch_end(0, loss=0.3), stopped, end(0))
+    assert facts.ended_early == "ended early: why"
+    went_on = facts_of(start(0), step(0, 0, 0), epoch_end(0, loss=0.3), stopped, start(0, generation=1), epoch_end(1, generation=1))
+    assert went_on.ended_early == ""

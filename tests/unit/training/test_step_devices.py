@@ -107,6 +107,7 @@ class Network:
     label: str
     loss_sum: LossSum
     shards: int = 1
+    weighted: bool = False
 
 
 SEQUENCES = Shapes(length=5, vocabulary=12)
@@ -114,6 +115,8 @@ DECODER = {"kind": "text", "width": 8, "layers": 2, "heads": 2}
 NETWORKS = {
     "tables": Network({"kind": "tabular", "hidden": [8, 4], "dropout": 0.2}, Shapes(num_numeric=3, cardinalities=(5, 7)), "label",
                       log_loss_sum),
+    "tables with weights": Network({"kind": "tabular", "hidden": [8]}, Shapes(num_numeric=3, num_outputs=4), "label", cross_entropy_sum,
+                                   weighted=True),
     "images": Network({"kind": "image", "widths": [8, 16], "dropout": 0.2}, Shapes(image=(3, 8, 8), num_outputs=4), "label",
                       cross_entropy_sum),
     "images with batch norms": Network({"kind": "image", "widths": [8, 16], "norm": "batch"}, Shapes(image=(3, 8, 8), num_outputs=4),
@@ -132,7 +135,10 @@ def batch_of(network: Network, config: Config, micro_batches: int) -> tuple[Batc
     if network.label == "label":
         binary = network.shapes.num_outputs == 1
         tensors["label"] = torch.rand(ROWS).round() if binary else torch.randint(network.shapes.num_outputs, (ROWS,))
-    inputs = Inputs(names=input_tensors(config.model), label=network.label, precision=PRECISIONS["float32"], device=DEVICE, seed=1)
+    if network.weighted:
+        tensors["weight"] = torch.rand(ROWS, dtype=torch.float64)
+    inputs = Inputs(names=input_tensors(config.model), label=network.label, precision=PRECISIONS["float32"], device=DEVICE, seed=1,
+                    weighted=network.weighted)
     return Batch(0, tensors, ROWS, ROWS, (ROWS // micro_batches,) * micro_batches), inputs
 
 
@@ -192,8 +198,8 @@ def reads_of_staged_step(network: Network, micro_batches: int, *, looks: Callabl
     batch, inputs = batch_of(network, config, micro_batches)
     chunk = StageModule(blocks, seed=1)
 
-    def loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
-        loss = network.loss_sum(logits, labels)
+    def loss_sum(logits: Tensor, *targets: Tensor) -> Tensor:
+        loss = network.loss_sum(logits, *targets)
         looks(loss)
         return loss
 
