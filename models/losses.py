@@ -5,6 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
+from sparkring.conf.schema import RegressionLoss
+from sparkring.errors import ConfigError
+
 
 def log_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
     """Sum over rows of the binary cross entropy, in nats.
@@ -28,6 +31,36 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
         A scalar; 0 for no rows.
     """
     return functional.cross_entropy(widened(logits), labels, reduction="sum")
+
+
+def error_sum(predictions: Tensor, labels: Tensor, *, loss: RegressionLoss, huber_delta: float) -> Tensor:
+    """Sum over rows of the loss of a predicted number. With e the difference of prediction and label:
+
+        squared     e^2
+        absolute    |e|
+        huber       e^2 / 2 up to |e| = delta, then delta (|e| - delta / 2)
+
+    Args:
+        predictions: (rows,) standardised as the labels.
+        labels: (rows,) standardised, of the predictions' type or wider.
+        loss: Which of them.
+        huber_delta: The delta of ``huber``.
+    Returns:
+        A scalar; 0 for no rows.
+    Raises:
+        ConfigError: predictions have another shape, so torch would compare each with every label.
+    Source: Huber, "Robust Estimation of a Location Parameter", Annals of Mathematical Statistics 35 (1964).
+    """
+    if predictions.shape != labels.shape:
+        raise ConfigError(f"the network gives outputs of shape {tuple(predictions.shape)} for {len(labels)} rows, and regression takes one "
+                          "number a row; return (rows,) or (rows, 1) from model.network.")
+    match loss:
+        case "squared":
+            return functional.mse_loss(widened(predictions), labels, reduction="sum")
+        case "absolute":
+            return functional.l1_loss(widened(predictions), labels, reduction="sum")
+        case "huber":
+            return functional.huber_loss(widened(predictions), labels, reduction="sum", delta=huber_delta)
 
 
 def next_token_loss_sum(logits: Tensor, tokens: Tensor, *, pad_id: int) -> Tensor:

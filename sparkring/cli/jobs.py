@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,7 +59,7 @@ def train(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_j
 
 @commands.command(epilog=examples("sparkring evaluate", "sparkring evaluate --json | jq .network.auc"))
 def evaluate(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Evaluate the trained network on held-out rows, beside the base rate and a logistic regression."""
+    """Evaluate the trained network on held-out rows, beside baselines on the same rows."""
     loaded = load_config(config, overrides or [])
     from sparkring.spark_jobs.evaluate import evaluate as run_evaluate
 
@@ -90,6 +91,11 @@ def report(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, ste
 def quality_text(evaluation: dict[str, Any]) -> str:
     """One line for each model, its best-known figures first."""
     head = f"on the {evaluation['split']} split of dataset version {evaluation['dataset_version']}:"
+    if evaluation["task"] == "regression":
+        rows = [f"  {title:<20} R2 {math.nan if model['r2'] is None else model['r2']:.4f}   RMSE {model['rmse']:.4g}   MAE {model['mae']:.4g}"
+                for key, title in (("network", "network"), ("ridge", "ridge regression"), ("mean", "mean"))
+                if key in evaluation for model in [evaluation[key]]]
+        return "\n".join([head, *rows])
     if evaluation["task"] != "binary":
         shown = [(name, name.replace("_", " ")) for name in ("accuracy", "loss", "bits_per_byte") if name in evaluation["network"]]
         rows = [f"  {key.replace('_', ' '):<20} {'   '.join(f'{words} {evaluation[key][name]:.4f}' for name, words in shown)}"
@@ -102,4 +108,5 @@ def quality_text(evaluation: dict[str, Any]) -> str:
 
 
 def _figures(metrics: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+    own_units = ("rmse", "mae")
+    return ", ".join(f"{name} {value:{'.4g' if name in own_units else '.4f'}}" for name, value in metrics.items())

@@ -1,6 +1,6 @@
 """From the rows that lanes give for a step to the tensors of a batch: join, decode, pad, transform.
 
-    dense rows     -> one array of the tensor's type
+    dense rows     -> one array of the tensor's type -> (value - mean) / std if it is a label to standardise
     encoded cells  -> arrays -> padded to one shape if they are ragged
     images         -> augmented (train) -> (pixel / 255 - mean) / std, channels first
 """
@@ -88,6 +88,9 @@ class Assembler:
         joined = self.buffers.empty(shape[::-1] if by_columns else shape, spec.dtype)
         with np.errstate(over="ignore", invalid="ignore"):  # values beyond float32 become infinite silently, as in torch
             np.concatenate([piece.T if by_columns else piece for piece in pieces], axis=int(by_columns), out=joined, casting="unsafe")
+        if spec.standard is not None:
+            joined -= spec.standard.mean
+            joined /= spec.standard.std
         return torch.from_numpy(joined.T if by_columns else joined)
 
     def _decoded(self, spec: TensorSpec, cells: Sequence[bytes | Array]) -> NDArray[Any]:

@@ -35,10 +35,7 @@ def roles_of_query(config: PrepareConfig) -> list[Role]:
     if tokens:
         return [Role("prepare.features.tokens.document", tokens.document, (StringType,), "string"),
                 Role("prepare.features.tokens.column", tokens.column, (StringType, BinaryType), "string"), split]
-    binary = config.task == "binary"
-    return [role_of_row_id(config.row_id),
-            Role("prepare.label", config.label, _NUMBERS if binary else (IntegralType, StringType),
-                 "int (0 or 1)" if binary else "string or bigint"), split, *_roles_of_features(config.features)]
+    return [role_of_row_id(config.row_id), _label(config), split, *_roles_of_features(config.features)]
 
 
 def role_of_row_id(column: str) -> Role:
@@ -64,6 +61,12 @@ def moments_of_model(fitted: Preprocessing) -> list[MomentConfig]:
             found.setdefault((feature.moment.of, feature.moment.time_zone), []).append(feature.moment)
     return [MomentConfig(column=column, time_zone=time_zone, numbers=tuple(moment.part for moment in moments))
             for (column, time_zone), moments in found.items()]
+
+
+def _label(config: PrepareConfig) -> Role:
+    kinds, expected = {"binary": (_NUMBERS, "int (0 or 1)"), "regression": ((NumericType,), "number")}.get(
+        config.task, ((IntegralType, StringType), "string or bigint"))
+    return Role("prepare.label", config.label, kinds, expected)
 
 
 def _roles_of_features(features: FeaturesConfig) -> Iterator[Role]:

@@ -150,7 +150,7 @@ def _column(field: DataField, manifest: Manifest) -> ColumnFacts:
     return ColumnFacts(
         name=field.name, dtype=field.dtype, shape=field.shape, codec=field.codec, nullable=field.nullable,
         role=_role(field.name, feature or flagged, manifest),
-        encoding=f"1 where {flagged.source} is null" if flagged else _encoding(feature, manifest.preprocessing.train_rows))
+        encoding=_encoding(field.name, feature, flagged, manifest))
 
 
 def _role(name: str, feature: Feature | None, manifest: Manifest) -> str:
@@ -163,11 +163,16 @@ def _role(name: str, feature: Feature | None, manifest: Manifest) -> str:
     return "not used" if feature is None else "category"
 
 
-def _encoding(feature: Feature | None, train_rows: int) -> str:
+def _encoding(name: str, feature: Feature | None, flagged: NumericFeature | None, manifest: Manifest) -> str:
+    label = manifest.preprocessing.label
+    if label is not None and name == manifest.label:
+        return f"mean {label.mean:.4g}, standard deviation {label.std:.4g}"
+    if flagged:
+        return f"1 where {flagged.source} is null"
     if feature is None:
         return ""
     made_of = f"of {feature.source}: " if feature.source != feature.column else ""
-    return made_of + feature_words(feature, train_rows=train_rows)
+    return made_of + feature_words(feature, train_rows=manifest.preprocessing.train_rows)
 
 
 def _source(name: str, facts: object) -> SourceFacts:

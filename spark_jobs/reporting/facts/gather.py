@@ -17,7 +17,7 @@ from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.model_files import CARD, ModelCard, load_card
 from sparkring.spark_jobs.reporting.facts.data import DataFacts, data_facts
-from sparkring.spark_jobs.reporting.facts.quality import MeanQuality, QualityFacts, mean_quality, quality_facts
+from sparkring.spark_jobs.reporting.facts.quality import BinaryQuality, MeanQuality, RegressionQuality, mean_quality, quality_facts
 from sparkring.spark_jobs.reporting.facts.run import RunFacts
 from sparkring.spark_jobs.reporting.facts.run_reader import read_run
 from sparkring.spark_jobs.scoring.latest import Scores, latest_scores
@@ -50,8 +50,8 @@ class Workspace:
     data: DataFacts | None
     run: RunFacts | None
     card: ModelCard | None
-    quality: QualityFacts | None
-    """The quality of a binary model."""
+    quality: BinaryQuality | RegressionQuality | None
+    """The quality of a binary model, or of a regression."""
     mean_quality: MeanQuality | None
     """The quality of a model of classes or tokens."""
     scores: Scores | None
@@ -71,7 +71,7 @@ def gather(config: Config) -> Workspace:
     version = run.dataset_version if run else config.dataset_version
     return Workspace(
         data=_part(DATASET, absent, lambda: _data(config, version)), run=run, card=_part(MODEL, absent, lambda: _card(config)),
-        quality=evaluation if isinstance(evaluation, QualityFacts) else None,
+        quality=None if isinstance(evaluation, MeanQuality) else evaluation,
         mean_quality=evaluation if isinstance(evaluation, MeanQuality) else None, scores=_part(SCORES, absent, lambda: _scores(config)),
         absent=tuple(sorted(absent, key=lambda part: list(MADE_BY).index(part.what))))
 
@@ -110,12 +110,12 @@ def _card(config: Config) -> ModelCard:
     return load_card(config.run)
 
 
-def _quality(config: Config) -> QualityFacts | MeanQuality:
+def _quality(config: Config) -> BinaryQuality | RegressionQuality | MeanQuality:
     try:
         document = json.loads(open_store(config.run).read("evaluation.json"))
     except FileNotFoundError:
         raise _NotThere from None
-    if isinstance(document, dict) and document.get("task", "binary") != "binary":
+    if isinstance(document, dict) and document.get("task", "binary") not in ("binary", "regression"):
         return mean_quality(document)
     return quality_facts(document)
 

@@ -153,7 +153,7 @@ def test_a_network_that_does_not_beat_the_baselines_is_not_praised(tmp_path: Pat
     document = sample_evaluation()
     write_evaluation(config, network=document["logistic_regression"], logistic_regression=document["network"])
     page = written(config)
-    assert "It does not beat both in loss and AUC." in page
+    assert "It does not beat both in ROC AUC and loss." in page
     assert page.count('class="value bad"') == 2
 
 
