@@ -57,8 +57,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _loss_is_of_regression(self) -> Self:
         if self.train.loss != "squared" and self.prepare.task != "regression":
-            raise ValueError(f"train.loss={self.train.loss} is for prepare.task: regression, and {self.prepare.task} has a loss of its own; "
-                             "leave train.loss out, or set prepare.task to regression")
+            raise ValueError(f"train.loss={self.train.loss} is for prepare.task: regression, and {self.prepare.task} has a loss of its "
+                             "own; leave train.loss out, or set prepare.task to regression")
         return self
 
     def fitted_to(self, train_rows: int) -> Self:

@@ -29,8 +29,8 @@ from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 _NUMBERS = ("binary", "regression")
 """The tasks whose label is a number, not the name of a class."""
 _STRANGE = {
-    "binary": ("neither 0 nor 1", "make it 0 or 1 in the query, e.g. CAST(x > 15 AS INT), or null for rows to leave out. For numbers of "
-               "classes set prepare.task: multiclass, for measured numbers set prepare.task: regression"),
+    "binary": ("neither 0 nor 1", ("make it 0 or 1 in the query, e.g. CAST(x > 15 AS INT), or null for rows to leave out. For numbers of "
+                                   "classes set prepare.task: multiclass, for measured numbers set prepare.task: regression")),
     "regression": ("NaN or infinite", "make it null in the query for rows to leave out")}
 """By task: what a label must not be, and the remedy."""
 
@@ -169,7 +169,8 @@ def _check_figures(found: Row, config: PrepareConfig, *, whole: bool) -> None:
     rows = found["rows"]
     if found["strange"]:
         kind, remedy = _STRANGE[config.task]
-        raise SourceError(f"label {config.label} is {kind} in {found['strange']} of {rows} rows, e.g. {found['strange_example']}; {remedy}.")
+        raise SourceError(f"label {config.label} is {kind} in {found['strange']} of {rows} rows, e.g. {found['strange_example']}; "
+                          f"{remedy}.")
     for name, missing in ((config.row_id, found["no_id"]), (split_key(config).column, found["no_key"])):
         if missing:
             raise SourceError(f"column {name} is null in {missing} of {rows} rows; each needs one: filter or fill it in the query.")

@@ -92,9 +92,10 @@ def quality_text(evaluation: dict[str, Any]) -> str:
     """One line for each model, its best-known figures first."""
     head = f"on the {evaluation['split']} split of dataset version {evaluation['dataset_version']}:"
     if evaluation["task"] == "regression":
-        rows = [f"  {title:<20} R2 {math.nan if model['r2'] is None else model['r2']:.4f}   RMSE {model['rmse']:.4g}   MAE {model['mae']:.4g}"
-                for key, title in (("network", "network"), ("ridge", "ridge regression"), ("mean", "mean"))
-                if key in evaluation for model in [evaluation[key]]]
+        models = {title: evaluation[key] for key, title in (("network", "network"), ("ridge", "ridge regression"), ("mean", "mean"))
+                  if key in evaluation}
+        rows = [f"  {title:<20} R2 {math.nan if found['r2'] is None else found['r2']:.4f}   RMSE {found['rmse']:.4g}   "
+                f"MAE {found['mae']:.4g}" for title, found in models.items()]
         return "\n".join([head, *rows])
     if evaluation["task"] != "binary":
         shown = [(name, name.replace("_", " ")) for name in ("accuracy", "loss", "bits_per_byte") if name in evaluation["network"]]

@@ -76,8 +76,8 @@ class RegressionMetrics(BaseModel):
     mse: float
     rmse: float
     mae: float
-    r2: float
-    """1: without error. 0: as good as the mean of these rows. NaN (null in JSON) if their labels are all alike."""
+    r2: float | None
+    """1: without error. 0: as good as the mean of these rows. None if their labels are all alike."""
     residuals: ResidualBins
     bins: tuple[PredictionBin, ...]
     """From low to high prediction."""
@@ -98,7 +98,7 @@ def all_sums(predicted: Floats, labels: Floats) -> Floats:
 
 
 def error_figures(sums: Floats, label: Standardisation) -> dict[str, float]:
-    """``mse``, ``rmse``, ``mae`` and ``r2`` from the sums of all rows, in the label's units.
+    """``mse``, ``rmse``, ``mae`` and ``r2`` (NaN if all labels are alike) from the sums of all rows, in the label's units.
 
     Raises:
         DatasetError: there are no rows, or a prediction is not finite.
@@ -120,15 +120,15 @@ def regression_metrics(sums: Floats, label: Standardisation) -> RegressionMetric
     Raises:
         DatasetError: there are no rows, or a prediction is not finite.
     """
-    figures = error_figures(sums, label)
+    figures = {name: None if math.isnan(value) else value for name, value in error_figures(sums, label).items()}
     residuals, counts, predicted, labels = sums[ERROR_SUMS:].reshape(4, FINE_BINS)
-    return RegressionMetrics(rows=int(sums[0]), **figures, residuals=_residual_bins(residuals, label),
-                             bins=_prediction_bins(counts, predicted, labels, label))
+    return RegressionMetrics.model_validate(figures | {
+        "rows": int(sums[0]), "residuals": _residual_bins(residuals, label), "bins": _prediction_bins(counts, predicted, labels, label)})
 
 
 def _bin(values: Floats) -> NDArray[np.int64]:
-    """The number of each value's fine bin: 0 and the last one are for values beyond REACH, and for NaN."""
-    place = np.floor((np.nan_to_num(values, nan=np.inf) + REACH) / WIDTH) + 1
+    """The number of each value's fine bin: 0 and the last one are for values beyond REACH. NaN is in any: there are no metrics then."""
+    place = np.floor((np.nan_to_num(values).clip(-2 * REACH, 2 * REACH) + REACH) / WIDTH) + 1
     return place.clip(0, FINE_BINS - 1).astype(np.int64)
 
 

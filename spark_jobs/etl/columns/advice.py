@@ -46,12 +46,9 @@ def advise(role: Role, found: DataType) -> str:
 
 def settings(role: Role, found: DataType) -> list[str]:
     """Changes of the config after which the column fits as it is."""
-    if role.key == "prepare.label" and isinstance(found, StringType):
-        return ["set prepare.task: multiclass"]
-    if role.key == "prepare.label" and isinstance(found, BooleanType):
-        return ["set prepare.task: binary"]
-    if role.key == "prepare.label" and _is_fraction(found):
-        return ["set prepare.task: regression"]
+    if role.key == "prepare.label":
+        tasks = {"multiclass": StringType, "binary": BooleanType, "regression": FractionalType}
+        return [f"set prepare.task: {task}" for task, kind in tasks.items() if isinstance(found, kind)]
     if role.key == "prepare.features.numeric" and isinstance(found, StringType):
         return ["name it in prepare.features.categorical instead"]
     if role.key == "prepare.features.numeric" and isinstance(found, TEMPORAL_TYPES):
