@@ -64,7 +64,7 @@ def moments_of_model(fitted: Preprocessing) -> list[MomentConfig]:
 
 
 def _label(config: PrepareConfig) -> Role:
-    kinds, expected = {"binary": (_NUMBERS, "int (0 or 1)"), "regression": ((NumericType,), "number")}.get(
+    kinds, expected = {"binary": (_NUMBERS, "int (0 or 1)"), "regression": ((NumericType,), "a number")}.get(
         config.task, ((IntegralType, StringType), "string or bigint"))
     return Role("prepare.label", config.label, kinds, expected)
 
