@@ -82,7 +82,8 @@ def _regression(dataset: Path) -> tuple[Dataset, Standardisation]:
     rows = _frame(dataset)["weight"].to_numpy(np.float64)
     fitted, version = Standardisation(mean=float(rows.mean()), std=float(rows.std())), stored.manifest(1)
     numbers = tuple(feature for feature in version.preprocessing.numeric if feature.column != "weight")
-    changed = {"numeric": {"fields": ("height", "age")}, "label": {"dtype": "float64", "fields": ("weight",), "standard": fitted}}
+    changed: dict[str, dict[str, Any]] = {"numeric": {"fields": ("height", "age")}, "label": {
+        "dtype": "float64", "fields": ("weight",), "standard": fitted}}
     stored.commit(version.model_copy(update={
         "version": 2, "parent": 1, "parent_sha256": stored.manifest_sha256(1), "task": "regression", "label": "weight", "classes": 0,
         "tensors": tuple(spec.model_copy(update=changed.get(spec.name, {})) for spec in version.tensors),

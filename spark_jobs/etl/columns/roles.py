@@ -64,9 +64,11 @@ def moments_of_model(fitted: Preprocessing) -> list[MomentConfig]:
 
 
 def _label(config: PrepareConfig) -> Role:
-    kinds, expected = {"binary": (_NUMBERS, "int (0 or 1)"), "regression": ((NumericType,), "a number")}.get(
-        config.task, ((IntegralType, StringType), "string or bigint"))
-    return Role("prepare.label", config.label, kinds, expected)
+    if config.task == "binary":
+        return Role("prepare.label", config.label, _NUMBERS, "int (0 or 1)")
+    if config.task == "regression":
+        return Role("prepare.label", config.label, (NumericType,), "a number")
+    return Role("prepare.label", config.label, (IntegralType, StringType), "string or bigint")
 
 
 def _roles_of_features(features: FeaturesConfig) -> Iterator[Role]:

@@ -21,8 +21,10 @@ _SHADES: dict[str, Shade] = {"network": NETWORK, "logistic_regression": LOGISTIC
                              "mean": BASE_RATE}
 _STYLES: dict[str, KeyStyle] = {"network": "line", "logistic_regression": "dashed", "ridge": "dashed", "base_rate": "dotted",
                                 "mean": "dotted"}
-_DASHES = {"line": "-", "dashed": (0, (5, 2)), "dotted": (0, (1, 2))}
-Binary, Regression = ModelQuality[BinaryMetrics], ModelQuality[RegressionMetrics]
+_Dashes = str | tuple[int, tuple[int, ...]]
+_DASHES: dict[KeyStyle, _Dashes] = {"line": "-", "dashed": (0, (5, 2)), "dotted": (0, (1, 2))}
+Binary = ModelQuality[BinaryMetrics]
+Regression = ModelQuality[RegressionMetrics]
 
 FEWEST_ROWS = 20
 """Fewest rows of a bin that is drawn: the observed share of fewer rows is noise."""
@@ -123,7 +125,7 @@ def _residuals(facts: RegressionQuality) -> Picture:
                 f"{count(found.below)} to the left of it and {count(found.above)} to the right.")
 
 
-def _dashes(model: Binary | Regression) -> str | tuple[int, tuple[int, ...]]:
+def _dashes(model: Binary | Regression) -> _Dashes:
     return _DASHES[_STYLES[model.key]]
 
 

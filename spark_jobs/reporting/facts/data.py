@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sparkring.pipelines.data.dataset.manifest import Manifest, Split
 from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, CategoricalFeature, HashFeature, NumericFeature
-from sparkring.pipelines.data.dataset.row_schema import DataField
+from sparkring.pipelines.data.dataset.row_schema import DataField, Standardisation
 
 Feature = NumericFeature | CategoricalFeature | BucketFeature | HashFeature
 """A feature that becomes a number or an id."""
@@ -108,6 +108,11 @@ def feature_words(feature: Feature, *, train_rows: int) -> str:
     return f"{feature.size:,} ids by hash"
 
 
+def label_words(label: Standardisation) -> str:
+    """The fitted figures of a label that is a number."""
+    return f"mean {label.mean:.6g}, standard deviation {label.std:.4g}"
+
+
 def _scaling(feature: NumericFeature) -> str:
     figures = f"mean {feature.mean:.4g}, standard deviation {feature.std:.4g}"
     match feature.scale:
@@ -166,7 +171,7 @@ def _role(name: str, feature: Feature | None, manifest: Manifest) -> str:
 def _encoding(name: str, feature: Feature | None, flagged: NumericFeature | None, manifest: Manifest) -> str:
     label = manifest.preprocessing.label
     if label is not None and name == manifest.label:
-        return f"mean {label.mean:.4g}, standard deviation {label.std:.4g}"
+        return label_words(label)
     if flagged:
         return f"1 where {flagged.source} is null"
     if feature is None:

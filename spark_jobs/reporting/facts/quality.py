@@ -86,7 +86,7 @@ class QualityFacts(Generic[Found]):
         """Whether the network is better than every baseline in all decisive metrics."""
         return all(self.beats(other, column) for other in self.baselines for column in self.decisive)
 
-    def beats(self, other: ModelQuality[Found], column: MetricColumn) -> bool:
+    def beats(self, other: ModelQuality[Any], column: MetricColumn) -> bool:
         """Whether the network is better than another model in ``column``."""
         mine, theirs = self.models[0].figure(column), other.figure(column)
         return mine < theirs if column.lower_is_better else mine > theirs

@@ -12,7 +12,7 @@ from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, HashFe
 from sparkring.pipelines.data.dataset.row_schema import DataField, Standardisation
 from sparkring.pipelines.training.evaluation.regression import all_sums, regression_metrics
 from sparkring.spark_jobs.reporting.facts.data import data_facts
-from sparkring.spark_jobs.reporting.facts.quality import METRICS, quality_facts
+from sparkring.spark_jobs.reporting.facts.quality import ERRORS, METRICS, quality_facts
 from tests.support.report_samples import SPLIT_ROWS, sample_manifest
 
 
@@ -85,7 +85,7 @@ def test_a_regression_is_compared_by_r2_and_rmse_in_the_label_s_units(ridge_erro
     figures = {key: regression_metrics(all_sums(labels + error, labels), Standardisation(mean=0.0, std=100.0)).model_dump(mode="json")
                for key, error in models.items()}
     facts = quality_facts({"task": "regression", "split": "test", "dataset_version": 2, "weights_sha256": "w1", **figures})
-    r2, rmse, _ = facts.columns
+    r2, rmse, _ = ERRORS
     assert [model.title for model in facts.models] == ["Network", "Ridge regression", "Mean"]
     assert (facts.rival(r2).key, facts.beaten) == ("ridge", beaten)
     assert facts.best(rmse) == (("network",) if beaten else ("ridge",))
