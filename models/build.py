@@ -29,7 +29,7 @@ class Shapes:
     vocabulary: int = 0
     """Number of token ids."""
     num_outputs: int = 1
-    """Logits of a row: 1 for a 0 / 1 label, else the number of classes."""
+    """Outputs of a row: 1 for a 0 / 1 label or a number, else the number of classes."""
 
 
 def build_model(config: ModelConfig, shapes: Shapes) -> WholeModel:
@@ -40,7 +40,8 @@ def build_model(config: ModelConfig, shapes: Shapes) -> WholeModel:
         shapes: Shapes of the dataset's rows.
     Returns:
         A module that takes the manifest's input tensors by name, and ``row_seeds`` (rows,) int64 if it has dropout. It
-        returns logits of shape (rows,) for a 0 / 1 label, (rows, classes), or (rows, length, vocabulary).
+        returns logits of shape (rows,) for a 0 / 1 label, (rows, classes), or (rows, length, vocabulary); for a number
+        it returns its standardised value, (rows,).
     Raises:
         ConfigError: this kind of network does not take such rows.
     """

@@ -8,6 +8,9 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
+from sparkring.conf.schema import RegressionLoss
+from sparkring.errors import ConfigError
+
 
 def log_loss_sum(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """Sum over rows of the binary cross entropy, in nats.
@@ -35,6 +38,38 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor, weights: Tensor | None = N
     if weights is None:
         return functional.cross_entropy(widened(logits), labels, reduction="sum")
     return (functional.cross_entropy(widened(logits), labels, reduction="none") * weights).sum()
+
+
+def error_sum(predictions: Tensor, labels: Tensor, weights: Tensor | None = None, *, loss: RegressionLoss, huber_delta: float) -> Tensor:
+    """Sum over rows of the loss of a predicted number. With e the difference of prediction and label:
+
+        squared     e^2
+        absolute    |e|
+        huber       e^2 / 2 up to |e| = delta, then delta (|e| - delta / 2)
+
+    Args:
+        predictions: (rows,) standardised as the labels.
+        labels: (rows,) standardised, of the predictions' type or wider.
+        weights: (rows,) floats; None: each row counts once.
+        loss: Which of them.
+        huber_delta: The delta of ``huber``.
+    Returns:
+        A scalar; 0 for no rows.
+    Raises:
+        ConfigError: predictions have another shape, so torch would compare each with every label.
+    Source: Huber, "Robust Estimation of a Location Parameter", Annals of Mathematical Statistics 35 (1964).
+    """
+    if predictions.shape != labels.shape:
+        raise ConfigError(f"the network gives outputs of shape {tuple(predictions.shape)} for {len(labels)} rows, and regression takes one "
+                          "number a row; return (rows,) or (rows, 1) from model.network.")
+    match loss:
+        case "squared":
+            losses = functional.mse_loss(widened(predictions), labels, reduction="none")
+        case "absolute":
+            losses = functional.l1_loss(widened(predictions), labels, reduction="none")
+        case "huber":
+            losses = functional.huber_loss(widened(predictions), labels, reduction="none", delta=huber_delta)
+    return losses.sum() if weights is None else (losses * weights).sum()
 
 
 def next_token_loss_sum(logits: Tensor, tokens: Tensor, *, pad_id: int) -> Tensor:

@@ -2,6 +2,7 @@
 
     binary       the base rate and logistic regression; AUC, calibration and more: metrics.py
     multiclass   the base rate; loss, accuracy, confusion: scoring/class_metrics.py
+    regression   the mean of train labels and ridge regression; R2, errors and more: evaluation/regression.py
     next_token   the base rate; loss, accuracy, bits a byte: scoring/class_metrics.py
 
     sparkring evaluate local/flights
@@ -25,6 +26,7 @@ from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Config
 from sparkring.errors import DatasetError
 from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.row_schema import Standardisation
 from sparkring.pipelines.data.order.row_order import default_lanes
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.documents import read_document
@@ -38,9 +40,10 @@ from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages
 from sparkring.spark_jobs.run.place import with_existing_run
 from sparkring.spark_jobs.score import read_split, split_of, trained_on
-from sparkring.spark_jobs.scoring.baselines import logistic_regression
+from sparkring.spark_jobs.scoring.baselines import logistic_regression, ridge_regression
 from sparkring.spark_jobs.scoring.class_metrics import class_base_rate, evaluate_classes, evaluate_tokens, token_base_rate
 from sparkring.spark_jobs.scoring.columns import PROBABILITY
+from sparkring.spark_jobs.scoring.number_metrics import evaluate_numbers, mean_of_train
 from sparkring.spark_jobs.scoring.predict import predict
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
@@ -60,7 +63,8 @@ def evaluate(config: ConfigLike, *, spark: SparkSession | None = None, progress:
         keys: Keys of the config that replace those of ``config``, e.g. ``workspace="runs/x"``.
     Returns:
         ``task``, ``split``, ``dataset_version``, ``content_id``, ``weights_sha256``; and under ``network``, ``base_rate`` and (for a
-        binary task on a table) ``logistic_regression`` the metrics of ``metrics.BinaryMetrics`` or ``scoring/class_metrics.py``.
+        binary task on a table) ``logistic_regression`` the metrics of ``metrics.BinaryMetrics`` or ``scoring/class_metrics.py``. For
+        a regression those of ``RegressionMetrics``, under ``network``, ``mean`` and (on a table) ``ridge``.
     Raises:
         ConfigError: the run has no trained model, or the label has the name of a predicted column.
         DatasetError: the dataset version is not the one that the model was trained on, one of its files differs from the committed
@@ -103,6 +107,8 @@ def _evaluate_by_tasks(config: Config, test: DataFrame, manifest: Manifest) -> M
     predicted = predict(test, config.run_url, keep=keep, batch_rows=config.score.batch_rows)
     if manifest.task == "multiclass":
         return evaluate_classes(predicted, label=manifest.label, classes=manifest.preprocessing.classes)
+    if manifest.preprocessing.label is not None:
+        return evaluate_numbers(predicted, label=manifest.label, fitted=manifest.preprocessing.label)
     if manifest.task == "next_token":
         assert manifest.preprocessing.tokens is not None
         return evaluate_tokens(predicted, tokens=manifest.preprocessing.tokens, split=SPLIT)
@@ -125,19 +131,32 @@ def _evaluate_by_stages(config: Config, card: ModelCard, manifest: Manifest, ses
 
 
 def _baselines(network: Metrics, train: DataFrame, test: DataFrame, manifest: Manifest) -> dict[str, Metrics]:
-    """The base rate and, for a table with two labels, a logistic regression."""
+    """The base rate and, for a table with two labels, a logistic regression; for a regression the mean and, for a table, ridge."""
     if manifest.task == "multiclass":
         return {"base_rate": class_base_rate(train, network, label=manifest.label)}
     if manifest.task == "next_token":
         assert manifest.preprocessing.tokens is not None
         return {"base_rate": token_base_rate(train, test, tokens=manifest.preprocessing.tokens, split=SPLIT)}
+    if manifest.preprocessing.label is not None:
+        return _regression_baselines(train, test, manifest, manifest.preprocessing.label)
     share = (manifest.splits["train"].positives or 0) / manifest.splits["train"].rows
     labels = np.repeat([0.0, 1.0], [network["rows"] - network["positives"], network["positives"]])
     found = {"base_rate": binary_metrics(np.full(labels.shape, share), labels)}
-    if manifest.preprocessing.numeric or manifest.preprocessing.with_ids:
+    if _has_table(manifest):
         regression = logistic_regression(train, test, manifest.preprocessing, label=manifest.label)
         found["logistic_regression"] = binary_metrics(*_collect(regression, "label"))
     return {name: metrics.model_dump(mode="json") for name, metrics in found.items()}
+
+
+def _regression_baselines(train: DataFrame, test: DataFrame, manifest: Manifest, fitted: Standardisation) -> dict[str, Metrics]:
+    predicted = {"mean": mean_of_train(train, test, label=manifest.label, fitted=fitted)}
+    if _has_table(manifest):
+        predicted["ridge"] = ridge_regression(train, test, manifest.preprocessing, label=manifest.label, fitted=fitted)
+    return {name: evaluate_numbers(rows, label=manifest.label, fitted=fitted) for name, rows in predicted.items()}
+
+
+def _has_table(manifest: Manifest) -> bool:
+    return bool(manifest.preprocessing.numeric or manifest.preprocessing.with_ids)
 
 
 def _collect(predicted: DataFrame, label: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -156,7 +175,7 @@ def _require_both_labels(manifest: Manifest, card: ModelCard) -> None:
 
 def _evaluated(store: Store) -> dict[str, Any] | None:
     try:
-        return read_document(store, DOCUMENT, keys=("weights_sha256", "network", "base_rate"),
+        return read_document(store, DOCUMENT, keys=("weights_sha256", "network"),
                              remedy="delete it and run `sparkring evaluate` again")
     except FileNotFoundError:
         return None

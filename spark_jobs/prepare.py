@@ -216,7 +216,7 @@ class _PrepareJob:
         config, parent = self.config.prepare, self.parent
         fields, tensors = describe(config, preprocessing)
         splits = joined_splits(parent, written.splits) if parent else written.splits
-        classes = preprocessing.tokens.vocabulary if preprocessing.tokens else len(preprocessing.classes) or 2
+        classes = preprocessing.tokens.vocabulary if preprocessing.tokens else 2 if config.task == "binary" else len(preprocessing.classes)
         return Manifest(
             version=(self.latest or 0) + 1, parent=self.latest, data_id=data_id, content_id=content_id(fields, splits),
             recipe_id=self.recipe_id, created_at=datetime.now(UTC).isoformat(timespec="seconds"), code_version=__version__,

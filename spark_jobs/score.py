@@ -36,7 +36,7 @@ from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_page
 from sparkring.spark_jobs.etl.sources.literal_paths import literal
 from sparkring.spark_jobs.etl.writing.staging import writing_area
 from sparkring.spark_jobs.run.place import with_existing_run
-from sparkring.spark_jobs.scoring.columns import NATS, PROBABILITY, SPLIT, require_free
+from sparkring.spark_jobs.scoring.columns import NATS, PREDICTION, PROBABILITY, SPLIT, require_free
 from sparkring.spark_jobs.scoring.latest import Scores, commit_scores, delete_draft, draft_of, finish_commit, scores_of
 from sparkring.spark_jobs.scoring.predict import predict
 from sparkring.spark_jobs.scoring.raw_rows import encode_raw
@@ -220,7 +220,7 @@ def _require_rows(store: Store, files: Sequence[str], row_id: str, split: Split)
 
 def _require_finite(written: DataFrame, row_id: str) -> None:
     """Check that the network's answer for every row is finite."""
-    answer = named(PROBABILITY if PROBABILITY in written.columns else NATS)
+    answer = named(next(name for name in (PROBABILITY, NATS, PREDICTION) if name in written.columns))
     strange = ~(sf.abs(answer) < float("inf"))
     count, example = written.agg(sf.count_if(strange), sf.min(sf.when(strange, named(row_id)))).collect()[0]
     if count:

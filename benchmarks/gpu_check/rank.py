@@ -92,7 +92,7 @@ def _first_step(context: RankContext, job: TrainJob) -> tuple[float, dict[str, T
     with closing(rows.loader("train").epoch(0)) as batches:
         batch = next(batches)
         predictions = model(**inputs.of(batch.tensors, epoch=batch.epoch))
-        loss = loss_of(task, features)(predictions, inputs.labels(batch.tensors)) / batch.rows
+        loss = loss_of(task, features, job.config.train)(predictions, inputs.labels(batch.tensors)) / batch.rows
         loss.backward()
     gradient = {f"gradient/{name}": parameter.grad.cpu() for name, parameter in model.named_parameters() if parameter.grad is not None}
     return float(loss.detach()), start | gradient

@@ -45,7 +45,15 @@ from sparkring.conf.schema.sources import (
 )
 from sparkring.conf.schema.spark import ScoreConfig, SparkConfig
 from sparkring.conf.schema.splits import ColumnSplit, FoldSplit, HashSplit, RandomSplit, SplitConfig, TimeSplit
-from sparkring.conf.schema.train import EarlyStoppingConfig, HeldOutMetric, OptimizerConfig, RecoveryConfig, RingConfig, TrainConfig
+from sparkring.conf.schema.train import (
+    EarlyStoppingConfig,
+    HeldOutMetric,
+    OptimizerConfig,
+    RecoveryConfig,
+    RegressionLoss,
+    RingConfig,
+    TrainConfig,
+)
 from sparkring.conf.schema.whole import Config
 
 __all__ = [
@@ -54,8 +62,8 @@ __all__ = [
     "FeaturesConfig", "FillBy", "FoldSplit", "HashConfig", "HashSplit", "HeldOutMetric", "IcebergSource",
     "ImageCodec", "ImageConfig", "ImageModelConfig", "JdbcSource", "LocalPath", "ModelConfig", "MomentConfig",
     "Norm", "NumberConfig", "NumberPart", "NumberType", "OptimizerConfig", "ParallelConfig", "Positive",
-    "PrepareConfig", "RandomSplit", "RawConfig", "Recompute", "RecoveryConfig", "RingConfig", "Scale",
-    "ScheduleName", "ScoreConfig", "Seconds", "Section", "Seed", "Share", "SourceConfig", "SparkConfig",
-    "SplitConfig", "StoredTable", "TableSource", "TabularModelConfig", "Task", "TextModelConfig", "TimeSplit",
-    "TokensConfig", "TrainConfig", "TransportName", "Wave", "kind_of_source",
+    "PrepareConfig", "RandomSplit", "RawConfig", "Recompute", "RecoveryConfig", "RegressionLoss", "RingConfig",
+    "Scale", "ScheduleName", "ScoreConfig", "Seconds", "Section", "Seed", "Share", "SourceConfig",
+    "SparkConfig", "SplitConfig", "StoredTable", "TableSource", "TabularModelConfig", "Task", "TextModelConfig",
+    "TimeSplit", "TokensConfig", "TrainConfig", "TransportName", "Wave", "kind_of_source",
 ]

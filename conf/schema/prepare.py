@@ -12,8 +12,8 @@ from sparkring.conf.schema.section import Positive, Section, Seed
 from sparkring.conf.schema.sources import AnySource
 from sparkring.conf.schema.splits import SplitConfig
 
-Task = Literal["binary", "multiclass", "next_token"]
-"""The prediction: a label of 0 or 1, one of several classes, or the next token at each position of a sequence."""
+Task = Literal["binary", "multiclass", "regression", "next_token"]
+"""The prediction: a label of 0 or 1, one of several classes, a number, or the next token at each position of a sequence."""
 
 
 class PrepareConfig(Section):
@@ -27,10 +27,11 @@ class PrepareConfig(Section):
     row_id: str = "row_id"
     """Column of the result that identifies a row: a unique, non-null bigint."""
     task: Task = "binary"
-    """What is predicted: a label of 0 or 1, one of several classes, or each next token of a text."""
+    """What is predicted: a label of 0 or 1, one of several classes, a number, or each next token of a text."""
     label: str = ""
     """Column of the result to predict; rows where it is null are left out. Binary: 0 or 1. Multiclass: a number or
-    text; each value in the train split is a class. Next token: none, since the text is its own label."""
+    text; each value in the train split is a class. Regression: a number. Next token: none, since the text is its own
+    label."""
     weight: str | None = None
     """Column of the result with the weight of each row in training: 0, or a number from 1e-15 to 1e15. A step then learns from the
     weighted mean of its rows' losses. Held-out metrics count each row once. Null: so does training."""

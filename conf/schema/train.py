@@ -10,9 +10,10 @@ from pydantic import Field, model_validator
 from sparkring.conf.schema.parallel import ParallelConfig
 from sparkring.conf.schema.section import LocalPath, Positive, Seconds, Section, Seed
 
-HeldOutMetric = Literal["loss", "auc", "average_precision", "accuracy"]
+HeldOutMetric = Literal["loss", "auc", "average_precision", "accuracy", "mse", "rmse", "mae", "r2"]
 """A held-out metric that may choose the best epoch; the task decides which ones there are."""
 SMALLEST_DEFAULT_BATCH, LARGEST_DEFAULT_BATCH = 32, 1024
+RegressionLoss = Literal["squared", "absolute", "huber"]
 STEPS_AN_EPOCH = 50
 """Optimizer steps that an epoch has at least by default, where the rows suffice."""
 
@@ -134,6 +135,12 @@ class TrainConfig(Section):
     """``bf16`` is mixed: layers compute in bfloat16, and stages exchange their outputs in that type; parameters,
     gradients and their sums, the optimizer, losses and statistics of norms stay float32. ``float64`` is for comparing
     runs."""
+    loss: RegressionLoss = "squared"
+    """The loss of a row with ``prepare.task: regression``, e being label minus prediction in standard deviations of the
+    train labels. squared: e^2, so 1 is what always predicting the mean costs. absolute: |e|, less moved by outliers.
+    huber: e^2 / 2 up to ``huber_delta``, then linear."""
+    huber_delta: Annotated[float, Field(gt=0)] = 1.0
+    """With ``loss: huber``: the error, in standard deviations, from which it counts linearly."""
     optimizer: OptimizerConfig = OptimizerConfig()
     bucket_mb: Annotated[float, Field(gt=0)] = 25.0
     """Gradients travel in flat buckets of about this size, in megabytes. Between hosts buckets are smaller if the network is
@@ -173,6 +180,13 @@ class TrainConfig(Section):
         if self.lanes is not None and self.lanes < self.num_ranks:
             raise ValueError(f"train.lanes={self.lanes} is less than train.num_ranks={self.num_ranks}, so some ranks would never get a "
                              f"row; set train.lanes to at least {self.num_ranks}, or leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _delta_is_of_huber(self) -> Self:
+        if self.loss != "huber" and self.huber_delta != type(self).model_fields["huber_delta"].default:
+            raise ValueError(f"train.huber_delta={self.huber_delta:g} has no effect with train.loss={self.loss}; leave it out, or set "
+                             "train.loss to huber")
         return self
 
     @model_validator(mode="after")

@@ -60,6 +60,13 @@ class Config(Section):
                              f"result does not depend on the number of ranks, e.g. to {self.train.num_micro_batches}")
         return self
 
+    @model_validator(mode="after")
+    def _loss_is_of_regression(self) -> Self:
+        if self.train.loss != "squared" and self.prepare.task != "regression":
+            raise ValueError(f"train.loss={self.train.loss} is for prepare.task: regression, and {self.prepare.task} has a loss of its "
+                             "own; leave train.loss out, or set prepare.task to regression")
+        return self
+
     def fitted_to(self, train_rows: int) -> Self:
         """This config with ``train.batch_rows`` filled in, for a train split of so many rows."""
         return self.changed(train=self.train.fitted_to(train_rows))

@@ -28,6 +28,14 @@ from sparkring.spark_jobs.etl.encoding.arrays import require_pad
 from sparkring.spark_jobs.etl.encoding.describe import made_tensors
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 
+_NUMBERS = ("binary", "regression")
+"""The tasks whose label is a number, not the name of a class."""
+_STRANGE = {
+    "binary": ("neither 0 nor 1", ("make it 0 or 1 in the query, e.g. CAST(x > 15 AS INT), or null for rows to leave out. For numbers of "
+                                   "classes set prepare.task: multiclass, for measured numbers set prepare.task: regression")),
+    "regression": ("NaN or infinite", "make it null in the query for rows to leave out")}
+"""By task: what a label must not be, and the remedy."""
+
 
 @contextmanager
 def tables(spark: SparkSession, frames: Mapping[str, DataFrame]) -> Iterator[None]:
@@ -98,8 +106,9 @@ def _problem(each: Role, types: Mapping[str, DataType], alike: Mapping[str, int]
 
 
 def with_label(result: DataFrame, config: PrepareConfig) -> DataFrame:
-    """The rows of the query that have a label. Rows without one are not checked any further."""
-    return result.where(named(config.label).isNotNull())
+    """The rows of the query that have a label; a number to predict becomes a double. Rows without one are not checked any further."""
+    rows = result.where(named(config.label).isNotNull())
+    return rows.withColumn(config.label, named(config.label).cast("double")) if config.task == "regression" else rows
 
 
 def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Callable[[], int], whole: bool = True) -> dict[str, int]:
@@ -113,12 +122,12 @@ def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Ca
     Returns:
         Examples of each split.
     Raises:
-        SourceError: null ids or keys, a label other than 0 and 1, an unsuitable weight, or a split without rows or with a single label.
+        SourceError: null ids or keys, an unsuitable weight, a label other than 0 and 1 or, for a regression, than finite numbers, or
+            a split without rows or with a single label.
     """
     label, key = named(config.label), named(split_key(config).column)
-    binary = config.task == "binary"
-    strange = ~label.cast("double").isin(0.0, 1.0) if binary else sf.lit(False)  # noqa: FBT003 - a column
-    positive = label.cast("double") == 1.0 if binary else sf.lit(False)  # noqa: FBT003 - a column
+    number = label.cast("double") if config.task in _NUMBERS else sf.lit(None).cast("double")
+    strange = ~number.isin(0.0, 1.0) if config.task == "binary" else ~(sf.abs(number) < float("inf"))
     split = split_name(config)
     figures = examples.agg(
         sf.count(sf.lit(1)).alias("rows"), sf.count_if(named(config.row_id).isNull()).alias("no_id"),
@@ -126,7 +135,8 @@ def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Ca
         sf.min(sf.when(strange, label).cast("string")).alias("strange_example"),
         sf.count_if(key.isNotNull() & split.isNull()).alias("nowhere"),
         sf.min(sf.when(split.isNull(), key).cast("string")).alias("nowhere_example"), *key_figures(config, label.isNotNull()),
-        *(sf.count_if((split == name) & positive).alias(f"positives_{name}") for name in SPLITS),
+        *(figure(sf.when(split == name, number)).alias(f"{word}_{name}")
+          for name in SPLITS for word, figure in (("least", sf.min), ("most", sf.max))),
         *(sf.count_if(split == name).alias(name) for name in SPLITS),
         *(weight_figures(config.weight, train=split == SPLITS[0]) if config.weight is not None else ()))
     found = figures.collect()[0]
@@ -182,9 +192,9 @@ def _require_apart(config: PrepareConfig) -> None:
 def _check_figures(found: Row, config: PrepareConfig, *, whole: bool) -> None:
     rows = found["rows"]
     if found["strange"]:
-        raise SourceError(f"label {config.label} is neither 0 nor 1 in {found['strange']} of {rows} rows, e.g. {found['strange_example']}; "
-                          "make it 0 or 1 in the query, e.g. CAST(x > 15 AS INT), or null for rows to leave out. For numbers of classes "
-                          "set prepare.task: multiclass; a label of measured numbers (regression) is not supported yet.")
+        kind, remedy = _STRANGE[config.task]
+        raise SourceError(f"label {config.label} is {kind} in {found['strange']} of {rows} rows, e.g. {found['strange_example']}; "
+                          f"{remedy}.")
     for name, missing in ((config.row_id, found["no_id"]), (split_key(config).column, found["no_key"])):
         if missing:
             raise SourceError(f"column {name} is null in {missing} of {rows} rows; each needs one: filter or fill it in the query.")
@@ -194,10 +204,10 @@ def _check_figures(found: Row, config: PrepareConfig, *, whole: bool) -> None:
     for name in SPLITS:
         if whole and not found[name]:
             raise SourceError(why_empty(config, name, found))
-    for name in SPLITS if whole and config.task == "binary" else ():
-        positives = found[f"positives_{name}"]
-        if positives in (0, found[name]):  # train and evaluate refuse such splits
-            raise SourceError(f"label {config.label} is {min(positives, 1)} in all {found[name]} {name} rows, so there is nothing to "
+    for name in SPLITS if whole and config.task in _NUMBERS else ():
+        least = found[f"least_{name}"]
+        if least == found[f"most_{name}"]:  # train and evaluate refuse such splits
+            raise SourceError(f"label {config.label} is {least:.15g} in all {found[name]} {name} rows, so there is nothing to "
                               "predict; change the query or prepare.split.")
 
 

@@ -15,8 +15,9 @@ from pyspark.sql import functions as sf
 from sparkring.conf.schema import NumberConfig
 from sparkring.errors import SourceError
 from sparkring.pipelines.data.dataset.preprocessing import MomentPart, NumericFeature
+from sparkring.pipelines.data.dataset.row_schema import Standardisation
 from sparkring.spark_jobs.etl.columns.derive import value_of
-from sparkring.spark_jobs.etl.columns.expressions import finite
+from sparkring.spark_jobs.etl.columns.expressions import finite, named
 from sparkring.spark_jobs.etl.columns.quantiles import quantiles
 
 _QUARTERS = (0.25, 0.5, 0.75)
@@ -49,6 +50,28 @@ def fit_numbers(train: DataFrame, wanted: Sequence[tuple[NumberConfig, MomentPar
     quarters = dict(zip(middles, quantiles(train, [(column, _QUARTERS) for column in middles], rows=rows, row_id=row_id), strict=True))
     return tuple(_fitted(number, moment, figures[place], quarters.get(number.column, []), rows)
                  for place, (number, moment) in enumerate(wanted))
+
+
+def fit_label(train: DataFrame, label: str) -> Standardisation:
+    """Fit the mean and the deviation of a label that is a number.
+
+    Both are computed from the middle of its range: far from 0, a sum of labels would lose the digits in which they differ.
+
+    Args:
+        train: The examples of the train split.
+        label: A column of finite doubles, not all alike.
+    Raises:
+        SourceError: the labels are too large to have a deviation.
+    """
+    least, most = train.agg(sf.min(named(label)), sf.max(named(label))).collect()[0]
+    half = most / 2 - least / 2
+    middle = least + half
+    shift, std = train.agg(sf.avg(named(label) - middle), sf.stddev_pop(named(label) - middle)).collect()[0]
+    if not math.isfinite(std):
+        raise SourceError(f"label {label} has numbers too large to have a deviation: train rows reach from {least:g} to {most:g}; turn "
+                          "numbers that mean a missing value into nulls in the query.")
+    std = _nine_digits(std) or half  # 0: the squares of numbers below 1e-162
+    return Standardisation(mean=middle + round(shift / std, 9) * std, std=std)  # the last digits depend on the order of sums
 
 
 def require_values(name: str, filled: int, rows: int) -> None:

@@ -1,6 +1,6 @@
 """From the query to fitted examples: rows of a table, images, or texts cut into rows of tokens.
 
-    table    query -> check ------------------------------> means, deviations, vocabularies, classes
+    table    query -> check ------------------------------> means, deviations, vocabularies, the label
     images   query -> decode, check, resize, encode ------> the same, and mean and deviation of each channel
     texts    query -> check -> join, cut into rows -------> how many tokens and bytes each split has
 """
@@ -27,6 +27,7 @@ from sparkring.spark_jobs.etl.encoding.images import fit_images, normalise_image
 from sparkring.spark_jobs.etl.encoding.tokens import SPLIT, TokenEncoding, fit_tokens, measure_documents, pack_documents, with_appended
 from sparkring.spark_jobs.etl.examples import check_examples, run_query, with_label
 from sparkring.spark_jobs.etl.fit import fit
+from sparkring.spark_jobs.etl.fit_numbers import fit_label
 from sparkring.spark_jobs.etl.writing.document_list import TOKENIZER
 from sparkring.spark_jobs.spark.errors import reason
 
@@ -147,6 +148,8 @@ def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFram
     if features.image:
         image = fit_images(examples, features.image, train=of_train, row_id=config.row_id)
         preprocessing = preprocessing.model_copy(update={"image": image})
+    if config.task == "regression":
+        preprocessing = preprocessing.model_copy(update={"label": fit_label(examples.where(of_train), config.label)})
     if config.task == "multiclass":
         classes = fit_classes(examples, config.label, split=split)
         preprocessing = preprocessing.model_copy(update={"classes": classes, "class_type": class_type(examples, config.label)})

@@ -19,7 +19,6 @@ from sparkring.spark_jobs.reporting.facts import words
 from sparkring.spark_jobs.reporting.facts.gather import Workspace
 from sparkring.spark_jobs.reporting.facts.headline import headline, tiles
 from sparkring.spark_jobs.reporting.facts.provenance import provenance
-from sparkring.spark_jobs.reporting.facts.quality import METRICS
 
 LONG_TABLE = 60
 """A longer table is collapsed at first."""
@@ -38,7 +37,7 @@ def render_page(workspace: Workspace, config: Config) -> str:
         quality_pictures=quality_pictures(quality) if quality else (),
         learning_pictures=learning_pictures(run) if run else (), time_pictures=time_pictures(run) if run else (),
         step_picture=step_picture(run.step) if run and run.step else None,
-        metrics=METRICS, shades=SHADES, long_table=LONG_TABLE, scores_url=config.scores if config.run else "")
+        shades=SHADES, long_table=LONG_TABLE, scores_url=config.scores if config.run else "")
 
 
 def _template(name: str) -> str:

@@ -24,6 +24,8 @@ def predicted_columns(task: Task) -> tuple[str, ...]:
             return PROBABILITY, MODEL, VERSION
         case "multiclass":
             return PREDICTION, PROBABILITY, PROBABILITIES, MODEL, VERSION
+        case "regression":
+            return PREDICTION, MODEL, VERSION
         case "next_token":
             return NATS, PREDICTED, RIGHT, MODEL, VERSION
 

@@ -4,6 +4,7 @@
     multiclass   prediction         the likeliest class, of the type that the label has in the source
                  probability        double: of that class
                  probabilities      array<double>: of each class, in the order of the model's classes
+    regression   prediction         double: in the label's own units
     next_token   nats               double: cross entropy, summed over the row's predicted tokens
                  tokens_predicted   int: number of these tokens
                  tokens_right       int: number of these for which the likeliest token was right
@@ -62,6 +63,7 @@ _COLUMNS: dict[Task, tuple[StructField, ...]] = {
     "binary": (StructField(PROBABILITY, DoubleType(), nullable=False),),
     "multiclass": (StructField(PROBABILITY, DoubleType(), nullable=False),
                    StructField(PROBABILITIES, ArrayType(DoubleType(), containsNull=False), nullable=False)),
+    "regression": (StructField(PREDICTION, DoubleType(), nullable=False),),
     "next_token": (StructField(NATS, DoubleType(), nullable=False), StructField(PREDICTED, IntegerType(), nullable=False),
                    StructField(RIGHT, IntegerType(), nullable=False))}
 
@@ -173,6 +175,9 @@ def _predictions(logits: Tensor, inputs: dict[str, Tensor], card: ModelCard) -> 
         classes = pa.array(card.preprocessing.classes, pa.string()).cast(_CLASSES[card.preprocessing.class_type][1])
         return {PREDICTION: classes.take(pa.array(number.numpy())),
                 PROBABILITY: pa.array(best.numpy()), PROBABILITIES: pa.ListArray.from_arrays(offsets, probabilities.flatten().numpy())}
+    if card.task == "regression":
+        assert card.preprocessing.label is not None
+        return {PREDICTION: pa.array((logits.double() * card.preprocessing.label.std + card.preprocessing.label.mean).numpy())}
     from sparkring.models.losses import next_token_hits, next_token_nats
 
     assert card.preprocessing.tokens is not None

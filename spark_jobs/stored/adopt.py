@@ -24,6 +24,7 @@ from sparkring.pipelines.data.dataset.foreign_schema import (
     fields_of_unischema,
     preprocessing_of,
     require_classes,
+    standardisation_of,
     task_of,
     tensors_of,
 )
@@ -109,11 +110,12 @@ def _adopt(dataset: Dataset, folders: Mapping[str, str], names: Mapping[str, lis
     _require_unique(np.concatenate(ids), row_id)
     task, classes = task_of(label, labels["train"])
     require_free((row_id, label), [*predicted_columns(task), SPLIT])
-    for split, values in labels.items():
+    standard = standardisation_of(label, labels) if task == "regression" else None
+    for split, values in labels.items() if standard is None else ():
         require_classes(label, values, split=split, classes=classes)
     if task == "binary":
         made = {split: each.model_copy(update={"positives": int((labels[split] == 1).sum())}) for split, each in made.items()}
-    tensors = tensors_of(fields, row_id=row_id, label=label, task=task)
+    tensors = tensors_of(fields, row_id=row_id, label=label, task=task, standard=standard)
     recipe = {"adopted": {"row_id": row_id, "label": label, "splits": dict(folders), "petastorm": petastorm}}
     manifest = Manifest(
         version=1, parent=None, data_id="adopted", content_id=content_id(fields, made),

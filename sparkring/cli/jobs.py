@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,7 +61,7 @@ def train(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_j
 
 @commands.command(epilog=examples("sparkring evaluate", "sparkring evaluate --json | jq .network.auc"))
 def evaluate(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Evaluate the trained network on held-out rows, beside the base rate and a logistic regression."""
+    """Evaluate the trained network on held-out rows, beside baselines on the same rows."""
     loaded = load_config(config, overrides or [])
     from sparkring.spark_jobs.evaluate import evaluate as run_evaluate
 
@@ -92,6 +93,12 @@ def report(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, ste
 def quality_text(evaluation: dict[str, Any]) -> str:
     """One line for each model, its best-known figures first."""
     head = f"on the {evaluation['split']} split of dataset version {evaluation['dataset_version']}:"
+    if evaluation["task"] == "regression":
+        models = {title: evaluation[key] for key, title in (("network", "network"), ("ridge", "ridge regression"), ("mean", "mean"))
+                  if key in evaluation}
+        rows = [f"  {title:<20} R2 {math.nan if found['r2'] is None else found['r2']:.4f}   RMSE {found['rmse']:.4g}   "
+                f"MAE {found['mae']:.4g}" for title, found in models.items()]
+        return "\n".join([head, *rows])
     if evaluation["task"] != "binary":
         shown = [(name, name.replace("_", " ")) for name in ("accuracy", "loss", "bits_per_byte") if name in evaluation["network"]]
         rows = [f"  {key.replace('_', ' '):<20} {'   '.join(f'{words} {evaluation[key][name]:.4f}' for name, words in shown)}"
@@ -104,4 +111,5 @@ def quality_text(evaluation: dict[str, Any]) -> str:
 
 
 def _figures(metrics: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+    own_units = ("rmse", "mae")
+    return ", ".join(f"{name} {value:{'.4g' if name in own_units else '.4f'}}" for name, value in metrics.items())

@@ -39,7 +39,7 @@ TYPES = {
 """A column of each type but text, made of a trip's id and day."""
 TEXTS = {"prepare.label": "IF(id % 2 = 0, 'yes', 'no')", "prepare.features.moments": "date_format(day, 'yyyy-MM-dd HH:mm:ss')",
          "prepare.split.column": "date_format(day, 'yyyy-MM-dd HH:mm:ss')", "prepare.features.image.column": f"'{IMAGE}'",
-         "array of numbers": "CONCAT('[', id, ']')"}
+         "array of numbers": "CONCAT('[', id, ']')", "a number": "CAST(id AS STRING)"}
 """Texts that meet the condition of the advice, by the role's key or what it expects; else the id."""
 TIME = {"column": "part", "validation_from": VALIDATION_FROM, "test_from": TEST_FROM}
 SPLITS: list[dict[str, Any]] = [TIME, {"by": "column", "column": "part"}, {"by": "hash", "column": "part"}]
@@ -71,7 +71,7 @@ def _roles(folder: Path) -> dict[tuple[object, ...], Role]:
     """Every role that a column of a table can have."""
     found: dict[tuple[object, ...], Role] = {}
     for split in SPLITS:
-        for task in ("binary", "multiclass"):
+        for task in ("binary", "multiclass", "regression"):
             for role in roles_of_query(etl_config(folder, task=task, split=split, features=FEATURES).prepare):
                 found[role.key, role.kinds] = role
     for role in roles_of_query(etl_config(folder, task="next_token", label="", split={"by": "random"}, features={
@@ -86,7 +86,7 @@ def cases(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list
     folder = tmp_path_factory.mktemp("cases")
     view = "SELECT 1L AS id, TIMESTAMP'2020-02-01 00:00:00' AS day"
     made = [(role, kind, sample) for role in _roles(folder).values()
-            for kind, sample in {"string": TEXTS.get(role.key, TEXTS.get(role.expected, "CAST(id AS STRING)")), **TYPES}.items()]
+            for kind, sample in {"string": TEXTS.get(role.expected, TEXTS.get(role.key, "CAST(id AS STRING)")), **TYPES}.items()]
     types = spark.sql(f"SELECT {', '.join(f'{sample} AS c{place}' for place, (*_, sample) in enumerate(made))} FROM ({view})").schema
     return [Case(role, kind, sample, types[place].dataType) for place, (role, kind, sample) in enumerate(made)
             if not isinstance(types[place].dataType, role.kinds)]
@@ -173,7 +173,7 @@ def _labels(cases: list[Case]) -> Iterator[dict[str, Any]]:
     two_days = "IF(id % 2 = 0, TIMESTAMP'2020-01-30 00:00:00', TIMESTAMP'2020-01-31 00:00:00')"
     few = [case.with_sample(id="(id % 2)", day=two_days) for case in _of(cases, "prepare.label")]
     for case, expression in _once(_converted(few)):
-        task = "binary" if case.role.expected.startswith("int") else "multiclass"
+        task = {"int (0 or 1)": "binary", "a number": "regression"}.get(case.role.expected, "multiclass")
         yield {"task": task, "label": f"{case.role.column}_made", "columns": (case, expression)}
     for case in few:
         for setting in settings(case.role, case.type):

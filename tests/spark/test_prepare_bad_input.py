@@ -140,6 +140,15 @@ BAD = {
     "a label that is the same in all test rows": Bad(
         SourceError, r"label late is 0 in all \d+ test rows, so there is nothing to predict",
         settings={"query": QUERY.replace("late,", f"IF(day >= '{TEST_FROM}', 0 * late, late) AS late,")}),
+    "a label of a regression that is not finite": Bad(
+        SourceError, r"label late is NaN or infinite in 433 of 900 rows, e\.g\. Infinity; make it null in the query",
+        settings={"task": "regression", "query": QUERY.replace("late,", "IF(late = 1, double('inf'), 0.5) AS late,")}),
+    "a label of a regression that is a text": Bad(
+        SourceError, r"column late of the query is string, but prepare\.label must be a number; set prepare\.task: multiclass, or use TRY",
+        settings={"task": "regression", "query": QUERY.replace("late,", "CAST(late AS STRING) AS late,")}),
+    "a label of a regression that is the same in all test rows": Bad(
+        SourceError, r"label late is 2\.5 in all \d+ test rows, so there is nothing to predict",
+        settings={"task": "regression", "query": QUERY.replace("late,", f"IF(day >= '{TEST_FROM}', 2.5, late) AS late,")}),
     "a row id that is a text": Bad(
         SourceError, r"column row_id of the query is string, .*, or use xxhash64\(row_id\) AS row_id in the query \(a hash",
         settings={"query": QUERY.replace("id * 10", "CONCAT('trip-', id)")}),

@@ -6,7 +6,7 @@ or image of fixed size becomes a tensor. A ragged array gets a column but no ten
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
 import numpy as np
@@ -26,6 +26,7 @@ from sparkring.pipelines.data.dataset.row_schema import (
     DataField,
     Dtype,
     ImageSpec,
+    Standardisation,
     TensorSpec,
 )
 from sparkring.pipelines.data.dataset.unischema_pickle import PetastormField
@@ -65,8 +66,9 @@ def fields_of_unischema(described: Iterable[PetastormField], columns: pa.Schema,
         "nullable": known[field.name].nullable if field.name in known else field.nullable}) for field in listed)
 
 
-def tensors_of(fields: Sequence[DataField], *, row_id: str, label: str, task: Task) -> tuple[TensorSpec, ...]:
-    """Describe the tensors of a batch.
+def tensors_of(fields: Sequence[DataField], *, row_id: str, label: str, task: Task,
+               standard: Standardisation | None = None) -> tuple[TensorSpec, ...]:
+    """Describe the tensors of a batch; ``standard`` is for a label that is a number.
 
     Raises:
         DatasetError: there is no column for the row id or the label, or the row id is not an integer.
@@ -90,24 +92,27 @@ def tensors_of(fields: Sequence[DataField], *, row_id: str, label: str, task: Ta
         elif field.codec in ARRAY_CODECS and None not in field.shape:
             specs.append(TensorSpec(name=field.name, dtype=field.dtype if field.dtype.startswith("float") else "int64",
                                     fields=(field.name,), stacked=False, shape=_fixed(field)))
-    return (*specs, TensorSpec(name=LABEL, dtype="float32" if task == "binary" else "int64", fields=(label,), stacked=False),
+    dtype: Dtype = "float32" if task == "binary" else "int64" if task == "multiclass" else "float64"
+    return (*specs, TensorSpec(name=LABEL, dtype=dtype, fields=(label,), stacked=False, standard=standard),
             TensorSpec(name=ROW_ID, dtype="int64", fields=(row_id,), stacked=False))
 
 
 def task_of(label: str, values: NDArray[np.generic]) -> tuple[Task, int]:
-    """Find the task of a label, and its number of classes.
+    """Find the task of a label, and its number of classes; fractions are numbers to predict, and have none.
 
     Args:
         label: Its name.
         values: (rows,) of the train split.
     Raises:
-        DatasetError: the values are neither 0 and 1 nor numbers of classes.
+        DatasetError: the values are whole numbers, but neither 0 and 1 nor numbers of classes; or there are none.
     """
     found = np.unique(values)
-    if len(found) == 0 or not np.array_equal(found, np.round(found)) or found[0] < 0 or found[-1] >= MOST_CLASSES:
+    if len(found) and not np.array_equal(found, np.round(found)):
+        return "regression", 0
+    if len(found) == 0 or found[0] < 0 or found[-1] >= MOST_CLASSES:
         shown = ", ".join(str(value) for value in found[:3].tolist())
-        raise DatasetError(f"the label {label} holds {shown or 'nothing'} ...; it must hold 0 and 1, or numbers of classes from 0 up "
-                           "(regression is not supported yet). Name another column, or prepare a dataset whose query makes it a class.")
+        raise DatasetError(f"the label {label} holds {shown or 'nothing'} ...; whole numbers must be 0 and 1, or numbers of classes from 0 "
+                           "up. Name another column, or prepare a dataset from these files, with prepare.task: regression for a number.")
     classes = int(found[-1]) + 1
     return ("binary", 2) if classes <= 2 else ("multiclass", classes)
 
@@ -129,6 +134,26 @@ def require_classes(label: str, values: NDArray[np.generic], *, split: str, clas
                            f"{classes - 1} only. Remove those rows, or split the rows again.")
 
 
+def standardisation_of(label: str, values: Mapping[str, NDArray[np.generic]]) -> Standardisation:
+    """Fit a label that is a number on the train split.
+
+    Args:
+        label: Its name.
+        values: (rows,) of each split.
+    Raises:
+        DatasetError: a split holds a number that is not finite, or the same number only.
+    """
+    for split, found in values.items():
+        strange = found[~np.isfinite(found)]
+        if len(strange):
+            raise DatasetError(f"the label {label} is {strange[0]} in {len(strange)} rows of the split {split}; remove those rows.")
+        if len(np.unique(found)) == 1:
+            raise DatasetError(f"the label {label} is {found[0]} in all rows of the split {split}, so there is nothing to predict; "
+                               "split the rows again.")
+    train = values["train"].astype(np.float64)
+    return Standardisation(mean=float(train.mean()), std=float(train.std()))
+
+
 def preprocessing_of(fields: Sequence[DataField], tensors: Sequence[TensorSpec], *, task: Task, classes: int, rows: int) -> Preprocessing:
     """Describe the inputs for models; nothing is fitted, and numbers stay unchanged."""
     by_name, specs = {field.name: field for field in fields}, {spec.name: spec for spec in tensors}
@@ -142,7 +167,7 @@ def preprocessing_of(fields: Sequence[DataField], tensors: Sequence[TensorSpec],
                              mean=spec.mean, std=spec.std)
     return Preprocessing(numeric=tuple(NumericFeature(column=name, mean=0.0, std=1.0, nulls=0) for name in numbers), categorical=(),
                          train_rows=rows, image=image, classes=tuple(map(str, range(classes))) if task == "multiclass" else (),
-                         class_type="bigint")
+                         class_type="bigint", label=specs[LABEL].standard)
 
 
 def _is_scalar(field: DataField) -> bool:

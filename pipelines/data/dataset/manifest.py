@@ -87,7 +87,7 @@ class Manifest(StrictModel):
     """The field of the rows' weights in training; None: each row counts once."""
     task: Task = "binary"
     classes: int = 2
-    """Number of classes of the label, or of token ids."""
+    """Number of classes of the label, or of token ids; 0 for a label that is a number."""
     fields: tuple[DataField, ...]
     tensors: tuple[TensorSpec, ...]
     splits: dict[str, Split]

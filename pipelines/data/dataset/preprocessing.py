@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from sparkring.conf.schema import FillBy, ImageCodec, NumberPart, Scale, Wave
+from sparkring.pipelines.data.dataset.row_schema import Standardisation
 from sparkring.pipelines.data.stores.documents import StrictModel
 
 LARGEST = (2 - 2**-23) * 2.0**127
@@ -194,6 +195,8 @@ class Preprocessing(StrictModel):
     """The label's values in the order of their numbers, for a label of several classes."""
     class_type: ClassType = "string"
     """The label's type in the source, as Spark SQL names it: predicted classes have it too."""
+    label: Standardisation | None = None
+    """For a label that is a number: mean and deviation of the train rows. The network predicts standardised labels."""
 
     @property
     def numeric_columns(self) -> tuple[str, ...]:

@@ -52,6 +52,14 @@ class ImageSpec(StrictModel):
     """Applied to the train split only."""
 
 
+class Standardisation(StrictModel):
+    """Conversion of a number: ``(value - mean) / std``."""
+
+    mean: float
+    std: float
+    """Above 0."""
+
+
 class TensorSpec(StrictModel):
     """One tensor of a batch, made from one or more fields."""
 
@@ -67,6 +75,8 @@ class TensorSpec(StrictModel):
     """Fills rows of a ragged field up to ``shape``; longer rows are cut. None: rows have that shape."""
     image: ImageSpec | None = None
     """Set if the field is an image."""
+    standard: Standardisation | None = None
+    """Applied in the tensor's type to a dense tensor."""
 
     @property
     def row_shape(self) -> tuple[int, ...]:

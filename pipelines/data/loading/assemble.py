@@ -1,6 +1,6 @@
 """From the rows that lanes give for a step to the tensors of a batch: join, decode, pad, transform.
 
-    dense rows     -> one array of the tensor's type
+    dense rows     -> one array of the tensor's type -> (value - mean) / std if it is a label to standardise
     encoded cells  -> arrays -> padded to one shape if they are ragged
     images         -> augmented (train) -> (pixel / 255 - mean) / std, channels first
 """
@@ -88,7 +88,8 @@ class Assembler:
         joined = self.buffers.empty(shape[::-1] if by_columns else shape, spec.dtype)
         with np.errstate(over="ignore", invalid="ignore"):  # values beyond float32 become infinite silently, as in torch
             np.concatenate([piece.T if by_columns else piece for piece in pieces], axis=int(by_columns), out=joined, casting="unsafe")
-        return torch.from_numpy(joined.T if by_columns else joined)
+        tensor = torch.from_numpy(joined.T if by_columns else joined)
+        return tensor if spec.standard is None else tensor.sub_(spec.standard.mean).div_(spec.standard.std)
 
     def _decoded(self, spec: TensorSpec, cells: Sequence[bytes | Array]) -> NDArray[Any]:
         """(rows, ...) of cells in the stored type, padded to one shape if they are ragged."""

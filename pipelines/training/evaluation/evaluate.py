@@ -2,6 +2,7 @@
 
     binary       every row's probability reaches rank 0 (16 bytes a row), which evaluates them all together
     multiclass   loss and hits are summed over rows and ranks, then divided once by the rows of the split
+    regression   squared and absolute errors are summed over rows and ranks, then divided once (regression.py)
     next_token   nats and hits are summed over predicted tokens and ranks, then divided once by their number
 
 ``evaluate`` returns the metrics of each epoch, ``evaluate_fully`` all metrics that ``sparkring evaluate`` writes about a network.
@@ -9,17 +10,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from sparkring.conf.schema import TrainConfig
 from sparkring.models.losses import next_token_hits, next_token_nats
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.training.evaluation.regression import (
+    ERROR_SUMS,
+    NUM_SUMS,
+    Floats,
+    all_sums,
+    error_figures,
+    error_sums,
+    regression_metrics,
+)
 from sparkring.pipelines.training.evaluation.totals import Metrics, class_metrics, mean_metrics, token_metrics
+from sparkring.pipelines.training.job.tasks import loss_of
 
 if TYPE_CHECKING:
     from sparkring.pipelines.training.evaluation.metrics import BinaryMetrics
@@ -29,22 +43,26 @@ Predictions = Iterable[tuple[Tensor, Tensor]]
 
 
 @torch.no_grad()  # not inference_mode: Horovod may not touch inference tensors from its own thread
-def evaluate(predictions: Predictions, communicator: Communicator, manifest: Manifest) -> dict[str, float] | None:
+def evaluate(predictions: Predictions, communicator: Communicator, manifest: Manifest, train: TrainConfig) -> dict[str, float] | None:
     """Evaluate predictions for all rows of the validation split.
 
     Args:
         predictions: Predictions for this rank's rows.
         communicator: The ring; every rank calls this at the same time.
         manifest: Names the task.
+        train: Names the loss of a regression.
     Returns:
         On rank 0 the metrics by name, ``loss`` first, and None on the others. Binary: ``loss``, ``auc``,
-        ``average_precision``, ``calibration_error``. Multiclass: ``loss``, ``accuracy``. Next token: ``loss`` (nats a
-        token), ``accuracy``, ``bits_per_byte``.
+        ``average_precision``, ``calibration_error``. Multiclass: ``loss``, ``accuracy``. Regression: ``loss`` (that of training),
+        ``rmse``, ``mae`` and, unless all labels are alike, ``r2``. Next token: ``loss`` (nats a token), ``accuracy``,
+        ``bits_per_byte``.
     """
     if manifest.task == "binary":
         metrics = _binary(predictions, communicator)
         return None if metrics is None else {"loss": metrics.loss, "auc": metrics.auc, "average_precision": metrics.average_precision,
                                              "calibration_error": metrics.calibration_error}
+    if manifest.task == "regression":
+        return _errors(predictions, communicator, manifest, train)
     totals = torch.zeros(3, dtype=torch.float64)
     for logits, labels in predictions:
         totals += _token_totals(logits, labels, manifest) if manifest.task == "next_token" else _class_totals(logits, labels)
@@ -68,12 +86,14 @@ def evaluate_fully(predictions: Predictions, communicator: Communicator, manifes
         split: Name of the split.
     Returns:
         On rank 0 the metrics, and None on the others: ``rows`` (for next tokens the predicted ones), ``loss``, and by task the rest of
-        ``BinaryMetrics``; ``accuracy`` and ``confusion`` (rows of each class, by the predicted class); or ``accuracy`` and
-        ``bits_per_byte``.
+        ``BinaryMetrics``; ``accuracy`` and ``confusion`` (rows of each class, by the predicted class); ``accuracy`` and
+        ``bits_per_byte``; or, for a regression, those of ``RegressionMetrics``, which have no ``loss``.
     """
     if manifest.task == "binary":
         metrics = _binary(predictions, communicator)
         return None if metrics is None else metrics.model_dump(mode="json")
+    if manifest.task == "regression":
+        return _regression(predictions, communicator, manifest)
     classes = len(manifest.preprocessing.classes)
     totals, confusion = torch.zeros(3, dtype=torch.float64), torch.zeros(classes * classes, dtype=torch.float64)
     for logits, labels in predictions:
@@ -105,6 +125,36 @@ def _token_totals(logits: Tensor, tokens: Tensor, manifest: Manifest) -> Tensor:
     nats, counted = next_token_nats(logits, tokens, pad_id=manifest.preprocessing.tokens.pad_id)
     hits = next_token_hits(logits, tokens, counted)
     return torch.stack([nats.sum(dtype=torch.float64), hits.sum(), counted.sum()]).double().cpu()
+
+
+def _errors(predictions: Predictions, communicator: Communicator, manifest: Manifest, train: TrainConfig) -> dict[str, float] | None:
+    """The loss and the errors of a regression, on rank 0."""
+    assert manifest.preprocessing.label is not None
+    loss_sum = loss_of(manifest.task, manifest.preprocessing, train)
+    totals = np.zeros(1 + ERROR_SUMS)
+    for numbers, labels in predictions:
+        totals += [float(loss_sum(numbers.double(), labels.double())), *error_sums(_array(numbers), _array(labels))]
+    loss, *sums = communicator.sum(torch.from_numpy(totals), name="evaluation.errors").tolist()
+    if communicator.context.rank != 0:
+        return None
+    found = error_figures(np.array(sums), manifest.preprocessing.label)
+    return {"loss": loss / sums[0]} | {name: found[name] for name in ("rmse", "mae", "r2") if not math.isnan(found[name])}
+
+
+def _regression(predictions: Predictions, communicator: Communicator, manifest: Manifest) -> Metrics | None:
+    """The metrics of a regression, on rank 0."""
+    assert manifest.preprocessing.label is not None
+    totals = np.zeros(NUM_SUMS)
+    for numbers, labels in predictions:
+        totals += all_sums(_array(numbers), _array(labels))
+    everything = communicator.sum(torch.from_numpy(totals), name="evaluation.all_errors")
+    if communicator.context.rank != 0:
+        return None
+    return regression_metrics(everything.numpy(), manifest.preprocessing.label).model_dump(mode="json")
+
+
+def _array(tensor: Tensor) -> Floats:
+    return tensor.double().cpu().numpy()
 
 
 def _binary(predictions: Predictions, communicator: Communicator) -> BinaryMetrics | None:

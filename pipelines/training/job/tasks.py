@@ -1,4 +1,4 @@
-"""The tasks of a model: predict a 0 / 1 label, one of several classes, or each next token. Inputs, loss and layers' shapes.
+"""The tasks of a model: predict a 0 / 1 label, one of several classes, a number, or each next token. Inputs, loss and layers' shapes.
 
 The formulas are in ``models/losses.py``; how a task is evaluated is in ``evaluation/evaluate.py``.
 """
@@ -10,10 +10,10 @@ from functools import partial
 
 from torch import Tensor
 
-from sparkring.conf.schema import ModelConfig, Task
+from sparkring.conf.schema import ModelConfig, Task, TrainConfig
 from sparkring.models.build import Shapes
 from sparkring.models.inputs import CATEGORICAL, IMAGE, NUMERIC, ROW_SEEDS, TOKENS
-from sparkring.models.losses import cross_entropy_sum, log_loss_sum, next_token_loss_sum
+from sparkring.models.losses import cross_entropy_sum, error_sum, log_loss_sum, next_token_loss_sum
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.row_schema import LABEL
 
@@ -33,12 +33,14 @@ def label_tensor(task: Task) -> str:
     return TOKENS if task == "next_token" else LABEL
 
 
-def loss_of(task: Task, preprocessing: Preprocessing) -> LossSum:
-    """The loss of a task; rows of tokens have no weights."""
+def loss_of(task: Task, preprocessing: Preprocessing, train: TrainConfig) -> LossSum:
+    """The loss of a task. Only regression has a choice of losses; rows of tokens have no weights."""
     if task == "binary":
         return log_loss_sum
     if task == "multiclass":
         return cross_entropy_sum
+    if task == "regression":
+        return partial(error_sum, loss=train.loss, huber_delta=train.huber_delta)
     assert preprocessing.tokens is not None
     return partial(next_token_loss_sum, pad_id=preprocessing.tokens.pad_id)
 

@@ -121,7 +121,7 @@ class TrainingLoop:
         setup, seconds = self._setup, _stopwatch(position.seconds)
         batches = Interruptible(setup.validation_loader, setup.communicator, lambda: setup.signals.now().stop > 0)
         try:
-            validation = evaluate(self._strategy.predict(batches), setup.communicator, setup.manifest)
+            validation = evaluate(self._strategy.predict(batches), setup.communicator, setup.manifest, setup.config.train)
         except Interrupted:
             self._stopping = True
             self._save(position)

@@ -93,8 +93,8 @@ def profile_rank(context: RankContext, document: Mapping[str, object], dataset_u
         as_before = places is not None and tuple(places[context.rank]) == (host_kind(device), context.hosts[context.rank])
         if communicator.agree(mine=as_before, name="profile.places"):
             return None
-        seconds = time_blocks(subject, against(loss_of(manifest.task, manifest.preprocessing)))
-        shards = time_shards(communicator, subject, lambda reducer: against(Shards(reducer, (), manifest).loss_sum))
+        seconds = time_blocks(subject, against(loss_of(manifest.task, manifest.preprocessing, config.train)))
+        shards = time_shards(communicator, subject, lambda reducer: against(Shards(reducer, (), manifest, config.train).loss_sum))
         executor = time_executor(device)
         links = time_links(communicator)
         end_s = time_end(communicator)
@@ -153,6 +153,8 @@ def _answers(manifest: Manifest, shapes: Shapes, device: torch.device) -> Callab
             return torch.randint(2, shape, device=device).to(dtype)
         if manifest.task == "multiclass":
             return torch.randint(shapes.num_outputs, shape[:1], device=device)
+        if manifest.task == "regression":
+            return torch.randn(shape, dtype=dtype, device=device)
         return torch.randint(shapes.vocabulary, shape[:2], device=device)
 
     return lambda loss_sum: lambda outputs: loss_sum(outputs, answers(tuple(outputs.shape), outputs.dtype)) / len(outputs)

@@ -10,6 +10,7 @@ from functools import partial
 
 from torch import Tensor
 
+from sparkring.conf.schema import TrainConfig
 from sparkring.models.blocks import StageModule
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.parallel.collectives.sets import SetReducer
@@ -23,13 +24,13 @@ from sparkring.pipelines.training.strategies.state import parameter_of
 class Shards:
     """The shards of this rank's replica of its stage, its own included."""
 
-    def __init__(self, reducer: SetReducer, chunks: Iterable[StageModule], manifest: Manifest) -> None:
+    def __init__(self, reducer: SetReducer, chunks: Iterable[StageModule], manifest: Manifest, train: TrainConfig) -> None:
         self._reducer = reducer
         self.splits: Mapping[str, ShardSpec] = {name: split for chunk in chunks for name, split in shard_specs(chunk).items()}
         """How each sharded parameter is cut."""
         tokens = manifest.preprocessing.tokens
         self._vocabulary = vocabulary_split(tokens.vocabulary, reducer.size) if tokens and reducer.size > 1 else None
-        self.loss_sum: LossSum = loss_of(manifest.task, manifest.preprocessing)
+        self.loss_sum: LossSum = loss_of(manifest.task, manifest.preprocessing, train)
         """The loss from this shard's outputs of the last stage; the same value on all shards."""
         if tokens and self._vocabulary:
             self.loss_sum = partial(next_token_loss_sum, pad_id=tokens.pad_id, split=self._vocabulary, reducer=reducer)

@@ -53,7 +53,7 @@ class Stages:
         shards = open_set_reducer(communicator, layout.mesh.shard_set(coordinate.stage, coordinate.replica))
         torch.manual_seed(train.seed)
         self.chunks = _build_chunks(shard_blocks(blocks, shards), layout, coordinate.stage, seed=draw_seed(), inputs=inputs)
-        self.shards = Shards(shards, self.chunks.values(), manifest)
+        self.shards = Shards(shards, self.chunks.values(), manifest, train)
         self.transport = open_transport(layout.transport, communicator, [*layout.edges(), *more_edges],
                                         dynamic_shapes=train.parallel.dynamic_shapes)
         self.executor = Executor(layout.schedule, Worker(coordinate.stage, coordinate.replica), self.chunks,

@@ -85,7 +85,7 @@ class DataParallelStrategy:
     def __init__(self, config: Config, manifest: Manifest, inputs: Inputs, communicator: Communicator) -> None:
         task, features = manifest.task, manifest.preprocessing
         self._inputs, self._communicator = inputs, communicator
-        self._loss_sum = loss_of(task, features)
+        self._loss_sum = loss_of(task, features, config.train)
         torch.manual_seed(config.train.seed)
         self._model = build_model(config.model, shapes_of(task, features))
         inputs.place(self._model)

@@ -41,17 +41,14 @@ def advise(role: Role, found: DataType) -> str:
     ways = [*settings(role, found), *(
         f"use {expression} AS {role.column} in the query{f' ({condition})' if condition else ''}"
         for expression, condition in conversions(role, found))]
-    regression = ". A label of measured numbers (regression) is not supported yet" if (
-        role.key == "prepare.label" and _is_fraction(found)) else ""
-    return f"{', or '.join(ways) or 'no cast makes it that, so name another column'}{regression}"
+    return ", or ".join(ways) or "no cast makes it that, so name another column"
 
 
 def settings(role: Role, found: DataType) -> list[str]:
     """Changes of the config after which the column fits as it is."""
-    if role.key == "prepare.label" and isinstance(found, StringType):
-        return ["set prepare.task: multiclass"]
-    if role.key == "prepare.label" and isinstance(found, BooleanType):
-        return ["set prepare.task: binary"]
+    if role.key == "prepare.label":
+        tasks = {"multiclass": StringType, "binary": BooleanType, "regression": FractionalType}
+        return [f"set prepare.task: {task}" for task, kind in tasks.items() if isinstance(found, kind)]
     if role.key == "prepare.features.numeric" and isinstance(found, StringType):
         return ["name it in prepare.features.categorical instead"]
     if role.key == "prepare.features.numeric" and isinstance(found, TEMPORAL_TYPES):
@@ -82,6 +79,8 @@ def _row_ids(role: Role, found: DataType) -> list[Conversion]:
 
 
 def _labels(role: Role, found: DataType) -> list[Conversion]:
+    if role.kinds == (NumericType,):
+        return _numbers(role, found)
     if BooleanType not in role.kinds:
         return [Conversion(f"CAST({role.column} AS BIGINT)", "if its numbers are classes")] if _is_fraction(found) else _texts(role, found)
     if isinstance(found, StringType):

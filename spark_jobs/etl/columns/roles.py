@@ -35,12 +35,8 @@ def roles_of_query(config: PrepareConfig) -> list[Role]:
     if tokens:
         return [Role("prepare.features.tokens.document", tokens.document, (StringType,), "string"),
                 Role("prepare.features.tokens.column", tokens.column, (StringType, BinaryType), "string"), split]
-    binary = config.task == "binary"
-    return [role_of_row_id(config.row_id),
-            Role("prepare.label", config.label, _NUMBERS if binary else (IntegralType, StringType),
-                 "int (0 or 1)" if binary else "string or bigint"), split,
-            *([] if config.weight is None else [Role("prepare.weight", config.weight, _NUMBERS, "double")]),
-            *_roles_of_features(config.features)]
+    weight = [] if config.weight is None else [Role("prepare.weight", config.weight, _NUMBERS, "double")]
+    return [role_of_row_id(config.row_id), _label(config), split, *weight, *_roles_of_features(config.features)]
 
 
 def role_of_row_id(column: str) -> Role:
@@ -66,6 +62,14 @@ def moments_of_model(fitted: Preprocessing) -> list[MomentConfig]:
             found.setdefault((feature.moment.of, feature.moment.time_zone), []).append(feature.moment)
     return [MomentConfig(column=column, time_zone=time_zone, numbers=tuple(moment.part for moment in moments))
             for (column, time_zone), moments in found.items()]
+
+
+def _label(config: PrepareConfig) -> Role:
+    if config.task == "binary":
+        return Role("prepare.label", config.label, _NUMBERS, "int (0 or 1)")
+    if config.task == "regression":
+        return Role("prepare.label", config.label, (NumericType,), "a number")
+    return Role("prepare.label", config.label, (IntegralType, StringType), "string or bigint")
 
 
 def _roles_of_features(features: FeaturesConfig) -> Iterator[Role]:

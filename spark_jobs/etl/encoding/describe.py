@@ -7,11 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sparkring.conf.schema import PrepareConfig, RawConfig
+from sparkring.conf.schema import PrepareConfig, RawConfig, Task
 from sparkring.models.inputs import CATEGORICAL, IMAGE, NUMERIC, TOKENS
 from sparkring.pipelines.data.dataset.preprocessing import ImageFeature, Preprocessing, TokensFeature
-from sparkring.pipelines.data.dataset.row_schema import LABEL, ROW_ID, WEIGHT, Augment, DataField, ImageSpec, TensorSpec
+from sparkring.pipelines.data.dataset.row_schema import LABEL, ROW_ID, WEIGHT, Augment, DataField, Dtype, ImageSpec, TensorSpec
 from sparkring.spark_jobs.etl.encoding.arrays import describe_raw
+
+_LABELS: dict[Task, tuple[Dtype, Dtype]] = {"binary": ("int8", "float32"), "multiclass": ("int32", "int64"),
+                                            "regression": ("float64", "float64")}
+"""Type of a label in the files and in a batch."""
 
 
 def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple[DataField, ...], tuple[TensorSpec, ...]]:
@@ -21,10 +25,10 @@ def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple
     if preprocessing.tokens is not None:
         field, tensor = describe_tokens(preprocessing.tokens)
         return (row_id, field), (tensor, row_id_tensor)
-    multiclass = config.task == "multiclass"
+    stored, used = _LABELS[config.task]
     numeric = preprocessing.numeric_columns
     categorical = tuple(feature.column for feature in preprocessing.with_ids)
-    fields = [row_id, DataField(name=config.label, dtype="int32" if multiclass else "int8"),
+    fields = [row_id, DataField(name=config.label, dtype=stored),
               *(DataField(name=name, dtype="float32") for name in numeric), *(DataField(name=name, dtype="int32") for name in categorical)]
     tensors = [TensorSpec(name=NUMERIC, dtype="float32", fields=numeric),
                TensorSpec(name=CATEGORICAL, dtype="int64", fields=categorical)] if numeric or categorical else []
@@ -40,7 +44,7 @@ def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple
     if config.weight is not None:
         fields.append(DataField(name=config.weight, dtype="float64"))
         tensors.append(TensorSpec(name=WEIGHT, dtype="float64", fields=(config.weight,), stacked=False))
-    label = TensorSpec(name=LABEL, dtype="int64" if multiclass else "float32", fields=(config.label,), stacked=False)
+    label = TensorSpec(name=LABEL, dtype=used, fields=(config.label,), stacked=False, standard=preprocessing.label)
     return tuple(fields), (*tensors, label, row_id_tensor)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sparkring.pipelines.data.dataset.manifest import Manifest, Split
 from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, CategoricalFeature, HashFeature, NumericFeature
-from sparkring.pipelines.data.dataset.row_schema import DataField
+from sparkring.pipelines.data.dataset.row_schema import DataField, Standardisation
 
 Feature = NumericFeature | CategoricalFeature | BucketFeature | HashFeature
 """A feature that becomes a number or an id."""
@@ -108,6 +108,11 @@ def feature_words(feature: Feature, *, train_rows: int) -> str:
     return f"{feature.size:,} ids by hash"
 
 
+def label_words(label: Standardisation) -> str:
+    """The fitted figures of a label that is a number."""
+    return f"mean {label.mean:.6g}, standard deviation {label.std:.4g}"
+
+
 def _scaling(feature: NumericFeature) -> str:
     figures = f"mean {feature.mean:.4g}, standard deviation {feature.std:.4g}"
     match feature.scale:
@@ -150,7 +155,7 @@ def _column(field: DataField, manifest: Manifest) -> ColumnFacts:
     return ColumnFacts(
         name=field.name, dtype=field.dtype, shape=field.shape, codec=field.codec, nullable=field.nullable,
         role=_role(field.name, feature or flagged, manifest),
-        encoding=f"1 where {flagged.source} is null" if flagged else _encoding(feature, manifest.preprocessing.train_rows))
+        encoding=_encoding(field.name, feature, flagged, manifest))
 
 
 def _role(name: str, feature: Feature | None, manifest: Manifest) -> str:
@@ -165,11 +170,16 @@ def _role(name: str, feature: Feature | None, manifest: Manifest) -> str:
     return "not used" if feature is None else "category"
 
 
-def _encoding(feature: Feature | None, train_rows: int) -> str:
+def _encoding(name: str, feature: Feature | None, flagged: NumericFeature | None, manifest: Manifest) -> str:
+    label = manifest.preprocessing.label
+    if label is not None and name == manifest.label:
+        return label_words(label)
+    if flagged:
+        return f"1 where {flagged.source} is null"
     if feature is None:
         return ""
     made_of = f"of {feature.source}: " if feature.source != feature.column else ""
-    return made_of + feature_words(feature, train_rows=train_rows)
+    return made_of + feature_words(feature, train_rows=manifest.preprocessing.train_rows)
 
 
 def _source(name: str, facts: object) -> SourceFacts:

@@ -17,7 +17,7 @@ from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.model_files import CARD, ModelCard, load_card
 from sparkring.spark_jobs.reporting.facts.data import DataFacts, data_facts
-from sparkring.spark_jobs.reporting.facts.quality import MeanQuality, QualityFacts, mean_quality, quality_facts
+from sparkring.spark_jobs.reporting.facts.quality import BinaryQuality, MeanQuality, RegressionQuality, mean_quality, quality_facts
 from sparkring.spark_jobs.reporting.facts.run import RunFacts
 from sparkring.spark_jobs.reporting.facts.run_reader import read_run
 from sparkring.spark_jobs.run.listing import read_document_of
@@ -55,8 +55,8 @@ class Workspace:
     learned: TrainConfig | None = None
     """The settings of training that the run was begun with; the config may be another run's."""
     card: ModelCard | None = None
-    quality: QualityFacts | None = None
-    """The quality of a binary model."""
+    quality: BinaryQuality | RegressionQuality | None = None
+    """The quality of a binary model, or of a regression."""
     mean_quality: MeanQuality | None = None
     """The quality of a model of classes or tokens."""
     scores: Scores | None = None
@@ -79,7 +79,7 @@ def gather(config: Config) -> Workspace:
     version = run.dataset_version if run else config.dataset_version
     return Workspace(
         data=_part(DATASET, absent, lambda: _data(config, version)), run=run, learned=_learned(config),
-        card=_part(MODEL, absent, lambda: _card(config)), quality=evaluation if isinstance(evaluation, QualityFacts) else None,
+        card=_part(MODEL, absent, lambda: _card(config)), quality=None if isinstance(evaluation, MeanQuality) else evaluation,
         mean_quality=evaluation if isinstance(evaluation, MeanQuality) else None, scores=_part(SCORES, absent, lambda: _scores(config)),
         absent=_in_order(absent))
 
@@ -131,12 +131,12 @@ def _card(config: Config) -> ModelCard:
     return load_card(config.run_url)
 
 
-def _quality(config: Config) -> QualityFacts | MeanQuality:
+def _quality(config: Config) -> BinaryQuality | RegressionQuality | MeanQuality:
     try:
         document = json.loads(open_store(config.run_url).read("evaluation.json"))
     except FileNotFoundError:
         raise _NotThere from None
-    if isinstance(document, dict) and document.get("task", "binary") != "binary":
+    if isinstance(document, dict) and document.get("task", "binary") not in ("binary", "regression"):
         return mean_quality(document)
     return quality_facts(document)
 

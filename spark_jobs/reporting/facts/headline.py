@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sparkring.spark_jobs.reporting.facts.gather import Workspace
-from sparkring.spark_jobs.reporting.facts.quality import QualityFacts
+from sparkring.spark_jobs.reporting.facts.quality import BinaryQuality, RegressionQuality
 from sparkring.spark_jobs.reporting.facts.run import RunFacts
-from sparkring.spark_jobs.reporting.facts.words import count, duration, layers, metric, several
+from sparkring.spark_jobs.reporting.facts.words import count, duration, layers, several
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,7 @@ def _sentences(workspace: Workspace) -> Iterator[str]:
         yield f"Version {data.version} of the dataset holds {count(data.rows)} rows; nothing has been trained on it yet."
     if quality:
         label = f"\u201c{data.label}\u201d " if data else ""
-        others = " and ".join(f"{metric(other.metrics.auc)} for the {other.title.lower()}" for other in quality.baselines)
-        yield (f"{'It' if run else 'The network'} predicts {label}on {count(quality.network.rows)} held-out {quality.split} rows with a "
-               f"ROC AUC of {metric(quality.network.auc)}, against {others}.")
-        yield "It beats both." if quality.beaten else "It does not beat both in loss and AUC."
+        yield f"{'It' if run else 'The network'} predicts {label}on {_comparison(quality)}"
 
 
 def _training(run: RunFacts, workspace: Workspace) -> str:
@@ -58,13 +55,23 @@ def _training(run: RunFacts, workspace: Workspace) -> str:
     return f"{network} is being trained on {ranks}: {epochs}{rows} and {several(run.steps, 'step')} so far, in {spent}."
 
 
-def _quality_tiles(quality: QualityFacts) -> Iterator[Tile]:
-    """AUC and loss, each beside the best baseline's."""
-    mine = quality.network
-    rival = max(quality.baselines, key=lambda other: other.metrics.auc)
-    yield Tile("ROC AUC", metric(mine.auc), f"{rival.title.lower()} {metric(rival.metrics.auc)}", mine.auc > rival.metrics.auc)
-    rival = min(quality.baselines, key=lambda other: other.metrics.loss)
-    yield Tile("held-out loss", metric(mine.loss), f"{rival.title.lower()} {metric(rival.metrics.loss)}", mine.loss < rival.metrics.loss)
+def _comparison(quality: BinaryQuality | RegressionQuality) -> str:
+    """The rows, the best-known metric beside the baselines', and who is better."""
+    shown, network = quality.decisive[0], quality.models[0]
+    others = " and ".join(f"{shown.text(other.figure(shown))} for the {other.title.lower()}" for other in quality.baselines)
+    all_of_them = "both" if len(quality.baselines) > 1 else "that"
+    verdict = "beats" if quality.beaten else "does not beat"
+    where = "" if quality.beaten else f" in {' and '.join(column.title for column in quality.decisive)}"
+    return (f"{count(quality.network.rows)} held-out {quality.split} rows with {'an' if shown.metric == 'r2' else 'a'} {shown.title} of "
+            f"{shown.text(network.figure(shown))}, against {others}. It {verdict} {all_of_them}{where}.")
+
+
+def _quality_tiles(quality: BinaryQuality | RegressionQuality) -> Iterator[Tile]:
+    """The decisive metrics, each beside the best baseline's."""
+    for column in quality.decisive:
+        rival = quality.rival(column)
+        yield Tile(f"held-out {column.title}", column.text(quality.models[0].figure(column)),
+                   f"{rival.title.lower()} {column.text(rival.figure(column))}", quality.beats(rival, column))
 
 
 def _run_tiles(run: RunFacts) -> Iterator[Tile]:

@@ -5,69 +5,117 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Generic, TypeVar
 
 from sparkring.pipelines.training.evaluation.metrics import BinaryMetrics
+from sparkring.pipelines.training.evaluation.regression import RegressionMetrics
+from sparkring.spark_jobs.reporting.facts.words import measure, metric
+
+Found = TypeVar("Found", BinaryMetrics, RegressionMetrics)
+"""The metrics of a task."""
 
 
 @dataclass(frozen=True)
 class MetricColumn:
     """One metric of the table."""
 
-    metric: Literal["loss", "auc", "average_precision", "calibration_error"]
+    metric: str
+    """A field of the metrics."""
     title: str
     lower_is_better: bool
+    own_units: bool = False
+    """Whether it is in the label's units, in which it may have any size."""
+
+    def text(self, value: float) -> str:
+        """A value of this metric."""
+        return measure(value) if self.own_units else metric(value)
 
 
-METRICS = (MetricColumn("loss", "Loss", lower_is_better=True), MetricColumn("auc", "ROC AUC", lower_is_better=False),
-           MetricColumn("average_precision", "Average precision", lower_is_better=False),
-           MetricColumn("calibration_error", "Calibration error", lower_is_better=True))
+METRICS = (MetricColumn("loss", "loss", lower_is_better=True), MetricColumn("auc", "ROC AUC", lower_is_better=False),
+           MetricColumn("average_precision", "average precision", lower_is_better=False),
+           MetricColumn("calibration_error", "calibration error", lower_is_better=True))
+ERRORS = (MetricColumn("r2", "R2", lower_is_better=False), MetricColumn("rmse", "RMSE", lower_is_better=True, own_units=True),
+          MetricColumn("mae", "MAE", lower_is_better=True, own_units=True))
 
-_TITLES = {"network": "Network", "logistic_regression": "Logistic regression", "base_rate": "Base rate"}
+_TITLES = {"network": "Network", "logistic_regression": "Logistic regression", "ridge": "Ridge regression", "mean": "Mean",
+           "base_rate": "Base rate"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelQuality:
+class ModelQuality(Generic[Found]):
     """One model's exact metrics."""
 
     key: str
     """Its name in ``evaluation.json``."""
     title: str
-    metrics: BinaryMetrics
+    metrics: Found
+
+    def figure(self, column: MetricColumn) -> float:
+        """Its value of a metric."""
+        return float(getattr(self.metrics, column.metric))
 
 
 @dataclass(frozen=True, kw_only=True)
-class QualityFacts:
-    """Everything that the report says about a binary model's quality."""
+class QualityFacts(Generic[Found]):
+    """Everything that the report says about the quality of a model that is compared with baselines."""
+
+    columns: ClassVar[tuple[MetricColumn, ...]]
+    """All metrics of the table."""
+    decisive: ClassVar[tuple[MetricColumn, ...]]
+    """The metrics by which a model is better than another, the best-known one first."""
 
     split: str
     dataset_version: int
     weights_sha256: str
     """The weights of the network that was evaluated."""
-    models: tuple[ModelQuality, ...]
+    models: tuple[ModelQuality[Found], ...]
     """The network first, then the baselines."""
 
     @property
-    def network(self) -> BinaryMetrics:
+    def network(self) -> Found:
         """The trained network's metrics."""
         return self.models[0].metrics
 
     @property
-    def baselines(self) -> tuple[ModelQuality, ...]:
+    def baselines(self) -> tuple[ModelQuality[Found], ...]:
         """Predictions without a network, for comparison."""
         return self.models[1:]
 
     @property
     def beaten(self) -> bool:
-        """Whether the network has the lower loss and the higher AUC against every baseline."""
-        return all(self.network.loss < other.metrics.loss and self.network.auc > other.metrics.auc for other in self.baselines)
+        """Whether the network is better than every baseline in all decisive metrics."""
+        return all(self.beats(other, column) for other in self.baselines for column in self.decisive)
+
+    def beats(self, other: ModelQuality[Any], column: MetricColumn) -> bool:
+        """Whether the network is better than another model in ``column``."""
+        mine, theirs = self.models[0].figure(column), other.figure(column)
+        return mine < theirs if column.lower_is_better else mine > theirs
+
+    def rival(self, column: MetricColumn) -> ModelQuality[Found]:
+        """The baseline that is best in ``column``."""
+        pick: Callable[..., ModelQuality[Found]] = min if column.lower_is_better else max
+        return pick(self.baselines, key=lambda other: other.figure(column))
 
     def best(self, column: MetricColumn) -> tuple[str, ...]:
         """Keys of the models that are best in ``column``; none if no figure is finite."""
-        figures = {model.key: getattr(model.metrics, column.metric) for model in self.models}
+        figures = {model.key: model.figure(column) for model in self.models}
         finite = {key: value for key, value in figures.items() if math.isfinite(value)}
         pick: Callable[..., float] = min if column.lower_is_better else max
         return tuple(key for key, value in finite.items() if value == pick(finite.values()))
+
+
+class BinaryQuality(QualityFacts[BinaryMetrics]):
+    """The quality of a model of a 0 / 1 label."""
+
+    columns = METRICS
+    decisive = (METRICS[1], METRICS[0])
+
+
+class RegressionQuality(QualityFacts[RegressionMetrics]):
+    """The quality of a model of a number."""
+
+    columns = ERRORS
+    decisive = ERRORS[:2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,17 +152,23 @@ def mean_quality(document: Mapping[str, Any]) -> MeanQuality:
                        counted="tokens" if tokens else "rows", metrics=metrics, models=models)
 
 
-def quality_facts(document: Mapping[str, Any]) -> QualityFacts:
-    """Read the parsed ``evaluation.json``.
+def quality_facts(document: Mapping[str, Any]) -> BinaryQuality | RegressionQuality:
+    """Read the parsed ``evaluation.json`` of a binary model or a regression.
 
     Raises:
-        KeyError, TypeError, ValueError: it is not one, or lacks the network or a baseline.
+        KeyError, TypeError, ValueError: it is not one, or lacks the network or the baseline that needs no features.
     """
-    models = tuple(ModelQuality(key=key, title=title, metrics=_metrics(document[key])) for key, title in _TITLES.items())
-    return QualityFacts(split=document["split"], dataset_version=document["dataset_version"],
-                        weights_sha256=document["weights_sha256"], models=models)
+    said: dict[str, Any] = {key: document[key] for key in ("split", "dataset_version", "weights_sha256")}
+    if document.get("task") == "regression":
+        return RegressionQuality(models=_models(document, RegressionMetrics, needed=("network", "mean")), **said)
+    return BinaryQuality(models=_models(document, BinaryMetrics, needed=("network", "base_rate")), **said)
 
 
-def _metrics(document: Mapping[str, Any]) -> BinaryMetrics:
-    """Read metrics from JSON, where null stands for NaN: the value of a metric that labels of one class do not define."""
-    return BinaryMetrics.model_validate({key: math.nan if value is None else value for key, value in document.items()})
+def _models(document: Mapping[str, Any], kind: type[Found], *, needed: tuple[str, ...]) -> tuple[ModelQuality[Found], ...]:
+    return tuple(ModelQuality(key=key, title=title, metrics=_metrics(document[key], kind)) for key, title in _TITLES.items()
+                 if key in document or key in needed)
+
+
+def _metrics(document: Mapping[str, Any], kind: type[Found]) -> Found:
+    """Read metrics from JSON, where null stands for NaN: the value of a metric that labels which are all alike do not define."""
+    return kind.model_validate({key: math.nan if value is None else value for key, value in document.items()})

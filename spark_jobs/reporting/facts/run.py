@@ -56,6 +56,12 @@ class Epoch:
     """Whether the ids of the rows seen add up to the split's digest: each row exactly once."""
     validation: Mapping[str, float]
 
+    @property
+    def validated(self) -> tuple[str, float] | None:
+        """The best-known validation metric of the task beside the loss, and its value; None before the evaluation."""
+        known = (("auc", "AUC"), ("accuracy", "accuracy"), ("r2", "R2"))
+        return next(((title, self.validation[name]) for name, title in known if name in self.validation), None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:

@@ -28,6 +28,13 @@ def metric(value: float | None) -> str:
     return DASH if value is None or not math.isfinite(value) else f"{value:.4f}"
 
 
+def measure(value: float | None) -> str:
+    """A quantity of any size in the label's units: ``0.012345`` -> ``0.01235``, ``123456.7`` -> ``123,457``; a dash if there is none."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
 def share(value: float | None) -> str:
     """``0.2345`` -> ``23.5 %``; a dash if there is none."""
     return DASH if value is None or not math.isfinite(value) else f"{100 * value:.1f}\u00a0%"

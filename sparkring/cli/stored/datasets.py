@@ -133,12 +133,13 @@ def _split_folder(text: str) -> tuple[str, str]:
 
 def _print_details(details: VersionDetails) -> None:
     from sparkring.pipelines.data.dataset.manifest_diff import describe_field
-    from sparkring.spark_jobs.reporting.facts.data import feature_words
+    from sparkring.spark_jobs.reporting.facts.data import feature_words, label_words
 
     manifest, fitted = details.manifest, details.manifest.preprocessing
     made = f"version {manifest.version}" + (f", made from version {manifest.parent}" if manifest.parent else "")
     typer.echo(f"{details.url}\n{made}, committed {manifest.created_at} by sparkring {manifest.code_version}")
-    typer.echo(f"task {manifest.task}, label {manifest.label}, row id {manifest.row_id}, content {manifest.content_id[:16]}\n")
+    label = manifest.label + (f" ({label_words(fitted.label)})" if fitted.label else "")
+    typer.echo(f"task {manifest.task}, label {label}, row id {manifest.row_id}, content {manifest.content_id[:16]}\n")
     print_table(["column", "kind"], [[field.name, describe_field(field)] for field in manifest.fields])
     print_table(["tensor", "type", "row shape", "columns"], [
         [spec.name, spec.dtype, str(spec.row_shape), ", ".join(spec.fields)] for spec in manifest.tensors])

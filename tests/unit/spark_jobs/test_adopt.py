@@ -206,7 +206,7 @@ def test_a_folder_whose_metadata_would_run_something_is_refused_and_nothing_runs
     pytest.param("key", "late", {}, "no column key for the row id; the columns are id, late, km, seats", id="no such row id"),
     pytest.param("km", "late", {}, "the row id km is float64", id="a row id that is no integer"),
     pytest.param("seats", "late", {}, "seats is not unique", id="a row id that repeats"),
-    pytest.param("id", "km", {}, r"it must hold 0 and 1, or numbers of classes from 0 up \(regression is not supported yet\)",
+    pytest.param("id", "side", {"side": -1}, r"label side holds -1 ...; whole numbers must be 0 and 1, or numbers",
                  id="a label that is no class"),
     pytest.param("id", "late", {"city": "Bern"}, r"not numbers: city \(string\)", id="a column of texts"),
     pytest.param("id", "late", {"wind": None}, r"columns that are not numbers: wind \(null\)", id="a column of nothing"),
@@ -218,6 +218,27 @@ def test_what_cannot_be_adopted_is_refused_and_nothing_is_written(
     with pytest.raises(DatasetError, match=reason):
         adopt(str(tmp_path), row_id=row_id, label=label)
     assert _files(tmp_path) == before
+
+
+def test_a_label_of_fractions_is_a_regression_whose_batches_hold_it_standardised(tmp_path: Path) -> None:
+    _plain(tmp_path)
+    assert adopt(str(tmp_path), row_id="id", label="km").task == "regression"
+    fitted = Dataset(str(tmp_path)).manifest().preprocessing.label
+    km = np.arange(ROWS) * 0.5
+    assert fitted is not None
+    assert (fitted.mean, fitted.std) == (pytest.approx(km.mean()), pytest.approx(km.std()))
+    found = {number: float(row["label"]) for number, row in _rows(tmp_path).items()}
+    assert found == {number: pytest.approx((value - km.mean()) / km.std(), abs=1e-12) for number, value in enumerate(km)}
+
+
+@pytest.mark.parametrize(("value", "reason"), [
+    pytest.param(np.nan, r"the label wind is nan in 300 rows of the split train", id="NaN"),
+    pytest.param(2.5, r"the label wind is 2.5 in all rows of the split train", id="a constant"),
+])
+def test_a_label_of_a_regression_is_finite_and_varies(tmp_path: Path, value: float, reason: str) -> None:
+    _plain(tmp_path, wind=value)
+    with pytest.raises(DatasetError, match=reason):
+        adopt(str(tmp_path), row_id="id", label="wind")
 
 
 @pytest.mark.parametrize("label", [-1, 2])

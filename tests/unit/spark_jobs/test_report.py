@@ -154,8 +154,18 @@ def test_a_network_that_does_not_beat_the_baselines_is_not_praised(tmp_path: Pat
     document = sample_evaluation()
     write_evaluation(config, network=document["logistic_regression"], logistic_regression=document["network"])
     page = written(config)
-    assert "It does not beat both in loss and AUC." in page
+    assert "It does not beat both in ROC AUC and loss." in page
     assert page.count('class="value bad"') == 2
+
+
+def test_a_binary_model_without_a_logistic_regression_is_compared_with_the_base_rate(tmp_path: Path) -> None:
+    config = sample_config(tmp_path)
+    document = {key: value for key, value in sample_evaluation().items() if key != "logistic_regression"}
+    open_store(config.run).put("evaluation.json", json.dumps(document).encode())
+    text = text_of(written(config))
+    assert "against 0.5000 for the base rate. It beats that." in text
+    assert "Logistic regression" not in text
+    assert "cannot be read" not in text
 
 
 def test_an_epoch_that_missed_a_row_is_loud(tmp_path: Path) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sparkring.pipelines.data.dataset.manifest import DataFile, Split
 from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, HashFeature, MomentPart, NumericFeature, Preprocessing
-from sparkring.pipelines.data.dataset.row_schema import DataField
+from sparkring.pipelines.data.dataset.row_schema import DataField, Standardisation
+from sparkring.pipelines.training.evaluation.regression import all_sums, regression_metrics
 from sparkring.spark_jobs.reporting.facts.data import data_facts
-from sparkring.spark_jobs.reporting.facts.quality import METRICS, quality_facts
+from sparkring.spark_jobs.reporting.facts.quality import ERRORS, METRICS, quality_facts
 from tests.support.report_samples import SPLIT_ROWS, sample_manifest
 
 
@@ -74,6 +76,20 @@ def test_the_best_of_each_metric_is_the_lowest_or_the_highest() -> None:
 @pytest.mark.parametrize(("network_loss", "beaten"), [(0.4, True), (0.5, False), (0.55, False)])
 def test_the_network_beats_the_baselines_only_if_it_beats_both(network_loss: float, beaten: bool) -> None:
     assert quality_facts(quality(network=network_loss)).beaten is beaten
+
+
+@pytest.mark.parametrize(("ridge_error", "beaten"), [(3.0, True), (1.0, False)])
+def test_a_regression_is_compared_by_r2_and_rmse_in_the_label_s_units(ridge_error: float, beaten: bool) -> None:
+    labels = np.arange(50.0)
+    models = {"network": 2.0, "ridge": ridge_error, "mean": 20.0}
+    figures = {key: regression_metrics(all_sums(labels + error, labels), Standardisation(mean=0.0, std=100.0)).model_dump(mode="json")
+               for key, error in models.items()}
+    facts = quality_facts({"task": "regression", "split": "test", "dataset_version": 2, "weights_sha256": "w1", **figures})
+    r2, rmse, _ = ERRORS
+    assert [model.title for model in facts.models] == ["Network", "Ridge regression", "Mean"]
+    assert (facts.rival(r2).key, facts.beaten) == ("ridge", beaten)
+    assert facts.best(rmse) == (("network",) if beaten else ("ridge",))
+    assert rmse.text(facts.models[0].figure(rmse)) == "200"
 
 
 def test_a_metric_that_does_not_exist_is_never_the_best() -> None:
