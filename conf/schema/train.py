@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from sparkring.conf.schema.parallel import ParallelConfig
 from sparkring.conf.schema.section import LocalPath, Positive, Seconds, Section, Seed
 
-HeldOutMetric = Literal["loss", "auc", "average_precision", "accuracy", "mse", "rmse", "mae", "r2"]
+HeldOutMetric = Literal["loss", "auc", "average_precision", "accuracy", "rmse", "mae", "r2"]
 """A held-out metric that may choose the best epoch; the task decides which ones there are."""
 SMALLEST_DEFAULT_BATCH, LARGEST_DEFAULT_BATCH = 32, 1024
 RegressionLoss = Literal["squared", "absolute", "huber"]
