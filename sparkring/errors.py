@@ -62,6 +62,18 @@ def _restored(kind: type[SparkringError], args: tuple[object, ...], attributes: 
     return error
 
 
+_PROBLEMS_SHOWN = 20
+
+
+def together(problems: Sequence[SparkringError]) -> SparkringError:
+    """One error about all ``problems``, of the first one's class: a single one as it is, several with a line each."""
+    if len(problems) == 1:
+        return problems[0]
+    more = [f"and {len(problems) - _PROBLEMS_SHOWN} more"] if len(problems) > _PROBLEMS_SHOWN else []
+    lines = "\n  ".join([*map(str, problems[:_PROBLEMS_SHOWN]), *more])
+    return type(problems[0])(f"{len(problems)} problems were found; correct all of them:\n  {lines}")
+
+
 def class_names(*kinds: type[Exception]) -> frozenset[str]:
     """Names of these classes and of all their subclasses: of an error on a rank, the driver knows only the name."""
     return frozenset[str]().union(*({kind.__name__} | class_names(*kind.__subclasses__()) for kind in kinds))

@@ -22,7 +22,7 @@ from pyspark.sql.types import DataType, StringType
 from sparkring.spark_jobs.etl.columns.advice import advise, conversions, settings
 from sparkring.spark_jobs.etl.columns.expressions import EXACT_TEXT_TYPES, TEMPORAL_TYPES
 from sparkring.spark_jobs.etl.columns.roles import Role, roles_of_query
-from sparkring.spark_jobs.etl.examples import tables
+from sparkring.spark_jobs.etl.examples import run_query, tables
 from sparkring.spark_jobs.etl.fitted import fitted_examples
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.spark.session import result_settings
@@ -203,7 +203,7 @@ def test_ids_labels_and_splits_that_follow_the_advice_can_be_prepared(spark: Spa
             ways = [dict(way) for way in chosen if way]
             columns = [way.pop("columns") for way in ways]
             config = etl_config(tmp_path, query=_query(*columns), **reduce(or_, ways, usual)).prepare
-            with fitted_examples(spark, config, lambda _: None) as fitted:
+            with fitted_examples(run_query(spark, config), lambda _: None) as fitted:
                 assert fitted.examples.count() > 800, columns
             followed += len(ways)
     assert followed >= 18
