@@ -36,6 +36,9 @@ class SparkringError(Exception):
     found holds no such semicolon. Further lines give details, such as a table or a traceback.
     """
 
+    problems: tuple[SparkringError, ...] = ()
+    """The errors that this one is made of, if it is made by ``together``."""
+
     @property
     def found(self) -> str:
         """What was found, without what to do."""
@@ -67,11 +70,14 @@ _PROBLEMS_SHOWN = 20
 
 def together(problems: Sequence[SparkringError]) -> SparkringError:
     """One error about all ``problems``, of the first one's class: a single one as it is, several with a line each."""
-    if len(problems) == 1:
-        return problems[0]
-    more = [f"and {len(problems) - _PROBLEMS_SHOWN} more"] if len(problems) > _PROBLEMS_SHOWN else []
-    lines = "\n  ".join([*map(str, problems[:_PROBLEMS_SHOWN]), *more])
-    return type(problems[0])(f"{len(problems)} problems were found; correct all of them:\n  {lines}")
+    each = [part for problem in problems for part in problem.problems or (problem,)]
+    if len(each) == 1:
+        return each[0]
+    more = [f"and {len(each) - _PROBLEMS_SHOWN} more"] if len(each) > _PROBLEMS_SHOWN else []
+    lines = "\n  ".join([*map(str, each[:_PROBLEMS_SHOWN]), *more])
+    whole = type(each[0])(f"{len(each)} problems were found; correct all of them:\n  {lines}")
+    whole.problems = tuple(each)
+    return whole
 
 
 def class_names(*kinds: type[Exception]) -> frozenset[str]:
