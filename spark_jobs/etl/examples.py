@@ -73,9 +73,9 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> Query:
     try:
         result = spark.sql(config.query)
         types = {field.name: field.dataType for field in result.schema}
-        alike = Counter(field.name.lower() for field in result.schema)  # SQL does not tell Km and km apart
     except SPARK_ERRORS as error:
         raise ConfigError(f"prepare.query cannot run: {reason(error)}; correct the query, or the columns of its sources.") from None
+    alike = Counter(name.lower() for name in result.columns)  # SQL does not tell Km and km apart
     kept = (config.id_column, config.label, split_key(config).column)
     config = config.model_copy(update={"features": expanded(config.features, list(types), kept=kept)})
     made = config.row_id is None and config.features.tokens is None and config.id_column not in alike
@@ -85,10 +85,9 @@ def run_query(spark: SparkSession, config: PrepareConfig) -> Query:
     if problems:
         raise together(problems)
     check_moments(config.features.moments, types)
-    if made:
-        result = with_row_id(result, content, name=config.id_column)
-    named_ones = dict.fromkeys([*([config.id_column] if made else []), *(role.column for role in roles)])
-    return Query(result.select([named(name) for name in named_ones]), config, content)
+    rows = with_row_id(result, content, name=config.id_column) if made else result
+    columns = dict.fromkeys(role.column for role in roles) | ({config.id_column: None} if made else {})
+    return Query(rows.select([named(name) for name in columns]), config, content)
 
 
 def _column_problems(result: DataFrame, roles: Iterable[Role], alike: Mapping[str, int]) -> Iterator[SparkringError]:

@@ -180,7 +180,7 @@ BAD = {
         settings=_yielding("'train' AS part") | {"split": {"by": "column", "column": "part"}}),
     "a number that is all null in train": Bad(
         SourceError, r"feature km is null in all 594 rows of the train split, so nothing can be learned from it",
-        change=lambda trip: replace(trip, km=None) if _early(trip) else trip),
+        settings=_features("km"), change=lambda trip: replace(trip, km=None) if _early(trip) else trip),
     "a category that is all null in train": Bad(
         SourceError, r"feature city is null in all 594 rows of the train split",
         change=lambda trip: replace(trip, city=None) if _early(trip) else trip),
