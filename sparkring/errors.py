@@ -49,6 +49,9 @@ class SparkringError(Exception):
     found holds no such semicolon. Further lines give details, such as a table or a traceback.
     """
 
+    problems: tuple[SparkringError, ...] = ()
+    """The errors that this one is made of, if it is made by ``together``."""
+
     @property
     def found(self) -> str:
         """What was found, without what to do."""
@@ -75,9 +78,19 @@ def _restored(kind: type[SparkringError], args: tuple[object, ...], attributes: 
     return error
 
 
-def joined(where: str, problems: Sequence[SparkringError]) -> SparkringError:
-    """The only problem; or an error of the first one's class that has a line for each."""
-    return problems[0] if len(problems) == 1 else type(problems[0])(in_lines(where, list(map(str, problems))))
+_PROBLEMS_SHOWN = 20
+
+
+def together(problems: Sequence[SparkringError]) -> SparkringError:
+    """One error about all ``problems``, of the first one's class: a single one as it is, several with a line each."""
+    each = [part for problem in problems for part in problem.problems or (problem,)]
+    if len(each) == 1:
+        return each[0]
+    more = [f"and {len(each) - _PROBLEMS_SHOWN} more"] if len(each) > _PROBLEMS_SHOWN else []
+    lines = "\n  ".join([*map(str, each[:_PROBLEMS_SHOWN]), *more])
+    whole = type(each[0])(f"{len(each)} problems were found; correct all of them:\n  {lines}")
+    whole.problems = tuple(each)
+    return whole
 
 
 def class_names(*kinds: type[Exception]) -> frozenset[str]:

@@ -5,6 +5,7 @@ No rows are read, and a table that only Spark reaches is not opened.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sparkring.conf.schema import Config, SourceConfig
@@ -34,7 +35,7 @@ def check_query(spark: SparkSession, config: Config | None) -> Check:
     """Let Spark analyse the query on empty tables of the declared types, and look for the columns that the config names."""
     if config is None:
         return Check("query", "ok", "not looked at: that takes a config, which has it")
-    from sparkring.spark_jobs.etl.examples import query_problems, tables
+    from sparkring.spark_jobs.etl.examples import run_query, tables
     from sparkring.spark_jobs.etl.sources.tables import Source
 
     frames = {}
@@ -43,8 +44,12 @@ def check_query(spark: SparkSession, config: Config | None) -> Check:
         if empty is None:
             return Check("query", "ok", f"not looked at: the config does not declare the columns of source {name}")
         frames[name] = empty
+    problems: Sequence[SparkringError] = ()
     with tables(spark, frames):
-        problems: list[SparkringError] = query_problems(spark, config.prepare)
+        try:
+            run_query(spark, config.prepare)
+        except SparkringError as error:
+            problems = error.problems or (error,)
     return verdict("query", [("fail", problem.found, sentence(problem.remedy)) for problem in problems],
                    fine="it yields the columns that the config names, by Spark's analysis on empty tables")
 
@@ -53,10 +58,10 @@ def _empty(spark: SparkSession, source: Source) -> DataFrame | None:
     """A table without rows; None if its columns are not declared."""
     from pyspark.sql.types import StructField, StructType
 
+    from sparkring.spark_jobs.etl.sources.declared import declared_type
     from sparkring.spark_jobs.etl.sources.folders import FORMATS
-    from sparkring.spark_jobs.etl.sources.tables import declared_type
 
     if isinstance(source.config, SourceConfig) and source.config.format in FORMATS:
         return spark.createDataFrame([], FORMATS[source.config.format])
-    columns = source.config.columns
-    return spark.createDataFrame([], StructType([StructField(name, declared_type(source, name)) for name in columns])) if columns else None
+    fields = [StructField(name, declared_type(source.name, source.config, name)) for name in source.config.columns]
+    return spark.createDataFrame([], StructType(fields)) if fields else None

@@ -36,7 +36,7 @@ def roles_of_query(config: PrepareConfig) -> list[Role]:
         return [Role("prepare.features.tokens.document", tokens.document, (StringType,), "string"),
                 Role("prepare.features.tokens.column", tokens.column, (StringType, BinaryType), "string"), split]
     weight = [] if config.weight is None else [Role("prepare.weight", config.weight, _NUMBERS, "double")]
-    return [role_of_row_id(config.row_id), _label(config), split, *weight, *_roles_of_features(config.features)]
+    return [role_of_row_id(config.id_column), _label(config), split, *weight, *_roles_of_features(config.features)]
 
 
 def role_of_row_id(column: str) -> Role:

@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparkring.conf.schema import SourceConfig, StoredTable
-from sparkring.errors import SparkringError, joined
-from sparkring.spark_jobs.etl.sources.tables import Source, data_files, locate, missing_columns
+from sparkring.errors import SparkringError, together
+from sparkring.spark_jobs.etl.sources.declared import missing_columns
+from sparkring.spark_jobs.etl.sources.tables import Source, data_files, locate
 
 _LONGEST_HEADER = 1 << 20
 _OPENERS: Mapping[str, Callable[[Path], io.BufferedIOBase]] = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File}
@@ -50,7 +51,7 @@ def located(sources: Mapping[str, SourceConfig | StoredTable]) -> list[Source]:
     """
     look = first_look(sources)
     if look.problems:
-        raise joined("prepare.sources", look.problems)
+        raise together(look.problems)
     return look.sources
 
 
@@ -68,8 +69,7 @@ def first_look(sources: Mapping[str, SourceConfig | StoredTable]) -> FirstLook:
         if header is None:
             continue
         look.headers[name] = header
-        if problem := missing_columns(source, header):
-            look.problems.append(problem)
+        look.problems += missing_columns(header, name, config)
     return look
 
 
@@ -94,7 +94,7 @@ def _csv_header(file: Path, config: SourceConfig) -> list[str] | None:
         return None
     beginning = _beginning(file)
     text = beginning.decode("utf-8-sig" if config.encoding == "UTF-8" else config.encoding, errors="replace")
-    rows = csv.reader(io.StringIO(text, newline=""))
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=config.separator)
     first = next((row for row in rows if len(row) > 1 or "".join(row).strip()), None)
     cut_off = len(beginning) == _LONGEST_HEADER and b"\n" not in beginning
     return None if first is None or cut_off else _as_spark_names(first, config.null_value)
