@@ -27,7 +27,7 @@ MODEL = {"kind": "text", "width": 8, "layers": 2, "heads": 4}
 STILL = {"name": "sgd", "lr": 1e-15}
 """Learns nothing that could be seen, so the run's model is what it started from."""
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
-    "one rank": (1, {}), "two ranks": (2, {}), "two stages of two shards": (4, {"replicas": [1, 1], "shards": 2, "micro_batches": 4}),
+    "two ranks": (2, {}), "two stages of two shards": (4, {"replicas": [1, 1], "shards": 2, "micro_batches": 4}),
     "two stages, the first twice": (3, {"replicas": [2, 1], "micro_batches": 4})}
 
 

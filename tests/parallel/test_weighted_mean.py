@@ -32,6 +32,7 @@ from sparkring.pipelines.training.train_rank import train_rank
 from tests.support.training import largest_difference, train_config, weights_of_run
 
 ROWS, CLASSES = 12, 3
+TASKS = ("binary", "multiclass")
 WEIGHTS = [0.5, 0.0, 3.0, 1.0, 0.0, 0.0, 0.0, 0.0, 2.5, 0.1, 7.0, 1e-6]
 FLOAT64 = PRECISIONS["float64"]
 CPU = torch.device("cpu")
@@ -53,22 +54,27 @@ def _rows(task: str) -> tuple[Tensor, Tensor]:
     return torch.randn(ROWS, 4, dtype=torch.float64, generator=generator), labels if task == "multiclass" else labels.double()
 
 
-def _ring_gradient(context: RankContext, task: str, split: Sequence[int],
+def _ring_gradients(context: RankContext, split: Sequence[int],
+                    weights: Sequence[float] | None) -> dict[str, tuple[list[float], float, float]]:
+    """For each task the gradient that a step of the ring follows, its loss and its weight; rank r holds ``split[r]`` of the rows."""
+    with Communicator(context) as communicator:
+        return {task: _ring_gradient(communicator, task, split, weights) for task in TASKS}
+
+
+def _ring_gradient(communicator: Communicator, task: str, split: Sequence[int],
                    weights: Sequence[float] | None) -> tuple[list[float], float, float]:
-    """The gradient that a step of the ring follows, its loss and its weight; rank r holds ``split[r]`` of the rows."""
-    model, (x, y) = _model(task), _rows(task)
+    context, model, (x, y) = communicator.context, _model(task), _rows(task)
     mine = slice(sum(split[:context.rank]), sum(split[:context.rank + 1]))
     tensors = {"numeric": x[mine], "categorical": NO_CATEGORIES[mine], "label": y[mine]}
     if weights is not None:
         tensors["weight"] = torch.tensor(weights, dtype=torch.float64)[mine]
     inputs = Inputs(names=("numeric", "categorical"), label="label", precision=FLOAT64, device=CPU, seed=1, weighted=weights is not None)
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    with Communicator(context) as communicator:
-        ring = GradientRing(model.parameters(), communicator, bucket_mb=1e-4)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        batch = Batch(0, tensors, split[context.rank], ROWS)
-        result = train_step(model, batch, inputs, ring, optimizer, StepTimes(clock_of(CPU)), _loss(task))
-        ring.close()
+    ring = GradientRing(model.parameters(), communicator, bucket_mb=1e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    batch = Batch(0, tensors, split[context.rank], ROWS)
+    result = train_step(model, batch, inputs, ring, optimizer, StepTimes(clock_of(CPU)), _loss(task))
+    ring.close()
     assert result.updated
     return _flat(old - new.detach() for old, new in zip(before, model.parameters(), strict=True)), result.loss, result.weight
 
@@ -91,22 +97,23 @@ def _apart(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 @pytest.mark.parallel
-@pytest.mark.parametrize("task", ["binary", "multiclass"])
 @pytest.mark.parametrize("split", [
     pytest.param([ROWS], id="one rank"), pytest.param([4, 8], id="two"), pytest.param([4, 4, 4], id="of three, one whose rows all weigh 0"),
     pytest.param([5, 0, 7], id="of three, one without rows")])
-def test_the_ring_follows_the_gradient_of_the_weighted_mean(task: str, split: list[int]) -> None:
-    wanted, wanted_loss = _serial_gradient(task, WEIGHTS)
-    for gradient, loss, weight in run_on_ranks(len(split), _ring_gradient, task, split, WEIGHTS):
-        assert _apart(gradient, wanted) < 1e-10
-        assert (loss, weight) == pytest.approx((wanted_loss, sum(WEIGHTS)), rel=1e-12)
-    assert _apart(_serial_gradient(task, [1.0] * ROWS)[0], wanted) > 0.1, "control: without weights it is another gradient"
+def test_the_ring_follows_the_gradient_of_the_weighted_mean(split: list[int]) -> None:
+    found = run_on_ranks(len(split), _ring_gradients, split, WEIGHTS)
+    for task in TASKS:
+        wanted, wanted_loss = _serial_gradient(task, WEIGHTS)
+        for gradient, loss, weight in (by_task[task] for by_task in found):
+            assert _apart(gradient, wanted) < 1e-10
+            assert (loss, weight) == pytest.approx((wanted_loss, sum(WEIGHTS)), rel=1e-12)
+        assert _apart(_serial_gradient(task, [1.0] * ROWS)[0], wanted) > 0.1, "control: without weights it is another gradient"
 
 
 @pytest.mark.parallel
 def test_weights_of_one_change_no_bit_equal_ones_nothing_but_rounding_and_zeros_stop_the_step() -> None:
     def gradient(weights: Sequence[float] | None) -> list[float]:
-        found: list[float] = run_on_ranks(2, _ring_gradient, "binary", [5, 7], weights)[0][0]
+        found: list[float] = run_on_ranks(2, _ring_gradients, [5, 7], weights)[0]["binary"][0]
         return found
 
     plain = gradient(None)
