@@ -97,7 +97,7 @@ def test_a_run_is_shown_with_the_settings_that_made_it(run: Run, file: str, tmp_
     for said in ("3 of 3 epochs, 30 steps", "validation  loss 0.2500, auc 0.7500", "test        auc 0.5000", "train.epochs: 3"):
         assert said in out
     assert json.loads(run("runs", "show", file, "deep", "--json")[1])["identity"]["train"]["optimizer"]["lr"] == 0.1
-    assert "holds no run deap; did you mean 'deep'?" in run("runs", "show", file, "deap")[2]
+    assert "holds no run deap, it holds deep, fast, new; did you mean 'deep'?" in run("runs", "show", file, "deap")[2]
 
 
 def test_runs_are_compared_by_the_keys_that_differ_and_by_their_metrics(run: Run, file: str) -> None:

@@ -125,7 +125,7 @@ def test_a_run_that_is_not_there_is_refused_with_those_that_are(workspace: Path)
         with_existing_run(config_of(workspace, run="wide"))
     assert with_run_if_any(config_of(workspace, run="wide")).run is None
     trained(workspace, run="wide")
-    with pytest.raises(ConfigError, match="holds no run wise; did you mean 'wide'"):
+    with pytest.raises(ConfigError, match="holds no run wise, it holds wide; did you mean 'wide'"):
         with_existing_run(config_of(workspace, run="wise"))
 
 
