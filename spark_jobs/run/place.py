@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from sparkring.conf.schema import Config
-from sparkring.errors import ConfigError, SparkringError, nearest
+from sparkring.errors import ConfigError, SparkringError, in_one_line, nearest
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
@@ -58,7 +58,7 @@ def with_run_if_any(config: Config, *, progress: Progress = SILENT) -> Config:
         return config
     own, missed = _own_run(config, names)
     if own is None and len(names) > 1:
-        raise ConfigError(f"{config.runs} holds the runs {', '.join(names)}, none of which was trained with this config; "
+        raise ConfigError(f"{config.runs} holds the runs {in_one_line(names)}, none of which was trained with this config; "
                           f"name one, e.g. --set run={names[-1]}, or run `sparkring train` with this config first.")
     run = own or names[0]
     if own is None:
@@ -75,8 +75,8 @@ def require_run(names: Collection[str], name: str, runs_url: str) -> None:
         ConfigError: it does not.
     """
     if name not in names:
-        raise ConfigError(f"{runs_url} holds no run {name}{nearest(name, names)}; it holds {', '.join(names) or 'none yet'}: name one of "
-                          "these, or run `sparkring train` with run set to this name.")
+        raise ConfigError(f"{runs_url} holds no run {name}, it holds {in_one_line(sorted(names)) or 'none'}"
+                          f"{nearest(name, names) or '; name one of these'}")
 
 
 def _own_run(config: Config, names: Collection[str]) -> tuple[str | None, int]:

@@ -96,5 +96,5 @@ def test_the_command_line_writes_texts_without_spark(config: Config, tmp_path: P
 def test_what_cannot_write_is_refused_in_a_sentence(config: Config, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="temperature=-1 cannot be used; give at least one token"):
         generate(config, ["x"], temperature=-1)
-    with pytest.raises(ConfigError, match="holds no trained model"):
+    with pytest.raises(ConfigError, match="holds no run yet; run `sparkring train`"):
         generate(config.model_copy(update={"workspace": str(tmp_path)}), ["x"])

@@ -225,7 +225,8 @@ def test_a_folder_of_parquet_is_adopted(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("audit",), ("adopt",), ("datasets", "list"), ("datasets", "show"), ("datasets", "diff"),
-                                     ("datasets", "verify"), ("datasets", "gc")])
+                                     ("datasets", "verify"), ("datasets", "gc"), ("runs", "list"), ("runs", "show"),
+                                     ("runs", "compare"), ("runs", "remove")])
 def test_the_help_of_the_data_commands_shows_a_way_to_call_them(run: Run, command: tuple[str, ...]) -> None:
     code, out, _ = run(*command, "--help")
     assert code == 0

@@ -97,7 +97,7 @@ def test_a_run_is_shown_with_the_settings_that_made_it(run: Run, file: str, tmp_
     for said in ("3 of 3 epochs, 30 steps", "validation  loss 0.2500, auc 0.7500", "test        auc 0.5000", "train.epochs: 3"):
         assert said in out
     assert json.loads(run("runs", "show", file, "deep", "--json")[1])["identity"]["train"]["optimizer"]["lr"] == 0.1
-    assert "holds no run deap; did you mean 'deep'?" in run("runs", "show", file, "deap")[2]
+    assert "holds no run deap, it holds deep, and fast, and new; did you mean 'deep'?" in run("runs", "show", file, "deap")[2]
 
 
 def test_runs_are_compared_by_the_keys_that_differ_and_by_their_metrics(run: Run, file: str) -> None:
@@ -133,7 +133,7 @@ def test_commands_on_one_run_take_a_config_too(run: Run, file: str, tmp_path: Pa
     assert run("checkpoints", "list", file, "--set", "run=fast")[:2] == by_address[:2]
     assert "runs/deep holds no events" in run("audit", file, "--set", "run=deep")[2]
     write_dataset(tmp_path / "dataset", [[60]])
-    assert "holds the runs deep, fast, new, none of which was trained with this config" in run("audit", file)[2]
+    assert "holds the runs deep, and fast, and new, none of which was trained with this config" in run("audit", file)[2]
 
 
 def test_a_lease_is_held_while_it_is_renewed_and_not_once_it_was_left_or_its_holder_is_gone() -> None:

@@ -115,7 +115,7 @@ def test_the_only_run_is_used_and_named_though_it_was_trained_with_another_confi
 
 def test_which_of_several_runs_is_meant_has_to_be_said(workspace: Path) -> None:
     names = sorted(trained(workspace, model={"hidden": [width]}).run for width in (3, 5))
-    with pytest.raises(ConfigError, match=rf"holds the runs {names[0]}, {names[1]}, none .* this config; name one, e.g. --set run="):
+    with pytest.raises(ConfigError, match=rf"holds the runs {names[0]}, and {names[1]}, none .* this config; name one, e.g. --set run="):
         with_existing_run(config_of(workspace))
     assert with_existing_run(config_of(workspace, run=names[0])).run == names[0]
 
@@ -125,7 +125,7 @@ def test_a_run_that_is_not_there_is_refused_with_those_that_are(workspace: Path)
         with_existing_run(config_of(workspace, run="wide"))
     assert with_run_if_any(config_of(workspace, run="wide")).run is None
     trained(workspace, run="wide")
-    with pytest.raises(ConfigError, match="holds no run wise; did you mean 'wide'"):
+    with pytest.raises(ConfigError, match="holds no run wise, it holds wide; did you mean 'wide'"):
         with_existing_run(config_of(workspace, run="wise"))
 
 
