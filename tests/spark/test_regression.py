@@ -138,7 +138,7 @@ def test_appended_labels_are_standardised_by_the_parent_s_figures(spark: SparkSe
 
 @pytest.mark.nightly
 def test_the_shipped_regression_of_flights_is_better_than_ridge(spark: SparkSession, tmp_path: Path) -> None:
-    config = load_config("local/flights-delay", [f"workspace={tmp_path}", "train.epochs=2"])
+    config = load_config("local/flights-delay", [f"workspace={tmp_path}"])
     prepare(config, spark=spark)
     train(config, spark=spark)
     found = evaluate(config, spark=spark)
