@@ -14,10 +14,11 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from sparkring.conf.schema import Task
 from sparkring.models.inputs import CATEGORICAL, IMAGE, NUMERIC, TOKENS
-from sparkring.models.losses import next_token_hits, next_token_nats
+from sparkring.models.losses import widened
 from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, ImageFeature, NumericFeature, Preprocessing
 from sparkring.pipelines.training.job.model_files import ModelCard
 
@@ -161,10 +162,19 @@ def answers(task: Task, logits: Tensor, inputs: dict[str, Tensor], *, pad_id: in
             best, number = probabilities.max(dim=1)
             return number, best, probabilities
         case "next_token":
-            tokens = inputs[TOKENS]
-            nats, counted = next_token_nats(logits, tokens, pad_id=pad_id)
-            right = next_token_hits(logits, tokens, counted)
-            return logits, nats.double().sum(dim=1), counted.sum(dim=1, dtype=torch.int32), right.sum(dim=1, dtype=torch.int32)
+            return logits, *_token_answers(widened(logits), inputs[TOKENS], pad_id=pad_id)
+
+
+def _token_answers(logits_BTV: Tensor, tokens_BT: Tensor, *, pad_id: int) -> tuple[Tensor, ...]:
+    """The cost of each row, its predicted tokens, and those that are right, as ``models/losses.py`` defines them.
+
+    Written without padding a row to its own length again: torch 2.15 cannot export that with rows of any length.
+    """
+    targets = tokens_BT[:, 1:]
+    counted = targets != pad_id
+    nats = -functional.log_softmax(logits_BTV[:, :-1], dim=2).gather(2, targets[:, :, None]).squeeze(2)
+    right = (logits_BTV[:, :-1].argmax(dim=2) == targets) & counted
+    return ((nats.double() * counted).sum(dim=1), counted.sum(dim=1, dtype=torch.int32), right.sum(dim=1, dtype=torch.int32))
 
 
 def _bounds(feature: NumericFeature) -> tuple[float, float]:

@@ -114,7 +114,7 @@ def model_from_bytes(card: ModelCard, weights: bytes) -> nn.Module:
     model = build_model(without_dropout(card.model), shapes_of(card.task, card.preprocessing))
     try:
         tensors = load(weights)
-        model.to(next(iter(tensors.values())).dtype)
+        model.to(next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()))
         model.load_state_dict(tensors)
     except (SafetensorError, RuntimeError, TypeError, StopIteration) as error:
         raise CheckpointDamaged(f"the weights of model {card.name} are not of the network that its card describes: "
