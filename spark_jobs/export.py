@@ -19,13 +19,16 @@ from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.job.model_files import dataset_of, load_model
 from sparkring.spark_jobs.exporting.card import WrittenFile, render_card
 from sparkring.spark_jobs.exporting.check import check
-from sparkring.spark_jobs.exporting.graph import OPSET, write_graph
+from sparkring.spark_jobs.exporting.graph import write_graph
 from sparkring.spark_jobs.exporting.held_out import read_held_out
 from sparkring.spark_jobs.exporting.predictor import OnnxPredictor
 from sparkring.spark_jobs.exporting.signature import signature_of
+from sparkring.spark_jobs.exporting.torch_part import OLDEST_OPSET
 from sparkring.spark_jobs.reporting.facts.gather import gather
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 
+OPSET = OLDEST_OPSET
+"""The default: the one that most runtimes take."""
 FORMATS = ("onnx",)
 SUFFIX, CARD = ".onnx", "model-card.md"
 

@@ -29,7 +29,8 @@ TYPES: dict[Kind, str] = {"number": "float64", "text": "string", "id": "int64", 
 _MEANINGS = {
     "probability": "`probability` (float64)", "prediction": "`prediction`, the likeliest class",
     "probabilities": "`probabilities` (float64, one a class)", "logits": "`logits` (of each next token)",
-    "nats": "`nats` (float64, the cost of the row)", "tokens_predicted": "`tokens_predicted` (int32)", "tokens_right": "`tokens_right` (int32)"}
+    "nats": "`nats` (float64, the cost of the row)", "tokens_predicted": "`tokens_predicted` (int32)",
+    "tokens_right": "`tokens_right` (int32)"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from torch import nn
 from sparkring.errors import ExportRefused
 from sparkring.pipelines.training.job.model_files import ModelCard
 from sparkring.spark_jobs.exporting.held_out import HeldOutRows
-from sparkring.spark_jobs.exporting.network import AnsweringNetwork, TokenInput
+from sparkring.spark_jobs.exporting.network import answers
 from sparkring.spark_jobs.exporting.predictor import OnnxPredictor
 from sparkring.spark_jobs.exporting.signature import LOGITS
 from sparkring.spark_jobs.scoring.columns import NATS, PROBABILITIES, PROBABILITY
@@ -48,7 +48,7 @@ def check(predictor: OnnxPredictor, network: nn.Module, card: ModelCard, held_ou
         ExportRefused: the file cannot answer, or an answer differs by more than its tolerance or is not finite.
     """
     with torch.inference_mode():
-        expected = [each.numpy() for each in AnsweringNetwork(network, TokenInput(), card).answer(held_out.tensors)]
+        expected = [each.numpy() for each in answers(network, held_out.tensors, card)]
     found = _answers(predictor, held_out)
     compared = [_difference(name, found[name], known) for name, known in zip(predictor.signature.outputs, expected, strict=True)
                 if name in TOLERANCES]
@@ -60,13 +60,13 @@ def check(predictor: OnnxPredictor, network: nn.Module, card: ModelCard, held_ou
 
 
 def _answers(predictor: OnnxPredictor, held_out: HeldOutRows) -> dict[str, NDArray[Any]]:
-    parts = [part for part in (slice(0, 1), slice(1, None)) if held_out.rows > (part.start or 0)]
+    parts = [slice(0, 1), slice(1, None)] if held_out.rows > 1 else [slice(0, 1)]
     try:
-        answers = [predictor.run({name: array[part] for name, array in held_out.arrays.items()}) for part in parts]
+        found = [predictor.run({name: array[part] for name, array in held_out.arrays.items()}) for part in parts]
     except Exception as error:  # ONNX Runtime's classes have no base of their own
-        raise ExportRefused(f"ONNX Runtime fails on held-out rows: {' '.join(str(error).split())[:300]}; choose another --opset. Nothing was "
-                            "written.") from error
-    return {name: np.concatenate([answer[name] for answer in answers]) for name in predictor.signature.outputs}
+        raise ExportRefused(f"ONNX Runtime fails on held-out rows: {' '.join(str(error).split())[:300]}; choose another --opset. "
+                            "Nothing was written.") from error
+    return {name: np.concatenate([answer[name] for answer in found]) for name in predictor.signature.outputs}
 
 
 def _difference(name: str, found: NDArray[Any], expected: NDArray[Any]) -> tuple[str, float]:

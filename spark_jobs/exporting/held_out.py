@@ -59,8 +59,8 @@ def read_held_out(card: ModelCard, version: DatasetVersion, signature: Signature
     manifest, tokens = version.manifest, card.preprocessing.tokens
     split = next((name for name in SPLITS if name in manifest.splits and manifest.splits[name].rows), None)
     if split is None:
-        raise DatasetError(f"version {manifest.version} of {card.dataset_url} has no rows in its {' or '.join(SPLITS)} split, so an exported "
-                           "file could not be checked; prepare a version that has some, and train on it.")
+        raise DatasetError(f"version {manifest.version} of {card.dataset_url} has no rows in its {' or '.join(SPLITS)} split, so an "
+                           "exported file could not be checked; prepare a version that has some, and train on it.")
     rows = MOST_ROWS if tokens is None else max(2, min(MOST_ROWS, MOST_LOGITS // (tokens.length * tokens.vocabulary)))
     known = {spec.name for spec in manifest.tensors}
     reader = SplitReader(version.dataset.store, manifest, split,
@@ -121,4 +121,4 @@ def _in_range(value: Floats, bucket: BucketFeature, ids: NDArray[np.int64]) -> F
 def _pixels(scaled: NDArray[np.float32], image: ImageFeature, each: Input) -> NDArray[np.uint8]:
     mean, std = (np.array(figures)[:, None, None] for figures in (image.mean, image.std))
     channels_last = np.moveaxis(np.rint(255 * (scaled.astype(np.float64) * std + mean)), 1, 3)
-    return channels_last.astype(np.uint8).reshape(len(scaled), *each.shape)
+    return np.asarray(channels_last, np.uint8).reshape(len(scaled), *each.shape)

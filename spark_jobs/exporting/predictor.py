@@ -42,8 +42,8 @@ class OnnxPredictor:
         try:
             self._session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its classes have no base of their own
-            raise ExportRefused(f"ONNX Runtime {onnxruntime.__version__} cannot load the file: {' '.join(str(error).split())[:300]}; choose "
-                                "another --opset, or use a newer onnxruntime.") from error
+            raise ExportRefused(f"ONNX Runtime {onnxruntime.__version__} cannot load the file: {' '.join(str(error).split())[:300]}; "
+                                "choose another --opset, or use a newer onnxruntime.") from error
         metadata = self._session.get_modelmeta().custom_metadata_map
         if METADATA not in metadata:
             raise ExportRefused("the ONNX file does not say how it was made; give one that `sparkring export` wrote.")
@@ -86,9 +86,9 @@ def _array(column: pa.Array, each: Input) -> NDArray[Any]:
         case "number" if _is_number(column.type):
             return _numbers(column)
         case "text" if _has_exact_text(column.type):
-            return column.cast(pa.string()).fill_null(each.missing).to_numpy(zero_copy_only=False)
+            return np.asarray(column.cast(pa.string()).fill_null(each.missing), object)
         case "id" if pa.types.is_integer(column.type):
-            return column.cast(pa.int64()).to_numpy()
+            return np.asarray(column.cast(pa.int64()))
         case "pixels" | "tokens" if pa.types.is_binary(column.type) and each.field is not None:
             together = uniform_arrays(column, each.field) if each.field.codec == "ndarray" else None
             cells = together if together is not None else [decode(cell, each.field) for cell in column.to_pylist()]
@@ -101,22 +101,22 @@ def _array(column: pa.Array, each: Input) -> NDArray[Any]:
 def _numbers(column: pa.Array) -> NDArray[np.float64]:
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
-    return column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)  # null -> NaN; beyond 2**53 rounded, as by Spark
+    return np.asarray(column.cast(pa.float64(), safe=False), np.float64)  # null -> NaN; beyond 2**53 rounded, as by Spark
 
 
 def _lists(column: pa.Array, each: Input) -> NDArray[np.int64]:
     lengths = {len(tokens) for tokens in column}
     if len(lengths) > 1 or max(lengths, default=0) > each.shape[0]:
-        raise SourceError(f"column {each.name} has rows of {min(lengths)} to {max(lengths)} tokens, but a prediction takes rows of one length, "
-                          f"at most {each.shape[0]}; fill or cut them.")
-    return column.flatten().to_numpy(zero_copy_only=False).astype(np.int64).reshape(len(column), -1)
+        raise SourceError(f"column {each.name} has rows of {min(lengths)} to {max(lengths)} tokens, but a prediction takes rows of one "
+                          f"length, at most {each.shape[0]}; fill or cut them.")
+    return np.asarray(column.flatten(), np.int64).reshape(len(column), max(lengths, default=0))
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind)
+    return any(is_one(kind) for is_one in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean))
 
 
 def _has_exact_text(kind: pa.DataType) -> bool:
     """Whether Arrow writes the values as Spark does; doubles and timestamps are written in other ways."""
-    return (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
-            or pa.types.is_date32(kind))
+    return any(is_one(kind) for is_one in (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean,
+                                           pa.types.is_date32))

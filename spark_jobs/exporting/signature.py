@@ -157,8 +157,8 @@ def _beside(fitted: Preprocessing) -> tuple[str, ...]:
 
 def _pixels(field: DataField) -> Input:
     if field.codec not in IMAGE_CODECS:
-        raise ExportRefused(f"column {field.name} of the dataset holds arrays ({field.codec}), but the file takes images that were stored as "
-                            f"{' or '.join(IMAGE_CODECS)}; prepare the images with `sparkring prepare`.")
+        raise ExportRefused(f"column {field.name} of the dataset holds arrays ({field.codec}), but the file takes images that were stored "
+                            f"as {' or '.join(IMAGE_CODECS)}; prepare the images with `sparkring prepare`.")
     colour = ", as RGB" if len(field.shape) > 2 else ""
     return Input(name=field.name, kind="pixels", field=field, meaning=f"a decoded image, values from 0 to 255{colour}")
 

@@ -27,7 +27,7 @@ from sparkring.pipelines.training.job.model_files import load_model, save_model
 from sparkring.spark_jobs.etl.columns.derive import value_of
 from sparkring.spark_jobs.etl.encoding.table_features import encode
 from sparkring.spark_jobs.etl.fit import fit
-from sparkring.spark_jobs.exporting.network import TableEncoder
+from sparkring.spark_jobs.exporting.encoders import TableEncoder
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import read_split, score
 from sparkring.spark_jobs.scoring.raw_rows import encode_raw

@@ -55,15 +55,15 @@ def write_images(folder: Path, *, channels: int, class_type: ClassType = "string
     field, tensor = describe_image(feature)
     fields = (DataField(name="row_id", dtype="int64"), DataField(name="kind", dtype="int32"), field)
     generator = np.random.default_rng(0)
-    pixels = {name: generator.integers(0, 256, (rows, *map(int, field.shape)), dtype=np.uint8)  # type: ignore[arg-type]
+    pixels = {name: generator.integers(0, 256, (rows, *(size or 0 for size in field.shape))).astype(np.uint8)
               for name, rows in (("train", 8), ("validation", 40))}
     pixels["validation"][0], pixels["validation"][1] = 0, 255
     splits = {name: _write(folder, name, cells, first_id) for first_id, (name, cells) in zip((0, 8), pixels.items(), strict=True)}
     classes = ("cat", "dog", "\u00fcber") if class_type == "string" else ("-1", "7", "100")
     Dataset(str(folder)).commit(Manifest(
         version=1, parent=None, data_id="d1", content_id=content_id(fields, splits), recipe_id="r1", created_at="2026-01-01T00:00:00Z",
-        code_version="test", row_id="row_id", label="kind", task="multiclass", classes=3, fields=fields, splits=splits, recipe={}, source={},
-        tensors=(tensor,), preprocessing=Preprocessing(numeric=(), categorical=(), train_rows=8, image=feature, classes=classes,
+        code_version="test", row_id="row_id", label="kind", task="multiclass", classes=3, fields=fields, splits=splits, recipe={},
+        source={}, tensors=(tensor,), preprocessing=Preprocessing(numeric=(), categorical=(), train_rows=8, image=feature, classes=classes,
                                                        class_type=class_type)))
     return pixels["validation"]
 

@@ -131,8 +131,8 @@ def dataset_of(card: ModelCard) -> DatasetVersion:
     """
     version = Dataset(card.dataset_url).open(card.dataset_version)
     if version.manifest.content_id != card.content_id:
-        raise DatasetError(f"version {card.dataset_version} of {card.dataset_url} holds {version.manifest.content_id[:16]}, but the model was "
-                           f"trained on {card.content_id[:16]}; train again, or bring that dataset back.")
+        raise DatasetError(f"version {card.dataset_version} of {card.dataset_url} holds {version.manifest.content_id[:16]}, but the model "
+                           f"was trained on {card.content_id[:16]}; train again, or bring that dataset back.")
     return version
 
 

@@ -25,9 +25,9 @@ from sparkring.pipelines.data.dataset.preprocessing import (
     Preprocessing,
 )
 from sparkring.pipelines.training.job.model_files import ModelCard
+from sparkring.spark_jobs.exporting.encoders import TableEncoder
 from sparkring.spark_jobs.exporting.graph import write_graph
 from sparkring.spark_jobs.exporting.held_out import source_arrays
-from sparkring.spark_jobs.exporting.network import TableEncoder
 from sparkring.spark_jobs.exporting.predictor import OnnxPredictor
 from sparkring.spark_jobs.exporting.signature import signature_of
 
@@ -169,12 +169,13 @@ def test_arrow_rows_of_any_fitting_type_are_taken(file: tuple[OnnxPredictor, Squ
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    pytest.param({"citi": pa.array(["x"])}, r"the rows have no column city; did you mean 'citi'\?; the file of odd takes standard, as_it_is",
+    pytest.param({"citi": pa.array(["x"])}, r"the rows have no column city; did you mean 'citi'\?; the file of odd takes standard, as_it",
                  id="a column that is not there"),
-    pytest.param({"city": pa.array([1.0])}, r"column city is double, but it stands for a category, 7 known \(text\); cast it",
+    pytest.param({"city": pa.array([1.0])}, r"column city is double, but it stands for a category, 7 known \(text\); cast",
                  id="a double, whose text Arrow and Java write in two ways"),
-    pytest.param({"city": pa.array(["x"]), "standard": pa.array(["1"])}, r"column standard is string, but it stands for a number", id="text"),
-    pytest.param({"city": pa.array(["x"]), "agent_hash": pa.array([None], pa.int64())}, r"column agent_hash has 1 nulls, but it is the id of",
+    pytest.param({"city": pa.array(["x"]), "standard": pa.array(["1"])}, r"column standard is string, but it stands for a number",
+                 id="text"),
+    pytest.param({"city": pa.array(["x"]), "agent_hash": pa.array([None], pa.int64())}, r"column agent_hash has 1 nulls, but it is the",
                  id="no id")])
 def test_rows_that_the_file_does_not_take_are_refused(file: tuple[OnnxPredictor, Squashed], changes: dict[str, pa.Array],
                                                       message: str) -> None:
