@@ -113,10 +113,11 @@ def _lists(column: pa.Array, each: Input) -> NDArray[np.int64]:
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    return any(is_one(kind) for is_one in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean))
+    return any(is_one(kind) for is_one in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean,
+                                           pa.types.is_null))
 
 
 def _has_exact_text(kind: pa.DataType) -> bool:
     """Whether Arrow writes the values as Spark does; doubles and timestamps are written in other ways."""
     return any(is_one(kind) for is_one in (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean,
-                                           pa.types.is_date32))
+                                           pa.types.is_date32, pa.types.is_null))

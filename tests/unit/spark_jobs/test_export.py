@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,22 @@ def test_a_text_s_file_takes_tokens_and_shorter_rows_too(tmp_path: Path) -> None
         np.testing.assert_array_equal(right, (expected[:, :-1].argmax(2).numpy() == tokens[:, 1:]).sum(1))
     cells = OnnxPredictor(Path(result.path).read_bytes())(stored(config, "validation").select(["tokens"]).to_batches()[0])
     assert cells["nats"].shape == (37,)
+
+
+def test_a_prediction_needs_neither_torch_nor_spark(table: tuple[Config, ExportResult]) -> None:
+    code = """
+import sys
+for module in ("torch", "pyspark", "onnx", "onnxscript", "horovod"):
+    sys.modules[module] = None
+import pyarrow, sparkring
+from sparkring.spark_jobs.exporting.predictor import OnnxPredictor
+rows = {"height": [0.0], "weight": [None], "age": [1], "colour": ["blue"]}
+print(float(OnnxPredictor(open(sys.argv[1], "rb").read())(pyarrow.record_batch(rows))["probability"][0]))
+"""
+    ended = subprocess.run([sys.executable, "-c", code, table[1].path], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    rows = {"height": np.array([0.0]), "weight": np.array([np.nan]), "age": np.array([1.0]), "colour": np.array(["blue"], object)}
+    assert float(ended.stdout) == pytest.approx(session(table[1]).run(None, rows)[0][0])
 
 
 def test_a_model_in_float64_keeps_it_and_its_file_may_lie_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
