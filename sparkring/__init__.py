@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sparkring.conf.loading import load_config
     from sparkring.models.networks import network
     from sparkring.spark_jobs.evaluate import evaluate
+    from sparkring.spark_jobs.export import export
     from sparkring.spark_jobs.generate import generate
     from sparkring.spark_jobs.prepare import prepare
     from sparkring.spark_jobs.report import report
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.score import score
     from sparkring.spark_jobs.train import train
 
-__all__ = ["__version__", "evaluate", "generate", "load_config", "network", "prepare", "report", "run_ring", "score", "train"]
+__all__ = ["__version__", "evaluate", "export", "generate", "load_config", "network", "prepare", "report", "run_ring", "score", "train"]
 
 _HOME = {
     "load_config": "sparkring.conf.loading",
@@ -46,9 +47,10 @@ _HOME = {
     "score": "sparkring.spark_jobs.score",
     "generate": "sparkring.spark_jobs.generate",
     "report": "sparkring.spark_jobs.report",
+    "export": "sparkring.spark_jobs.export",
     "run_ring": "sparkring.spark_jobs.ring",
 }
-_LONG = ("prepare", "train", "evaluate", "score", "generate", "report")
+_LONG = ("prepare", "train", "evaluate", "score", "generate", "report", "export")
 """Functions that take a ``progress``."""
 _JOBS = (*_LONG, "run_ring")
 """Functions that import Spark, torch and others when they are called."""

@@ -290,6 +290,10 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+class ExportRefused(SparkringError, ValueError):
+    """A trained model that cannot be written in another format, or whose file answers otherwise than the model itself."""
+
+
 class NotFinite(SparkringError, ValueError):
     """A step's loss or gradient, or a network's answer, was NaN or infinite."""
 

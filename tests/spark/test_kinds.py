@@ -22,6 +22,8 @@ from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.training.job.model_files import load_model
 from sparkring.spark_jobs.evaluate import evaluate
+from sparkring.spark_jobs.export import export
+from sparkring.spark_jobs.exporting.predictor import OnnxPredictor
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.report import report
 from sparkring.spark_jobs.score import score
@@ -162,6 +164,24 @@ def test_scored_texts_have_their_cost_in_nats_and_given_texts_are_refused_with_t
     assert sum(scored["tokens_right"].to_pylist()) / sum(scored["tokens_predicted"].to_pylist()) == pytest.approx(network["accuracy"])
     with pytest.raises(SourceError, match="prepare them as a dataset version and score a split of it"):
         score(texts, spark=spark, frame=spark.createDataFrame([("a", "text")], "path string, content string"))
+
+
+@pytest.mark.parametrize(("kind", "answers"), [("images", ("probability", "probabilities")), ("texts", ("nats", "tokens_right"))])
+def test_an_exported_file_answers_as_scoring_does(spark: SparkSession, request: pytest.FixtureRequest, kind: str,
+                                                  answers: tuple[str, ...]) -> None:
+    config: Config = request.getfixturevalue(kind)
+    loss = evaluate(config, spark=spark)["network"]["loss"]
+    exported = export(config)
+    assert (exported.split, exported.rows) == ("test", Dataset(config.dataset).manifest().splits["test"].rows)
+    predictor, scored = OnnxPredictor(Path(exported.path).read_bytes()), _scores(config, spark).sort_by("row_id")
+    store, manifest = Dataset(config.dataset).store, Dataset(config.dataset).manifest()
+    rows = pa.concat_tables(pq.read_table(store.path(file.path)) for file in manifest.splits["test"].files).sort_by(manifest.row_id)
+    found = predictor(rows.combine_chunks().to_batches()[0])
+    for name in answers:
+        np.testing.assert_allclose(found[name], np.array(scored[name].to_pylist()), rtol=1e-5, atol=1e-5, err_msg=name)
+    page = Path(exported.card).read_text(encoding="utf-8")
+    assert f"| Network | {loss:.4f} |" in page
+    assert "ring: 2 ranks on cpu" in page
 
 
 def test_the_report_of_such_a_job_says_how_good_the_network_is(spark: SparkSession, images: Config) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -26,6 +27,7 @@ from sparkring.pipelines.training.job.model_files import load_model, save_model
 from sparkring.spark_jobs.etl.columns.derive import value_of
 from sparkring.spark_jobs.etl.encoding.table_features import encode
 from sparkring.spark_jobs.etl.fit import fit
+from sparkring.spark_jobs.exporting.encoders import TableEncoder
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import read_split, score
 from sparkring.spark_jobs.scoring.raw_rows import encode_raw
@@ -105,6 +107,19 @@ def test_raw_rows_are_encoded_by_the_same_rule(made: Config, spark: SparkSession
     assert [_without_logarithm(rows[place]) for place in range(5)] == [_without_logarithm(rows[5])] * 5
     assert rows[3]["km_log1p"] == pytest.approx(math.log1p(BEYOND), rel=1e-6)
     assert rows[6]["km_none"] == np.float32(WITHIN)
+
+
+def test_an_exported_file_encodes_them_by_the_same_rule(made: Config, spark: SparkSession) -> None:
+    values = [*NO_NUMBERS.values(), BEYOND, -BEYOND, None, WITHIN, 0.0, -0.0, -1.0, math.nextafter(-1.0, 0.0), 5e-324, 2.0**53 + 2, 42.5]
+    card = save_untrained(made)
+    encoded = sorted(encode_raw(_raw(spark, values), card, row_id="row_id").collect(), key=lambda row: int(row["row_id"]))
+    columns = tuple(f"km_{scale}" for scale in SCALES)
+    numbers = torch.tensor([[math.nan if value is None else value] * len(SCALES) for value in values], dtype=torch.float64)
+    numeric = TableEncoder(card.preprocessing, columns)(numbers, torch.ones((len(values), 1), dtype=torch.int64))["numeric"].numpy()
+    for place, name in enumerate(card.preprocessing.numeric_columns):
+        expected = np.array([row[name] for row in encoded], np.float32)
+        np.testing.assert_allclose(numeric[:, place], expected, rtol=1.2e-7 if name == "km_log1p" else 0, err_msg=name)
+        np.testing.assert_array_equal(np.signbit(numeric[:, place]), np.signbit(expected), err_msg=name)
 
 
 @pytest.mark.parametrize(("changes", "settings", "message"), [

@@ -34,9 +34,14 @@ from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.training.job.tasks import shapes_of
 from sparkring.spark_jobs.etl import fit as fitting
 from sparkring.spark_jobs.evaluate import evaluate
+from sparkring.spark_jobs.export import export
+from sparkring.spark_jobs.exporting.predictor import OnnxPredictor
+from sparkring.spark_jobs.exporting.raw_columns import raw_columns
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.scoring.raw_rows import encode_raw
+from sparkring.spark_jobs.spark.session import result_settings
+from sparkring.spark_jobs.spark.versions.arrow_frames import table_of
 from tests.support import seams
 from tests.support.etl_tables import save_untrained
 
@@ -241,6 +246,22 @@ def test_scoring_encodes_raw_rows_by_the_stored_definition_as_prepare_did(made: 
     assert [probabilities[row["row_id"]] for row in test] == expected
     with pytest.raises(SourceError, match=r"have no column at; .*needs row_id and its 5 features"):
         score(made, spark=spark, frame=raw.drop("at"))
+
+
+def test_an_exported_file_answers_raw_rows_as_scoring_does(made: Config, spark: SparkSession) -> None:
+    card, raw = save_untrained(made), _raw(spark, made)
+    exported = export(made)
+    assert exported.beside == ("the query that yields these columns", "the parts of the moments at, born", "the hashes of agent")
+    predictor = OnnxPredictor(Path(exported.path).read_bytes())
+    columns = raw_columns(predictor.signature, card.preprocessing)
+    assert "at_hour_sin" in {each.name for each in predictor.signature.inputs}
+    with result_settings(spark):
+        rows = table_of(raw.select("row_id", *columns)).combine_chunks()
+    found = dict(zip(rows["row_id"].to_pylist(), predictor(rows.to_batches()[0])["probability"], strict=True))
+    scored = pq.read_table(Path(score(made, spark=spark, frame=raw).url.removeprefix("file://"))).to_pylist()
+    assert len(found) == len(scored) == 400
+    assert [found[row["row_id"]] for row in scored] == pytest.approx([row["probability"] for row in scored], abs=1e-6)
+    assert np.ptp(list(found.values())) > 0.05  # the control: rows differ
 
 
 def test_a_column_is_kept_as_it_is_beside_what_is_made_of_it(spark: SparkSession, tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from sparkring.conf.schema import ModelConfig, Task
-from sparkring.errors import CheckpointDamaged, ConfigError
+from sparkring.errors import CheckpointDamaged, ConfigError, DatasetError
 from sparkring.models.build import build_model, without_dropout
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.dataset.versions import Dataset, DatasetVersion
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.job.tasks import shapes_of
 
@@ -113,12 +114,26 @@ def model_from_bytes(card: ModelCard, weights: bytes) -> nn.Module:
     model = build_model(without_dropout(card.model), shapes_of(card.task, card.preprocessing))
     try:
         tensors = load(weights)
-        model.to(next(iter(tensors.values())).dtype)
+        model.to(next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()))
         model.load_state_dict(tensors)
     except (SafetensorError, RuntimeError, TypeError, StopIteration) as error:
         raise CheckpointDamaged(f"the weights of model {card.name} are not of the network that its card describes: "
                                 f"{' '.join(str(error).split()) or 'there are none'}; train again.") from None
     return model.eval()
+
+
+def dataset_of(card: ModelCard) -> DatasetVersion:
+    """The dataset version that a model was trained on.
+
+    Raises:
+        DatasetVersionNotFound: it is gone.
+        DatasetError: the version has different content now.
+    """
+    version = Dataset(card.dataset_url).open(card.dataset_version)
+    if version.manifest.content_id != card.content_id:
+        raise DatasetError(f"version {card.dataset_version} of {card.dataset_url} holds {version.manifest.content_id[:16]}, but the model "
+                           f"was trained on {card.content_id[:16]}; train again, or bring that dataset back.")
+    return version
 
 
 def weights_name(card: ModelCard) -> str:

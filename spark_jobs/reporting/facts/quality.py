@@ -132,6 +132,8 @@ class MeanQuality:
     """Columns of the table, e.g. ``loss``."""
     models: Mapping[str, Mapping[str, float]]
     """By title, the network first: the metrics, and ``rows``."""
+    rows_by_class: tuple[int, ...] = ()
+    """Evaluated rows of each class, in the order of the classes; none of tokens."""
 
     @property
     def rows(self) -> int:
@@ -149,7 +151,8 @@ def mean_quality(document: Mapping[str, Any]) -> MeanQuality:
     metrics = ("loss", "accuracy", "bits_per_byte") if tokens else ("loss", "accuracy")
     models = {_TITLES[key]: {name: float(document[key][name]) for name in ("rows", *metrics)} for key in ("network", "base_rate")}
     return MeanQuality(split=document["split"], dataset_version=document["dataset_version"], weights_sha256=document["weights_sha256"],
-                       counted="tokens" if tokens else "rows", metrics=metrics, models=models)
+                       counted="tokens" if tokens else "rows", metrics=metrics, models=models,
+                       rows_by_class=tuple(map(sum, document["network"].get("confusion", ()))))
 
 
 def quality_facts(document: Mapping[str, Any]) -> BinaryQuality | RegressionQuality:

@@ -52,11 +52,11 @@ def fail_with(error: BaseException) -> Callable[..., ReportResult]:
 
 def test_without_arguments_it_shows_the_commands(run: Run) -> None:
     _, out, _ = run()
-    for command in ("demo", "prepare", "train", "evaluate", "score", "generate", "chaos", "report", "doctor"):
+    for command in ("demo", "prepare", "train", "evaluate", "score", "generate", "chaos", "report", "export", "doctor"):
         assert f" {command} " in out
 
 
-@pytest.mark.parametrize("command", ["demo", "prepare", "train", "evaluate", "score", "generate", "chaos", "report", "doctor"])
+@pytest.mark.parametrize("command", ["demo", "prepare", "train", "evaluate", "score", "generate", "chaos", "report", "export", "doctor"])
 def test_the_help_of_each_command_shows_a_way_to_call_it(run: Run, command: str) -> None:
     code, out, _ = run(command, "--help")
     assert code == 0

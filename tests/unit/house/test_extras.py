@@ -100,6 +100,7 @@ def test_a_part_that_an_installed_library_lacks_and_a_module_of_the_user_are_not
     pytest.param({"pyspark"}, "sparkring.prepare", "spark", id="prepare without Spark"),
     pytest.param({"torch"}, "sparkring.evaluate", "train", id="an evaluation without torch"),
     pytest.param({"matplotlib"}, "sparkring.report", "report", id="a report without matplotlib"),
+    pytest.param({"onnxscript"}, "sparkring.export", "export", id="an export without what torch writes ONNX by"),
 ])
 def test_a_public_function_says_which_extra_it_lacks(hidden: set[str], use: str, extra: str) -> None:
     ended = without(hidden, f"import sparkring\n{use}\n")
