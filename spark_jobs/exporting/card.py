@@ -11,7 +11,7 @@ from importlib import resources
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-from sparkring.conf.schema import Config
+from sparkring.conf.schema import Config, Task
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.training.job.model_files import ModelCard
 from sparkring.spark_jobs.exporting.check import Agreement
@@ -23,7 +23,7 @@ from sparkring.spark_jobs.reporting.facts import words
 from sparkring.spark_jobs.reporting.facts.data import data_facts
 from sparkring.spark_jobs.reporting.facts.gather import Workspace
 from sparkring.spark_jobs.reporting.facts.provenance import provenance
-from sparkring.spark_jobs.reporting.facts.quality import METRICS, MeanQuality, MetricColumn, ModelQuality
+from sparkring.spark_jobs.reporting.facts.quality import MeanQuality, MetricColumn, ModelQuality
 
 TYPES: dict[Kind, str] = {"number": "float64", "text": "string", "id": "int64", "pixels": "uint8", "tokens": "int64"}
 _MEANINGS = {
@@ -65,9 +65,14 @@ def render_card(file: WrittenFile, card: ModelCard, manifest: Manifest, workspac
         name=card.name, card=card, purpose=_purpose(card, manifest), file=file.name, bytes=file.bytes, sha256=file.sha256, opset=file.opset,
         signature=file.signature, agreement=file.agreement, types=TYPES, data=data,
         query=str(manifest.recipe.get("query", "")).rstrip(),
-        answers=", ".join(_MEANINGS[name] for name in file.signature.outputs) + ".",
+        answers=", ".join(_meanings(card.task)[name] for name in file.signature.outputs) + ".",
         snippet=snippet(file.name, file.signature, card.preprocessing), quality=known.quality, mean_quality=known.mean_quality,
-        metrics=METRICS, limits=limits(card, manifest, known), provenance=provenance(known, config))
+        limits=limits(card, manifest, known), provenance=provenance(known, config))
+
+
+def _meanings(task: Task) -> dict[str, str]:
+    """What each output is."""
+    return _MEANINGS | ({"prediction": "`prediction` (float64), in the label's own units"} if task == "regression" else {})
 
 
 def _of_this_model(workspace: Workspace) -> Workspace:
@@ -85,6 +90,8 @@ def _purpose(card: ModelCard, manifest: Manifest) -> str:
             return f"This model predicts the probability that {_code(manifest.label)} is 1."
         case "multiclass":
             return f"This model predicts {_code(manifest.label)}, one of {len(card.preprocessing.classes)} classes."
+        case "regression":
+            return f"This model predicts {_code(manifest.label)}, a number."
         case "next_token":
             return "This model predicts each next token of a text."
 

@@ -99,8 +99,10 @@ def _look_up(text: Input, vocabulary: Sequence[str], id_name: str) -> onnx.NodeP
 
 def _back(signature: Signature, fitted: Preprocessing) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
     """Give the answers their names; a class is found by its number."""
-    nodes = [helper.make_node("Identity", [_NETWORK + name], [name]) for name in signature.outputs if name != PREDICTION]
-    if PREDICTION not in signature.outputs:
+    of_classes = signature.task == "multiclass"
+    nodes = [helper.make_node("Identity", [_NETWORK + name], [name]) for name in signature.outputs
+             if not (of_classes and name == PREDICTION)]
+    if not of_classes:
         return nodes, []
     kind = _CLASSES[fitted.class_type]
     values = np.array(fitted.classes, object if kind == TensorProto.STRING else helper.tensor_dtype_to_np_dtype(kind))
@@ -117,7 +119,8 @@ def _outputs(signature: Signature, fitted: Preprocessing, logits: int) -> list[o
     """The outputs; ``logits`` is the type of the network's."""
     vocabulary = fitted.tokens.vocabulary if fitted.tokens else 0
     known: dict[str, tuple[int, tuple[str | int, ...]]] = {
-        PREDICTION: (_CLASSES[fitted.class_type], ()), PROBABILITY: (TensorProto.DOUBLE, ()),
-        PROBABILITIES: (TensorProto.DOUBLE, (len(fitted.classes),)), LOGITS: (logits, ("length", vocabulary)),
+        PREDICTION: (_CLASSES[fitted.class_type] if signature.task == "multiclass" else TensorProto.DOUBLE, ()),
+        PROBABILITY: (TensorProto.DOUBLE, ()), PROBABILITIES: (TensorProto.DOUBLE, (len(fitted.classes),)),
+        LOGITS: (logits, ("length", vocabulary)),
         NATS: (TensorProto.DOUBLE, ()), PREDICTED: (TensorProto.INT32, ()), RIGHT: (TensorProto.INT32, ())}
     return [helper.make_tensor_value_info(name, known[name][0], ["batch", *known[name][1]]) for name in signature.outputs]

@@ -30,7 +30,7 @@ def _of_quality(workspace: Workspace) -> Iterator[str]:
     elif evaluated < FEW_ROWS:
         yield f"It was evaluated on only {count(evaluated)} rows."
     if quality and not quality.beaten:
-        yield "A baseline has a loss or an AUC at least as good."
+        yield f"A baseline is at least as good in {' or '.join(column.title for column in quality.decisive)}."
 
 
 def _of_labels(manifest: Manifest, workspace: Workspace) -> Iterator[str]:

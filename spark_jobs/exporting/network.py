@@ -47,6 +47,10 @@ def answers(network: nn.Module, inputs: dict[str, Tensor], card: ModelCard) -> t
             probabilities = torch.softmax(logits.double(), dim=1)
             best, number = probabilities.max(dim=1)
             return number, best, probabilities
+        case "regression":
+            label = card.preprocessing.label
+            assert label is not None
+            return (logits.double() * label.std + label.mean,)
         case "next_token":
             assert card.preprocessing.tokens is not None
             return logits, *_costs(widened(logits), inputs[TOKENS], pad_id=card.preprocessing.tokens.pad_id)

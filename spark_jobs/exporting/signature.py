@@ -101,6 +101,8 @@ def outputs_of(task: Task) -> tuple[str, ...]:
             return (PROBABILITY,)
         case "multiclass":
             return PREDICTION, PROBABILITY, PROBABILITIES
+        case "regression":
+            return (PREDICTION,)
         case "next_token":
             return LOGITS, NATS, PREDICTED, RIGHT
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import horovod.torch as hvd
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -34,6 +33,7 @@ from sparkring.pipelines.training.events.writer import Record, read_events
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.job.model_files import load_card
 from sparkring.pipelines.training.train_rank import train_rank
+from tests.support.regression_dataset import as_regression, train_frame
 from tests.support.training import train_config
 
 FILES = ([1500, 1500], [700], [3001], [0, 6], [1], [1299, 1000], [1000])  # 10,007 rows in 7 unequal files
@@ -76,25 +76,6 @@ def _job(config: Config, dataset: Dataset, run: Path, *, version: int = 1) -> di
     return job.model_dump(mode="json")
 
 
-def _regression(dataset: Path) -> tuple[Dataset, Standardisation]:
-    """Version 2 of the dataset: the same files, but a number is the label, and no feature any more."""
-    stored = Dataset(str(dataset))
-    rows = _frame(dataset)["weight"].to_numpy(np.float64)
-    fitted, version = Standardisation(mean=float(rows.mean()), std=float(rows.std())), stored.manifest(1)
-    numbers = tuple(feature for feature in version.preprocessing.numeric if feature.column != "weight")
-    changed: dict[str, dict[str, Any]] = {"numeric": {"fields": ("height", "age")}, "label": {
-        "dtype": "float64", "fields": ("weight",), "standard": fitted}}
-    stored.commit(version.model_copy(update={
-        "version": 2, "parent": 1, "parent_sha256": stored.manifest_sha256(1), "task": "regression", "label": "weight", "classes": 0,
-        "tensors": tuple(spec.model_copy(update=changed.get(spec.name, {})) for spec in version.tensors),
-        "preprocessing": version.preprocessing.model_copy(update={"numeric": numbers, "label": fitted})}))
-    return stored, fitted
-
-
-def _frame(dataset: Path) -> pd.DataFrame:
-    return pd.concat([pd.read_parquet(path) for path in sorted((dataset / "data").rglob("train/*.parquet"))]).set_index("row_id")
-
-
 def _steps(run: Path) -> list[list[int]]:
     """Row ids of each step over all ranks, from the event stream."""
     records = sorted((record for record in read_events(str(run)) if record["event"] == "step"), key=lambda record: record["step"])
@@ -108,7 +89,7 @@ def _weights(run: Path) -> dict[str, Tensor]:
 
 def _serial_weights(dataset: Path, steps: list[list[int]], optimizer: str) -> dict[str, Tensor]:
     """Train on the given rows of each step with nothing but pandas and torch."""
-    frame = _frame(dataset)
+    frame = train_frame(dataset)
     torch.manual_seed(5)
     model = PlainNetwork().double()
     settings = {key: value for key, value in OPTIMIZERS[optimizer].items() if key != "name"}
@@ -125,7 +106,7 @@ def _serial_weights(dataset: Path, steps: list[list[int]], optimizer: str) -> di
 
 def _serial_regression(dataset: Path, fitted: Standardisation, steps: list[list[int]]) -> dict[str, Tensor]:
     """The same for the regression, by torch's own mean of Huber's loss."""
-    frame = _frame(dataset)
+    frame = train_frame(dataset)
     torch.manual_seed(5)
     model = PlainNetwork(2).double()
     stepper, loss = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), nn.HuberLoss(delta=0.7)
@@ -194,7 +175,7 @@ def test_the_weights_are_those_of_serial_training_at_any_world_size(
 
 @pytest.mark.parallel
 def test_a_regression_has_the_weights_of_serial_training_in_stages_and_on_five_ranks(dataset: Path, tmp_path: Path) -> None:
-    stored, fitted = _regression(dataset)
+    stored, fitted = as_regression(dataset)
     layouts: dict[int, dict[str, Any]] = {5: {"num_ranks": 5}, 2: {"num_ranks": 2, "parallel": {"replicas": [1, 1], "micro_batches": 4}}}
     runs = {size: tmp_path / f"run-{size}" for size in layouts}
     for size, layout in layouts.items():

@@ -20,6 +20,7 @@ from sparkring.pipelines.data.dataset.row_schema import DataField
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.etl.encoding.describe import describe_image
 from tests.support.etl_tables import save_untrained
+from tests.support.regression_dataset import as_regression
 from tests.support.token_dataset import write_token_dataset
 from tests.support.training import train_config
 
@@ -29,6 +30,15 @@ def table_workspace(folder: Path, *, dtype: torch.dtype = torch.float32, **model
     write_dataset(folder / "dataset", ([60],), test_rows=333)
     config = train_config(folder, model={"hidden": [8], **model} if "network" not in model else model)
     _save(config, dtype)
+    return config
+
+
+def number_workspace(folder: Path) -> Config:
+    """Two numbers and a category, and a label that is a number; 333 test rows."""
+    write_dataset(folder / "dataset", ([60],), test_rows=333)
+    as_regression(folder / "dataset")
+    config = train_config(folder, model={"hidden": [8]}, dataset_version=2)
+    _save(config)
     return config
 
 

@@ -69,7 +69,7 @@ def first_look(sources: Mapping[str, SourceConfig | StoredTable]) -> FirstLook:
         if header is None:
             continue
         look.headers[name] = header
-        look.problems += missing_columns(header, name, config)
+        look.problems.extend(missing_columns(header, name, config))
     return look
 
 

@@ -14,7 +14,7 @@ from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError
 from tests.support.configs import MINIMAL, write
 
-PATHS = {"workspace", "dataset_url", "prepare.sources.path", "prepare.features.tokens.tokenizer", "train.cache_folder"}
+PATHS = {"workspace", "dataset_url", "prepare.sources.path", "prepare.features.tokens.tokenizer", "train.cache_folder", "model.weights"}
 
 
 def _with_source(**source: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from sparkring.pipelines.training.job.model_files import load_model
 from sparkring.spark_jobs.export import ExportResult, export
 from sparkring.spark_jobs.exporting.predictor import OnnxPredictor
 from tests.support import seams
-from tests.support.exported import image_workspace, png, table_workspace, text_workspace, write_images
+from tests.support.exported import image_workspace, number_workspace, png, table_workspace, text_workspace, write_images
 
 
 def session(result: ExportResult) -> onnxruntime.InferenceSession:
@@ -97,6 +97,24 @@ def test_an_image_s_file_takes_pixels_and_names_the_class(
     assert prediction.dtype == (np.int16 if class_type == "smallint" else object)
     read = OnnxPredictor(Path(result.path).read_bytes())(pa.record_batch({"picture": [png(each) for each in pixels]}))
     np.testing.assert_array_equal(read["probabilities"], probabilities)
+
+
+def test_a_regression_s_file_answers_in_the_label_s_own_units(tmp_path: Path) -> None:
+    config = number_workspace(tmp_path)
+    result = export(config)
+    assert (result.rows, result.output, result.tolerance) == (333, "prediction", 1e-4)
+    rows = stored(config, "test")
+    numbers = {name: rows[name].to_numpy().astype(np.float64) for name in ("height", "age")}
+    texts = np.array(["unseen", "blue", "green", "red"], object)[rows["colour"].to_numpy()]
+    model, card = load_model(config.run_url)
+    label = card.preprocessing.label
+    assert label is not None
+    with torch.inference_mode():
+        standardised = model(numeric=torch.tensor(np.stack(list(numbers.values()), 1), dtype=torch.float32),
+                             categorical=torch.from_numpy(rows["colour"].to_numpy()[:, None].astype(np.int64)))
+    (found,) = session(result).run(None, numbers | {"colour": texts})
+    np.testing.assert_allclose(found, standardised.double().numpy() * label.std + label.mean, atol=1e-5)
+    assert "This model predicts `weight`, a number." in Path(result.card).read_text()
 
 
 def test_a_text_s_file_takes_tokens_and_shorter_rows_too(tmp_path: Path) -> None:
@@ -185,7 +203,7 @@ def test_a_network_that_torch_cannot_write_is_refused_with_torch_s_reason(tmp_pa
     config = table_workspace(tmp_path, network=own(Branching, monkeypatch))
     with pytest.raises(ExportRefused, match=r"torch cannot write model\.network=mine as ONNX of opset 18: .*; docs/how-to/export\.md"):
         export(config)
-    assert not Path(config.run, "export").exists()
+    assert not Path(config.run_url, "export").exists()
 
 
 def test_a_file_that_answers_otherwise_than_torch_is_refused_and_the_earlier_one_stays(
@@ -195,7 +213,7 @@ def test_a_file_that_answers_otherwise_than_torch_is_refused_and_the_earlier_one
     own(Drifting, monkeypatch)
     with pytest.raises(ExportRefused, match=r"differs from torch by \d\.\de-01 in probability on 333 rows of the test split, 1e-05 is"):
         export(config)
-    assert {path.name: path.read_bytes() for path in Path(config.run, "export").iterdir()} == before
+    assert {path.name: path.read_bytes() for path in Path(config.run_url, "export").iterdir()} == before
     assert before.keys() == {"model.onnx", "model-card.md"}
 
 
@@ -212,10 +230,10 @@ def test_what_cannot_be_written_is_refused(table: tuple[Config, ExportResult], s
 
 
 def test_without_a_model_or_held_out_rows_there_is_no_file(tmp_path: Path, table: tuple[Config, ExportResult]) -> None:
-    with pytest.raises(ConfigError, match="holds no trained model"):
+    with pytest.raises(ConfigError, match="holds no run yet"):
         export(table[0].model_copy(update={"workspace": str(tmp_path)}))
     config = table_workspace(tmp_path)
-    card = Path(config.run, "model/model.json")
+    card = Path(config.run_url, "model/model.json")
     card.write_text(card.read_text().replace(Dataset(config.dataset).manifest().content_id, "0" * 64))
     with pytest.raises(DatasetError, match="but the model was trained on 0000000000000000"):
         export(config)

@@ -44,9 +44,9 @@ def test_a_header_that_lacks_columns_is_told_without_spark_and_all_of_them_are_n
     with pytest.raises(SourceError) as raised:
         located(sources)
     assert str(raised.value).splitlines() == [
-        "prepare.sources has 4 problems; correct each of them:",
+        "4 problems were found; correct all of them:",
         "  source trips has no column km; did you mean 'kms'?; it has id, kms. Correct prepare.sources.trips.columns.",
-        "  source other has no columns id, km; it has a;b. Correct prepare.sources.other.columns.",
+        "  source other has one column, 'a;b'; if ; separates its values, set separator: \";\" in prepare.sources.other.",
         f"  source gone: {tmp_path}/trips.cvs does not exist; did you mean 'trips.csv'?; correct prepare.sources.gone.path.",
         "  prepare.sources: '1st' cannot name a table; use letters, digits and _, not a digit first."]
     with pytest.raises(ConfigError, match=r"^prepare\.sources: '1st' cannot name a table"):

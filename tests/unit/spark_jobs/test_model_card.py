@@ -47,13 +47,13 @@ def table_under(page: str, first: str) -> list[list[str]]:
 
 def test_a_binary_model_s_card_has_its_figures_beside_those_of_the_baselines(tmp_path: Path) -> None:
     config = write_workspace(tmp_path)
-    card, manifest = load_card(config.run), sample_manifest()
+    card, manifest = load_card(config.run_url), sample_manifest()
     page = rendered(config, card, manifest)
     assert page.startswith("# flights\n\nThis model predicts the probability that `late` is 1. It is a network of kind tabular")
     quality = table_under(page, "model")
     assert [row[0] for row in quality] == ["model", "Network", "Logistic regression", "Base rate"]
-    assert quality[0] == ["model", "Loss", "ROC AUC", "Average precision", "Calibration error"]
-    document = json.loads(Path(config.run.removeprefix("file://"), "evaluation.json").read_text())
+    assert quality[0] == ["model", "loss", "ROC AUC", "average precision", "calibration error"]
+    document = json.loads(Path(config.run_url.removeprefix("file://"), "evaluation.json").read_text())
     auc, low, high = map(float, re.findall(r"\d\.\d{4}", quality[1][2]))
     assert auc == pytest.approx(document["network"]["auc"], abs=5e-5)
     assert low < auc < high < low + 0.02
@@ -76,7 +76,7 @@ def test_a_card_says_what_is_not_known_and_where_the_model_is_weak(tmp_path: Pat
     manifest = sample_manifest(recipe={"query": "SELECT 1 AS x,\n  2 AS y\n"})
     rare = manifest.splits["train"].model_copy(update={"positives": 50})
     manifest = manifest.model_copy(update={"splits": {**manifest.splits, "train": rare}})
-    card = load_card(config.run)
+    card = load_card(config.run_url)
     often = card.preprocessing.numeric[0].model_copy(update={"nulls": 221_405 // 2})
     card = card.model_copy(update={"preprocessing": card.preprocessing.model_copy(update={
         "numeric": (often, *card.preprocessing.numeric[1:]), "hashed": (HashFeature(column="tail_hash", of="tail", ids=9, seed=1),)})})
@@ -92,7 +92,7 @@ def test_a_card_says_what_is_not_known_and_where_the_model_is_weak(tmp_path: Pat
 
 def test_names_from_the_data_end_no_cell_of_a_table(tmp_path: Path) -> None:
     config = write_workspace(tmp_path)
-    card, manifest = load_card(config.run), sample_manifest()
+    card, manifest = load_card(config.run_url), sample_manifest()
     odd = card.preprocessing.model_copy(update={
         "categorical": (CategoricalFeature(column="a|b\n`c`", vocabulary=("", "?", "x|y")),),
         "buckets": (BucketFeature(column="b", of="temp", edges=(1.0,)),)})
@@ -102,7 +102,7 @@ def test_names_from_the_data_end_no_cell_of_a_table(tmp_path: Path) -> None:
 
 def test_a_model_of_classes_names_those_that_were_hardly_evaluated(tmp_path: Path) -> None:
     config = image_workspace(tmp_path)
-    card = load_card(config.run)
+    card = load_card(config.run_url)
     metrics = {"rows": 240, "loss": 0.5, "accuracy": 0.75, "confusion": [[90, 10, 20], [5, 80, 15], [10, 0, 10]]}
     write_evaluation(config, task="multiclass", split="test", weights_sha256=card.weights_sha256, network=metrics, base_rate=metrics)
     page = rendered(config, card, Dataset(config.dataset).manifest())
@@ -121,7 +121,7 @@ def test_intervals_are_those_of_the_papers() -> None:
 @pytest.mark.parametrize("make", [image_workspace, text_workspace])
 def test_the_program_of_a_card_gives_each_input_its_type_and_shape(tmp_path: Path, make: Any) -> None:
     config = make(tmp_path)
-    card = load_card(config.run)
+    card = load_card(config.run_url)
     signature = signature_of(card, Dataset(config.dataset).manifest().fields)
     text = snippet("model.onnx", signature, card.preprocessing)
     values: dict[str, Any] = {"numpy": np}
@@ -137,7 +137,7 @@ def test_the_command_writes_a_file_that_the_program_in_its_card_runs(run: Run, t
     assert "ONNX model (opset 20) at " in out
     assert "inside: the filling and scaling of 3 numbers, the ids of 1 text\n" in out
     assert re.search(r"checked on 333 test rows: probability differs from torch by at most \d\.\de-\d\d \(allowed: 1e-05\)", out)
-    folder = Path(config.run, "export")
+    folder = Path(config.run_url, "export")
     page = (folder / "model-card.md").read_text()
     program = page.split("```python\n")[1].split("```")[0]
     ended = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True)

@@ -160,6 +160,7 @@ def test_a_network_that_does_not_beat_the_baselines_is_not_praised(tmp_path: Pat
 
 def test_a_binary_model_without_a_logistic_regression_is_compared_with_the_base_rate(tmp_path: Path) -> None:
     config = sample_config(tmp_path)
+    begin_run(config)
     document = {key: value for key, value in sample_evaluation().items() if key != "logistic_regression"}
     open_store(config.run_url).put("evaluation.json", json.dumps(document).encode())
     text = text_of(written(config))
