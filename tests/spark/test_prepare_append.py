@@ -95,7 +95,7 @@ def test_known_rows_of_other_contents_are_counted_and_kept(spark: SparkSession, 
     change = dict(zip(known, changes, strict=True))
     (source,) = config.prepare.sources.values()
     assert isinstance(source, SourceConfig)
-    write_trips(Path(source.path), [change.get(trip.id, lambda same: same)(trip) for trip in FIRST])
+    write_trips(Path(source.path), [change[trip.id](trip) if trip.id in change else trip for trip in FIRST])
     before, notes = Dataset(config.dataset).manifest(), _Notes()
     result = prepare(config, append=True, spark=spark, progress=notes)
     assert (result.version, result.reused, result.changed_rows) == (1, True, 31)

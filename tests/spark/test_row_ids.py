@@ -24,8 +24,8 @@ from tests.support.etl_tables import etl_config, trips
 
 pytest_plugins = ["tests.support.spark_sessions"]
 
-KEYLESS = {"query": "SELECT day, late, km, city FROM trips", "features": {"numeric": ["k*"], "categorical": ["city"]},
-           "num_files": 1, "min_row_groups": 1}
+KEYLESS: dict[str, Any] = {"query": "SELECT day, late, km, city FROM trips", "features": {"numeric": ["k*"], "categorical": ["city"]},
+                           "num_files": 1, "min_row_groups": 1}
 BY_PART = PrepareConfig.model_validate({
     "sources": {}, "query": "", "label": "late", "features": {"numeric": ["n"]}, "split": {"by": "column", "column": "part"}})
 COPIED = 3

@@ -47,14 +47,23 @@ def first_bad_line(files: Iterable[Path], config: SourceConfig) -> BadLine | Non
     Args:
         files: The local files of a source, in order.
         config: The source; its format is csv.
+    Returns:
+        The line; None if all fit, or a file cannot be read.
     """
+    try:
+        return _first(files, config)
+    except (OSError, csv.Error):  # the file is gone, or a value is larger than Python's csv takes
+        return None
+
+
+def _first(files: Iterable[Path], config: SourceConfig) -> BadLine | None:
     wanted: list[str] | None = None
     for file in files:
         lines = _rows(file, config)
         number, header, text = next(lines, (1, [], ""))
         if wanted is not None and header and header != wanted:
             return BadLine(file, number, header, wanted, text, is_header=True)
-        wanted = header
+        wanted = wanted or header
         for number, values, text in lines:
             if len(values) != len(header):
                 return BadLine(file, number, values, header, text)

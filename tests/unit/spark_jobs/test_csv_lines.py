@@ -15,7 +15,7 @@ def _first(folder: Path, *texts: str, encoding: str = "UTF-8", **settings: Any) 
     files = [folder / f"{number}.csv" for number in range(len(texts))]
     for file, text in zip(files, texts, strict=True):
         file.write_bytes(text.encode(encoding))
-    config = SourceConfig(path=str(folder), columns={"a": "int"}, encoding=encoding, **settings)  # type: ignore[arg-type]
+    config = SourceConfig(path=str(folder), columns={"a": "int"}, encoding=encoding, **settings)
     return first_bad_line(files, config)
 
 
@@ -60,3 +60,7 @@ def test_a_file_with_another_header_is_named(tmp_path: Path) -> None:
     found = _first(tmp_path, "a,b\n1,2\n", "a,c\n1,2\n")
     assert found is not None
     assert found.shown == f"the header of {tmp_path / '1.csv'} is not that of the other files: 'a,c'"
+
+
+def test_a_file_that_is_gone_has_no_line(tmp_path: Path) -> None:
+    assert first_bad_line([tmp_path / "gone.csv"], SourceConfig(path=str(tmp_path), columns={"a": "int"})) is None
