@@ -3,8 +3,8 @@
     <workspace>/models/versions/<n>.json    a model version, written once
     <workspace>/models/aliases/<k>.json     change k of the aliases; the highest k counts
 
-A change is one ``put_if_absent`` of the next number. So it is atomic on every store; of two at once one is refused, and the history is kept.
-The files of a model stay in its run. Each use of a version compares them with the hashes that were registered.
+A change is one ``put_if_absent`` of the next number. So it is atomic on every store, of two at once one is refused, and the history
+is kept. The files of a model stay in its run. Each use of a version compares them with the hashes that were registered.
 """
 
 from __future__ import annotations
