@@ -185,6 +185,24 @@ class DocumentDamaged(SparkringError, ValueError):
         super().__init__(f"{path} is damaged: found {found}, expected {expected}; {remedy}.")
 
 
+class ModelVersionNotFound(SparkringError, LookupError):
+    """The registry has no such model version, or nobody has that alias."""
+
+    def __init__(self, url: str, *, wanted: str, existing: Sequence[int]) -> None:
+        has = f"it has {', '.join(map(str, existing))}" if existing else "it has none yet"
+        super().__init__(f"{url} has no model version {wanted}, {has}; see `sparkring models list`, or make one with `sparkring evaluate` "
+                         "and `sparkring models promote`.")
+
+
+class RegistryChanged(SparkringError, ValueError):
+    """Files of a registered model that differ from the registered ones."""
+
+    def __init__(self, url: str, *, version: int, findings: Sequence[str]) -> None:
+        self.findings = tuple(findings)
+        super().__init__(f"model version {version} in {url} has changed: {in_one_line(findings)}; restore the named files from a copy, or "
+                         "promote another version.")
+
+
 class RunFolderMismatch(SparkringError, ValueError):
     """A run folder that was started with another config."""
 
