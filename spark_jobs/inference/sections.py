@@ -1,0 +1,96 @@
+"""A choice as a section of the config: plain values for the estimator, or commented YAML for a person who will change it. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from sparkring.spark_jobs.inference.choose import NULLS_WORTH_A_COLUMN, Choice, Choices
+
+MOST_HASHED_IDS = 1 << 16
+VALIDATION_SHARE = TEST_SHARE = 0.1
+_KEYS = ("numeric", "categorical", "moments", "hashed")
+
+
+def features_of(choices: Choices) -> dict[str, Any]:
+    """``prepare.features``, with the columns in the table's order."""
+    found: dict[str, Any] = {key: [_entry(choice) for choice in choices.of(key)] for key in _KEYS}
+    images = choices.of("image")
+    return {key: entries for key, entries in found.items() if entries} | ({"image": {"column": images[0].column}} if images else {})
+
+
+def model_of(choices: Choices) -> dict[str, Any]:
+    """``model``: the network for images if there is an image, else the one for tables."""
+    return {"kind": "image" if choices.of("image") else "tabular"}
+
+
+def as_yaml(choices: Choices, *, name: str, source: dict[str, Any], workspace: str) -> str:
+    """The whole config as commented YAML.
+
+    Args:
+        choices: What was chosen.
+        name: The config's name, also the table's in the query.
+        source: ``prepare.sources.<name>``.
+        workspace: The folder for everything that is made.
+    """
+    return "\n".join(_lines(choices, name=name, source=source, workspace=workspace)) + "\n"
+
+
+def _lines(choices: Choices, *, name: str, source: dict[str, Any], workspace: str) -> Iterator[str]:
+    yield "# Written by `sparkring init`. Every line may be changed; `sparkring doctor` checks it, `sparkring prepare` runs it."
+    yield f"name: {_text(name)}"
+    yield f"workspace: {_text(workspace)}  # everything that is made: dataset, runs, scores, reports"
+    yield ""
+    yield "prepare:"
+    yield "  sources:"
+    yield f"    {_text(name)}: {_text(source)}"
+    left_out = choices.of("left out")
+    yield f"  query: SELECT * FROM {_identifier(name)}"
+    yield f"  label: {_text(choices.label)}  # {choices.label_why}"
+    yield f"  task: {choices.task}"
+    yield "  features:"
+    for key in _KEYS:
+        if choices.of(key):
+            yield f"    {key}:"
+            yield from (f"      - {_text(_entry(choice))}  # {choice.why}" for choice in choices.of(key))
+    for image in choices.of("image")[:1]:
+        yield f"    image: {_text({'column': image.column})}  # {image.why}"
+    if left_out:
+        yield "  # Left out:"
+        yield from (f"  #   {choice.column}: {choice.why}" for choice in left_out)
+    yield "  split:  # each row falls by the hash of its content, so it stays where it is when rows are added"
+    yield "    by: random"
+    yield f"    validation_share: {VALIDATION_SHARE}"
+    yield f"    test_share: {TEST_SHARE}"
+    yield from (f"  # If later rows are to be predicted from earlier ones, split by time instead: by: time, column: {choice.column}, "
+                "validation_from: ..., test_from: ..." for choice in choices.of("moments")[:1])
+    yield ""
+    yield "model:"
+    yield f"  kind: {model_of(choices)['kind']}"
+
+
+def _entry(choice: Choice) -> Any:
+    """The choice as an element of its list in ``prepare.features``."""
+    match choice.use:
+        case "numeric":
+            return {"column": choice.column, "indicator": True} if choice.null_share >= NULLS_WORTH_A_COLUMN else choice.column
+        case "moments":
+            waves = ["day_of_week", "day_of_year"] if choice.is_date else ["hour", "day_of_week", "day_of_year"]
+            return {"column": choice.column, "numbers": ["days"], "waves": waves}
+        case "hashed":
+            return {"column": choice.column, "ids": min(MOST_HASHED_IDS, 1 << (2 * choice.distinct).bit_length())}
+        case _:
+            return choice.column
+
+
+def _identifier(name: str) -> str:
+    """``name`` as SQL reads it."""
+    return name if name.isidentifier() else "`" + name.replace("`", "``") + "`"
+
+
+def _text(value: Any) -> str:
+    """A value on one line of YAML."""
+    return yaml.safe_dump(value, default_flow_style=True, width=math.inf, sort_keys=False, allow_unicode=True).removesuffix("...\n").strip()

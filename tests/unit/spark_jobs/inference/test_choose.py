@@ -1,0 +1,124 @@
+"""What is chosen for columns with given figures. The figures themselves: tests/spark/test_inference.py."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Any
+
+import pytest
+import yaml
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    LongType,
+    StringType,
+    TimestampType,
+)
+
+from sparkring.errors import SourceError
+from sparkring.spark_jobs.inference.choose import Choice, Choices, choose
+from sparkring.spark_jobs.inference.facts import ColumnFacts, TableFacts
+from sparkring.spark_jobs.inference.sections import as_yaml, features_of
+
+
+def column(name: str = "x", kind: DataType | None = None, **figures: Any) -> ColumnFacts:
+    return ColumnFacts(**{"name": name, "type": kind or DoubleType(), "rows": 10_000, "nulls": 0, "distinct": 500, "low": 0.5, "high": 9.5,
+                          "labels_by_value": 1_000} | figures)
+
+
+LABEL = column("late", BooleanType(), distinct=2, low=False, high=True, whole=True)
+NUMBER_LABEL = column("price", distinct=5_000)
+
+
+def chosen(*columns: ColumnFacts, label: ColumnFacts = LABEL) -> Choices:
+    return choose(TableFacts((*columns, column("usable")), label))
+
+
+@pytest.mark.parametrize(("found", "use"), [
+    pytest.param(column(), "numeric", id="a number"),
+    pytest.param(column(kind=BooleanType(), distinct=2, labels_by_value=4), "numeric", id="a truth value"),
+    pytest.param(column(kind=StringType(), distinct=12, labels_by_value=24), "categorical", id="a text of few values"),
+    pytest.param(column(kind=StringType(), distinct=4_000, labels_by_value=5_000, mean_length=8), "hashed", id="a text of many values"),
+    pytest.param(column(kind=StringType(), distinct=8_000, labels_by_value=9_000, mean_length=90), "left out", id="free text"),
+    pytest.param(column(kind=DateType(), low=date(2013, 1, 1), high=date(2013, 12, 31)), "moments", id="a date"),
+    pytest.param(column(kind=TimestampType(), distinct=9_900, low=datetime(2013, 1, 1), high=datetime(2014, 1, 1)), "moments", id="a moment"),
+    pytest.param(column(kind=BinaryType(), mean_length=900), "image", id="bytes"),
+    pytest.param(column(kind=ArrayType(DoubleType())), "left out", id="an array"),
+    pytest.param(column(kind=LongType(), distinct=9_800, labels_by_value=9_800), "left out", id="a number of its own for each row"),
+    pytest.param(column(kind=StringType(), distinct=9_800, labels_by_value=9_800), "left out", id="a name of its own for each row"),
+    pytest.param(column(distinct=9_800, labels_by_value=9_800), "numeric", id="a measured number, which differs in each row"),
+    pytest.param(column(distinct=1), "left out", id="one value"),
+    pytest.param(column(distinct=1, nulls=4_000), "numeric", id="one value or none, which says something"),
+    pytest.param(column(distinct=0, nulls=10_000, low=None, high=None), "left out", id="no value"),
+])
+def test_a_column_is_used_by_its_kind(found: ColumnFacts, use: str) -> None:
+    choice = chosen(found).columns[0]
+    assert choice.use == use
+    assert not choice.leaks
+
+
+@pytest.mark.parametrize(("found", "label", "why"), [
+    pytest.param(column(equal_to_label=10_000), LABEL, "it equals late", id="a copy"),
+    pytest.param(column(kind=StringType(), distinct=7, labels_by_value=7), LABEL, "each of its 7 values comes with one value of late",
+                 id="a code for the label"),
+    pytest.param(column(apart=True), LABEL, "all its values where late is 1 lie on one side of those where it is 0",
+                 id="what the label was cut from"),
+    pytest.param(column(correlation=0.99995), NUMBER_LABEL, "its correlation with price is 1.0000: nearly a copy in other units",
+                 id="other units"),
+    pytest.param(column(nulls=300, nulls_without_label=300), column("late", BooleanType(), distinct=2, low=False, high=True, nulls=300),
+                 "it is null exactly where late is, so it becomes known with it", id="known with the label"),
+])
+def test_a_column_that_tells_the_label_is_left_out_and_named(found: ColumnFacts, label: ColumnFacts, why: str) -> None:
+    choice = chosen(found, label=label).columns[0]
+    assert (choice.use, choice.leaks, choice.why) == ("left out", True, why)
+
+
+@pytest.mark.parametrize(("label", "task"), [
+    pytest.param(LABEL, "binary", id="a truth value"),
+    pytest.param(column("y", LongType(), distinct=2, low=0, high=1, whole=True), "binary", id="0 and 1"),
+    pytest.param(column("y", DoubleType(), distinct=2, low=0.0, high=1.0, whole=True), "binary", id="0.0 and 1.0, as Spark ML has it"),
+    pytest.param(column("y", LongType(), distinct=2, low=1, high=2, whole=True), "multiclass", id="1 and 2"),
+    pytest.param(column("y", StringType(), distinct=2, low="no", high="yes"), "multiclass", id="yes and no"),
+    pytest.param(column("y", LongType(), distinct=5_000, low=0, high=9_999, whole=True), "regression", id="whole numbers of many values"),
+    pytest.param(column("y", DoubleType(), distinct=50, low=0.0, high=9.5), "regression", id="fractions"),
+])
+def test_the_label_decides_the_task(label: ColumnFacts, task: str) -> None:
+    assert chosen(label=label).task == task
+
+
+@pytest.mark.parametrize(("label", "message"), [
+    pytest.param(column("y", distinct=1, low=0, high=0), "the label y has the value 0 in all 10,000 rows; there is nothing to learn", id="one value"),
+    pytest.param(column("y", distinct=0, nulls=10_000), "the label y is null in all 10,000 rows; there is nothing", id="no value"),
+    pytest.param(column("y", rows=0), "the table has no rows; give one", id="no rows"),
+    pytest.param(column("y", StringType(), distinct=9_000), "a text of about 9,000 values, and at most 100", id="free text"),
+    pytest.param(column("y", DateType()), "of type date, which cannot be predicted; make a number", id="a date"),
+])
+def test_a_label_that_cannot_be_learned_is_refused(label: ColumnFacts, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        chosen(label=label)
+
+
+def test_a_table_without_a_usable_column_is_refused_with_the_reasons() -> None:
+    with pytest.raises(SourceError, match=r"no column is left to learn late from: id \(nearly every row .*\), one \(it is 3 in every row\); give"):
+        choose(TableFacts((column("id", LongType(), distinct=9_990, labels_by_value=9_990), column("one", distinct=1, low=3)), LABEL))
+
+
+def test_the_yaml_reads_back_as_what_was_chosen_and_says_why() -> None:
+    choices = Choices("late", "binary", "0 or 1", (
+        Choice("air temp", "numeric", "double from -3.5 to 40.0"), Choice("gust", "numeric", "double, null in 30%", null_share=0.3),
+        Choice("on", "categorical", "text of 3 values", distinct=3), Choice("tail", "hashed", "text of about 4,000 values", distinct=4_000),
+        Choice("day", "moments", "date", is_date=True), Choice("arr_delay", "left out", "it equals late", leaks=True)))
+    text = as_yaml(choices, name="my flights", source={"path": "a: b.csv", "format": "csv"}, workspace="runs/x")
+    read = yaml.safe_load(text)
+    assert read["prepare"]["features"] == features_of(choices) == {
+        "numeric": ["air temp", {"column": "gust", "indicator": True}], "categorical": ["on"],
+        "moments": [{"column": "day", "numbers": ["days"], "waves": ["day_of_week", "day_of_year"]}],
+        "hashed": [{"column": "tail", "ids": 8192}]}
+    assert read["prepare"]["sources"] == {"my flights": {"path": "a: b.csv", "format": "csv"}}
+    assert read["prepare"]["query"] == "SELECT * FROM `my flights`"
+    assert "  #   arr_delay: it equals late" in text
+    assert "- air temp  # double from -3.5 to 40.0" in text
