@@ -30,17 +30,20 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.evaluate import evaluate
     from sparkring.spark_jobs.export import export
     from sparkring.spark_jobs.generate import generate
+    from sparkring.spark_jobs.init import init
     from sparkring.spark_jobs.prepare import prepare
     from sparkring.spark_jobs.report import report
     from sparkring.spark_jobs.ring import run_ring
     from sparkring.spark_jobs.score import score
     from sparkring.spark_jobs.train import train
 
-__all__ = ["__version__", "evaluate", "export", "generate", "load_config", "network", "prepare", "report", "run_ring", "score", "train"]
+__all__ = ["__version__", "evaluate", "export", "generate", "init", "load_config", "network", "prepare", "report", "run_ring",
+           "score", "train"]
 
 _HOME = {
     "load_config": "sparkring.conf.loading",
     "network": "sparkring.models.networks",
+    "init": "sparkring.spark_jobs.init",
     "prepare": "sparkring.spark_jobs.prepare",
     "train": "sparkring.spark_jobs.train",
     "evaluate": "sparkring.spark_jobs.evaluate",
@@ -50,7 +53,7 @@ _HOME = {
     "export": "sparkring.spark_jobs.export",
     "run_ring": "sparkring.spark_jobs.ring",
 }
-_LONG = ("prepare", "train", "evaluate", "score", "generate", "report", "export")
+_LONG = ("init", "prepare", "train", "evaluate", "score", "generate", "report", "export")
 """Functions that take a ``progress``."""
 _JOBS = (*_LONG, "run_ring")
 """Functions that import Spark, torch and others when they are called."""

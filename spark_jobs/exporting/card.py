@@ -13,9 +13,9 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from sparkring.conf.schema import Config, Task
 from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.training.evaluation.intervals import auc_interval, share_interval
 from sparkring.pipelines.training.job.model_files import ModelCard
 from sparkring.spark_jobs.exporting.check import Agreement
-from sparkring.spark_jobs.exporting.intervals import auc_interval, share_interval
 from sparkring.spark_jobs.exporting.limits import limits
 from sparkring.spark_jobs.exporting.signature import Input, Kind, Signature
 from sparkring.spark_jobs.exporting.snippet import snippet

@@ -106,15 +106,15 @@ def _task(label: ColumnFacts) -> tuple[Task, str]:
         return "binary", f"0 or 1{left_out}"
     if isinstance(label.type, StringType):
         if label.distinct > MOST_CLASSES:
-            raise SourceError(f"the label {label.name} is a text of about {label.distinct:,} values, and at most {MOST_CLASSES} can be told "
-                              "apart by default; name another column, or group its values in a query.")
+            raise SourceError(f"the label {label.name} is a text of about {label.distinct:,} values, and at most {MOST_CLASSES} are taken "
+                              "for classes; name another column, or group its values in a query.")
         return "multiclass", f"a text of {label.distinct} values{left_out}"
     if label.whole and label.distinct <= MOST_CLASSES and isinstance(label.type, IntegralType):
         return "multiclass", f"whole numbers of {label.distinct} values{left_out}"
     if isinstance(label.type, NumericType):
         return "regression", f"numbers from {label.low} to {label.high}{left_out}"
-    raise SourceError(f"the label {label.name} is of type {label.type.simpleString()}, which cannot be predicted; make a number, a boolean or "
-                      "a text of it in a query.")
+    raise SourceError(f"the label {label.name} is of type {label.type.simpleString()}, which cannot be predicted; make a number, a boolean "
+                      "or a text of it in a query.")
 
 
 def _choice(column: ColumnFacts, label: ColumnFacts) -> Choice:
@@ -135,8 +135,10 @@ def _leaks(column: ColumnFacts, label: ColumnFacts) -> Iterator[str]:
         yield f"all its values where {label.name} is 1 lie on one side of those where it is 0"
     elif abs(column.correlation) >= COPY and column.present >= FEWEST_PAIRS:
         yield f"its correlation with {label.name} is {column.correlation:.4f}: nearly a copy in other units"
-    elif column.distinct and column.labels_by_value <= column.distinct and column.present >= FEWEST_PAIRS * column.distinct > FEWEST_PAIRS:
+    elif column.labels_seen > 1 and column.labels_by_value <= column.distinct and column.present >= FEWEST_PAIRS * column.distinct:
         yield f"each of its {column.distinct} values comes with one value of {label.name}"
+    elif column.labels_seen == column.labels_at_null == 1 and min(column.present, column.nulls) >= FEWEST_PAIRS:
+        yield f"it has a value for one value of {label.name} and none for the other"
     if label.nulls and column.nulls_without_label == label.nulls == column.nulls:
         yield f"it is null exactly where {label.name} is, so it becomes known with it"
 
@@ -144,9 +146,8 @@ def _leaks(column: ColumnFacts, label: ColumnFacts) -> Iterator[str]:
 def _says_nothing(column: ColumnFacts) -> Iterator[str]:
     if not column.present:
         yield "it is null in every row"
-    if isinstance(column.type, StringType | IntegralType):
-        if column.distinct >= UNIQUE * column.present and column.present > ROWS_A_CATEGORY:
-            yield "nearly every row has a value of its own, so it names the row"
+    if isinstance(column.type, StringType | IntegralType) and column.distinct >= UNIQUE * column.present > UNIQUE * ROWS_A_CATEGORY:
+        yield "nearly every row has a value of its own, so it names the row"
     if column.distinct == 1 and not column.nulls:
         yield f"it is {column.low} in every row"
 
@@ -172,8 +173,8 @@ def _text(column: ColumnFacts, said: str) -> Choice:
     if few:
         return Choice(column.name, "categorical", f"text of {column.distinct:,} values{said}", distinct=column.distinct)
     if column.mean_length >= FREE_TEXT:
-        return Choice(column.name, "left out", f"free text of {column.mean_length:.0f} characters: make features of it in a query, or train "
-                                               "a text model on it (task next_token)")
+        return Choice(column.name, "left out", f"free text of {column.mean_length:.0f} characters: make features of it in a query, or "
+                                               "train a text model on it (task next_token)")
     return Choice(column.name, "hashed", f"text of about {column.distinct:,} values{said}", distinct=column.distinct)
 
 

@@ -43,6 +43,9 @@ class ColumnFacts:
     """Rows where the column, as a text, equals the label, as a text; both not null."""
     labels_by_value: int = 0
     """Estimated number of pairs (value, label): as many as values, if the value decides the label."""
+    labels_seen: int = 0
+    """Estimated number of different labels of the rows with a value; ``labels_at_null`` of those without."""
+    labels_at_null: int = 0
     nulls_without_label: int = 0
     """Rows where both the column and the label are null."""
     correlation: float = 0.0
@@ -93,11 +96,13 @@ def _figures(column: Column, kind: DataType, label: Column, label_kind: DataType
         yield "mean_length", sf.avg(size)
         yield "shortest", sf.min(size)
         yield "longest", sf.max(size)
-    if isinstance(kind, StringType | NumericType | BooleanType | TEMPORAL_TYPES):
+    if isinstance(kind, (StringType, NumericType, BooleanType, *TEMPORAL_TYPES)):
         text = column.cast("string")
         yield "distinct", sf.approx_count_distinct(text, ERROR)
         yield "equal_to_label", sf.count_if(text == label.cast("string"))
         yield "labels_by_value", sf.approx_count_distinct(sf.when(column.isNotNull() & label.isNotNull(), sf.struct(text, label)), ERROR)
+        yield "labels_seen", sf.approx_count_distinct(sf.when(column.isNotNull(), label), ERROR)
+        yield "labels_at_null", sf.approx_count_distinct(sf.when(column.isNull(), label), ERROR)
         yield "low", sf.min(column)
         yield "high", sf.max(column)
     if isinstance(kind, NumericType):
@@ -119,6 +124,7 @@ def _facts(row: Row, place: int, name: str, kind: DataType) -> ColumnFacts:
         distinct=found.get("distinct") or 0, low=found.get("low"), high=found.get("high"), mean_length=found.get("mean_length") or 0.0,
         lengths=(found.get("shortest") or 0, found.get("longest") or 0), whole=found.get("fractions") == 0,
         equal_to_label=found.get("equal_to_label") or 0, labels_by_value=found.get("labels_by_value") or 0,
+        labels_seen=found.get("labels_seen") or 0, labels_at_null=found.get("labels_at_null") or 0,
         correlation=found.get("correlation") or 0.0, apart=_apart(found))
 
 

@@ -43,12 +43,14 @@ def _lines(choices: Choices, *, name: str, source: dict[str, Any], workspace: st
     yield "# Written by `sparkring init`. Every line may be changed; `sparkring doctor` checks it, `sparkring prepare` runs it."
     yield f"name: {_text(name)}"
     yield f"workspace: {_text(workspace)}  # everything that is made: dataset, runs, scores, reports"
+    yield "spark:"
+    yield "  master: local[2]  # this machine, two tasks at once; leave it out under spark-submit and in notebooks"
     yield ""
     yield "prepare:"
     yield "  sources:"
     yield f"    {_text(name)}: {_text(source)}"
     left_out = choices.of("left out")
-    yield f"  query: SELECT * FROM {_identifier(name)}"
+    yield f"  query: SELECT * FROM {_identifier(name)}"  # noqa: S608 - the table's own name, for the user's own config
     yield f"  label: {_text(choices.label)}  # {choices.label_why}"
     yield f"  task: {choices.task}"
     yield "  features:"
@@ -70,6 +72,11 @@ def _lines(choices: Choices, *, name: str, source: dict[str, Any], workspace: st
     yield ""
     yield "model:"
     yield f"  kind: {model_of(choices)['kind']}"
+    yield ""
+    yield "train:"
+    yield "  num_ranks: 2  # processes that train at once, each in a task of Spark's"
+    yield "  epochs: 10"
+    yield "  early_stopping: {patience_epochs: 3}"
 
 
 def _entry(choice: Choice) -> Any:

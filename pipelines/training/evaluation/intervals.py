@@ -34,25 +34,26 @@ def intervals(metrics: Metrics) -> dict[str, Interval]:
     """
     found = {}
     if "accuracy" in metrics:
-        found["accuracy"] = _share(metrics["accuracy"], metrics["rows"])
+        found["accuracy"] = Interval(metrics["accuracy"], *share_interval(metrics["accuracy"], count=metrics["rows"]))
     auc = metrics.get("auc")
     if auc is not None and not math.isnan(auc):
-        found["auc"] = _area(auc, metrics["positives"], metrics["rows"] - metrics["positives"])
+        positives = metrics["positives"]
+        found["auc"] = Interval(auc, *auc_interval(auc, positives=positives, negatives=metrics["rows"] - positives))
     return found
 
 
-def _share(share: float, rows: int) -> Interval:
-    """Wilson's interval of ``share`` of ``rows``; unlike the normal one it is right near 0 and 1 too."""
-    spread = Z * math.sqrt(share * (1 - share) / rows + Z * Z / (4 * rows * rows))
-    centre, scale = share + Z * Z / (2 * rows), 1 + Z * Z / rows
-    return Interval(share, max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale))
+def share_interval(share: float, *, count: int) -> tuple[float, float]:
+    """Wilson's interval of ``share`` of ``count`` rows; unlike the normal one it is right near 0 and 1 too."""
+    centre, scale = share + Z * Z / (2 * count), 1 + Z * Z / count
+    spread = Z * math.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
+    return (centre - spread) / scale, (centre + spread) / scale
 
 
-def _area(auc: float, positives: int, negatives: int) -> Interval:
-    """The normal interval by Hanley and McNeil's standard error."""
+def auc_interval(auc: float, *, positives: int, negatives: int) -> tuple[float, float]:
+    """The normal interval by Hanley and McNeil's standard error, cut off at 0 and 1."""
     twice_above = auc / (2 - auc)  # two positives both above one negative
     twice_below = 2 * auc * auc / (1 + auc)  # one positive above two negatives
     square = auc * auc
     variance = auc * (1 - auc) + (positives - 1) * (twice_above - square) + (negatives - 1) * (twice_below - square)
-    spread = Z * math.sqrt(variance / (positives * negatives))
-    return Interval(auc, max(0.0, auc - spread), min(1.0, auc + spread))
+    spread = Z * math.sqrt(max(variance, 0.0) / (positives * negatives))
+    return max(0.0, auc - spread), min(1.0, auc + spread)

@@ -16,10 +16,10 @@ import pytest
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, CategoricalFeature, HashFeature
 from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.pipelines.training.evaluation.intervals import auc_interval, share_interval
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card
 from sparkring.spark_jobs.exporting.card import WrittenFile, render_card
 from sparkring.spark_jobs.exporting.check import Agreement
-from sparkring.spark_jobs.exporting.intervals import auc_interval, share_interval
 from sparkring.spark_jobs.exporting.signature import signature_of
 from sparkring.spark_jobs.exporting.snippet import snippet
 from sparkring.spark_jobs.reporting.facts.gather import gather

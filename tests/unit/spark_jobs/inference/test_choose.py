@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import date
 from typing import Any
 
 import pytest
@@ -27,7 +27,7 @@ from sparkring.spark_jobs.inference.sections import as_yaml, features_of
 
 def column(name: str = "x", kind: DataType | None = None, **figures: Any) -> ColumnFacts:
     return ColumnFacts(**{"name": name, "type": kind or DoubleType(), "rows": 10_000, "nulls": 0, "distinct": 500, "low": 0.5, "high": 9.5,
-                          "labels_by_value": 1_000} | figures)
+                          "labels_by_value": 1_000, "labels_seen": 2, "labels_at_null": 2} | figures)
 
 
 LABEL = column("late", BooleanType(), distinct=2, low=False, high=True, whole=True)
@@ -45,13 +45,16 @@ def chosen(*columns: ColumnFacts, label: ColumnFacts = LABEL) -> Choices:
     pytest.param(column(kind=StringType(), distinct=4_000, labels_by_value=5_000, mean_length=8), "hashed", id="a text of many values"),
     pytest.param(column(kind=StringType(), distinct=8_000, labels_by_value=9_000, mean_length=90), "left out", id="free text"),
     pytest.param(column(kind=DateType(), low=date(2013, 1, 1), high=date(2013, 12, 31)), "moments", id="a date"),
-    pytest.param(column(kind=TimestampType(), distinct=9_900, low=datetime(2013, 1, 1), high=datetime(2014, 1, 1)), "moments", id="a moment"),
+    pytest.param(column(kind=TimestampType(), distinct=9_900, low="2013-01-01 00:00:00", high="2014-01-01 00:00:00"), "moments",
+                 id="a moment"),
     pytest.param(column(kind=BinaryType(), mean_length=900), "image", id="bytes"),
     pytest.param(column(kind=ArrayType(DoubleType())), "left out", id="an array"),
     pytest.param(column(kind=LongType(), distinct=9_800, labels_by_value=9_800), "left out", id="a number of its own for each row"),
     pytest.param(column(kind=StringType(), distinct=9_800, labels_by_value=9_800), "left out", id="a name of its own for each row"),
     pytest.param(column(distinct=9_800, labels_by_value=9_800), "numeric", id="a measured number, which differs in each row"),
     pytest.param(column(distinct=1), "left out", id="one value"),
+    pytest.param(column(kind=StringType(), distinct=3, labels_by_value=3, labels_seen=1), "categorical",
+                 id="a text, and the other label is rare"),
     pytest.param(column(distinct=1, nulls=4_000), "numeric", id="one value or none, which says something"),
     pytest.param(column(distinct=0, nulls=10_000, low=None, high=None), "left out", id="no value"),
 ])
@@ -65,6 +68,8 @@ def test_a_column_is_used_by_its_kind(found: ColumnFacts, use: str) -> None:
     pytest.param(column(equal_to_label=10_000), LABEL, "it equals late", id="a copy"),
     pytest.param(column(kind=StringType(), distinct=7, labels_by_value=7), LABEL, "each of its 7 values comes with one value of late",
                  id="a code for the label"),
+    pytest.param(column(kind=StringType(), distinct=1, nulls=6_000, labels_by_value=1, labels_seen=1, labels_at_null=1), LABEL,
+                 "it has a value for one value of late and none for the other", id="there for one label only"),
     pytest.param(column(apart=True), LABEL, "all its values where late is 1 lie on one side of those where it is 0",
                  id="what the label was cut from"),
     pytest.param(column(correlation=0.99995), NUMBER_LABEL, "its correlation with price is 1.0000: nearly a copy in other units",
@@ -91,10 +96,11 @@ def test_the_label_decides_the_task(label: ColumnFacts, task: str) -> None:
 
 
 @pytest.mark.parametrize(("label", "message"), [
-    pytest.param(column("y", distinct=1, low=0, high=0), "the label y has the value 0 in all 10,000 rows; there is nothing to learn", id="one value"),
+    pytest.param(column("y", distinct=1, low=0, high=0), "the label y has the value 0 in all 10,000 rows; there is nothing to learn",
+                 id="one value"),
     pytest.param(column("y", distinct=0, nulls=10_000), "the label y is null in all 10,000 rows; there is nothing", id="no value"),
     pytest.param(column("y", rows=0), "the table has no rows; give one", id="no rows"),
-    pytest.param(column("y", StringType(), distinct=9_000), "a text of about 9,000 values, and at most 100", id="free text"),
+    pytest.param(column("y", StringType(), distinct=9_000), "a text of about 9,000 values, and at most 100 are taken", id="free text"),
     pytest.param(column("y", DateType()), "of type date, which cannot be predicted; make a number", id="a date"),
 ])
 def test_a_label_that_cannot_be_learned_is_refused(label: ColumnFacts, message: str) -> None:
@@ -103,7 +109,7 @@ def test_a_label_that_cannot_be_learned_is_refused(label: ColumnFacts, message: 
 
 
 def test_a_table_without_a_usable_column_is_refused_with_the_reasons() -> None:
-    with pytest.raises(SourceError, match=r"no column is left to learn late from: id \(nearly every row .*\), one \(it is 3 in every row\); give"):
+    with pytest.raises(SourceError, match=r"left to learn late from: id \(nearly every row .*\), one \(it is 3 in every row\); give"):
         choose(TableFacts((column("id", LongType(), distinct=9_990, labels_by_value=9_990), column("one", distinct=1, low=3)), LABEL))
 
 

@@ -1,0 +1,111 @@
+"""A table that nobody has described, as a source of the config: a file or folder, whose format its name tells, or a table of Spark's.
+
+A CSV says neither types nor its separator nor its word for a missing value. The separator is the sign that its first line has most of;
+types are inferred by Spark from all rows; a word for missing values is one of the usual ones that makes numbers of texts.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StringType
+
+from sparkring.errors import SourceError
+from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.spark_jobs.etl.sources.literal_paths import literal
+from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
+from sparkring.spark_jobs.spark.session import spark_path
+
+_FORMATS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".json": "json", ".jsonl": "json", ".orc": "orc"}
+_SEPARATORS = (",", ";", "\t", "|")
+_MISSING = ("NA", "N/A", "NULL", "null", "None", "?", "\\N")
+
+
+@dataclass(frozen=True)
+class FoundSource:
+    """A table, and how the config names it."""
+
+    name: str
+    """A name for it in SQL."""
+    source: dict[str, Any]
+    """``prepare.sources.<name>``."""
+    rows: DataFrame
+
+
+def find_source(spark: SparkSession, table: str) -> FoundSource:
+    """Open a table and describe it as a source.
+
+    Args:
+        spark: The session to read with.
+        table: A path or URL of a file or folder, or a table that the session knows.
+    Raises:
+        SourceError: there is nothing of that name, its format cannot be told, or Spark cannot read it.
+    """
+    place = Path(table)
+    try:
+        if place.exists() or urlparse(table).scheme:
+            return _of_files(spark, table)
+        return FoundSource(_name(table), {"format": "table", "table": table}, spark.table(table))
+    except SPARK_ERRORS as error:
+        raise SourceError(f"{table} is neither a file here nor a table that Spark can read: {reason(error)}; give a path, or a name such "
+                          "as shop.orders.") from None
+
+
+def _of_files(spark: SparkSession, address: str) -> FoundSource:
+    local = Path(address) if Path(address).exists() else None
+    file = next((each for each in sorted(local.rglob("*")) if _format(each.name)), local) if local and local.is_dir() else local
+    kind = _format(file.name if file else address)
+    if kind is None:
+        raise SourceError(f"the format of {address} cannot be told from its name; give a file or folder of {', '.join(sorted(_FORMATS))}, "
+                          "or register it as a table of Spark's.")
+    path = literal(spark_path(str(local.absolute()))) if local else address
+    source: dict[str, Any] = {"path": address, "format": kind}
+    if kind == "csv":
+        rows, said = _csv(spark, path)
+        source |= said | {"columns": {field.name: field.dataType.simpleString() for field in rows.schema}}
+    else:
+        rows = spark.read.format(kind).load(path)
+        if kind == "json":
+            source["columns"] = {field.name: field.dataType.simpleString() for field in rows.schema}
+    return FoundSource(_name((local or Path(urlparse(address).path)).name), source, rows)
+
+
+def _csv(spark: SparkSession, path: str) -> tuple[DataFrame, dict[str, str]]:
+    """The rows of a CSV with types, and what the config must say to read it so."""
+    header = spark.read.text(path).head()
+    if header is None:
+        raise SourceError(f"{path} is empty; give a file with a header and rows.")
+    separator = max(_SEPARATORS, key=header[0].count)
+    said = {} if separator == "," else {"separator": separator}
+
+    def read(null_value: str) -> DataFrame:
+        return spark.read.csv(path, header=True, sep=separator, escape='"', inferSchema=True, enforceSchema=False, nullValue=null_value)
+
+    rows = read("")
+    texts = [field.name for field in rows.schema if isinstance(field.dataType, StringType)]
+    if not texts:
+        return rows, said
+    counts = rows.agg(*(sf.count_if(sf.greatest(*(named(name).eqNullSafe(word) for name in texts), sf.lit(False)))  # noqa: FBT003
+                        .alias(f"_{place}") for place, word in enumerate(_MISSING))).collect()[0]
+    word = max(zip(counts, _MISSING, strict=True))[1] if any(counts) else ""
+    again = read(word) if word else rows
+    fewer = sum(isinstance(field.dataType, StringType) for field in again.schema) < len(texts)
+    return (again, said | {"null_value": word}) if fewer else (rows, said)
+
+
+def _format(name: str) -> str | None:
+    """The format that a file's name tells; ``orders.csv.gz`` is a CSV."""
+    return next((_FORMATS[suffix] for suffix in reversed(Path(name).suffixes) if suffix in _FORMATS), None)
+
+
+def _name(text: str) -> str:
+    """A name for SQL: ``2024 orders.csv`` becomes ``t_2024_orders``."""
+    stem = text.split(".", maxsplit=1)[0] if _format(text) else text.rsplit(".", maxsplit=1)[-1]  # orders.csv.gz, or the table shop.orders
+    word = re.sub(r"\W+", "_", stem).strip("_").lower() or "rows"
+    return word if word.isidentifier() else f"t_{word}"

@@ -1,0 +1,84 @@
+"""``sparkring init`` on real files: what it writes is a config that ``prepare`` takes as it stands."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+
+from sparkring.errors import ConfigError, SourceError
+from sparkring.spark_jobs.init import init
+from sparkring.spark_jobs.prepare import prepare
+
+pytest_plugins = ["tests.support.spark_sessions"]
+
+ROWS = 3_000
+
+
+@pytest.fixture(scope="module")
+def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CSV as a spreadsheet writes it: semicolons, NA for missing numbers, a key, a copy of the label in words."""
+    draw = random.Random(3)
+    lines = ["order no;ordered_at;country;customer;items;price;note;refund;returned"]
+    for number in range(ROWS):
+        items, price = draw.randint(1, 9), round(draw.uniform(1, 99), 2)
+        returned = int(draw.random() < items / 10)
+        lines.append(";".join(map(str, (
+            f"A-{number:05d}", f"2026-01-{1 + number // 100:02d} {number % 24:02d}:30:00", draw.choice(["DE", "FR", "IT"]),
+            f"c{number % 700}", items, "NA" if number % 9 == 0 else price, "never again" if returned else "",
+            "yes" if returned else "no", returned))))
+    file = tmp_path_factory.mktemp("init") / "Orders 2026.csv"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return file
+
+
+def test_what_is_found_out_is_a_config_that_prepares(spark: SparkSession, orders: Path, tmp_path: Path) -> None:
+    result = init(str(orders), label="returned", output=tmp_path / "my.yaml", spark=spark)
+    assert result.rows == ROWS
+    assert {each.column: each.use for each in result.choices.columns} == {
+        "order no": "left out", "ordered_at": "moments", "country": "categorical", "customer": "hashed", "items": "numeric",
+        "price": "numeric", "note": "left out", "refund": "left out"}
+    assert [each.column for each in result.choices.columns if each.leaks] == ["note", "refund"]
+    written = yaml.safe_load((tmp_path / "my.yaml").read_text())
+    source = written["prepare"]["sources"]["orders_2026"]
+    assert (source["path"], source["separator"], source["null_value"], source["columns"]["price"]) == (str(orders), ";", "NA", "double")
+    made = prepare(tmp_path / "my.yaml", spark=spark)
+    assert sum(made.rows.values()) == ROWS
+    assert min(made.rows.values()) > 200
+    with pytest.raises(ConfigError, match=r"my\.yaml exists already; give another name with --output"):
+        init(str(orders), label="returned", output=tmp_path / "my.yaml", spark=spark)
+
+
+def test_a_table_of_the_session_and_parquet_need_no_types(spark: SparkSession, orders: Path, tmp_path: Path,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = spark.read.csv(str(orders), header=True, sep=";", inferSchema=True, nullValue="NA").drop("order no", "note", "refund")
+    rows.write.parquet(str(tmp_path / "orders"))
+    (tmp_path / "orders").rename(tmp_path / "orders.parquet")
+    rows.createOrReplaceTempView("bought")
+    of_files = init("orders.parquet", label="price", spark=spark)
+    of_table = init("bought", label="price", spark=spark)
+    assert of_files.choices == of_table.choices
+    assert of_files.choices.task == "regression"
+    sources = {name: yaml.safe_load(Path(f"{name}.yaml").read_text())["prepare"]["sources"] for name in ("orders", "bought")}
+    assert sources == {"orders": {"orders": {"path": "orders.parquet", "format": "parquet"}},
+                       "bought": {"bought": {"format": "table", "table": "bought"}}}
+
+
+@pytest.mark.parametrize(("table", "label", "message"), [
+    pytest.param("nowhere", "returned", "nowhere is neither a file here nor a table that Spark can read: .*; give a path", id="no table"),
+    pytest.param("x.xlsx", "returned", r"the format of x\.xlsx cannot be told from its name; give a file or folder of", id="a format"),
+    pytest.param("orders.csv", "retuned", "has no column retuned; did you mean 'returned'.; it has order no, ordered_at", id="a label"),
+])
+def test_what_cannot_be_looked_at_is_refused_and_nothing_is_written(
+        spark: SparkSession, orders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, label: str, message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("orders.csv").write_bytes(orders.read_bytes())
+    Path("x.xlsx").write_bytes(b"PK")
+    before = sorted(Path.cwd().iterdir())
+    with pytest.raises(SourceError, match=message):
+        init(table, label=label, spark=spark)
+    assert sorted(Path.cwd().iterdir()) == before
