@@ -62,13 +62,12 @@ def error_sum(predictions: Tensor, labels: Tensor, weights: Tensor | None = None
     if predictions.shape != labels.shape:
         raise ConfigError(f"the network gives outputs of shape {tuple(predictions.shape)} for {len(labels)} rows, and regression takes one "
                           "number a row; return (rows,) or (rows, 1) from model.network.")
-    match loss:
-        case "squared":
-            losses = functional.mse_loss(widened(predictions), labels, reduction="none")
-        case "absolute":
-            losses = functional.l1_loss(widened(predictions), labels, reduction="none")
-        case "huber":
-            losses = functional.huber_loss(widened(predictions), labels, reduction="none", delta=huber_delta)
+    if loss == "squared":
+        losses = functional.mse_loss(widened(predictions), labels, reduction="none")
+    elif loss == "absolute":
+        losses = functional.l1_loss(widened(predictions), labels, reduction="none")
+    else:
+        losses = functional.huber_loss(widened(predictions), labels, reduction="none", delta=huber_delta)
     return losses.sum() if weights is None else (losses * weights).sum()
 
 

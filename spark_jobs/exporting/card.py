@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
+from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
@@ -111,7 +112,7 @@ def _missing(each: Input) -> str:
     return "0" if each.kind == "id" else ""
 
 
-def _interval(model: ModelQuality, column: MetricColumn) -> str:
+def _interval(model: ModelQuality[Any], column: MetricColumn) -> str:
     if column.metric != "auc" or model.key == "base_rate":
         return ""
     figures = model.metrics

@@ -1,6 +1,5 @@
-"""What a config would say about a table that nobody has described: columns' kinds, the task, what would leak.
+"""What a config would say about a table that nobody has described: columns' kinds, the task, what would tell the label.
 
-In: facts about columns, measured on Spark; the choice made from them, which is pure; the choice as commented YAML. Not here: preparing
-(spark_jobs/etl), the estimator (sparkring/estimator).
-May import: conf, spark_jobs/etl/columns, spark_jobs/spark.
+May import: conf, spark_jobs/etl/columns, spark_jobs/etl/sources, spark_jobs/spark.
+Not here: preparing (spark_jobs/etl).
 """

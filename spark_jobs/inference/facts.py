@@ -5,6 +5,7 @@ Distinct values are estimated (HyperLogLog++, 2 % off or less); every other figu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -130,7 +131,5 @@ def _facts(row: Row, place: int, name: str, kind: DataType) -> ColumnFacts:
 
 def _apart(found: dict[str, Any]) -> bool:
     borders = [found.get(f"{end}_at_{value}") for end in ("low", "high") for value in (0, 1)]
-    if None in borders:
-        return False
-    low_at_0, low_at_1, high_at_0, high_at_1 = borders
-    return bool(low_at_1 > high_at_0 or high_at_1 < low_at_0)
+    low_at_0, low_at_1, high_at_0, high_at_1 = (math.nan if border is None else float(border) for border in borders)
+    return low_at_1 > high_at_0 or high_at_1 < low_at_0

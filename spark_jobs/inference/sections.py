@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
-from sparkring.spark_jobs.inference.choose import NULLS_WORTH_A_COLUMN, Choice, Choices
+from sparkring.spark_jobs.inference.choose import NULLS_WORTH_A_COLUMN, Choice, Choices, Use
 
 MOST_HASHED_IDS = 1 << 16
 VALIDATION_SHARE = TEST_SHARE = 0.1
-_KEYS = ("numeric", "categorical", "moments", "hashed")
+_KEYS: tuple[Use, ...] = ("numeric", "categorical", "moments", "hashed")
 
 
 def features_of(choices: Choices) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""Model versions of a workspace, and the aliases that say which one is used.
+"""The model versions of a workspace, and the aliases that say which of them is used.
 
-In: documents of versions and aliases, and their changes. Not here: training, evaluating and comparing models (spark_jobs/retraining).
-May import: everything left of spark_jobs.
+May import: conf, pipelines/data, pipelines/training.
+Not here: training, evaluating and comparing models (spark_jobs/retraining).
 """

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.datasets import write_dataset
 from harness.ranks import run_on_ranks
-from sparkring.conf.schema import TabularModelConfig
+from sparkring.conf.schema import TabularModelConfig, TrainConfig
 from sparkring.models.build import Shapes, build_model
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Batch
@@ -40,7 +40,7 @@ NO_CATEGORIES = torch.empty(ROWS, 0, dtype=torch.int64)
 
 
 def _loss(task: str) -> LossSum:
-    return loss_of(task, None)  # type: ignore[arg-type]  # of these two tasks, neither reads the preprocessing
+    return loss_of(task, None, TrainConfig())  # type: ignore[arg-type]  # of these two tasks, neither reads the preprocessing
 
 
 def _model(task: str) -> Any:

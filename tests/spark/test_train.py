@@ -68,7 +68,7 @@ def test_a_run_starts_from_another_one_s_model_and_ends_once_that_learns_no_more
     train(first, spark=spark)
     shutil.copytree(tmp_path / "dataset", tmp_path / "tuned/dataset")
     notes = _Notes()
-    tuned = _tuned(tmp_path, weights=first.run)
+    tuned = _tuned(tmp_path, weights=first.run_url)
     result = train(tuned, spark=spark, progress=notes)
     assert result.epochs == len(events_of(tuned, "epoch")) < 40
     assert f"training: {result.ended_early}" in notes.texts
@@ -76,10 +76,10 @@ def test_a_run_starts_from_another_one_s_model_and_ends_once_that_learns_no_more
     assert events_of(tuned, "epoch")[0]["train_loss"] < events_of(first, "epoch")[0]["train_loss"] - 0.02
     again = train(tuned, spark=spark)
     assert (again.reused, again.epochs, again.ended_early) == (True, result.epochs, result.ended_early)
-    with pytest.raises(RunFolderMismatch, match=r"holds a run with model\.weights_sha256=\w+, this config says"):
-        train(_tuned(tmp_path, weights=tuned.run), spark=spark)
+    with pytest.raises(RunFolderMismatch, match=r"has model\.weights_sha256=\w+, this config says"):
+        train(_tuned(tmp_path, weights=tuned.run_url), spark=spark)
     with pytest.raises(ConfigError, match=r"does not fit the network, with \d+ of another shape"):
-        train(_tuned(tmp_path / "other", dataset=tmp_path / "dataset", hidden=[3], weights=first.run), spark=spark)
+        train(_tuned(tmp_path / "other", dataset=tmp_path / "dataset", hidden=[3], weights=first.run_url), spark=spark)
     assert not (tmp_path / "other").exists()
     with pytest.raises(ConfigError, match=r"early_stopping\.metric=accuracy is not measured for the task binary; set it to one of loss"):
         train(_changed(tmp_path, early_stopping={"metric": "accuracy"}), spark=spark)

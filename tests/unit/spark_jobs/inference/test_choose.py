@@ -26,8 +26,9 @@ from sparkring.spark_jobs.inference.sections import as_yaml, features_of
 
 
 def column(name: str = "x", kind: DataType | None = None, **figures: Any) -> ColumnFacts:
-    return ColumnFacts(**{"name": name, "type": kind or DoubleType(), "rows": 10_000, "nulls": 0, "distinct": 500, "low": 0.5, "high": 9.5,
-                          "labels_by_value": 1_000, "labels_seen": 2, "labels_at_null": 2} | figures)
+    usual: dict[str, Any] = {"rows": 10_000, "nulls": 0, "distinct": 500, "low": 0.5, "high": 9.5,
+                             "labels_by_value": 1_000, "labels_seen": 2, "labels_at_null": 2}
+    return ColumnFacts(name=name, type=kind or DoubleType(), **usual | figures)
 
 
 LABEL = column("late", BooleanType(), distinct=2, low=False, high=True, whole=True)
