@@ -43,6 +43,7 @@ from sparkring.spark_jobs.scoring.predict import predict
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
 from sparkring.spark_jobs.spark.versions.arrow_frames import table_of
+from sparkring.spark_jobs.tracking.following import tracked
 
 DOCUMENT = "evaluation.json"
 SPLIT = "test"
@@ -65,6 +66,11 @@ def evaluate(config: Config, *, spark: SparkSession | None = None, progress: Pro
         DocumentDamaged: ``evaluation.json`` exists and cannot be read.
         EnvironmentProblem, StorageError: Spark cannot read the dataset.
     """
+    with tracked(config, run_url=config.run, report_url=config.workspace, progress=progress):
+        return _evaluate(config, spark, progress)
+
+
+def _evaluate(config: Config, spark: SparkSession | None, progress: Progress) -> dict[str, Any]:
     card, store = load_card(config.run), open_store(config.run)
     manifest = trained_on(card)
     identity = {"task": card.task, "split": SPLIT, "dataset_version": manifest.version, "content_id": card.content_id,

@@ -16,6 +16,7 @@ from sparkring.spark_jobs.reporting.charts.svg import as_file
 from sparkring.spark_jobs.reporting.facts.gather import Workspace, gather
 from sparkring.spark_jobs.reporting.page import render_page
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
+from sparkring.spark_jobs.tracking.following import tracked
 
 NAME = "report.html"
 
@@ -42,7 +43,7 @@ def report(config: Config, *, step_file: Path | None = None, progress: Progress 
         ConfigError: the workspace is on unsupported storage, or there is no picture for ``step_file``.
     """
     store = open_store(config.workspace)
-    with progress.stage("report", total=2) as bar:
+    with tracked(config, run_url=config.run, report_url=config.workspace, progress=progress), progress.stage("report", total=2) as bar:
         workspace = gather(config)
         bar.update(1, total=2, text="drawing")
         if step_file is not None:

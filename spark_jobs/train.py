@@ -29,6 +29,7 @@ from sparkring.spark_jobs.run.folder import RunFolder
 from sparkring.spark_jobs.run.identity import identity_of, parts_of_step
 from sparkring.spark_jobs.run.progress_tail import progress_shown, steps_done
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
+from sparkring.spark_jobs.tracking.following import require_mlflow, tracked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,6 +81,7 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
         StorageError, ConfigError: nothing can be written to the run folder; no rank was started.
     """
     began = time.perf_counter()
+    require_mlflow(config)
     dataset = Dataset(config.dataset)
     manifest = dataset.manifest(config.dataset_version)
     require_sealed(dataset, manifest)
@@ -92,15 +94,16 @@ def train(config: Config, *, spark: SparkSession | None = None, progress: Progre
         identity = folder.claim(identity_of(config, manifest), lanes_given=config.train.lanes is not None)
         summary = folder.result()
         reused = summary is not None
-        if summary is None:
-            with progress.stage("train") as bar:
-                ring = _SparkRing(folder, dataset.url, manifest, lanes=identity["lanes"], spark=spark, progress=progress, bar=bar,
-                                  work=work)
-                ring.config = config.train.ring
-                summary = _supervised(ring, config, stop)
-            failed_checkpoints = ring.failed_checkpoints
-        else:
-            progress.note(f"training: this run is done already ({summary.steps} steps); reusing {folder.url}")
+        with tracked(config, run_url=folder.url, report_url=config.workspace, progress=progress):
+            if summary is None:
+                with progress.stage("train") as bar:
+                    ring = _SparkRing(folder, dataset.url, manifest, lanes=identity["lanes"], spark=spark, progress=progress, bar=bar,
+                                      work=work)
+                    ring.config = config.train.ring
+                    summary = _supervised(ring, config, stop)
+                failed_checkpoints = ring.failed_checkpoints
+            else:
+                progress.note(f"training: this run is done already ({summary.steps} steps); reusing {folder.url}")
     return TrainResult(url=folder.url, reused=reused, resumed_at=summary.resumed_at, epochs=config.train.epochs, steps=summary.steps,
                        validation=summary.validation, seconds=time.perf_counter() - began, failed_checkpoints=failed_checkpoints)
 

