@@ -8,7 +8,7 @@ Imports neither mlflow nor pyspark. Needs sparkring, torch and pandas, and for a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -58,7 +58,7 @@ class RawRowModel:
             return logits.double().numpy()
 
 
-def _predictions(logits: NDArray[np.float64], card: ModelCard, index: pd.Index) -> pd.DataFrame:  # type: ignore[type-arg]  # of any type
+def _predictions(logits: NDArray[np.float64], card: ModelCard, index: pd.Index[Any]) -> pd.DataFrame:
     """The task's columns; ``scoring/predict.py`` computes the same in Spark."""
     import torch
 

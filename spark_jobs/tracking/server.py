@@ -27,7 +27,8 @@ MOST_METRICS, MOST_PARAMS, LONGEST_PARAM = 1000, 100, 500
 KEY_TAG, WEIGHTS_TAG, RUN_TAG = "sparkring.key", "sparkring.weights_sha256", "sparkring.run"
 SETTINGS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 """MLflow's own settings while we use it, unless the environment sets them: we try again later, so its client need not for minutes."""
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def address(config: TrackingConfig) -> str:

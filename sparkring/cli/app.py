@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from sparkring.cli import chaos, checkpoints, data, demo, doctor, jobs, plan, schedule, submit, text, track
+from sparkring.cli import chaos, checkpoints, data, demo, doctor, jobs, plan, schedule, submit, text
 from sparkring.version import __version__
 
 Networks = Annotated[list[Path] | None, typer.Option(
@@ -23,7 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Start with [bold]sparkring doctor[/], then [bold]sparkring demo[/]. Each command has its own help: "
            "[bold]sparkring train --help[/].")
-for module in (demo, jobs, doctor, data, plan, schedule, checkpoints, chaos, submit, text, track):
+for module in (demo, jobs, doctor, data, plan, schedule, checkpoints, chaos, submit, text):
     app.add_typer(module.commands)
 
 

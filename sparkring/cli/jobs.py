@@ -1,4 +1,4 @@
-"""The commands of the main job's steps: ``prepare``, ``train``, ``evaluate``, ``score`` and ``report``."""
+"""The commands of the main job's steps: ``prepare``, ``train``, ``evaluate``, ``score``, ``report`` and ``track``."""
 
 from __future__ import annotations
 
@@ -85,6 +85,21 @@ def report(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, ste
 
     result = run_report(loaded, step_file=step_file, progress=console_progress())
     show(result, as_json=as_json, text=f"report at {result.path}")
+
+
+@commands.command(epilog=examples("sparkring track my.yaml",
+                                  "sparkring track my.yaml --set tracking.mlflow_uri=http://mlflow.example.org:5000"))
+def track(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Send to MLflow what it does not have yet of a run: metrics, model, evaluation and report. Needs no Spark.
+
+    With a section tracking in the config, train, evaluate and report send by themselves; this command sends what was left.
+    """
+    loaded = load_config(config, overrides or [])
+    from sparkring.spark_jobs.track import track as run_track
+
+    result = run_track(loaded, progress=console_progress())
+    what = ", ".join([*([f"{result.metrics:,} metrics"] if result.metrics else []), *result.files]) or "nothing: MLflow has all of it"
+    show(result, as_json=as_json, text=f"sent {what} (MLflow run {result.mlflow_run_id})")
 
 
 def quality_text(evaluation: dict[str, Any]) -> str:

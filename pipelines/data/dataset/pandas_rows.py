@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -31,6 +32,7 @@ from sparkring.pipelines.data.dataset.preprocessing import (
 
 Numbers = NDArray[np.float64]
 """One number a row; NaN is null."""
+Number = TypeVar("Number", np.float32, np.int64)
 _MICROSECONDS_A_DAY = 86_400e6
 _XXH64_SEED = 42
 _PARTS: dict[str, Callable[[pd.DatetimeIndex], Any]] = {
@@ -56,7 +58,8 @@ def encode_rows(rows: pd.DataFrame, preprocessing: Preprocessing) -> tuple[NDArr
     missing = [np.isnan(number) for number, feature in zip(numbers, preprocessing.numeric, strict=True) if feature.indicator]
     ids = [*(_looked_up(rows, feature) for feature in preprocessing.categorical),
            *(_bucket(rows, feature) for feature in preprocessing.buckets), *(_hashed(rows, feature) for feature in preprocessing.hashed)]
-    return _matrix([*scaled, *missing], len(rows), np.float32), _matrix(ids, len(rows), np.int64)
+    columns: list[NDArray[Any]] = [*scaled, *missing]
+    return _matrix(columns, len(rows), np.float32), _matrix(ids, len(rows), np.int64)
 
 
 def _scaled(number: Numbers, feature: NumericFeature) -> Numbers:
@@ -108,7 +111,8 @@ def _part(rows: pd.DataFrame, moment: MomentPart) -> Numbers:
     except (TypeError, ValueError) as error:
         raise SourceError(f"column {moment.of} holds something else than dates and timestamps ({_first_line(error)}); "
                           "bring it as the model's query yields it.") from None
-    shown = instants.tz_convert(moment.time_zone).tz_localize(None)
+    value: Numbers
+    shown = instants.tz_convert(ZoneInfo(moment.time_zone)).tz_localize(None)  # pytz, pandas' default, rounds offsets of before 1900
     if moment.part == "days":
         value = np.asarray((shown - pd.Timestamp(0)) / pd.Timedelta(microseconds=1), np.float64) / _MICROSECONDS_A_DAY
     else:
@@ -143,14 +147,14 @@ def _texts(rows: pd.DataFrame, name: str) -> Iterable[str | None]:
                               f"CAST({name} AS STRING) writes it.")
 
 
-def _column(rows: pd.DataFrame, name: str) -> pd.Series:  # type: ignore[type-arg]  # of any type
+def _column(rows: pd.DataFrame, name: str) -> pd.Series[Any]:
     if name not in rows.columns:
         raise SourceError(f"the rows have no column {name}{nearest(name, map(str, rows.columns))}; bring all columns that the model's "
                           "features are made of.")
     return rows[name]
 
 
-def _matrix(columns: list[NDArray[np.generic]], num_rows: int, dtype: type[np.generic]) -> NDArray[np.generic]:  # (rows, columns)
+def _matrix(columns: Sequence[NDArray[Any]], num_rows: int, dtype: type[Number]) -> NDArray[Number]:  # (rows, columns)
     return np.stack(columns, axis=1).astype(dtype) if columns else np.empty((num_rows, 0), dtype)
 
 
