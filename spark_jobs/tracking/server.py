@@ -51,7 +51,7 @@ def settings() -> Iterator[None]:
 def _in_one_sentence(ask: Callable[Concatenate[MlflowServer, P], T]) -> Callable[Concatenate[MlflowServer, P], T]:
     """Turn whatever a request raises into ``TrackingFailed``."""
     @wraps(ask)
-    def asked(self: MlflowServer, *args: P.args, **kwargs: P.kwargs) -> T:
+    def asked(self: MlflowServer, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return ask(self, *args, **kwargs)
         except TrackingFailed:

@@ -116,7 +116,7 @@ def _part(rows: pd.DataFrame, moment: MomentPart) -> Numbers:
     if moment.part == "days":
         value = np.asarray((shown - pd.Timestamp(0)) / pd.Timedelta(microseconds=1), np.float64) / _MICROSECONDS_A_DAY
     else:
-        value = pd.Series(_PARTS[moment.part](shown)).astype("Float64").to_numpy(np.float64, na_value=np.nan)
+        value = np.asarray(pd.Series(_PARTS[moment.part](shown)).astype("Float64").to_numpy(na_value=np.nan), np.float64)
     if moment.wave is None:
         return value
     first, period = CYCLES[moment.part]
