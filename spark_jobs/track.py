@@ -46,7 +46,7 @@ def track(config: Config, *, progress: Progress = SILENT) -> TrackResult:
     require_mlflow(config)
     if not event_files(config.run):
         raise ConfigError(f"{config.run} holds no run; run `sparkring train` with this config first.")
-    with progress.stage("track"), sending(config.run):
+    with progress.stage("track"), sending(config.run, config.tracking):
         sender = Sender(config, config.tracking, run_url=config.run, report_url=config.workspace)
         metrics, files = sender.send(), sender.send_files()
         if is_done(config.run):

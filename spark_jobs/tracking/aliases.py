@@ -34,7 +34,7 @@ def mirror_aliases(tracking: TrackingConfig, aliases: Mapping[str, TrainedModel 
     model = tracking.registered_model
     if model is None:
         raise ConfigError("tracking.registered_model is not set, so MLflow has no aliases; set it and run `sparkring track`.")
-    with settings():
+    with settings(tracking):
         server = MlflowServer(address(tracking))
         wanted = {alias: None if trained is None else _number(server, model, trained) for alias, trained in aliases.items()}
         there = server.aliases(model)

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.util import find_spec
 
-from sparkring.conf.schema import Config
+from sparkring.conf.schema import Config, TrackingConfig
 from sparkring.errors import EnvironmentProblem, SparkringError, Stopped
 from sparkring.extras import how_to_install
 from sparkring.pipelines.data.stores.open import open_store
@@ -49,7 +49,7 @@ def tracked(config: Config, *, run_url: str, report_url: str, progress: Progress
         yield
         return
     make_sender = partial(Sender, config, config.tracking, run_url=run_url, report_url=report_url)
-    follower = _Follower(make_sender, run_url, finish_s=config.tracking.finish_s, progress=progress)
+    follower = _Follower(make_sender, run_url, config.tracking, progress)
     follower.start()
     try:
         yield
@@ -60,14 +60,14 @@ def tracked(config: Config, *, run_url: str, report_url: str, progress: Progress
 
 
 @contextmanager
-def sending(run_url: str) -> Iterator[None]:
+def sending(run_url: str, tracking: TrackingConfig) -> Iterator[None]:
     """Keep other processes from sending this run, and use MLflow with our settings, while the block runs.
 
     Raises:
         CommitConflict: another process sends it.
     """
     busy = f"{run_url} is being sent to MLflow by another process; nothing needs to be done, or run `sparkring track` later."
-    with open_store(run_url).lock(LOCK, busy=busy), settings():
+    with open_store(run_url).lock(LOCK, busy=busy), settings(tracking):
         yield
 
 
@@ -79,8 +79,8 @@ def is_done(run_url: str) -> bool:
 class _Follower:
     """The thread, and what it has to say."""
 
-    def __init__(self, make_sender: Callable[[], Sender], run_url: str, *, finish_s: float, progress: Progress) -> None:
-        self._make_sender, self._run_url, self._finish_s, self._progress = make_sender, run_url, finish_s, progress
+    def __init__(self, make_sender: Callable[[], Sender], run_url: str, tracking: TrackingConfig, progress: Progress) -> None:
+        self._make_sender, self._run_url, self._tracking, self._progress = make_sender, run_url, tracking, progress
         self._over, self._left = threading.Event(), threading.Event()
         """The block has ended; nobody waits any more."""
         self._status: Status | None = None
@@ -97,7 +97,7 @@ class _Follower:
         """Send what is left, for ``finish_s`` at most."""
         self._status = status
         self._over.set()
-        self._thread.join(self._finish_s)
+        self._thread.join(self._tracking.finish_s)
         self._left.set()
         if not self._whole:
             self._progress.note("tracking: not everything is in MLflow yet; `sparkring track` with this config sends the rest")
@@ -113,7 +113,7 @@ class _Follower:
         try:
             if self._sender is None:
                 with ExitStack() as entered:
-                    entered.enter_context(sending(self._run_url))
+                    entered.enter_context(sending(self._run_url, self._tracking))
                     self._sender = self._make_sender()
                     held.enter_context(entered.pop_all())
             self._send(self._sender, last=last)

@@ -7,6 +7,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,9 +48,22 @@ def write_model_folder(run_url: str, card: ModelCard, folder: Path) -> Path:
 
     hashed = ["xxhash"] if card.preprocessing.hashed else []
     needs = [f"sparkring=={__version__}", f"torch=={torch.__version__.partition('+')[0]}", "pandas", *hashed]
-    mlflow.pyfunc.save_model(str(folder / "pyfunc"), loader_module=LOADER, data_path=str(data), signature=signature_of(card, types),
-                             input_example=example_of(card), pip_requirements=needs)
+    with _quiet():
+        mlflow.pyfunc.save_model(str(folder / "pyfunc"), loader_module=LOADER, data_path=str(data), signature=signature_of(card, types),
+                                 input_example=example_of(card), pip_requirements=needs)
     return folder / "pyfunc"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep MLflow from logging each step of writing a model."""
+    logger = logging.getLogger("mlflow")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def input_types(card: ModelCard) -> dict[str, str] | None:

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 MOST_METRICS, MOST_PARAMS, LONGEST_PARAM = 1000, 100, 500
 """MLflow's limits of a request, and of a value on the strictest servers."""
 KEY_TAG, WEIGHTS_TAG, RUN_TAG = "sparkring.key", "sparkring.weights_sha256", "sparkring.run"
-SETTINGS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-"""MLflow's own settings while we use it, unless the environment sets them: we try again later, so its client need not for minutes."""
+SETTINGS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_UV_AUTO_DETECT": "false",
+            "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}
+"""MLflow's own settings while we use it, unless the environment sets them. We try again later, so its client need not for minutes; it
+adds no files of the project in the current folder to a model; stdout holds our results only."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -37,15 +39,22 @@ def address(config: TrackingConfig) -> str:
 
 
 @contextmanager
-def settings() -> Iterator[None]:
-    """Use MLflow with ``SETTINGS`` while the block runs."""
-    added = {name: value for name, value in SETTINGS.items() if name not in os.environ}
-    os.environ.update(added)
+def settings(config: TrackingConfig) -> Iterator[None]:
+    """Use MLflow with ``SETTINGS`` while the block runs, and with the config's address: clients before 3 ask the environment for it when
+    they send artifacts.
+    """
+    ours = {**{name: value for name, value in SETTINGS.items() if name not in os.environ},
+            **({"MLFLOW_TRACKING_URI": config.mlflow_uri} if config.mlflow_uri else {})}
+    before = {name: os.environ.get(name) for name in ours}
+    os.environ.update(ours)
     try:
         yield
     finally:
-        for name in added:
-            os.environ.pop(name, None)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _in_one_sentence(ask: Callable[Concatenate[MlflowServer, P], T]) -> Callable[Concatenate[MlflowServer, P], T]:

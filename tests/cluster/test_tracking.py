@@ -88,13 +88,15 @@ def _artifacts(uri: str, run_id: str) -> set[str]:
     return {each.path for each in client_of(uri).list_artifacts(run_id)}
 
 
-def test_a_run_is_sent_with_its_params_metrics_and_files_and_only_once(uri: str, tmp_path: Path) -> None:
+def test_a_run_is_sent_with_its_params_metrics_and_files_and_only_once(uri: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     config = _config(tmp_path, uri)
     _write_generation(config, 0, first=0, last=7)
     _write_generation(config, 0, first=0, last=7, rank=1)  # another rank's records are nobody's to send
     _write_generation(config, 1, first=5, last=9)  # begins again from the checkpoint after 5 steps
     _finish(config)
+    capfd.readouterr()
     sent = track(config)
+    assert capfd.readouterr() == ("", "")  # MLflow's client says much by itself
     _require_whole(uri, sent.mlflow_run_id)
     run = client_of(uri).get_run(sent.mlflow_run_id)
     assert run.info.status == "FINISHED"
@@ -165,7 +167,7 @@ def test_the_model_is_a_pyfunc_that_takes_raw_rows(uri: str, tmp_path: Path) -> 
     card = _finish(config)
     sent = track(config)
     local = client_of(uri).download_artifacts(sent.mlflow_run_id, "model", str(tmp_path))
-    assert not list(Path(local).rglob("*.pkl"))
+    assert not [path.name for path in Path(local).rglob("*") if path.suffix == ".pkl" or path.name in ("uv.lock", "pyproject.toml")]
     loaded = mlflow.pyfunc.load_model(local)
     assert loaded.metadata.get_input_schema().input_names() == ["height", "weight", "age", "colour"]
     assert loaded.metadata.get_output_schema().input_names() == ["probability"]
@@ -294,5 +296,6 @@ def test_what_was_sent_to_another_server_is_sent_anew(uri: str, tmp_path: Path) 
 def test_two_processes_do_not_send_one_run(uri: str, tmp_path: Path) -> None:
     config = _config(tmp_path, uri)
     _write_generation(config, 0, first=0, last=1)
-    with sending(config.run), pytest.raises(CommitConflict, match="is being sent to MLflow by another process"):
+    assert config.tracking is not None
+    with sending(config.run, config.tracking), pytest.raises(CommitConflict, match="is being sent to MLflow by another process"):
         track(config)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sparkring.conf.loading import parse_config
+from sparkring.conf.schema import TrackingConfig
 from sparkring.errors import ConfigError, DocumentDamaged, EnvironmentProblem
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.track import track
@@ -77,11 +78,15 @@ def test_mlflow_s_settings_are_ours_only_for_a_while_and_never_against_the_envir
     for name in SETTINGS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "7")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://elsewhere:5000")
     before = dict(os.environ)
-    with settings():
+    with settings(TrackingConfig(mlflow_uri="http://mlflow:5000")):
+        assert os.environ["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
         assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
         assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "7"
     assert dict(os.environ) == before
+    with settings(TrackingConfig()):
+        assert os.environ["MLFLOW_TRACKING_URI"] == "http://elsewhere:5000"
 
 
 def test_a_config_holds_no_password_of_mlflow() -> None:
