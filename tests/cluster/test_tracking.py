@@ -19,6 +19,7 @@ from harness.datasets import write_dataset
 from sparkring.conf.schema import Config, TrackingConfig
 from sparkring.errors import CommitConflict, ConfigError, Stopped, TrackingFailed
 from sparkring.models.build import build_model
+from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.training.events.writer import EventWriter
 from sparkring.pipelines.training.job.job import TrainSummary
 from sparkring.pipelines.training.job.model_files import ModelCard, load_model, save_model
@@ -27,6 +28,7 @@ from sparkring.spark_jobs.run.folder import RunFolder
 from sparkring.spark_jobs.track import track
 from sparkring.spark_jobs.tracking.aliases import TrainedModel, mirror_aliases
 from sparkring.spark_jobs.tracking.following import sending, tracked
+from sparkring.spark_jobs.tracking.model_folder import write_model_folder
 from tests.support.http_faults import HttpFaults
 from tests.support.mlflow_server import Notes, client_of, free_port, history, mlflow_server
 from tests.support.training import await_condition, train_config
@@ -184,6 +186,33 @@ def test_the_model_is_a_pyfunc_that_takes_raw_rows(uri: str, tmp_path: Path) -> 
     assert version.tags["sparkring.weights_sha256"] == card.weights_sha256
     track(config)
     assert len(client_of(uri).search_model_versions(f"name = 'model of {tmp_path.name}'")) == 1
+
+
+@pytest.mark.parametrize(("class_type", "classes", "kind"), [
+    ("string", ("no", "yes", "oui"), "string"), ("bigint", ("-3", "7", "9"), "long"), ("tinyint", ("1", "2", "5"), "integer")])
+def test_a_model_of_several_classes_predicts_as_scoring_does_in_the_label_s_own_type(
+        tmp_path: Path, class_type: str, classes: tuple[str, ...], kind: str) -> None:
+    import mlflow.pyfunc
+
+    from sparkring.spark_jobs.scoring.predict import _predictions
+
+    fitted = Preprocessing.model_validate({
+        "numeric": [{"column": "km", "mean": 1.0, "std": 2.0, "nulls": 0}], "categorical": [], "train_rows": 9,
+        "classes": classes, "class_type": class_type, "buckets": [{"column": "km_bucket", "of": "km", "edges": [0.0, 2.0]}]})
+    config = train_config(tmp_path, model={"hidden": [4]})
+    network = build_model(config.model, shapes_of("multiclass", fitted))
+    card = save_model(config.run, network.state_dict(), ModelCard(
+        name="tiny", model=config.model, task="multiclass", preprocessing=fitted, dataset_url="", dataset_version=1, content_id="", epoch=1,
+        step=1, validation={}, code_version="0"))
+    folder = tmp_path / "model"
+    loaded = mlflow.pyfunc.load_model(str(write_model_folder(config.run, card, folder)))
+    assert [(each.name, each.type.name) for each in loaded.metadata.get_output_schema().inputs[:2]] == [
+        ("prediction", kind), ("probability", "double")]
+    found = loaded.predict(pd.DataFrame({"km": [1.0, 2.0, -9.0, np.nan]}))
+    inputs = {"numeric": torch.tensor([[0.0], [0.5], [-5.0], [0.0]]), "categorical": torch.tensor([[2], [3], [1], [0]])}
+    with torch.inference_mode():
+        expected = {name: column.to_pylist() for name, column in _predictions(load_model(config.run)[0](**inputs), inputs, card).items()}
+    assert {name: found[name].to_list() for name in found.columns} == expected
 
 
 def test_aliases_are_kept_equal_to_ours(uri: str, tmp_path: Path) -> None:
