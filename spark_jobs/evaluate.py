@@ -48,6 +48,7 @@ from sparkring.spark_jobs.scoring.predict import predict
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
 from sparkring.spark_jobs.spark.versions.arrow_frames import table_of
+from sparkring.spark_jobs.tracking.following import tracked
 
 DOCUMENT = "evaluation.json"
 SPLIT = "test"
@@ -73,6 +74,11 @@ def evaluate(config: ConfigLike, *, spark: SparkSession | None = None, progress:
         EnvironmentProblem, StorageError: Spark cannot read the dataset.
     """
     config = with_existing_run(config_of_job(evaluate, config, keys), progress=progress)
+    with tracked(config, progress=progress):
+        return _evaluate(config, spark, progress)
+
+
+def _evaluate(config: Config, spark: SparkSession | None, progress: Progress) -> dict[str, Any]:
     card, store = load_card(config.run_url), open_store(config.run_url)
     manifest = trained_on(card)
     identity = {"task": card.task, "split": SPLIT, "dataset_version": manifest.version, "content_id": card.content_id,

@@ -19,6 +19,7 @@ from sparkring.spark_jobs.reporting.facts.gather import Workspace, gather
 from sparkring.spark_jobs.reporting.page import render_page
 from sparkring.spark_jobs.run.place import with_run_if_any
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
+from sparkring.spark_jobs.tracking.following import tracked
 
 NAME = "report.html"
 
@@ -48,7 +49,7 @@ def report(config: ConfigLike, *, step_file: Path | None = None, progress: Progr
     """
     config = with_run_if_any(config_of_job(report, config, keys), progress=progress)
     store = open_store(config.workspace if config.run is None else config.run_url)
-    with progress.stage("report", total=2) as bar:
+    with tracked(config, progress=progress), progress.stage("report", total=2) as bar:
         workspace = gather(config)
         bar.update(1, total=2, text="drawing")
         if step_file is not None:

@@ -34,6 +34,7 @@ from sparkring.spark_jobs.run.identity import identity_of, parts_of_step
 from sparkring.spark_jobs.run.place import with_run
 from sparkring.spark_jobs.run.progress_tail import progress_shown, steps_done
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
+from sparkring.spark_jobs.tracking.following import require_mlflow, tracked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,6 +94,7 @@ def train(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
     """
     began = time.perf_counter()
     config = config_of_job(train, config, keys, section="train")
+    require_mlflow(config)
     dataset = Dataset(config.dataset)
     manifest = dataset.manifest(config.dataset_version)
     require_sealed(dataset, manifest)
@@ -109,15 +111,16 @@ def train(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
         identity = folder.claim(identity_of(config, manifest), dataset_url=dataset.url, lanes_given=config.train.lanes is not None)
         summary = folder.result()
         reused = summary is not None
-        if summary is None:
-            with progress.stage("train") as bar:
-                ring = _SparkRing(folder, dataset.url, manifest, lanes=identity["lanes"], spark=spark, progress=progress, bar=bar,
-                                  work=work)
-                ring.config = config.train.ring
-                summary = _supervised(ring, config, stop)
-            failed_checkpoints = ring.failed_checkpoints
-        else:
-            progress.note(f"training: this run is done already ({summary.steps} steps); reusing {folder.url}")
+        with tracked(config, progress=progress):
+            if summary is None:
+                with progress.stage("train") as bar:
+                    ring = _SparkRing(folder, dataset.url, manifest, lanes=identity["lanes"], spark=spark, progress=progress, bar=bar,
+                                      work=work)
+                    ring.config = config.train.ring
+                    summary = _supervised(ring, config, stop)
+                failed_checkpoints = ring.failed_checkpoints
+            else:
+                progress.note(f"training: this run is done already ({summary.steps} steps); reusing {folder.url}")
     return TrainResult(run=folder.name, url=folder.url, reused=reused, resumed_at=summary.resumed_at, steps=summary.steps,
                        epochs=config.train.epochs if summary.epochs is None else summary.epochs, validation=summary.validation,
                        seconds=time.perf_counter() - began, failed_checkpoints=failed_checkpoints, ended_early=summary.ended_early)

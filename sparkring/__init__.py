@@ -35,10 +35,11 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.report import report
     from sparkring.spark_jobs.ring import run_ring
     from sparkring.spark_jobs.score import score
+    from sparkring.spark_jobs.track import track
     from sparkring.spark_jobs.train import train
 
 __all__ = ["__version__", "evaluate", "export", "generate", "init", "load_config", "network", "prepare", "report", "run_ring",
-           "score", "train"]
+           "score", "track", "train"]
 
 _HOME = {
     "load_config": "sparkring.conf.loading",
@@ -51,9 +52,10 @@ _HOME = {
     "generate": "sparkring.spark_jobs.generate",
     "report": "sparkring.spark_jobs.report",
     "export": "sparkring.spark_jobs.export",
+    "track": "sparkring.spark_jobs.track",
     "run_ring": "sparkring.spark_jobs.ring",
 }
-_LONG = ("init", "prepare", "train", "evaluate", "score", "generate", "report", "export")
+_LONG = ("init", "prepare", "train", "evaluate", "score", "generate", "report", "export", "track")
 """Functions that take a ``progress``."""
 _JOBS = (*_LONG, "run_ring")
 """Functions that import Spark, torch and others when they are called."""

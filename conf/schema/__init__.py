@@ -6,6 +6,7 @@ Not here: reading files and merging them (loading.py).
     sources.py, features.py, splits.py, expectations.py      what prepare reads, keeps, splits and expects
     numbers.py, derived.py                                   numeric features, and those that are computed from a column
     prepare.py, model.py, train.py, parallel.py, spark.py    what the jobs do, a section each
+    tracking.py                                              where runs are sent
     whole.py                                                 the config that holds them all
 
 YAML keys are the field names; unknown keys are refused. A field without a default is required. How files, overrides
@@ -45,6 +46,7 @@ from sparkring.conf.schema.sources import (
 )
 from sparkring.conf.schema.spark import ScoreConfig, SparkConfig
 from sparkring.conf.schema.splits import ColumnSplit, FoldSplit, HashSplit, RandomSplit, SplitConfig, TimeSplit
+from sparkring.conf.schema.tracking import TrackingConfig
 from sparkring.conf.schema.train import (
     EarlyStoppingConfig,
     HeldOutMetric,
@@ -65,5 +67,5 @@ __all__ = [
     "PrepareConfig", "RandomSplit", "RawConfig", "Recompute", "RecoveryConfig", "RegressionLoss", "RingConfig",
     "Scale", "ScheduleName", "ScoreConfig", "Seconds", "Section", "Seed", "Share", "SourceConfig",
     "SparkConfig", "SplitConfig", "StoredTable", "TableSource", "TabularModelConfig", "Task", "TextModelConfig",
-    "TimeSplit", "TokensConfig", "TrainConfig", "TransportName", "Wave", "kind_of_source",
+    "TimeSplit", "TokensConfig", "TrackingConfig", "TrainConfig", "TransportName", "Wave", "kind_of_source",
 ]

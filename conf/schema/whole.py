@@ -11,6 +11,7 @@ from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, TabularMo
 from sparkring.conf.schema.prepare import PrepareConfig
 from sparkring.conf.schema.section import LocalPath, Positive, Section, one_spelling
 from sparkring.conf.schema.spark import ScoreConfig, SparkConfig
+from sparkring.conf.schema.tracking import TrackingConfig
 from sparkring.conf.schema.train import TrainConfig
 
 RUN_NAME = re.compile(r"(?!.*\.json$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
@@ -39,6 +40,8 @@ class Config(Section):
     model: ModelConfig = TabularModelConfig()
     train: TrainConfig = TrainConfig()
     score: ScoreConfig = ScoreConfig()
+    tracking: TrackingConfig | None = None
+    """Send runs to MLflow, e.g. ``{mlflow_uri: http://mlflow.example.org:5000}``; null: no tracking."""
 
     @field_validator("workspace", "dataset_url")
     @classmethod

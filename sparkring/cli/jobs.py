@@ -1,4 +1,4 @@
-"""The commands of the main job's steps: ``prepare``, ``train``, ``evaluate``, ``score``, ``report`` and ``export``."""
+"""The commands of the main job's steps: ``prepare``, ``train``, ``evaluate``, ``score``, ``report``, ``export`` and ``track``."""
 
 from __future__ import annotations
 
@@ -106,6 +106,21 @@ def export(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, to:
          f"inside: {', '.join(result.inside) or 'no preprocessing'}\nbeside, for you to do: {', '.join(result.beside)}\n"
          f"checked on {result.rows:,} {result.split} rows: {result.output} differs from torch by at most {result.difference:.1e} "
          f"(allowed: {result.tolerance:.0e})")
+
+
+@commands.command(epilog=examples("sparkring track my.yaml",
+                                  "sparkring track my.yaml --set tracking.mlflow_uri=http://mlflow.example.org:5000"))
+def track(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Send to MLflow what it does not have yet of a run: metrics, model, evaluation and report. Needs no Spark.
+
+    With a section tracking in the config, train, evaluate and report send by themselves; this command sends what was left.
+    """
+    loaded = load_config(config, overrides or [])
+    from sparkring.spark_jobs.track import track as run_track
+
+    result = run_track(loaded, progress=console_progress())
+    what = ", ".join([*([f"{result.metrics:,} metrics"] if result.metrics else []), *result.files]) or "nothing: MLflow has all of it"
+    show(result, as_json=as_json, text=f"sent {what} (MLflow run {result.mlflow_run_id})")
 
 
 def quality_text(evaluation: dict[str, Any]) -> str:

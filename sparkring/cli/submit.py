@@ -9,8 +9,8 @@ import typer
 
 from sparkring.cli.terminal.answers import examples
 from sparkring.conf.loading import shipped_configs
-from sparkring.spark_jobs.pack import pack as pack_python
-from sparkring.spark_jobs.submit import Job, default_folder, make_submission
+from sparkring.spark_jobs.submission.pack import pack as pack_python
+from sparkring.spark_jobs.submission.submit import Job, default_folder, make_submission
 
 commands = typer.Typer()
 

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from sparkring.pipelines.data.dataset.versions import Dataset
-from sparkring.spark_jobs.pack import pack
+from sparkring.spark_jobs.submission.pack import pack
 from tests.support.hadoop import Hdfs
 from tests.support.yarn import EXECUTOR, Yarn, processes_of
 from tests.support.yarn_jobs import Job

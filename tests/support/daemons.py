@@ -32,9 +32,9 @@ class Daemon:
 
         return self.until(look, what=repr(pattern))
 
-    def until(self, look: Callable[[], T | None], *, what: str) -> T:
+    def until(self, look: Callable[[], T | None], *, what: str, within_s: float = DEADLINE_S) -> T:
         """What ``look`` returns, once it is not None; fails when the server ends or the deadline passes."""
-        end = time.monotonic() + DEADLINE_S
+        end = time.monotonic() + within_s
         while time.monotonic() < end:
             found = look()
             if found is not None:
@@ -42,7 +42,7 @@ class Daemon:
             if self.process.poll() is not None:
                 break
             time.sleep(0.05)
-        state = f"it ended with code {self.process.returncode}" if self.process.poll() is not None else f"waited {DEADLINE_S:g} s"
+        state = f"it ended with code {self.process.returncode}" if self.process.poll() is not None else f"waited {within_s:g} s"
         raise AssertionError(f"{self.log.name}: no {what}, {state}; its log ends:\n{self.log.read_text(encoding='utf-8')[-3000:]}")
 
 

@@ -1,7 +1,7 @@
 """Fitted preprocessing: how a column of the source becomes a number that the network takes.
 
 It is fitted on the train split only, and stored in the manifest and in the model. Training, evaluation and scoring all
-read this one definition. ``spark_jobs/etl/encoding/table_features.py`` turns it into Spark columns.
+read this one definition. ``spark_jobs/etl/encoding/table_features.py`` turns it into Spark columns, ``pandas_rows.py`` into arrays.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from sparkring.pipelines.data.stores.documents import StrictModel
 
 LARGEST = (2 - 2**-23) * 2.0**127
 """The largest finite float32."""
+
+CYCLES = {"quarter": (1, 4), "month": (1, 12), "day": (1, 31), "day_of_week": (1, 7), "day_of_year": (1, 365.25),
+          "hour": (0, 24), "minute": (0, 60), "second": (0, 60)}
+"""First value and period of the parts of a moment that have a wave."""
 
 ClassType = Literal["string", "tinyint", "smallint", "int", "bigint"]
 """Types that a label of several classes may have."""

@@ -18,7 +18,7 @@ from pyspark.sql.types import DataType, DateType, TimestampType
 
 from sparkring.conf.schema import MomentConfig
 from sparkring.errors import SourceError
-from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, HashFeature, MomentPart
+from sparkring.pipelines.data.dataset.preprocessing import CYCLES, BucketFeature, HashFeature, MomentPart
 from sparkring.spark_jobs.etl.columns.expressions import finite, named, seeded_hash
 
 _TIMES_OF_DAY = ("hour", "minute", "second")
@@ -29,9 +29,6 @@ _PARTS: dict[str, Callable[[Column], Column]] = {
     "day_of_week": lambda moment: sf.weekday(moment) + 1, "day_of_year": sf.dayofyear,
     "hour": sf.hour, "minute": sf.minute, "second": sf.second,
     "days": lambda moment: sf.unix_micros(moment) / (1e6 * _SECONDS_A_DAY)}
-_CYCLES = {"quarter": (1, 4), "month": (1, 12), "day": (1, 31), "day_of_week": (1, 7), "day_of_year": (1, 365.25),
-           "hour": (0, 24), "minute": (0, 60), "second": (0, 60)}
-"""First value and period."""
 
 
 def value_of(column: str, moment: MomentPart | None) -> Column:
@@ -81,7 +78,7 @@ def _part(moment: MomentPart) -> Column:
     value = _PARTS[moment.part](shown)
     if moment.wave is None:
         return value
-    first, period = _CYCLES[moment.part]
+    first, period = CYCLES[moment.part]
     angle = (value - first) * (2 * math.pi / period)
     return sf.sin(angle) if moment.wave == "sin" else sf.cos(angle)
 

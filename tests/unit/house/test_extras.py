@@ -21,7 +21,7 @@ from sparkring.extras import EXTRAS, extras_named, how_to_install
 from tests.support import seams
 
 ROOT = Path(__file__).resolve().parents[3]
-DISTRIBUTIONS = {"py4j": "pyspark", "sklearn": "scikit-learn", "cv2": "opencv-python-headless"}
+DISTRIBUTIONS = {"py4j": "pyspark", "mlflow": "mlflow-skinny", "sklearn": "scikit-learn", "cv2": "opencv-python-headless"}
 """Module -> the distribution that brings it, where their names differ."""
 CORE = {"blake3", "fsspec", "isal", "jinja2", "numpy", "psutil", "pyarrow", "pydantic", "pyyaml", "rich", "safetensors", "typer"}
 

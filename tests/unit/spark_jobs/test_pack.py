@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sparkring.errors import ConfigError, EnvironmentProblem
-from sparkring.spark_jobs.pack import VERSION, pack
+from sparkring.spark_jobs.submission.pack import VERSION, pack
 
 INSTALLED = {entry.name: entry for entry in Path(sysconfig.get_path("purelib")).iterdir()}
 

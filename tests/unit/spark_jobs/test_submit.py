@@ -19,8 +19,8 @@ from sparkring import __main__ as cli
 from sparkring import __version__
 from sparkring.conf.loading import load_config, parse_config
 from sparkring.errors import ConfigError
-from sparkring.spark_jobs import submit as submit_module
-from sparkring.spark_jobs.submit import Job, Submission, make_submission
+from sparkring.spark_jobs.submission import submit as submit_module
+from sparkring.spark_jobs.submission.submit import Job, Submission, make_submission
 from tests.support.configs import MINIMAL, write
 from tests.support.training import await_condition
 
@@ -181,7 +181,7 @@ def test_a_signal_is_forwarded_to_the_driver(tmp_path: Path, number: int, driver
                             f"if {driver_here}: sys.exit(subprocess.run([sys.executable, {str(program)!r}]).returncode)\n"
                             f"pathlib.Path({str(started)!r}).touch()\n"
                             "signal.pause()\n", encoding="ascii")
-    code_of_run = ("import sys; from pathlib import Path; from sparkring.spark_jobs.submit import Submission\n"
+    code_of_run = ("import sys; from pathlib import Path; from sparkring.spark_jobs.submission.submit import Submission\n"
                    f"sys.exit(Submission((sys.executable, {str(spark_submit)!r}), Path({str(tmp_path)!r})).run())")
     with subprocess.Popen([sys.executable, "-c", code_of_run], cwd=ROOT, stdout=subprocess.PIPE, text=True, process_group=0) as command:
         await_condition(started.exists, "the start")
