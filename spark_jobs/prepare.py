@@ -43,7 +43,7 @@ from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_page
 from sparkring.spark_jobs.etl.sources.tables import Source, identify, locate, read_table
 from sparkring.spark_jobs.etl.writing.document_list import kept_encoding, without_known, write_documents
 from sparkring.spark_jobs.etl.writing.write_dataset import read_back, split_layouts, write_split
-from sparkring.spark_jobs.scoring.columns import SPLIT, predicted_columns, require_free
+from sparkring.spark_jobs.scoring.columns import require_free, split_columns
 from sparkring.spark_jobs.spark.errors import failed_queries_unlogged
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
@@ -91,7 +91,7 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
     """
     began = time.perf_counter()
     # Else the version could be trained on, but not scored.
-    require_free((config.prepare.row_id, config.prepare.label), [*predicted_columns(config.prepare.task), SPLIT])
+    require_free((config.prepare.row_id, config.prepare.label), split_columns(config.prepare.task))
     dataset = Dataset(config.dataset, one_writer=config.dataset_one_writer)
 
     @cache
