@@ -31,16 +31,17 @@ from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.data.stores.writable import require_writable
-from sparkring.spark_jobs.etl.append import appendable, joined_splits, known_rows
+from sparkring.spark_jobs.etl.append import appendable, joined_splits, known_rows, require_same_columns
+from sparkring.spark_jobs.etl.changes import count_changed
 from sparkring.spark_jobs.etl.columns.splits import SPLITS
 from sparkring.spark_jobs.etl.encoding.describe import describe
 from sparkring.spark_jobs.etl.encoding.table_features import encode
 from sparkring.spark_jobs.etl.encoding.tokens import TokenEncoding
-from sparkring.spark_jobs.etl.examples import tables
+from sparkring.spark_jobs.etl.examples import Query, run_query, tables
 from sparkring.spark_jobs.etl.expectations import check_expectations
 from sparkring.spark_jobs.etl.fitted import Fitted, fitted_examples, new_examples, new_texts
 from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages
-from sparkring.spark_jobs.etl.sources.tables import Source, identify, locate, read_table
+from sparkring.spark_jobs.etl.sources.tables import Source, identify, locate, open_tables
 from sparkring.spark_jobs.etl.writing.document_list import kept_encoding, without_known, write_documents
 from sparkring.spark_jobs.etl.writing.write_dataset import read_back, split_layouts, write_split
 from sparkring.spark_jobs.scoring.columns import require_free, split_columns
@@ -68,6 +69,8 @@ class PrepareResult:
     rows: dict[str, int]
     """Rows of each split."""
     seconds: float
+    changed_rows: int = 0
+    """Rows that an append kept as they were, although the source now has other contents for their ids."""
 
 
 def prepare(config: Config, *, append: bool = False, spark: SparkSession | None = None, progress: Progress = SILENT) -> PrepareResult:
@@ -91,7 +94,7 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
     """
     began = time.perf_counter()
     # Else the version could be trained on, but not scored.
-    require_free((config.prepare.row_id, config.prepare.label), split_columns(config.prepare.task))
+    require_free((config.prepare.id_column, config.prepare.label), split_columns(config.prepare.task))
     dataset = Dataset(config.dataset, one_writer=config.dataset_one_writer)
 
     @cache
@@ -106,20 +109,23 @@ def prepare(config: Config, *, append: bool = False, spark: SparkSession | None 
     parent = appendable(dataset, config.prepare) if append else None
     recipe_id = _recipe_id(config.prepare, facts, parent)
     manifest = _same_recipe(dataset, recipe_id)
-    reused = manifest is not None
+    reused, changed = manifest is not None, 0
     if manifest is None:
         _require_commits(dataset)
         job = _PrepareJob(config, dataset, sources, facts, recipe_id, parent, latest)
         kept = parent.files if parent else ()
         with progress.stage("prepare", total=len(sources) + 2 + len(SPLITS)) as bar, naming_damaged_pages(dataset.store, kept):
-            manifest = job.run(session(), _Phases(bar))
+            manifest, changed = job.run(session(), _Phases(bar))
+        if parent is not None and changed:
+            progress.note(f"prepare: {changed:,} rows of known ids have other contents; they are kept as they are in version "
+                          f"{parent.version}; prepare without --append to take them")
         if parent is not None and manifest is parent:
             reused = True
             progress.note(f"prepare: version {parent.version} holds all rows of this source; nothing to append")
     else:
         progress.note(f"prepare: version {manifest.version} was made from this source by this config; reusing {dataset.url}")
     return PrepareResult(url=dataset.url, version=manifest.version, reused=reused, seconds=time.perf_counter() - began,
-                         rows={name: split.rows for name, split in manifest.splits.items()})
+                         changed_rows=changed, rows={name: split.rows for name, split in manifest.splits.items()})
 
 
 @dataclass(frozen=True)
@@ -158,36 +164,47 @@ class _PrepareJob:
     latest: int | None
     """The latest version when the job began."""
 
-    def run(self, spark: SparkSession, phases: _Phases) -> Manifest:
-        """Do everything and commit."""
+    def run(self, spark: SparkSession, phases: _Phases) -> tuple[Manifest, int]:
+        """Do everything and commit; returns the version, and the number of rows that have changed since the parent."""
         with result_settings(spark), failed_queries_unlogged():
-            frames = {}
-            for source in self.sources:
-                phases.begin(f"reading {source.name}")
-                frames[source.name], rows = read_table(spark, source, cache=self._cache)
-                self.facts[source.name]["rows"] = rows
-            with tables(spark, frames), self._examples(spark, phases) as fitted:
-                if self.parent and fitted.examples.isEmpty():
-                    return self.parent
-                check_expectations(fitted.examples, self.config.prepare, split=fitted.split, dataset=self.dataset)
-                return commit_version(self.dataset, lambda folder: self._write(fitted, folder, phases),
-                                      lambda data_id, written: self._manifest(fitted.preprocessing, written, data_id))
+            opened = open_tables(spark, self.sources, cache=self._cache)
+            with tables(spark, {table.source.name: table.frame for table in opened}):
+                query = run_query(spark, self.config.prepare)  # its columns are checked before the values of any row
+                for table in opened:
+                    phases.begin(f"reading {table.source.name}")
+                    self.facts[table.source.name]["rows"] = table.count_checked()
+                with self._examples(query, phases) as fitted:
+                    changed = self._count_changed(query, phases)
+                    if self.parent and fitted.examples.isEmpty():
+                        return self.parent, changed
+                    check_expectations(fitted.examples, query.config, split=fitted.split, dataset=self.dataset)
+                    manifest = commit_version(self.dataset, lambda folder: self._write(query, fitted, folder, phases),
+                                              lambda data_id, written: self._manifest(query, fitted.preprocessing, written, data_id))
+                    return manifest, changed
 
-    def _examples(self, spark: SparkSession, phases: _Phases) -> AbstractContextManager[Fitted]:
-        config, parent, dataset = self.config.prepare, self.parent, self.dataset
+    def _examples(self, query: Query, phases: _Phases) -> AbstractContextManager[Fitted]:
+        parent, dataset = self.parent, self.dataset
         if parent is None:
-            return fitted_examples(spark, config, phases.begin)
-        tokens = config.features.tokens
+            return fitted_examples(query, phases.begin)
+        tokens = query.config.features.tokens
         if tokens:
-            return new_texts(spark, config, parent.preprocessing, kept_encoding(dataset, parent),
+            return new_texts(query, parent.preprocessing, kept_encoding(dataset, parent),
                              lambda documents: without_known(documents, dataset, parent, column=tokens.document), phases.begin)
-        return new_examples(spark, config, parent.preprocessing, known_rows(spark, dataset, parent), phases.begin)
+        require_same_columns(query, parent)
+        known = known_rows(query.rows.sparkSession, dataset, parent)
+        return new_examples(query, parent.preprocessing, known, phases.begin)
 
-    def _write(self, fitted: Fitted, folder: str, phases: _Phases) -> _Written:
+    def _count_changed(self, query: Query, phases: _Phases) -> int:
+        if self.parent is None or query.config.features.tokens:
+            return 0
+        phases.begin("comparing known rows")
+        return count_changed(query, self.dataset, self.parent)
+
+    def _write(self, query: Query, fitted: Fitted, folder: str, phases: _Phases) -> _Written:
         """Write every split that has rows, and the files beside them, into the new ``folder`` of the store."""
-        config = self.config.prepare
+        config = query.config
         fields, tensors = describe(config, fitted.preprocessing)
-        layouts = split_layouts(fitted.examples, config, tensors, split=fitted.split)
+        layouts = split_layouts(fitted.examples, config, tensors, split=fitted.split, made=bool(query.row_id_of))
         store, splits = self.dataset.store, {}
         for name, content in fitted.files.items():
             store.put(f"{folder}/{name}", content)
@@ -206,7 +223,7 @@ class _PrepareJob:
             return _Written(splits)
         return _Written(splits, write_documents(fitted.documents, store, folder, column=tokens.document))
 
-    def _manifest(self, preprocessing: Preprocessing, written: _Written, data_id: str) -> Manifest:
+    def _manifest(self, query: Query, preprocessing: Preprocessing, written: _Written, data_id: str) -> Manifest:
         config, parent = self.config.prepare, self.parent
         fields, tensors = describe(config, preprocessing)
         splits = joined_splits(parent, written.splits) if parent else written.splits
@@ -214,8 +231,8 @@ class _PrepareJob:
         return Manifest(
             version=(self.latest or 0) + 1, parent=self.latest, data_id=data_id, content_id=content_id(fields, splits),
             recipe_id=self.recipe_id, created_at=datetime.now(UTC).isoformat(timespec="seconds"), code_version=__version__,
-            row_id=config.row_id, label=config.label or TOKENS, task=config.task, classes=classes, fields=fields, tensors=tensors,
-            splits=splits, documents=(*(parent.documents if parent else ()), *written.documents),
+            row_id=config.id_column, row_id_of=query.row_id_of, label=config.label or TOKENS, task=config.task, classes=classes,
+            fields=fields, tensors=tensors, splits=splits, documents=(*(parent.documents if parent else ()), *written.documents),
             preprocessing=preprocessing, recipe=config.model_dump(mode="json"), source=self.facts,
             parent_sha256=None if self.latest is None else self.dataset.manifest_sha256(self.latest))
 

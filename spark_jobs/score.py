@@ -98,7 +98,7 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
             if manifest.task == "multiclass":
                 encoded = _named_classes(encoded, label, manifest.preprocessing)
         else:
-            row_id, label = config.prepare.row_id, config.prepare.label
+            row_id, label = config.prepare.id_column, config.prepare.label
             encoded = encode_raw(frame, card, row_id=row_id, keep=[label])
         keep = [row_id, label] if label in encoded.columns and card.task != "next_token" else [row_id]
         require_free(keep, [SPLIT])

@@ -36,6 +36,9 @@ class SparkringError(Exception):
     found holds no such semicolon. Further lines give details, such as a table or a traceback.
     """
 
+    problems: tuple[SparkringError, ...] = ()
+    """The errors that this one is made of, if it is made by ``together``."""
+
     @property
     def found(self) -> str:
         """What was found, without what to do."""
@@ -60,6 +63,21 @@ def _restored(kind: type[SparkringError], args: tuple[object, ...], attributes: 
     error.args = args
     error.__dict__.update(attributes)
     return error
+
+
+_PROBLEMS_SHOWN = 20
+
+
+def together(problems: Sequence[SparkringError]) -> SparkringError:
+    """One error about all ``problems``, of the first one's class: a single one as it is, several with a line each."""
+    each = [part for problem in problems for part in problem.problems or (problem,)]
+    if len(each) == 1:
+        return each[0]
+    more = [f"and {len(each) - _PROBLEMS_SHOWN} more"] if len(each) > _PROBLEMS_SHOWN else []
+    lines = "\n  ".join([*map(str, each[:_PROBLEMS_SHOWN]), *more])
+    whole = type(each[0])(f"{len(each)} problems were found; correct all of them:\n  {lines}")
+    whole.problems = tuple(each)
+    return whole
 
 
 def class_names(*kinds: type[Exception]) -> frozenset[str]:

@@ -90,7 +90,11 @@ class RawConfig(Section):
 
 
 class FeaturesConfig(Section):
-    """Columns of the query's result that the model sees."""
+    """Columns of the query's result that the model sees.
+
+    A name under ``numeric`` and ``categorical`` may be a wildcard such as ``px_*``: it stands for the columns of the query
+    that fit, in its order, without row id, label, split column, and those that the same list names.
+    """
 
     numeric: tuple[NumberConfig, ...] = ()
     """Columns that become one float32 each. A name alone is standardised, with the train mean in place of a null; a

@@ -22,10 +22,11 @@ class PrepareConfig(Section):
     sources: dict[str, AnySource]
     """Tables by the name that the query uses."""
     query: str
-    """Spark SQL over ``sources`` that yields one row per example, with a row id, a label, a split column and
-    features."""
-    row_id: str = "row_id"
-    """Column of the result that identifies a row: a unique, non-null bigint."""
+    """Spark SQL over ``sources`` that yields one row per example, with a label, a split column, features and perhaps a
+    row id."""
+    row_id: str | None = None
+    """Column of the result that identifies a row: a unique, non-null bigint. Default: the column ``row_id``; if the
+    query yields none, ``prepare`` makes one of each row's content."""
     task: Task = "binary"
     """What is predicted: a label of 0 or 1, one of several classes, or each next token of a text."""
     label: str = ""
@@ -49,6 +50,11 @@ class PrepareConfig(Section):
     """False: rows are written in the order of the query, which is faster; the bytes then differ from one time to the
     next. Use it only for rows already in random order: training shuffles row groups and nearby rows, not a whole
     sorted table."""
+
+    @property
+    def id_column(self) -> str:
+        """The dataset's column of row ids, whether the query yields it or ``prepare`` makes it."""
+        return self.row_id or "row_id"
 
     @model_validator(mode="after")
     def _tables_have_names_of_their_own(self) -> Self:

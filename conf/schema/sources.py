@@ -28,11 +28,13 @@ class SourceConfig(Section):
     part, label, image``; ``path, content``."""
     columns: dict[str, str] = {}
     """The columns of a table to read and their Spark SQL types, e.g. ``{distance: double}``. Other columns of the
-    file are ignored."""
+    file are ignored. Default: all columns, as the file types them. Files of csv and json say no types, so they need it."""
     pattern: str = "*"
     """Names of the files to read in a folder of images or texts, e.g. ``*.py``."""
     if_missing: str = ""
     """Advice for the error if ``path`` does not exist."""
+    separator: Annotated[str, Field(min_length=1, max_length=1, pattern=r'[^"\r\n]')] = ","
+    """The character between the values of a CSV, e.g. ``";"`` or ``"\\t"``."""
     null_value: str = ""
     """Text that stands for a missing value in CSV, e.g. ``NA``."""
     multi_line: bool = False
@@ -42,10 +44,10 @@ class SourceConfig(Section):
 
     @model_validator(mode="after")
     def _columns_fit_the_format(self) -> Self:
-        folder = self.format in ("images", "idx", "text")
-        if folder == bool(self.columns):
-            raise ValueError(f"format {self.format} has fixed columns; name none" if folder else
-                             f"format {self.format} needs columns; name each with its type")
+        if self.columns and self.format in ("images", "idx", "text"):
+            raise ValueError(f"format {self.format} has fixed columns; name none")
+        if not self.columns and self.format in ("csv", "json"):
+            raise ValueError(f"format {self.format} needs columns; name each with its type")
         return self
 
 
@@ -55,8 +57,8 @@ class TableSource(Section):
     format: Literal["table"]
     table: str
     """E.g. ``shop.orders``. It is read once more than a file, to identify its content by a digest."""
-    columns: Annotated[dict[str, str], Field(min_length=1)]
-    """The columns to read and their Spark SQL types."""
+    columns: dict[str, str] = {}
+    """The columns to read and their Spark SQL types. Default: all, as the table types them."""
 
 
 class JdbcSource(Section):
@@ -73,8 +75,8 @@ class JdbcSource(Section):
     """Environment variable of the driver program that holds the password. It goes to the database and nowhere else."""
     driver: str | None = None
     """Java class of the driver. Java does not find a driver from ``spark.jars.packages`` by the URL alone."""
-    columns: Annotated[dict[str, str], Field(min_length=1)]
-    """The columns to read and their Spark SQL types."""
+    columns: dict[str, str] = {}
+    """The columns to read and their Spark SQL types. Default: all, as the table types them."""
 
     @field_validator("url")
     @classmethod
@@ -96,8 +98,8 @@ class DeltaSource(Section):
     """Folder or URL of the table."""
     version: Annotated[int, Field(ge=0)]
     """The version to read; later ones change nothing."""
-    columns: Annotated[dict[str, str], Field(min_length=1)]
-    """The columns to read and their Spark SQL types."""
+    columns: dict[str, str] = {}
+    """The columns to read and their Spark SQL types. Default: all, as the table types them."""
 
 
 class IcebergSource(Section):
@@ -108,8 +110,8 @@ class IcebergSource(Section):
     """Catalog, database and name, e.g. ``lake.shop.orders``."""
     snapshot_id: int
     """The snapshot to read; later ones change nothing."""
-    columns: Annotated[dict[str, str], Field(min_length=1)]
-    """The columns to read and their Spark SQL types."""
+    columns: dict[str, str] = {}
+    """The columns to read and their Spark SQL types. Default: all, as the table types them."""
 
 
 StoredTable = TableSource | JdbcSource | DeltaSource | IcebergSource

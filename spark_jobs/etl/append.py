@@ -17,6 +17,7 @@ from sparkring.pipelines.data.dataset.manifest import Manifest, Split
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.order.rowhash import add, from_hex, to_hex
 from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.spark_jobs.etl.examples import Query
 from sparkring.spark_jobs.etl.sources.committed_files import read_committed
 
 _ALIKE = ("features", "label", "row_id", "task", "split")
@@ -38,6 +39,27 @@ def appendable(dataset: Dataset, config: PrepareConfig) -> Manifest:
         raise ConfigError(f"version {parent.version} was prepared with another prepare.{other[0]} than this config's, so new rows would "
                           "not match its rows; set it as it was then, or prepare a whole version without --append.")
     return parent
+
+
+def require_same_columns(query: Query, parent: Manifest) -> None:
+    """Check that the wildcards stand for the columns of ``parent``'s features, and that row ids are made as its were.
+
+    Raises:
+        ConfigError: they are not; another set of columns gives other features, or another id for every row.
+    """
+    fitted, features = parent.preprocessing, query.config.features
+    then = {feature.column for feature in (*fitted.numeric, *fitted.categorical) if feature.moment is None}
+    now = {*features.numbers, *features.categorical}
+    whole = "or prepare a whole version without --append"
+    if then != now:
+        raise ConfigError(f"the wildcards of prepare.features stand for other columns than in version {parent.version}: "
+                          f"{', '.join(sorted(then ^ now))} {'is' if len(then ^ now) == 1 else 'are'} in one of them only; "
+                          f"have the query yield the columns that it yielded then, {whole}.")
+    if query.row_id_of != parent.row_id_of:
+        then_of, now_of = (f"made of {', '.join(columns)}" if columns else "a column of the query"
+                           for columns in (parent.row_id_of, query.row_id_of))
+        raise ConfigError(f"the row ids of version {parent.version} are {then_of}, and would now be {now_of}, so every row would be new; "
+                          f"have the query yield the columns that it yielded then, {whole}.")
 
 
 def known_rows(spark: SparkSession, dataset: Dataset, parent: Manifest) -> DataFrame:

@@ -7,24 +7,29 @@ is raised here, before anything is fitted or written.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from keyword import iskeyword
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.types import FractionalType, StringType
 
 from sparkring.conf.schema import PrepareConfig
-from sparkring.errors import ConfigError, SourceError, nearest
-from sparkring.models.inputs import TOKENS
+from sparkring.errors import ConfigError, SourceError, SparkringError, nearest, together
 from sparkring.spark_jobs.etl.columns.advice import advise
 from sparkring.spark_jobs.etl.columns.derive import check_moments
 from sparkring.spark_jobs.etl.columns.expressions import named
-from sparkring.spark_jobs.etl.columns.roles import roles_of_query
+from sparkring.spark_jobs.etl.columns.identity import content_columns, with_row_id
+from sparkring.spark_jobs.etl.columns.labels import make_binary
+from sparkring.spark_jobs.etl.columns.roles import Role, roles_of_query
 from sparkring.spark_jobs.etl.columns.splits import SPLITS, key_figures, split_key, split_name, why_empty
-from sparkring.spark_jobs.etl.encoding.arrays import require_pad
-from sparkring.spark_jobs.etl.encoding.describe import made_tensors
+from sparkring.spark_jobs.etl.columns.wildcards import expanded
+from sparkring.spark_jobs.etl.names import name_problems
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
+
+_ROWS_FOR_ADVICE = 10_000
+"""Rows in which values of a label are looked up for an error."""
 
 
 @contextmanager
@@ -43,39 +48,79 @@ def tables(spark: SparkSession, frames: Mapping[str, DataFrame]) -> Iterator[Non
                 spark.catalog.dropTempView(name)
 
 
-def run_query(spark: SparkSession, config: PrepareConfig) -> DataFrame:
-    """Return the columns of the query's result that the config names, with their types checked.
+@dataclass(frozen=True)
+class Query:
+    """The query of a config, checked against the columns of its sources; no row is computed yet."""
+
+    rows: DataFrame
+    """Row id, label, split column and features (of texts: name, text and split column)."""
+    config: PrepareConfig
+    """The config, with the columns that its wildcards stand for."""
+    row_id_of: tuple[str, ...] = ()
+    """Columns of the query that the row ids are made of; empty if the query yields them."""
+
+
+def run_query(spark: SparkSession, config: PrepareConfig) -> Query:
+    """Analyse the query and check the columns that the config names.
 
     Args:
         spark: A session in which the sources are visible as tables.
         config: The query and the names and roles of its columns.
-    Returns:
-        Row id, label, split column and features (of texts: name, text and split column); not computed yet.
     Raises:
         ConfigError: the query cannot run, or lacks a column that the config names.
-        SourceError: a column has a type that its role cannot have.
+        SourceError: a column has a type that its role cannot have. Errors about several columns are one error.
     """
-    _check_names(config)
     try:
         result = spark.sql(config.query)
         types = {field.name: field.dataType for field in result.schema}
-        alike = Counter(field.name.lower() for field in result.schema)  # SQL does not tell Km and km apart
     except SPARK_ERRORS as error:
         raise ConfigError(f"prepare.query cannot run: {reason(error)}; correct the query, or the columns of its sources.") from None
-    roles = roles_of_query(config)
+    alike = Counter(name.lower() for name in result.columns)  # SQL does not tell Km and km apart
+    kept = (config.id_column, config.label, split_key(config).column)
+    config = config.model_copy(update={"features": expanded(config.features, list(types), kept=kept)})
+    made = config.row_id is None and config.features.tokens is None and config.id_column not in alike
+    content = content_columns(config, types) if made else ()
+    roles = [role for role in roles_of_query(config) if not made or role.column != config.id_column]
+    problems = [*name_problems(config, roles), *_column_problems(result, roles, alike), *_problems_of_content(content, alike)]
+    if problems:
+        raise together(problems)
+    check_moments(config.features.moments, types)
+    rows = with_row_id(result, content, name=config.id_column) if made else result
+    columns = dict.fromkeys(role.column for role in roles) | ({config.id_column: None} if made else {})
+    return Query(rows.select([named(name) for name in columns]), config, content)
+
+
+def _column_problems(result: DataFrame, roles: Iterable[Role], alike: Mapping[str, int]) -> Iterator[SparkringError]:
+    """An error for each column that is missing, has a namesake, or is of a type that its role does not take."""
+    types = {field.name: field.dataType for field in result.schema}
     for each in roles:
         role, name, kinds, expected = each
         if name not in types:
-            raise ConfigError(f"{role} names column {name}, which the query does not yield{nearest(name, types)}; "
+            yield ConfigError(f"{role} names column {name}, which the query does not yield{nearest(name, types)}; "
                               f"it yields {', '.join(types)}.")
-        if alike[name.lower()] > 1:
-            raise ConfigError(f"{role} names column {name}, and the query yields {alike[name.lower()]} columns of that name; leave all but "
+        elif alike[name.lower()] > 1:
+            yield ConfigError(f"{role} names column {name}, and the query yields {alike[name.lower()]} columns of that name; leave all but "
                               "one out of the query, or give them other names in it (AS).")
-        if not isinstance(types[name], kinds):
-            raise SourceError(f"column {name} of the query is {types[name].simpleString()}, but {role} must be {expected}; "
-                              f"{advise(each, types[name])}.")
-    check_moments(config.features.moments, types)
-    return result.select([named(name) for name in dict.fromkeys(role.column for role in roles)])
+        elif not isinstance(types[name], kinds):
+            texts = _some_values(result, name) if role == "prepare.label" and isinstance(types[name], StringType) else ()
+            yield SourceError(f"column {name} of the query is {types[name].simpleString()}, but {role} must be {expected}; "
+                              f"{advise(each, types[name], values=texts)}.")
+
+
+def _problems_of_content(content: Iterable[str], alike: Mapping[str, int]) -> Iterator[SparkringError]:
+    for name in content:
+        if alike[name.lower()] > 1:
+            yield ConfigError(f"the query yields {alike[name.lower()]} columns {name}, and row ids are made of all its columns; leave all "
+                              "but one out of the query, give them other names in it (AS), or name a key in prepare.row_id.")
+
+
+def _some_values(result: DataFrame, column: str) -> Sequence[str]:
+    """Different values among the first rows, for advice; empty if they cannot be read."""
+    values = result.select(named(column).alias("value")).where("value IS NOT NULL").limit(_ROWS_FOR_ADVICE).distinct()
+    try:
+        return sorted(row["value"] for row in values.collect())
+    except SPARK_ERRORS:
+        return ()
 
 
 def with_label(result: DataFrame, config: PrepareConfig) -> DataFrame:
@@ -102,7 +147,7 @@ def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Ca
     positive = label.cast("double") == 1.0 if binary else sf.lit(False)  # noqa: FBT003 - a column
     split = split_name(config)
     figures = examples.agg(
-        sf.count(sf.lit(1)).alias("rows"), sf.count_if(named(config.row_id).isNull()).alias("no_id"),
+        sf.count(sf.lit(1)).alias("rows"), sf.count_if(named(config.id_column).isNull()).alias("no_id"),
         sf.count_if(key.isNull()).alias("no_key"), sf.count_if(strange).alias("strange"),
         sf.min(sf.when(strange, label).cast("string")).alias("strange_example"),
         sf.count_if(key.isNotNull() & split.isNull()).alias("nowhere"),
@@ -113,55 +158,17 @@ def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Ca
     if whole and not found["rows"]:
         raise SourceError(f"the query yields no row whose {config.label} is not null (and {unlabelled()} where it is); "
                           "check that its joins and filters keep rows.")
+    if found["strange"]:
+        fraction = isinstance(examples.schema[config.label].dataType, FractionalType)
+        raise SourceError(f"label {config.label} is neither 0 nor 1 in {found['strange']} of {found['rows']} rows, e.g. "
+                          f"{found['strange_example']}; {make_binary(config.label, fraction=fraction)}")
     _check_figures(found, config, whole=whole)
     return {name: found[name] for name in SPLITS}
 
 
-def _check_names(config: PrepareConfig) -> None:
-    """Check names: they become attributes of Petastorm's rows, and the label must not be a feature."""
-    for role, name, _, _ in roles_of_query(config):
-        if not name.isidentifier() or name.startswith("_") or iskeyword(name):
-            raise ConfigError(f"{role}: {name!r} cannot name a dataset's column; give it a name of letters, digits and _ in the query "
-                              "(AS), not beginning with a digit or _, and not a keyword of Python such as class.")
-    features = config.features
-    kept = (config.label, config.row_id, split_key(config).column)
-    for name in (*features.numbers, *features.categorical, *(raw.column for raw in features.raw),
-                 *(bucket.column for bucket in features.buckets), *(hashed.column for hashed in features.hashed)):
-        if name in kept:
-            raise ConfigError(f"prepare.features holds {name}, which is the label, the row id or the split column, and a model would "
-                              "learn nothing else; leave it out or, if a model may know it, give a copy of it another name in the query.")
-    for raw in features.raw:
-        require_pad(raw)
-        if raw.column in made_tensors(features):
-            raise ConfigError(f"prepare.features.raw: a batch has another tensor {raw.column}, made of other columns; give this column "
-                              "another name in the query (AS).")
-    for name in features.derived:
-        if name in kept:
-            raise ConfigError(f"prepare.features makes a column {name}, which is the name of the label, the row id or the split column; "
-                              "give the latter another name in the query.")
-    _require_apart(config)
-
-
-def _require_apart(config: PrepareConfig) -> None:
-    """Check that no two columns differ only in capitals, which Spark ignores."""
-    features = config.features
-    names = (config.row_id, config.label or TOKENS, *features.numbers, *features.categorical, *features.derived,
-             *([features.image.column] if features.image else []), *(raw.column for raw in features.raw))
-    seen: dict[str, str] = {}
-    for name in names:
-        if name.lower() in seen:
-            raise ConfigError(f"prepare makes two columns {seen[name.lower()]} and {name}, which Spark does not tell apart, since it "
-                              "ignores capitals; give one of them another name.")
-        seen[name.lower()] = name
-
-
 def _check_figures(found: Row, config: PrepareConfig, *, whole: bool) -> None:
     rows = found["rows"]
-    if found["strange"]:
-        raise SourceError(f"label {config.label} is neither 0 nor 1 in {found['strange']} of {rows} rows, e.g. {found['strange_example']}; "
-                          "make it 0 or 1 in the query, e.g. CAST(x > 15 AS INT), or null for rows to leave out. For numbers of classes "
-                          "set prepare.task: multiclass; a label of measured numbers (regression) is not supported yet.")
-    for name, missing in ((config.row_id, found["no_id"]), (split_key(config).column, found["no_key"])):
+    for name, missing in ((config.id_column, found["no_id"]), (split_key(config).column, found["no_key"])):
         if missing:
             raise SourceError(f"column {name} is null in {missing} of {rows} rows; each needs one: filter or fill it in the query.")
     if found["nowhere"]:

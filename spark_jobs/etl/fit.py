@@ -11,10 +11,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import BucketConfig, FeaturesConfig, NumberConfig
+from sparkring.errors import SparkringError, together
 from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, CategoricalFeature, HashFeature, MomentPart, Preprocessing
 from sparkring.spark_jobs.etl.columns.derive import value_of
 from sparkring.spark_jobs.etl.columns.quantiles import quantiles
-from sparkring.spark_jobs.etl.fit_numbers import fit_numbers, require_values
+from sparkring.spark_jobs.etl.fit_numbers import all_null, fit_numbers
 from sparkring.spark_jobs.spark.versions.text import is_valid_utf8
 
 _Values = list[tuple[str, MomentPart | None]]
@@ -33,23 +34,28 @@ def fit(train: DataFrame, features: FeaturesConfig, *, rows: int, row_id: str, m
     Returns:
         The fitted figures; the same input gives the same.
     Raises:
-        SourceError: a feature is null in all rows, or a number has no logarithm where it needs one.
+        SourceError: features are null in all rows, or numbers have no logarithm where they need one; the error names all of them.
     """
+    problems: list[SparkringError] = []
     numbers: list[tuple[NumberConfig, MomentPart | None]] = [(number, None) for number in features.numeric]
     numbers += [(NumberConfig(column=name), MomentPart(of=moment.column, part=part, wave=wave, time_zone=moment.time_zone))
                 for moment in features.moments for name, part, wave in moment.numeric()]
     categorical: _Values = [(name, None) for name in features.categorical] + [
         (name, MomentPart(of=moment.column, part=part, time_zone=moment.time_zone))
         for moment in features.moments for name, part in moment.categorical()]
-    return Preprocessing(numeric=fit_numbers(train, numbers, rows=rows, row_id=row_id),
-                         categorical=_fit_categorical(train, categorical, rows, min_category_rows=min_category_rows),
-                         buckets=_fit_buckets(train, features.buckets, rows, row_id=row_id),
+    fitted_numbers = fit_numbers(train, numbers, rows=rows, row_id=row_id, problems=problems)
+    fitted_categories = _fit_categorical(train, categorical, rows, min_category_rows=min_category_rows, problems=problems)
+    buckets = _fit_buckets(train, features.buckets, rows, row_id=row_id, problems=problems)
+    if problems:
+        raise together(problems)
+    return Preprocessing(numeric=fitted_numbers, categorical=fitted_categories, buckets=buckets,
                          hashed=tuple(HashFeature(column=each.output, of=each.column, ids=each.ids, seed=each.seed)
                                       for each in features.hashed),
                          train_rows=rows)
 
 
-def _fit_categorical(train: DataFrame, values: _Values, rows: int, *, min_category_rows: int) -> tuple[CategoricalFeature, ...]:
+def _fit_categorical(train: DataFrame, values: _Values, rows: int, *, min_category_rows: int,
+                     problems: list[SparkringError]) -> tuple[CategoricalFeature, ...]:
     if not values:
         return ()
     pairs = train.select(sf.posexplode(sf.array(*(value_of(*value).cast("string") for value in values))).alias("place", "value"))
@@ -58,18 +64,22 @@ def _fit_categorical(train: DataFrame, values: _Values, rows: int, *, min_catego
     frequent = sf.when(sf.col("rows") >= min_category_rows, sf.struct((-sf.col("rows")).alias("rank"), "value"))
     grouped = counts.groupBy("place").agg(sf.collect_list(frequent).alias("entries"))
     vocabularies = {row["place"]: row["entries"] for row in grouped.collect()}
-    for place, (name, _) in enumerate(values):
-        require_values(name, place in vocabularies, rows)
+    empty = [all_null(name, rows) for place, (name, _) in enumerate(values) if place not in vocabularies]
+    if empty:
+        problems += empty
+        return ()
     return tuple(CategoricalFeature(column=name, moment=moment, vocabulary=tuple(entry["value"] for entry in sorted(vocabularies[place])))
                  for place, (name, moment) in enumerate(values))
 
 
-def _fit_buckets(train: DataFrame, buckets: tuple[BucketConfig, ...], rows: int, *, row_id: str) -> tuple[BucketFeature, ...]:
+def _fit_buckets(train: DataFrame, buckets: tuple[BucketConfig, ...], rows: int, *, row_id: str,
+                 problems: list[SparkringError]) -> tuple[BucketFeature, ...]:
     fitted = [bucket for bucket in buckets if bucket.quantiles]
     edges = {bucket.output: bucket.edges or () for bucket in buckets}
     found = quantiles(train, [(bucket.column, _inner_shares(bucket)) for bucket in fitted], rows=rows, row_id=row_id)
     for bucket, borders in zip(fitted, found, strict=True):
-        require_values(bucket.column, len(borders), rows)
+        if not borders:
+            problems.append(all_null(bucket.column, rows))
         edges[bucket.output] = tuple(sorted(set(borders)))
     return tuple(BucketFeature(column=bucket.output, of=bucket.column, edges=edges[bucket.output]) for bucket in buckets)
 

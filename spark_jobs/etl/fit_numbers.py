@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import NumberConfig
-from sparkring.errors import SourceError
+from sparkring.errors import SourceError, SparkringError
 from sparkring.pipelines.data.dataset.preprocessing import MomentPart, NumericFeature
 from sparkring.spark_jobs.etl.columns.derive import value_of
 from sparkring.spark_jobs.etl.columns.expressions import finite
@@ -23,7 +23,7 @@ _QUARTERS = (0.25, 0.5, 0.75)
 
 
 def fit_numbers(train: DataFrame, wanted: Sequence[tuple[NumberConfig, MomentPart | None]], *, rows: int,
-                row_id: str) -> tuple[NumericFeature, ...]:
+                row_id: str, problems: list[SparkringError]) -> tuple[NumericFeature, ...]:
     """Fit numbers and parts of moments.
 
     Args:
@@ -32,9 +32,10 @@ def fit_numbers(train: DataFrame, wanted: Sequence[tuple[NumberConfig, MomentPar
             value.
         rows: Rows of ``train``.
         row_id: The column that identifies a row.
+        problems: Gets an error for each number that is null in all rows, is too large for a sum, or lacks a logarithm that it needs;
+            then nothing is fitted.
     Raises:
-        SourceError: a number is null in all rows, is too large for a sum or a float32, or lacks a logarithm that it
-            needs.
+        SourceError: a number is too large for a float32.
     """
     if not wanted:
         return ()
@@ -43,29 +44,32 @@ def fit_numbers(train: DataFrame, wanted: Sequence[tuple[NumberConfig, MomentPar
     figures = {row["place"]: row for row in pairs.groupBy("place").agg(
         sf.count("value").alias("filled"), sf.avg("value").alias("mean"), sf.stddev_pop("value").alias("std"),
         sf.min("value").alias("least"), sf.max("value").alias("most")).collect()}
-    for place, (number, _) in enumerate(wanted):
-        _check(number, figures[place], rows)
+    found = [problem for place, (number, _) in enumerate(wanted) if (problem := _problem(number, figures[place], rows))]
+    if found:
+        problems += found
+        return ()
     middles = [number.column for number, _ in wanted if number.fill == "median" or number.scale == "robust"]
     quarters = dict(zip(middles, quantiles(train, [(column, _QUARTERS) for column in middles], rows=rows, row_id=row_id), strict=True))
     return tuple(_fitted(number, moment, figures[place], quarters.get(number.column, []), rows)
                  for place, (number, moment) in enumerate(wanted))
 
 
-def require_values(name: str, filled: int, rows: int) -> None:
-    """Refuse a feature that is null in all train rows."""
-    if not filled:
-        raise SourceError(f"feature {name} is null in all {rows} rows of the train split, so nothing can be learned from it; "
-                          "leave it out of prepare.features, or move prepare.split.validation_from.")
+def all_null(name: str, rows: int) -> SourceError:
+    """An error about a feature that is null in all train rows."""
+    return SourceError(f"feature {name} is null in all {rows} rows of the train split, so nothing can be learned from it; "
+                       "leave it out of prepare.features, or move prepare.split.validation_from.")
 
 
-def _check(number: NumberConfig, figures: Row, rows: int) -> None:
-    require_values(number.column, figures["filled"], rows)
+def _problem(number: NumberConfig, figures: Row, rows: int) -> SourceError | None:
+    if not figures["filled"]:
+        return all_null(number.column, rows)
     if not (math.isfinite(figures["mean"]) and math.isfinite(figures["std"])):
-        raise SourceError(f"feature {number.column} has numbers too large to have a mean and a deviation: train rows reach from "
-                          f"{figures['least']:g} to {figures['most']:g}; turn numbers that mean a missing value into nulls in the query.")
+        return SourceError(f"feature {number.column} has numbers too large to have a mean and a deviation: train rows reach from "
+                           f"{figures['least']:g} to {figures['most']:g}; turn numbers that mean a missing value into nulls in the query.")
     if number.scale == "log1p" and figures["least"] <= -1:
-        raise SourceError(f"feature {number.column} is scaled by ln(1 + x), which needs numbers above -1, and its smallest train row is "
-                          f"{figures['least']:g}; choose another scale, or raise it above -1 in the query.")
+        return SourceError(f"feature {number.column} is scaled by ln(1 + x), which needs numbers above -1, and its smallest train row is "
+                           f"{figures['least']:g}; choose another scale, or raise it above -1 in the query.")
+    return None
 
 
 def _fitted(number: NumberConfig, moment: MomentPart | None, figures: Row, quarters: Sequence[float], rows: int) -> NumericFeature:

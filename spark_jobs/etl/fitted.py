@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import PrepareConfig
@@ -25,7 +25,7 @@ from sparkring.spark_jobs.etl.columns.splits import SPLITS, split_name
 from sparkring.spark_jobs.etl.encoding.arrays import store_raw
 from sparkring.spark_jobs.etl.encoding.images import fit_images, normalise_images
 from sparkring.spark_jobs.etl.encoding.tokens import SPLIT, TokenEncoding, fit_tokens, measure_documents, pack_documents, with_appended
-from sparkring.spark_jobs.etl.examples import check_examples, run_query, with_label
+from sparkring.spark_jobs.etl.examples import Query, check_examples, with_label
 from sparkring.spark_jobs.etl.fit import fit
 from sparkring.spark_jobs.etl.writing.document_list import TOKENIZER
 from sparkring.spark_jobs.spark.errors import reason
@@ -47,15 +47,14 @@ class Fitted:
 
 
 @contextmanager
-def fitted_examples(spark: SparkSession, config: PrepareConfig, begin: Callable[[str], None]) -> Iterator[Fitted]:
-    """Run the query, check its rows and fit; the end of the block releases Spark's cached rows.
+def fitted_examples(query: Query, begin: Callable[[str], None]) -> Iterator[Fitted]:
+    """Compute the query, check its rows and fit; the end of the block releases Spark's cached rows.
 
     Args:
-        spark: A session in which the sources are visible as tables.
-        config: What to read and how.
+        query: The query, in a session in which the sources are visible as tables.
         begin: Called with the name of each phase.
     Raises:
-        ConfigError, SourceError: the query fails, or as ``run_query``, ``check_examples`` and the fits raise them.
+        ConfigError, SourceError: the query fails, or as ``check_examples`` and the fits raise them.
     """
     with ExitStack() as kept:
         def keep(frame: DataFrame) -> DataFrame:
@@ -63,32 +62,29 @@ def fitted_examples(spark: SparkSession, config: PrepareConfig, begin: Callable[
             return frame
 
         with _query_errors():
-            result, tokens = run_query(spark, config), config.features.tokens
-            fitted = (_cut_texts(result, config, TokenEncoding.load(tokens), keep, begin) if tokens
-                      else _fit_rows(result, config, keep, begin))
+            config, tokens = query.config, query.config.features.tokens
+            fitted = (_cut_texts(query.rows, config, TokenEncoding.load(tokens), keep, begin) if tokens
+                      else _fit_rows(query.rows, config, keep, begin))
         yield fitted
 
 
 @contextmanager
-def new_examples(spark: SparkSession, config: PrepareConfig, parent: Preprocessing, known: DataFrame,
-                 begin: Callable[[str], None]) -> Iterator[Fitted]:
+def new_examples(query: Query, parent: Preprocessing, known: DataFrame, begin: Callable[[str], None]) -> Iterator[Fitted]:
     """The rows of the query that a dataset lacks, to be encoded with its preprocessing.
 
     Args:
-        spark: A session in which the sources are visible as tables.
-        config: What to read and how; for texts use ``new_texts``.
+        query: The query, in a session in which the sources are visible as tables; for texts use ``new_texts``.
         parent: The dataset's preprocessing.
         known: One column: the row ids that the dataset holds.
         begin: Called with the name of each phase.
     Raises:
-        ConfigError, SourceError: the query fails, as ``run_query`` and ``check_examples`` raise them, or a label is none of
-            the fitted classes.
+        ConfigError, SourceError: the query fails, as ``check_examples`` raises them, or a label is none of the fitted classes.
     """
     with ExitStack() as kept:
         begin("joining")
         with _query_errors():
-            result = run_query(spark, config)
-            result = result.join(known, named(config.row_id).cast("bigint") == sf.col(known.columns[0]), "left_anti")
+            config = query.config
+            result = query.rows.join(known, named(config.id_column).cast("bigint") == sf.col(known.columns[0]), "left_anti")
             examples = _stored(result, config).persist()
             kept.callback(examples.unpersist)
             check_examples(examples, config, unlabelled=result.count, whole=False)
@@ -99,19 +95,18 @@ def new_examples(spark: SparkSession, config: PrepareConfig, parent: Preprocessi
 
 
 @contextmanager
-def new_texts(spark: SparkSession, config: PrepareConfig, parent: Preprocessing, encoding: TokenEncoding,
-              choose: Callable[[DataFrame], DataFrame], begin: Callable[[str], None]) -> Iterator[Fitted]:
+def new_texts(query: Query, parent: Preprocessing, encoding: TokenEncoding, choose: Callable[[DataFrame], DataFrame],
+              begin: Callable[[str], None]) -> Iterator[Fitted]:
     """Rows cut from the documents of the query that a dataset lacks.
 
     Args:
-        spark: A session in which the sources are visible as tables.
-        config: What to read and how.
+        query: The query, in a session in which the sources are visible as tables.
         parent: The dataset's preprocessing.
         encoding: How its texts became tokens.
         choose: Keeps the new documents only.
         begin: Called with the name of each phase.
     Raises:
-        ConfigError, SourceError: the query fails, or as ``run_query`` and ``measure_documents`` raise them.
+        ConfigError, SourceError: the query fails, or as ``measure_documents`` raises them.
     """
     with ExitStack() as kept:
         def keep(frame: DataFrame) -> DataFrame:
@@ -119,7 +114,7 @@ def new_texts(spark: SparkSession, config: PrepareConfig, parent: Preprocessing,
             return frame
 
         with _query_errors():
-            fitted = _cut_texts(choose(run_query(spark, config)), config, encoding, keep, begin, parent=parent)
+            fitted = _cut_texts(choose(query.rows), query.config, encoding, keep, begin, parent=parent)
         yield fitted
 
 
@@ -142,10 +137,10 @@ def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFram
     rows = check_examples(examples, config, unlabelled=result.count)
     begin("fitting on train")
     of_train = split == SPLITS[0]
-    preprocessing = fit(examples.where(of_train), features, rows=rows[SPLITS[0]], row_id=config.row_id,
+    preprocessing = fit(examples.where(of_train), features, rows=rows[SPLITS[0]], row_id=config.id_column,
                         min_category_rows=config.min_category_rows)
     if features.image:
-        image = fit_images(examples, features.image, train=of_train, row_id=config.row_id)
+        image = fit_images(examples, features.image, train=of_train, row_id=config.id_column)
         preprocessing = preprocessing.model_copy(update={"image": image})
     if config.task == "multiclass":
         classes = fit_classes(examples, config.label, split=split)

@@ -170,7 +170,8 @@ def _print_details(details: VersionDetails) -> None:
     manifest, fitted = details.manifest, details.manifest.preprocessing
     made = f"version {manifest.version}" + (f", made from version {manifest.parent}" if manifest.parent else "")
     typer.echo(f"{details.url}\n{made}, committed {manifest.created_at} by sparkring {manifest.code_version}")
-    typer.echo(f"task {manifest.task}, label {manifest.label}, row id {manifest.row_id}, content {manifest.content_id[:16]}\n")
+    made = " (made of each row's content)" if manifest.row_id_of else ""
+    typer.echo(f"task {manifest.task}, label {manifest.label}, row id {manifest.row_id}{made}, content {manifest.content_id[:16]}\n")
     print_table(["column", "kind"], [[field.name, describe_field(field)] for field in manifest.fields])
     print_table(["tensor", "type", "row shape", "columns"], [
         [spec.name, spec.dtype, str(spec.row_shape), ", ".join(spec.fields)] for spec in manifest.tensors])

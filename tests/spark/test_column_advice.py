@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import reduce
 from itertools import zip_longest
 from operator import or_
@@ -19,10 +20,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StringType
 
+from sparkring.errors import SourceError
 from sparkring.spark_jobs.etl.columns.advice import advise, conversions, settings
 from sparkring.spark_jobs.etl.columns.expressions import EXACT_TEXT_TYPES, TEMPORAL_TYPES
 from sparkring.spark_jobs.etl.columns.roles import Role, roles_of_query
-from sparkring.spark_jobs.etl.examples import tables
+from sparkring.spark_jobs.etl.examples import run_query, tables
 from sparkring.spark_jobs.etl.fitted import fitted_examples
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.spark.session import result_settings
@@ -194,16 +196,58 @@ def _splits(cases: list[Case]) -> Iterator[dict[str, Any]]:
 def test_ids_labels_and_splits_that_follow_the_advice_can_be_prepared(spark: SparkSession, tmp_path: Path, cases: list[Case]) -> None:
     """Up to the writing, which they share with all others."""
     usual: dict[str, Any] = {"row_id": "id", "split": {"by": "random"}, "label": "late", "features": {"numeric": ["km"]}}
-    etl_config(tmp_path)
-    schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-    trips = spark.read.csv(str(tmp_path / "trips.csv"), header=True, nullValue="NA", schema=schema, enforceSchema=True)
     followed = 0
-    with result_settings(spark), tables(spark, {"trips": trips}):
+    with _trips_in(spark, tmp_path):
         for chosen in zip_longest(_ids(cases), _labels(cases), _splits(cases)):
             ways = [dict(way) for way in chosen if way]
             columns = [way.pop("columns") for way in ways]
             config = etl_config(tmp_path, query=_query(*columns), **reduce(or_, ways, usual)).prepare
-            with fitted_examples(spark, config, lambda _: None) as fitted:
+            with fitted_examples(run_query(spark, config), lambda _: None) as fitted:
                 assert fitted.examples.count() > 800, columns
             followed += len(ways)
     assert followed >= 18
+
+
+def test_advice_about_a_yes_no_label_names_its_values_and_holds(spark: SparkSession, tmp_path: Path) -> None:
+    query = "SELECT id AS row_id, day, km, IF(late = 1, 'Yes', 'it\\'s no') AS visited FROM trips"
+    config = etl_config(tmp_path, query=query, label="visited", features={"numeric": ["km"]})
+    with _trips_in(spark, tmp_path):
+        with pytest.raises(SourceError, match=r"prepare\.label must be int \(0 or 1\); set prepare\.task: multiclass, or use ") as raised:
+            run_query(spark, config.prepare)
+        [expression] = re.findall(r"use (CAST\(.*? AS INT\)) AS visited in the query \(which makes 'it\\'s no' 0\)", str(raised.value))
+        followed = config.prepare.model_copy(update={"query": f"SELECT * EXCEPT (visited), {expression} AS visited FROM ({query})"})
+        with fitted_examples(run_query(spark, followed), lambda _: None) as fitted:
+            assert {row["visited"] for row in fitted.examples.select("visited").distinct().collect()} == {0, 1}
+
+
+def test_advice_about_an_id_that_is_a_text_holds(spark: SparkSession, tmp_path: Path) -> None:
+    query = "SELECT CONCAT('trip-', id) AS {} , day, km, late FROM trips"
+    with _trips_in(spark, tmp_path):
+        for name, advice in (("trip", "; leave prepare.row_id out"), ("row_id", "; give it another name in the query and leave")):
+            config = etl_config(tmp_path, query=query.format(name), row_id=name, features={"numeric": ["km"]})
+            with pytest.raises(SourceError, match=advice):
+                run_query(spark, config.prepare)
+        followed = etl_config(tmp_path, query=query.format("trip"), features={"numeric": ["km"]})
+        with fitted_examples(run_query(spark, followed.prepare), lambda _: None) as fitted:
+            assert fitted.examples.select("row_id").distinct().count() == 891
+
+
+def test_advice_about_texts_among_numbers_holds(spark: SparkSession, tmp_path: Path) -> None:
+    query = "SELECT id AS row_id, day, IF(id = 5, 'far', CAST(km AS STRING)) AS km, late FROM trips"
+    with _trips_in(spark, tmp_path):
+        config = etl_config(tmp_path, query=query, features={"numeric": ["km"]})
+        with pytest.raises(SourceError, match=r"column km .* must be double; name it in prepare\.features\.categorical instead"):
+            run_query(spark, config.prepare)
+        followed = etl_config(tmp_path, query=query, features={"categorical": ["km"]}, min_category_rows=1)
+        with fitted_examples(run_query(spark, followed.prepare), lambda _: None) as fitted:
+            assert "far" in fitted.preprocessing.categorical[0].vocabulary
+
+
+@contextmanager
+def _trips_in(spark: SparkSession, folder: Path) -> Iterator[None]:
+    """The trips as the query's table."""
+    etl_config(folder)
+    schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+    trips = spark.read.csv(str(folder / "trips.csv"), header=True, nullValue="NA", schema=schema, enforceSchema=True)
+    with result_settings(spark), tables(spark, {"trips": trips}):
+        yield

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +19,9 @@ from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
 from sparkring.spark_jobs.prepare import prepare
+from sparkring.spark_jobs.spark.progress import SilentProgress
 from tests.support import seams
-from tests.support.etl_tables import etl_config, trips, write_trips
+from tests.support.etl_tables import START, Trip, etl_config, trips, write_trips
 
 pytest_plugins = ["tests.support.spark_sessions"]
 
@@ -68,8 +71,37 @@ def test_the_child_holds_each_row_of_its_parent_and_each_new_one_once(spark: Spa
 def test_a_source_without_new_rows_makes_no_version(spark: SparkSession, config: Config) -> None:
     prepare(config, append=True, spark=spark)
     again = prepare(config, append=True, spark=spark)
-    assert (again.version, again.reused) == (2, True)
+    assert (again.version, again.reused, again.changed_rows) == (2, True, 0)
     assert Dataset(config.dataset).versions() == [1, 2]
+
+
+class _Notes(SilentProgress):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_known_rows_of_other_contents_are_counted_and_kept(spark: SparkSession, config: Config) -> None:
+    changes: list[Callable[[Trip], Trip]] = [  # of different numbers of rows, so that the sum tells which are noticed
+        *[lambda trip: replace(trip, late=None)] * 1, *[lambda trip: replace(trip, late=1 - (trip.late or 0))] * 2,
+        *[lambda trip: replace(trip, km=(trip.km or 0) + 0.5)] * 4,
+        *[lambda trip: replace(trip, city="Cork" if trip.city == "Bern" else "Bern")] * 8,
+        *[lambda trip: replace(trip, day=START)] * 16]
+    known = [trip.id for trip in FIRST if trip.late is not None][-len(changes):]
+    change = dict(zip(known, changes, strict=True))
+    (source,) = config.prepare.sources.values()
+    assert isinstance(source, SourceConfig)
+    write_trips(Path(source.path), [change.get(trip.id, lambda same: same)(trip) for trip in FIRST])
+    before, notes = Dataset(config.dataset).manifest(), _Notes()
+    result = prepare(config, append=True, spark=spark, progress=notes)
+    assert (result.version, result.reused, result.changed_rows) == (1, True, 31)
+    assert notes.notes[0] == ("prepare: 31 rows of known ids have other contents; they are kept as they are in version 1; "
+                              "prepare without --append to take them")
+    assert Dataset(config.dataset).manifest() == before
 
 
 def test_rows_of_another_kind_are_refused(spark: SparkSession, config: Config) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -58,7 +59,8 @@ BAD = {
         SourceError, r"source trips: \d+ of 900 values of column city are not int, e\.g\. 'Bern'; correct its type or null_value",
         source=_declared(city="int")),
     "a null value that the config does not declare": Bad(
-        SourceError, r"source trips: 18 of 900 values of column km are not double, e\.g\. 'NA'", source={"null_value": ""}),
+        SourceError, r"values of column late are not int, e\.g\. 'NA'; .* A column of texts and numbers is a string, for prepare\.features",
+        source={"null_value": ""}, change=lambda trip: replace(trip, km=trip.km or 1.0)),
     "a source column that is all null": Bad(
         SourceError, r"source trips: column km is null in all 900 rows; leave it out", change=lambda trip: replace(trip, km=None)),
     "a type that Spark does not have": Bad(
@@ -178,7 +180,7 @@ BAD = {
         settings=_yielding("'train' AS part") | {"split": {"by": "column", "column": "part"}}),
     "a number that is all null in train": Bad(
         SourceError, r"feature km is null in all 594 rows of the train split, so nothing can be learned from it",
-        change=lambda trip: replace(trip, km=None) if _early(trip) else trip),
+        settings=_features("km"), change=lambda trip: replace(trip, km=None) if _early(trip) else trip),
     "a category that is all null in train": Bad(
         SourceError, r"feature city is null in all 594 rows of the train split",
         change=lambda trip: replace(trip, city=None) if _early(trip) else trip),
@@ -209,7 +211,7 @@ def test_a_source_that_is_not_there_is_named(spark: SparkSession, tmp_path: Path
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    pytest.param("", "source trips has no column id; it has none", id="an empty file"),
+    pytest.param("", "source trips has no columns id, day, km, city, late; it has none", id="an empty file"),
     pytest.param("id,day,km,city,late\n", "source trips: .* has no rows; check that it is the right file", id="a header alone"),
 ])
 def test_a_source_without_rows_is_refused(spark: SparkSession, tmp_path: Path, text: str, message: str) -> None:
@@ -233,6 +235,39 @@ def test_a_query_that_fails_on_a_row_says_so_in_one_line_and_is_not_logged(spark
         assert len(handler.buffer) == 1
     finally:
         logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize(("settings", "source", "change", "lines"), [
+    pytest.param(_yielding("note"), _declared(kms="double", km="doubel", city="array<int>"), None, [
+        r"source trips has no column kms; did you mean 'km'\?", r"columns\.km: 'doubel' is not a Spark SQL type",
+        r"column city is string and cannot become array<int>"], id="of a source's schema"),
+    pytest.param(_features("km22", "city", "late"), {}, None, [
+        "prepare.features holds late, which is the label", "names column km22, which the query does not yield",
+        r"column city of the query is string, but prepare\.features\.numeric must be double"], id="of the query's schema"),
+    pytest.param({}, {}, lambda trip: replace(trip, km=None, city=None) if _early(trip) else trip, [
+        "feature km is null in all 594 rows", "feature km2 is null", "feature city is null"], id="of the train rows"),
+    pytest.param({}, _declared(city="int", km="int"), None, [
+        r"values of column km are not int, e\.g\. '1", r"values of column city are not int, e\.g\. 'Bern'"], id="of a source's values")])
+def test_all_problems_of_a_kind_are_said_at_once(
+        spark: SparkSession, tmp_path: Path, settings: dict[str, Any], source: dict[str, Any],
+        change: Callable[[Trip], Trip] | None, lines: list[str]) -> None:
+    config = etl_config(tmp_path, list(map(change, trips())) if change else None, **settings)
+    with pytest.raises(SparkringError, match=rf"^{len(lines)} problems were found; correct all of them:\n") as caught:
+        prepare(_with_source(config, **source), spark=spark)
+    said = str(caught.value).splitlines()[1:]
+    assert [line for line, expected in zip(said, lines, strict=True) if not re.search(expected, line)] == []
+    assert not (tmp_path / "workspace").exists()
+
+
+def test_several_columns_of_a_source_that_are_all_null_are_said_together(spark: SparkSession, tmp_path: Path) -> None:
+    config = etl_config(tmp_path, [replace(trip, km=None, city=None) for trip in trips()])
+    _refused(spark, config, SourceError, r"source trips: columns km, city are null in all 900 rows; leave them out of prepare\.sources")
+
+
+def test_a_bad_name_in_the_config_is_said_before_a_row_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    config = etl_config(tmp_path, [replace(trip, km=None) for trip in trips()], **_features("km22"))
+    _refused(spark, config, ConfigError, "km22, which the query does not yield")
+    _refused(spark, etl_config(tmp_path), SourceError, "column km is null in all 900 rows")  # the control: reading finds another
 
 
 def test_a_bad_change_leaves_the_committed_versions_as_they_were(spark: SparkSession, tmp_path: Path) -> None:

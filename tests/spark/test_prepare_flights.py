@@ -50,7 +50,7 @@ def rows(spark: SparkSession) -> dict[int, dict[str, Any]]:
     """What the query yields, by flight number."""
     sources = {"flights": FLIGHTS, "weather": WEATHER, "planes": PLANES, "airports": AIRPORTS}
     with result_settings(spark), tables(spark, {name: _frame(spark, name, values) for name, values in sources.items()}):
-        found = run_query(spark, CONFIG).collect()
+        found = run_query(spark, CONFIG).rows.collect()
     return {_unpack(row["row_id"])["flight"]: row.asDict() for row in found}
 
 

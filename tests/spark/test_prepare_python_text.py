@@ -24,7 +24,7 @@ def _splits(spark: SparkSession, folder: Path, *overrides: str) -> dict[str, dic
     config = load_config("base/python-text", [f"workspace={folder}", *overrides]).prepare
     library, _ = read_table(spark, locate("library", config.sources["library"]), cache=folder)
     library.createOrReplaceTempView("library")
-    found = run_query(spark, config).select("path", split_name(config).alias("name"), "content").collect()
+    found = run_query(spark, config).rows.select("path", split_name(config).alias("name"), "content").collect()
     spark.catalog.dropTempView("library")
     return {name: {row["path"]: len(row["content"]) for row in found if row["name"] == name} for name in SPLITS}
 

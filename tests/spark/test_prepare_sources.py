@@ -85,14 +85,31 @@ def test_a_fraction_is_no_integer(spark: SparkSession, tmp_path: Path) -> None:
         read_table(spark, locate("table", config.model_copy(update={"columns": {"half": "int"}})), cache=tmp_path)
 
 
-@pytest.mark.parametrize("lines", ["1,x,2020-01-01\n", "1,x,2020-01-01,?,!\n", '1,"x\ny",2020-01-01,?\n'],
-                         ids=["short", "long", "broken in quotes"])
-def test_a_line_of_a_csv_that_has_not_the_header_s_fields_is_an_error_not_a_row_of_nulls(
-        spark: SparkSession, tmp_path: Path, lines: str) -> None:
+@pytest.mark.parametrize(("lines", "message"), [
+    pytest.param("1,x,2020-01-01\n", r"line 4 of .*table\.csv has 3 values, and the header has 4: '1,x,2020-01-01'; correct the line",
+                 id="short"),
+    pytest.param("1,x,2020-01-01,?,!\n", r"line 4 of .*table\.csv has 5 values, and the header has 4: .*; correct the line", id="long"),
+    pytest.param('1,"x\ny",2020-01-01,?\n', r"line 4 of .*table\.csv has 2 values, and .*; set multi_line: true", id="broken in quotes")])
+def test_a_line_of_a_csv_that_has_not_the_header_s_fields_is_named_and_no_row_of_nulls(
+        spark: SparkSession, tmp_path: Path, lines: str, message: str) -> None:
     (tmp_path / "table.csv").write_text(TEXT + lines)
     config = _config(tmp_path / "table.csv", columns={"a.b": "string"})  # even where the column that is read is there
-    with pytest.raises(SourceError, match=r"source table: reading .*table\.csv fails: .*; correct the line \(too few or too many fields"):
+    with pytest.raises(SourceError, match=f"source table: {message}"):
         read_table(spark, locate("table", config), cache=tmp_path)
+
+
+def test_a_csv_of_another_separator_is_read_with_it_and_without_it_told(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(TEXT.replace(",", ";").replace("x; ", "x, "))
+    assert _read(spark, _config(tmp_path / "table.csv", separator=";"), tmp_path) == ROWS
+    with pytest.raises(SourceError, match=r"has one column, 'id;.*;when;extra'; if ; separates its values, set separator: \";\" in"):
+        read_table(spark, locate("table", _config(tmp_path / "table.csv")), cache=tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["orc", "parquet"])
+def test_a_file_that_says_its_types_needs_no_columns(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    spark.sql("SELECT 1 AS id, 'x' AS name, CAST(NULL AS DOUBLE) AS km").write.format(kind).save(str(tmp_path / kind))
+    frame, rows = read_table(spark, locate("table", SourceConfig(path=str(tmp_path / kind), format=kind)), cache=tmp_path)
+    assert (rows, frame.dtypes) == (1, [("id", "int"), ("name", "string"), ("km", "double")])
 
 
 def test_a_csv_may_have_line_breaks_in_quotes_and_another_encoding_where_the_config_says_so(spark: SparkSession, tmp_path: Path) -> None:
@@ -174,6 +191,17 @@ def test_a_null_and_the_column_it_is_in_are_part_of_a_digest(spark: SparkSession
         digests.add(identify(source, lambda: spark)["rows_digest"])
     spark.catalog.dropTempView("pairs")
     assert len(digests) == 2
+
+
+def test_a_table_without_declared_columns_has_all_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
+    source = locate("table", TableSource(format="table", table="pairs"))
+    digests = set()
+    for row in ("1 AS a, map('x', 1) AS m", "1 AS a, map('x', 2) AS m"):
+        spark.sql(f"SELECT {row}").createOrReplaceTempView("pairs")
+        digests.add(identify(source, lambda: spark)["rows_digest"])
+    frame, rows = read_table(spark, source, cache=tmp_path)
+    spark.catalog.dropTempView("pairs")
+    assert (len(digests), rows, frame.columns) == (2, 1, ["a", "m"])
 
 
 def test_a_packed_csv_is_unpacked_once_and_again_when_the_copy_is_damaged(spark: SparkSession, tmp_path: Path) -> None:

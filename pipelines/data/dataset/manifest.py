@@ -81,6 +81,8 @@ class Manifest(StrictModel):
     """UTC, ISO 8601."""
     code_version: str
     row_id: str
+    row_id_of: tuple[str, ...] = ()
+    """Columns of the query whose content made the row ids; empty if the query yielded the ids."""
     label: str
     """The predicted field."""
     task: Task = "binary"

@@ -6,7 +6,7 @@ Where a double would be hashed as a text it is made a decimal, since its text de
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pyspark.sql.types import (
@@ -27,6 +27,10 @@ from sparkring.spark_jobs.etl.columns.expressions import TEMPORAL_TYPES
 from sparkring.spark_jobs.etl.columns.roles import Role
 from sparkring.spark_jobs.spark.versions.variants import VARIANT
 
+_MEAN_ONE = ("1", "yes", "y", "true", "t", "on", "positive")
+"""Texts that mean 1, where a label has two."""
+_LONGEST_SHOWN = 30
+
 
 class Conversion(NamedTuple):
     """An expression to use in the query instead of a column."""
@@ -36,22 +40,29 @@ class Conversion(NamedTuple):
     """The values for which it is right; empty: all."""
 
 
-def advise(role: Role, found: DataType) -> str:
-    """What to do about a column of a type that its role does not take: config keys to change, expressions for the query, or both."""
+def advise(role: Role, found: DataType, *, values: Sequence[str] = ()) -> str:
+    """What to do about a column of a type that its role does not take: config keys to change, expressions for the query, or both.
+
+    Args:
+        role: The column and its role.
+        found: Its type.
+        values: Different values of it, if they are known; of two texts of a label, one becomes 1.
+    """
     ways = [*settings(role, found), *(
         f"use {expression} AS {role.column} in the query{f' ({condition})' if condition else ''}"
-        for expression, condition in conversions(role, found))]
-    regression = ". A label of measured numbers (regression) is not supported yet" if (
+        for expression, condition in _of_two_texts(role, values) or conversions(role, found))]
+    regression = ". For a label of measured numbers set prepare.task: regression" if (
         role.key == "prepare.label" and _is_fraction(found)) else ""
     return f"{', or '.join(ways) or 'no cast makes it that, so name another column'}{regression}"
 
 
 def settings(role: Role, found: DataType) -> list[str]:
-    """Changes of the config after which the column fits as it is."""
-    if role.key == "prepare.label" and isinstance(found, StringType):
-        return ["set prepare.task: multiclass"]
-    if role.key == "prepare.label" and isinstance(found, BooleanType):
-        return ["set prepare.task: binary"]
+    """Changes of the config after which the column fits as it is, or is not needed."""
+    if role.key == "prepare.row_id":
+        renamed = "give it another name in the query and " if role.column == "row_id" else ""
+        return [f"{renamed}leave prepare.row_id out, since prepare then makes ids of each row's content"]
+    if role.key == "prepare.label" and isinstance(found, StringType | BooleanType):
+        return [f"set prepare.task: {'multiclass' if isinstance(found, StringType) else 'binary'}"]
     if role.key == "prepare.features.numeric" and isinstance(found, StringType):
         return ["name it in prepare.features.categorical instead"]
     if role.key == "prepare.features.numeric" and isinstance(found, TEMPORAL_TYPES):
@@ -77,7 +88,7 @@ def _rule(role: Role) -> Callable[[Role, DataType], list[Conversion]]:
 def _row_ids(role: Role, found: DataType) -> list[Conversion]:
     hashable = f"to_json({role.column})" if isinstance(found, (MapType, *VARIANT)) else role.column
     whole = [Conversion(f"CAST({role.column} AS BIGINT)", "if its values are whole numbers")] if isinstance(
-        found, StringType | FractionalType) else []
+        found, FractionalType) else []
     return [*whole, Conversion(f"xxhash64({hashable})", "a hash, if its values are different in all rows")]
 
 
@@ -88,6 +99,18 @@ def _labels(role: Role, found: DataType) -> list[Conversion]:
         return [Conversion(f"CAST({role.column} = 'yes' AS INT)", "with the text that means 1")]
     return [Conversion(f"CAST({role.column} >= DATE'2020-01-31' AS INT)", "with the day from which it is 1")] if isinstance(
         found, TEMPORAL_TYPES) else []
+
+
+def _of_two_texts(role: Role, values: Sequence[str]) -> list[Conversion]:
+    if role.key != "prepare.label" or BooleanType not in role.kinds or len(values) != 2 or max(map(len, values)) > _LONGEST_SHOWN:
+        return []
+    one = next((value for value in values if value.lower() in _MEAN_ONE), max(values))
+    other = next(value for value in values if value != one)
+    return [Conversion(f"CAST({role.column} = {_literal(one)} AS INT)", f"which makes {_literal(other)} 0")]
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _split_names(role: Role, found: DataType) -> list[Conversion]:

@@ -24,6 +24,14 @@ def class_type(examples: DataFrame, label: str) -> ClassType:
     return next((name for name in get_args(ClassType) if found.simpleString() == name), "string")
 
 
+def make_binary(label: str, *, fraction: bool) -> str:
+    """What to do about a label of the task binary with other values than 0 and 1; ``fraction``: whether its type has fractions."""
+    two = f"make it 0 or 1 in the query, e.g. CAST({label} > 15 AS INT) AS {label}, or null for rows to leave out"
+    if fraction:
+        return f"for measured numbers set prepare.task: regression; for two classes {two}."
+    return f"{two}. For numbers of classes set prepare.task: multiclass; for measured numbers set prepare.task: regression."
+
+
 def fit_classes(examples: DataFrame, label: str, *, split: Column) -> tuple[str, ...]:
     """Return the label's values as texts: numbers in ascending order, texts in alphabetical order.
 

@@ -36,7 +36,7 @@ def roles_of_query(config: PrepareConfig) -> list[Role]:
         return [Role("prepare.features.tokens.document", tokens.document, (StringType,), "string"),
                 Role("prepare.features.tokens.column", tokens.column, (StringType, BinaryType), "string"), split]
     binary = config.task == "binary"
-    return [role_of_row_id(config.row_id),
+    return [role_of_row_id(config.id_column),
             Role("prepare.label", config.label, _NUMBERS if binary else (IntegralType, StringType),
                  "int (0 or 1)" if binary else "string or bigint"), split, *_roles_of_features(config.features)]
 

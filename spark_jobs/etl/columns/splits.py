@@ -51,7 +51,7 @@ def split_key(config: PrepareConfig) -> SplitKey:
             return SplitKey(column, (StringType,), "string that says train, validation or test")
         case RandomSplit():
             tokens = config.features.tokens
-            return SplitKey(tokens.document if tokens else config.row_id, EXACT_TEXT_TYPES, "string" if tokens else "bigint")
+            return SplitKey(tokens.document if tokens else config.id_column, EXACT_TEXT_TYPES, "string" if tokens else "bigint")
         case split:
             return SplitKey(split.column, EXACT_TEXT_TYPES, "string, whole number, decimal, date or timestamp")
 

@@ -16,8 +16,8 @@ from sparkring.spark_jobs.etl.encoding.arrays import describe_raw
 
 def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple[DataField, ...], tuple[TensorSpec, ...]]:
     """The columns of the files (the row id first, the label second), and the tensors of a batch."""
-    row_id = DataField(name=config.row_id, dtype="int64")
-    row_id_tensor = TensorSpec(name=ROW_ID, dtype="int64", fields=(config.row_id,), stacked=False)
+    row_id = DataField(name=config.id_column, dtype="int64")
+    row_id_tensor = TensorSpec(name=ROW_ID, dtype="int64", fields=(config.id_column,), stacked=False)
     if preprocessing.tokens is not None:
         field, tensor = describe_tokens(preprocessing.tokens)
         return (row_id, field), (tensor, row_id_tensor)

@@ -159,9 +159,9 @@ def pack_documents(documents: DataFrame, config: PrepareConfig, encoding: TokenE
                               named(tokens.column).cast("binary").alias(_TEXT))
 
     def pack(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
-        return _pack(key, table, row_id=config.row_id, encoding=encoding, length=tokens.length, first_pack=first_pack)
+        return _pack(key, table, row_id=config.id_column, encoding=encoding, length=tokens.length, first_pack=first_pack)
 
-    return apply_to_groups(chosen, (SPLIT, _PACK), pack, f"`{config.row_id}` bigint, {SPLIT} string, {TOKENS} binary, {COUNT} int")
+    return apply_to_groups(chosen, (SPLIT, _PACK), pack, f"`{config.id_column}` bigint, {SPLIT} string, {TOKENS} binary, {COUNT} int")
 
 
 def count_packs(config: TokensConfig, sizes: Mapping[str, int]) -> dict[str, int]:

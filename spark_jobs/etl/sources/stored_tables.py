@@ -16,8 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import DeltaSource, IcebergSource, JdbcSource, StoredTable, TableSource
-from sparkring.errors import ConfigError, SourceError, nearest
+from sparkring.errors import ConfigError, SourceError
 from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.spark_jobs.etl.columns.identity import content
+from sparkring.spark_jobs.etl.sources.declared import missing_columns
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 from sparkring.spark_jobs.spark.session import spark_path
 from sparkring.spark_jobs.spark.versions.supported import minor, scala_version
@@ -129,11 +131,9 @@ def _secret(name: str, variable: str | None) -> str | None:
 
 def _digest(table: DataFrame, name: str, config: StoredTable) -> str:
     """The number of rows, and the sum and exclusive or of their 64-bit hashes; the order of rows does not matter."""
-    if missing := [column for column in config.columns if column not in table.columns]:
-        raise SourceError(f"source {name} has no column {missing[0]}{nearest(missing[0], table.columns)}; it has "
-                          f"{', '.join(table.columns)}. Correct prepare.sources.{name}.columns.")
-    # Spark's hash skips nulls, so whether a value is null is hashed, too.
-    row = sf.xxhash64(*(part for column in config.columns for part in (named(column), named(column).isNull())))
+    if missing := missing_columns(table, name, config):
+        raise missing[0]
+    row = sf.xxhash64(*content([(named(column), table.schema[column].dataType) for column in config.columns or table.columns]))
     total = sf.sum(row.cast("decimal(20,0)")).cast("string")
     try:
         rows, added, mixed = table.agg(sf.count(sf.lit(1)), total, sf.bit_xor(row)).collect()[0]

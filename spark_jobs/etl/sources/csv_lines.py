@@ -1,0 +1,91 @@
+"""The first line of a CSV that has not as many values as the header, found without Spark, once Spark's reader has failed.
+
+Spark names the file at most. Like it, this reads each line on its own unless ``multi_line`` is set, skips blank lines, takes a
+quote at the beginning of a value as the beginning of a quoted one, and two quotes inside it as one.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from sparkring.conf.schema import SourceConfig
+
+_LONGEST_SHOWN = 60
+
+
+class BadLine(NamedTuple):
+    """A line of a CSV, by its number from 1."""
+
+    file: Path
+    number: int
+    values: list[str]
+    header: list[str]
+    text: str
+    """The line, or the first one of a row that spans several."""
+    is_header: bool = False
+
+    @property
+    def shown(self) -> str:
+        """What is the matter with it."""
+        text = self.text if len(self.text) <= _LONGEST_SHOWN else self.text[:_LONGEST_SHOWN] + " ..."
+        if self.is_header:
+            return f"the header of {self.file} is not that of the other files: {text!r}"
+        return f"line {self.number} of {self.file} has {len(self.values)} values, and the header has {len(self.header)}: {text!r}"
+
+    @property
+    def breaks_off(self) -> bool:
+        """Whether a quoted value does not end on the line."""
+        return self.text.count('"') % 2 == 1
+
+
+def first_bad_line(files: Iterable[Path], config: SourceConfig) -> BadLine | None:
+    """Find the first line that does not fit the header of its file, or a header that is not the first file's.
+
+    Args:
+        files: The local files of a source, in order.
+        config: The source; its format is csv.
+    """
+    wanted: list[str] | None = None
+    for file in files:
+        lines = _rows(file, config)
+        number, header, text = next(lines, (1, [], ""))
+        if wanted is not None and header and header != wanted:
+            return BadLine(file, number, header, wanted, text, is_header=True)
+        wanted = header
+        for number, values, text in lines:
+            if len(values) != len(header):
+                return BadLine(file, number, values, header, text)
+    return None
+
+
+def _rows(file: Path, config: SourceConfig) -> Iterator[tuple[int, list[str], str]]:
+    """Number, values and text of each line that is not blank; of a row that spans lines, those of its first line."""
+    encoding = "utf-8-sig" if config.encoding == "UTF-8" else config.encoding
+    with file.open(encoding=encoding, errors="replace", newline="" if config.multi_line else None) as opened:
+        if config.multi_line:
+            yield from _rows_across_lines(opened, config.separator)
+            return
+        for number, line in enumerate(opened, start=1):
+            text = line.rstrip("\n")
+            if text.strip():
+                values = next(csv.reader([text], delimiter=config.separator)) if '"' in text else text.split(config.separator)
+                yield number, values, text
+
+
+def _rows_across_lines(opened: Iterable[str], separator: str) -> Iterator[tuple[int, list[str], str]]:
+    read: list[str] = []
+
+    def remembered() -> Iterator[str]:
+        for line in opened:
+            read.append(line)
+            yield line
+
+    reader, number = csv.reader(remembered(), delimiter=separator), 1
+    for values in reader:
+        if values:
+            yield number, values, read[0].rstrip("\r\n")
+        number = reader.line_num + 1
+        read.clear()
