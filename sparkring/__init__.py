@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.report import report
     from sparkring.spark_jobs.ring import run_ring
     from sparkring.spark_jobs.score import score
+    from sparkring.spark_jobs.scoring.predict import predict
     from sparkring.spark_jobs.train import train
 
-__all__ = ["__version__", "evaluate", "generate", "load_config", "network", "prepare", "report", "run_ring", "score", "train"]
+__all__ = ["__version__", "evaluate", "generate", "load_config", "network", "predict", "prepare", "report", "run_ring", "score", "train"]
 
 _HOME = {
     "load_config": "sparkring.conf.loading",
@@ -44,13 +45,14 @@ _HOME = {
     "train": "sparkring.spark_jobs.train",
     "evaluate": "sparkring.spark_jobs.evaluate",
     "score": "sparkring.spark_jobs.score",
+    "predict": "sparkring.spark_jobs.scoring.predict",
     "generate": "sparkring.spark_jobs.generate",
     "report": "sparkring.spark_jobs.report",
     "run_ring": "sparkring.spark_jobs.ring",
 }
 _LONG = ("prepare", "train", "evaluate", "score", "generate", "report")
 """Functions that take a ``progress``."""
-_JOBS = (*_LONG, "run_ring")
+_JOBS = (*_LONG, "predict", "run_ring")
 """Functions that import Spark, torch and others when they are called."""
 
 

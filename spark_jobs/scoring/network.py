@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,7 +61,7 @@ def answer(columns: Sequence[pd.Series], shipped: Shipped) -> pd.DataFrame:
     network, rows = _loaded(shipped, device_of_task()), len(columns[0])
     passes = max(-(-rows // shipped.batch_rows), 1)
     edges = [rows * place // passes for place in range(passes + 1)]
-    answers = [network.answer([column.iloc[first:last] for column in columns]) for first, last in zip(edges, edges[1:], strict=False)]
+    answers = [network.answer([column.iloc[first:last] for column in columns]) for first, last in pairwise(edges)]
     joined = {name: np.concatenate([each[name] for each in answers]) for name in answers[0]}
     return pd.DataFrame({name: list(values) if values.ndim > 1 else values for name, values in joined.items()})
 

@@ -27,10 +27,12 @@ from urllib.parse import urlparse
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from sparkring.conf.schema import SourceConfig, StoredTable
+from sparkring.conf.schema import Config, SourceConfig, StoredTable
 from sparkring.errors import ConfigError, SourceError, nearest, together
 from sparkring.extras import extra_of, how_to_install
 from sparkring.pipelines.data.stores.base import local_path
+from sparkring.pipelines.data.stores.local import LocalStore
+from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.etl.sources.csv_lines import first_bad_line
 from sparkring.spark_jobs.etl.sources.declared import count_checked, declared_columns, is_csv
 from sparkring.spark_jobs.etl.sources.folders import FORMATS, folder_files, read_folder
@@ -82,6 +84,14 @@ def locate(name: str, config: SourceConfig | StoredTable) -> Source:
         remedy = config.if_missing or f"correct prepare.sources.{name}.path."
         raise SourceError(f"source {name}: {local} does not exist{nearest(local.name, siblings)}; {remedy}")
     return Source(name, config, local)
+
+
+def cache_of(config: Config) -> Path:
+    """The folder for unpacked sources: beside a local dataset, where executors look anyway, else in a local workspace or the home."""
+    for store in (open_store(config.dataset), open_store(config.workspace)):
+        if isinstance(store, LocalStore):
+            return Path(store.path("cache"))
+    return Path.home() / ".cache" / "sparkring" / "sources"
 
 
 def identify(source: Source, session: Callable[[], SparkSession]) -> dict[str, Any]:
@@ -139,7 +149,7 @@ class OpenTable:
         try:
             rows = count_checked(self.raw, self.typed, name, config) if self.counted is None else self.counted
         except SPARK_ERRORS as error:
-            raise _unreadable(self, error) from None
+            raise unreadable(self, error) from None
         if not rows:
             raise SourceError(f"source {name}: {self.source.address} has no rows; check that it is the right file.")
         return rows
@@ -185,7 +195,7 @@ def read_table(spark: SparkSession, source: Source, *, cache: Path) -> tuple[Dat
     return table.frame, table.count_checked()
 
 
-def _unreadable(table: OpenTable, error: Exception) -> SourceError:
+def unreadable(table: OpenTable, error: Exception) -> SourceError:
     """An error about a source that cannot be read to its end; of a local CSV, about the line."""
     name, config = table.source.name, table.source.config
     bad = first_bad_line(table.files, config) if isinstance(config, SourceConfig) and is_csv(config) else None
@@ -221,7 +231,7 @@ def open_raw(spark: SparkSession, source: Source, *, cache: Path, only: Sequence
         path = literal(spark_path(str(local)))
     paths: str | list[str] = path
     if only:
-        reader, paths = reader.option("basePath", path), [literal(file) for file in only]  # columns of folders such as day=1 stay
+        reader, paths = reader.option("basePath", _folder_of(source, path)), [literal(file) for file in only]
     try:
         if config.format == "csv":
             # By default Spark pads short lines with nulls and cuts long ones; with column pruning it would notice neither.
@@ -233,6 +243,11 @@ def open_raw(spark: SparkSession, source: Source, *, cache: Path, only: Sequence
     except SPARK_ERRORS as error:
         raise SourceError(f"source {source.name}: Spark cannot read {config.path} as {config.format}: {reason(error)}; "
                           f"correct prepare.sources.{source.name}{lacking(config.format, error, spark.version)}.") from None
+
+
+def _folder_of(source: Source, path: str) -> str:
+    """The folder below which names such as ``day=1`` are columns."""
+    return spark_path(str(source.local)) if source.local is not None else path
 
 
 def _in_package(name: str, path: str) -> Path:
