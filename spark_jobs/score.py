@@ -33,6 +33,7 @@ from sparkring.spark_jobs.scoring.portions import Draft, Input, count_rows, key_
 from sparkring.spark_jobs.scoring.predict import Model, class_of, predict_encoded, predict_raw
 from sparkring.spark_jobs.scoring.raw_rows import source_columns
 from sparkring.spark_jobs.scoring.split_rows import read_split, version_for
+from sparkring.spark_jobs.spark.errors import failed_queries_unlogged
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
 from sparkring.version import __version__
@@ -87,7 +88,7 @@ def score(config: Config, *, spark: SparkSession | None = None, progress: Progre
     if frame is None and input is None:
         return job.score_split(given)
     session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=given)
-    with result_settings(session):
+    with result_settings(session), failed_queries_unlogged():
         features = source_columns(job.model.card)
         rows: AbstractContextManager[NewRows] = nullcontext(NewRows(frame)) if frame is not None else new_rows(
             session, config, input or "", features=features)

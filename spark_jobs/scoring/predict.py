@@ -18,11 +18,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import Config, Task
+from sparkring.errors import EnvironmentProblem
 from sparkring.models.inputs import TOKENS
 from sparkring.models.networks import REGISTRY
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card, load_weights
-from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.spark_jobs.etl.columns.expressions import TEMPORAL_TYPES, named
 from sparkring.spark_jobs.etl.encoding.table_features import computed_ids, numbers_of, text_of
 from sparkring.spark_jobs.scoring.columns import (
     DECIDED_AT,
@@ -35,8 +36,9 @@ from sparkring.spark_jobs.scoring.columns import (
     require_free_in_rows,
 )
 from sparkring.spark_jobs.scoring.network import Shipped, answer
-from sparkring.spark_jobs.scoring.raw_rows import check_raw
+from sparkring.spark_jobs.scoring.raw_rows import check_raw, source_columns
 from sparkring.spark_jobs.spark.session import result_settings
+from sparkring.spark_jobs.spark.versions.supported import is_connect
 
 ANSWERS: dict[Task, str] = {
     "binary": "probability double",
@@ -76,9 +78,21 @@ def predict(frame: DataFrame, config: Config) -> DataFrame:
     Raises:
         ConfigError: the run has no trained model.
         SourceError: a feature is missing or has a type that prepare refuses for it, or a column has the name of one that is added.
+        EnvironmentProblem: over Spark Connect, the session's time zone would change a feature.
     """
+    model = Model.of(config.run)
+    _require_utc(frame, model.card)
     with result_settings(frame.sparkSession):  # Spark keeps them in the expressions that are made here
-        return predict_raw(frame, Model.of(config.run), top_k=config.score.top_k, batch_rows=config.score.batch_rows)
+        return predict_raw(frame, model, top_k=config.score.top_k, batch_rows=config.score.batch_rows)
+
+
+def _require_utc(frame: DataFrame, card: ModelCard) -> None:
+    """Check, over Spark Connect, that moments are read in UTC: its plans follow the settings that hold when they run, not those here."""
+    spark, types = frame.sparkSession, {field.name: field.dataType for field in frame.schema}
+    zone = spark.conf.get("spark.sql.session.timeZone") if is_connect(spark) else "UTC"
+    if zone != "UTC" and any(isinstance(types.get(name), TEMPORAL_TYPES) for name in source_columns(card)):
+        raise EnvironmentProblem(f"the session's time zone is {zone}, and features made of dates and timestamps are read in UTC; over "
+                                 "Spark Connect set spark.conf.set('spark.sql.session.timeZone', 'UTC') while the predictions are used.")
 
 
 def predict_raw(frame: DataFrame, model: Model, *, top_k: int | None, batch_rows: int) -> DataFrame:

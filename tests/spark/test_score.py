@@ -34,7 +34,7 @@ from sparkring.spark_jobs.scoring.latest import latest_scores
 from tests.support import seams
 from tests.support.configs import write
 from tests.support.etl_connect import findings
-from tests.support.etl_tables import COLUMNS, QUERY, etl_config, save_untrained
+from tests.support.etl_tables import COLUMNS, QUERY, etl_config, save_untrained, trips
 
 pytest_plugins = ["tests.support.spark_sessions"]
 
@@ -181,7 +181,12 @@ def test_a_scoring_that_is_cut_off_scores_only_the_files_that_are_left(
     monkeypatch.setattr(portions.Draft, "add", cut_off)
     with pytest.raises(KeyboardInterrupt):
         score(config, spark=spark)
-    monkeypatch.setattr(portions.Draft, "add", lambda draft, scored, *, inputs=(): (add(draft, scored, inputs=inputs), wrote.append(inputs)))
+
+    def counted(draft: portions.Draft, scored: Any, *, inputs: Any = ()) -> None:
+        add(draft, scored, inputs=inputs)
+        wrote.append(inputs)
+
+    monkeypatch.setattr(portions.Draft, "add", counted)
     assert not list(Path(config.scores).glob("[!_]*"))  # readers of tables see no draft
     result = score(config, spark=spark)
     assert wrote == [[file.path] for file in files]  # none twice
@@ -190,6 +195,26 @@ def test_a_scoring_that_is_cut_off_scores_only_the_files_that_are_left(
         149, False, _expected(config, "test")["row_id"].to_pylist())
     assert not list(Path(config.scores).glob("_*/"))
     assert score(config, spark=spark).reused
+
+
+def test_scores_and_evaluations_are_of_the_version_that_the_config_names(spark: SparkSession, tmp_path: Path) -> None:
+    first = etl_config(tmp_path, trips()[:850])
+    prepare(first, spark=spark)
+    save_untrained(first)
+    before, evaluated = score(first, spark=spark), evaluate(first, spark=spark)
+    prepare(etl_config(tmp_path, trips()), append=True, spark=spark)
+    second = first.model_copy(update={"dataset_version": 2})
+    appended, newer = score(second, spark=spark), evaluate(second, spark=spark)
+    assert (before.rows, appended.rows, appended.reused) == (99, 149, False)
+    assert (set(_read(appended)["dataset_version"].to_pylist()), pq.read_table(first.scores).num_rows) == ({2}, 149)
+    assert (evaluated["network"]["rows"], newer["network"]["rows"], newer["dataset_version"]) == (99, 149, 2)
+    assert newer["base_rate"]["loss"] != evaluated["base_rate"]["loss"]
+    assert (evaluate(first, spark=spark), evaluate(second, spark=spark)) == (evaluated, newer)  # each is kept
+    assert score(second, spark=spark).reused
+    prepare(etl_config(tmp_path, trips()), spark=spark)  # version 3: encoded with figures of its own
+    for job in (score, evaluate):
+        with pytest.raises(DatasetError, match=r"version 3 of .* was encoded with other figures than version 1, on which the model was"):
+            job(first.model_copy(update={"dataset_version": 3}), spark=spark)
 
 
 def test_scores_are_of_exactly_the_rows_that_the_manifest_knows(
@@ -278,3 +303,4 @@ def test_over_spark_connect_everything_is_as_in_a_classic_session(spark: SparkSe
     classic = findings(tmp_path / "classic", spark)
     assert found["findings"] == classic
     assert {met for *_, met in classic} == {False, True}
+    assert found["new_rows"] == [900, 900]

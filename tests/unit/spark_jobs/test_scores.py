@@ -113,7 +113,8 @@ def test_the_likeliest_classes_are_there_for_several_classes_only() -> None:
 
 
 @pytest.mark.parametrize(("task", "names"), [
-    ("binary", {"label": "split"}), ("binary", {"row_id": "Model"}), ("binary", {"label": "prediction"}), ("multiclass", {"label": "prediction"})])
+    ("binary", {"label": "split"}), ("binary", {"row_id": "Model"}), ("binary", {"label": "prediction"}),
+    ("multiclass", {"label": "prediction"})])
 def test_a_name_that_scores_need_is_refused_before_anything_is_read(tmp_path: Path, task: str, names: dict[str, str]) -> None:
     config = etl_config(tmp_path, [], task=task, query="no SQL", **names)
     (tmp_path / "trips.csv").unlink()
