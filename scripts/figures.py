@@ -94,6 +94,12 @@ FIGURES: Mapping[str, Sequence[Shown]] = {
         Shown("ratio_to_plain_parquet", "times the peer's seconds to write", "at most 1.25", "Spark's Parquet write"),
         Shown("ratio_to_plain_parquet_shuffled", "times the peer's seconds to write", "at most 1.25", "Spark's Parquet write, shuffled"),
         Shown("speedup_over_petastorm_rows", "times as fast, writing", "at least 8", "Petastorm's `dict_to_spark_row`")),
+    "score": (
+        Shown("rows_per_s", "rows/s scored, 1 M flights, 2 cores"),
+        Shown("raw_rows_per_s", "rows/s encoded and scored, the same flights"),
+        Shown("ratio_to_predict_batch_udf", "times as fast, encoded rows", "at least 1.2", "Spark's predict_batch_udf"),
+        Shown("raw_ratio_to_predict_batch_udf", "times as fast, raw rows", "at least 1.2", "Spark's predict_batch_udf"),
+        Shown("ratio_to_onnx_runtime", "times as fast, encoded rows", "", "predict_batch_udf with ONNX Runtime")),
     "matrix": (
         Shown("cells", "cells of versions, each installed and run", "at least 8"),
         Shown("green", "of them green", "at least 1.0 x cells"),

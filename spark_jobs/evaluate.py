@@ -9,7 +9,8 @@
 
 A ring of ranks evaluates a model that ``train.parallel`` or the planner cuts into stages or shards; Spark tasks evaluate any other
 model, each holding the whole of it. Metrics are exact. For the binary task every test row's probability and label come to the
-driver (16 bytes a row). The result is ``<run>/evaluation.json``; the same model on the same data is not evaluated twice.
+driver (16 bytes a row). The result is ``<run>/evaluation.json``, for another ``dataset_version`` than the model was trained on
+``<run>/evaluation-version-N.json``; the same model on the same data is not evaluated twice.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages
 from sparkring.spark_jobs.run.auto_layout import with_planned_layout
 from sparkring.spark_jobs.run.place import with_existing_run
-from sparkring.spark_jobs.score import read_split, split_of, trained_on
 from sparkring.spark_jobs.scoring.baselines import logistic_regression, ridge_regression
 from sparkring.spark_jobs.scoring.class_metrics import class_base_rate, evaluate_classes, evaluate_tokens, token_base_rate
 from sparkring.spark_jobs.scoring.columns import PROBABILITY
 from sparkring.spark_jobs.scoring.number_metrics import evaluate_numbers, mean_of_train
-from sparkring.spark_jobs.scoring.predict import predict
+from sparkring.spark_jobs.scoring.predict import Model, predict_encoded
+from sparkring.spark_jobs.scoring.split_rows import read_split, split_of, trained_on, version_for
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
 from sparkring.spark_jobs.spark.versions.arrow_frames import table_of
@@ -58,7 +59,8 @@ def evaluate(config: ConfigLike, *, spark: SparkSession | None = None, progress:
     """Evaluate the model of the run of ``config``, or return the earlier evaluation of it.
 
     Args:
-        config: What ``load_config`` takes; names the run; see ``run/place.py``.
+        config: What ``load_config`` takes; names the run (see ``run/place.py``), and the ``dataset_version`` (default: the one that the
+            model was trained on).
         spark: The session to use; default the active one, or one made from ``config.spark`` when it is needed.
         progress: Where to report.
         keys: Keys of the config that replace those of ``config``, e.g. ``workspace="runs/x"``.
@@ -80,20 +82,21 @@ def evaluate(config: ConfigLike, *, spark: SparkSession | None = None, progress:
 
 def _evaluate(config: Config, spark: SparkSession | None, progress: Progress) -> dict[str, Any]:
     card, store = load_card(config.run_url), open_store(config.run_url)
-    manifest = trained_on(card)
-    identity = {"task": card.task, "split": SPLIT, "dataset_version": manifest.version, "content_id": card.content_id,
+    trained, manifest = trained_on(card), version_for(card, config.dataset_version)
+    document_name = DOCUMENT if manifest.version == trained.version else f"evaluation-version-{manifest.version}.json"
+    identity = {"task": card.task, "split": SPLIT, "dataset_version": manifest.version, "content_id": manifest.content_id,
                 "weights_sha256": card.weights_sha256}
-    before = _evaluated(store)
+    before = _evaluated(store, document_name)
     if before is not None and identity.items() <= before.items():
-        progress.note(f"evaluate: this model was evaluated on these rows already; reusing {store.url}/{DOCUMENT}")
+        progress.note(f"evaluate: this model was evaluated on these rows already; reusing {store.url}/{document_name}")
         return before
     if card.task == "binary":
-        _require_both_labels(manifest, card)
+        _require_both_labels({"train": trained, SPLIT: manifest}, card)
     session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=spark)
     dataset = open_store(card.dataset_url)
-    files = [file for name in ("train", SPLIT) for file in split_of(manifest, card.dataset_url, name).files]
+    files = [file for name, of in (("train", trained), (SPLIT, manifest)) for file in split_of(of, card.dataset_url, name).files]
     with progress.stage("evaluate", total=2) as bar, result_settings(session), naming_damaged_pages(dataset, files):
-        train, test = (read_split(session, manifest, card.dataset_url, name) for name in ("train", SPLIT))
+        train, test = (read_split(session, of, card.dataset_url, name) for name, of in (("train", trained), (SPLIT, manifest)))
         bar.update(0, text="network")
         laid = with_planned_layout(config, store)
         if laid.train.parallel.cuts_the_model:
@@ -101,16 +104,16 @@ def _evaluate(config: Config, spark: SparkSession | None, progress: Progress) ->
         else:
             network = _evaluate_by_tasks(config, test, manifest)
         bar.update(1, text="baselines")
-        models = {"network": network, **_baselines(network, train, test, manifest)}
+        models = {"network": network, **_baselines(network, train, test, trained)}
     document = identity | models
-    store.put(DOCUMENT, json.dumps(document, indent=1).encode())
+    store.put(document_name, json.dumps(document, indent=1).encode())
     return document
 
 
 def _evaluate_by_tasks(config: Config, test: DataFrame, manifest: Manifest) -> Metrics:
     """The network's evaluation, predicted by Spark's tasks."""
     keep = [] if manifest.task == "next_token" else [manifest.label]
-    predicted = predict(test, config.run_url, keep=keep, batch_rows=config.score.batch_rows)
+    predicted = predict_encoded(test, Model.of(config.run_url), keep=keep, batch_rows=config.score.batch_rows)
     if manifest.task == "multiclass":
         return evaluate_classes(predicted, label=manifest.label, classes=manifest.preprocessing.classes)
     if manifest.preprocessing.label is not None:
@@ -137,7 +140,10 @@ def _evaluate_by_stages(config: Config, card: ModelCard, manifest: Manifest, ses
 
 
 def _baselines(network: Metrics, train: DataFrame, test: DataFrame, manifest: Manifest) -> dict[str, Metrics]:
-    """The base rate and, for a table with two labels, a logistic regression; for a regression the mean and, for a table, ridge."""
+    """The base rate and, for a table with two labels, a logistic regression; for a regression the mean and, for a table, ridge.
+
+    ``manifest`` is the train rows'.
+    """
     if manifest.task == "multiclass":
         return {"base_rate": class_base_rate(train, network, label=manifest.label)}
     if manifest.task == "next_token":
@@ -171,17 +177,17 @@ def _collect(predicted: DataFrame, label: str) -> tuple[NDArray[np.float64], NDA
     return table[PROBABILITY].to_numpy(), table["label"].to_numpy()
 
 
-def _require_both_labels(manifest: Manifest, card: ModelCard) -> None:
-    for name in ("train", SPLIT):
+def _require_both_labels(manifests: dict[str, Manifest], card: ModelCard) -> None:
+    for name, manifest in manifests.items():
         split = split_of(manifest, card.dataset_url, name)
         if split.positives in (0, split.rows):
             raise DatasetError(f"all {split.rows} rows of the {name} split of version {manifest.version} of {card.dataset_url} have label "
                                f"{min(split.positives, 1)}, so every model would score the same; change prepare.split and prepare again.")
 
 
-def _evaluated(store: Store) -> dict[str, Any] | None:
+def _evaluated(store: Store, name: str) -> dict[str, Any] | None:
     try:
-        return read_document(store, DOCUMENT, keys=("weights_sha256", "network"),
+        return read_document(store, name, keys=("weights_sha256", "network"),
                              remedy="delete it and run `sparkring evaluate` again")
     except FileNotFoundError:
         return None

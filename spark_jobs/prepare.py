@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -29,8 +28,6 @@ from sparkring.pipelines.data.dataset.commit import commit_version
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, content_id
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.versions import Dataset
-from sparkring.pipelines.data.stores.local import LocalStore
-from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.data.stores.writable import require_writable
 from sparkring.spark_jobs.etl.append import appendable, joined_splits, known_rows, require_same_columns
 from sparkring.spark_jobs.etl.changes import count_changed
@@ -43,10 +40,10 @@ from sparkring.spark_jobs.etl.expectations import check_expectations
 from sparkring.spark_jobs.etl.fitted import Fitted, fitted_examples, new_examples, new_texts
 from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages
 from sparkring.spark_jobs.etl.sources.first_look import located
-from sparkring.spark_jobs.etl.sources.tables import Source, identify, open_tables
+from sparkring.spark_jobs.etl.sources.tables import Source, cache_of, identify, open_tables
 from sparkring.spark_jobs.etl.writing.document_list import kept_encoding, without_known, write_documents
 from sparkring.spark_jobs.etl.writing.write_dataset import read_back, split_layouts, write_split
-from sparkring.spark_jobs.scoring.columns import SPLIT, predicted_columns, require_free
+from sparkring.spark_jobs.scoring.columns import require_free, split_columns
 from sparkring.spark_jobs.spark.errors import failed_queries_unlogged
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
@@ -100,7 +97,7 @@ def prepare(config: ConfigLike, *, append: bool = False, spark: SparkSession | N
     began = time.perf_counter()
     config = config_of_job(prepare, config, keys, section="prepare")
     # Else the version could be trained on, but not scored.
-    require_free((config.prepare.id_column, config.prepare.label), [*predicted_columns(config.prepare.task), SPLIT])
+    require_free((config.prepare.id_column, config.prepare.label), split_columns(config.prepare.task))
     dataset = Dataset(config.dataset, one_writer=config.dataset_one_writer)
 
     @cache
@@ -173,7 +170,7 @@ class _PrepareJob:
     def run(self, spark: SparkSession, phases: _Phases) -> tuple[Manifest, int]:
         """Do everything and commit; returns the version, and the number of rows that have changed since the parent."""
         with result_settings(spark), failed_queries_unlogged():
-            opened = open_tables(spark, self.sources, cache=self._cache)
+            opened = open_tables(spark, self.sources, cache=cache_of(self.config))
             with tables(spark, {table.source.name: table.frame for table in opened}):
                 query = run_query(spark, self.config.prepare)  # its columns are checked before the values of any row
                 for table in opened:
@@ -242,14 +239,6 @@ class _PrepareJob:
             fields=fields, tensors=tensors, splits=splits, documents=(*(parent.documents if parent else ()), *written.documents),
             preprocessing=preprocessing, recipe=config.model_dump(mode="json"), source=self.facts,
             parent_sha256=None if self.latest is None else self.dataset.manifest_sha256(self.latest))
-
-    @property
-    def _cache(self) -> Path:
-        """The folder for unpacked sources: beside a local dataset, where executors look anyway, else in a local workspace or the home."""
-        for store in (self.dataset.store, open_store(self.config.workspace)):
-            if isinstance(store, LocalStore):
-                return Path(store.path("cache"))
-        return Path.home() / ".cache" / "sparkring" / "sources"
 
 
 def _require_commits(dataset: Dataset) -> None:

@@ -1,49 +1,44 @@
 """Batch predictions on Spark: rows of a dataset version, or new raw rows, through the trained network, into Parquet.
 
-    sparkring score local/flights
+    sparkring score local/flights                        # the test split
+    sparkring score orders.yaml --input new_orders.csv   # new rows, without labels
 
-``scoring/predict.py`` lists the columns that each task adds.
+``scoring/columns.py`` lists the columns that each task adds. For a frame or a stream without files use ``sparkring.predict``.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sparkring.conf.loading import ConfigLike, config_of_job
-from sparkring.errors import DatasetChanged, DatasetError, NotFinite, SourceError
-from sparkring.pipelines.data.dataset.integrity import check_footers
-from sparkring.pipelines.data.dataset.manifest import Manifest, Split
-from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
-from sparkring.pipelines.data.dataset.versions import Dataset
-from sparkring.pipelines.data.order.rowhash import add, rows_digest, to_hex
+from sparkring.conf.schema import Config
+from sparkring.errors import ConfigError, DatasetError
+from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.open import open_store
-from sparkring.pipelines.training.job.model_files import ModelCard, load_card
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages, read_committed
-from sparkring.spark_jobs.etl.sources.literal_paths import literal
-from sparkring.spark_jobs.etl.writing.staging import writing_area
 from sparkring.spark_jobs.run.place import with_existing_run
-from sparkring.spark_jobs.scoring.columns import NATS, PREDICTION, PROBABILITY, SPLIT, require_free
-from sparkring.spark_jobs.scoring.latest import Scores, commit_scores, delete_draft, draft_of, finish_commit, scores_of
-from sparkring.spark_jobs.scoring.predict import predict
-from sparkring.spark_jobs.scoring.raw_rows import encode_raw
-from sparkring.spark_jobs.spark.progress import SILENT, Progress
-from sparkring.spark_jobs.spark.session import result_settings, spark_path, spark_session
-
-Read = TypeVar("Read")
+from sparkring.spark_jobs.scoring.columns import MODEL, SPLIT, VERSION, require_free, telling_column
+from sparkring.spark_jobs.scoring.latest import Scores, commit_scores, finish_commit, scores_of
+from sparkring.spark_jobs.scoring.new_rows import Given, NewRows, new_rows
+from sparkring.spark_jobs.scoring.portions import Draft, Input, count_rows, key_of, parquet_files
+from sparkring.spark_jobs.scoring.predict import Model, class_of, predict_encoded, predict_raw
+from sparkring.spark_jobs.scoring.raw_rows import source_columns
+from sparkring.spark_jobs.scoring.split_rows import read_split, version_for
+from sparkring.spark_jobs.spark.errors import failed_queries_unlogged
+from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
+from sparkring.spark_jobs.spark.session import result_settings, spark_session
+from sparkring.version import __version__
 
 
 @dataclass(frozen=True)
@@ -59,183 +54,149 @@ class ScoreResult:
 
 
 def score(config: ConfigLike, *, spark: SparkSession | None = None, progress: Progress = SILENT, frame: DataFrame | None = None,
-          **keys: Any) -> ScoreResult:
+          input: Given | None = None, **keys: Any) -> ScoreResult:  # noqa: A002 (as the command line calls it)
     """Score rows with the trained model of the run of ``config`` and write them into the run's ``scores``.
 
+    A job that is cut off and run again scores only the files that are left: those of a split, or of an ``input`` whose query makes each
+    row of one row of a single source.
+
     Args:
-        config: What ``load_config`` takes; names the run (see ``run/place.py``), the split and the rows of a forward pass.
+        config: What ``load_config`` takes; names the run (see ``run/place.py``), the split and its ``dataset_version`` (default: the
+            one that the model was trained on).
         spark: The session to use; default the active one, or one made from ``config.spark``.
         progress: Where to report.
-        frame: Raw rows to score, as the query of ``config.prepare`` yields them (the label may be missing); default the
-            split ``config.score.split`` of the dataset version that the model was trained on.
-        keys: Keys of ``score`` or of the whole config that replace those of ``config``, e.g. ``split="validation"``.
+        frame: Rows to score instead of a split, as the query of ``config.prepare`` yields them, without label and id if there are none.
+        input: A file, folder or table to score instead of a split: the query runs with it in place of the config's source. Of several
+            sources, those to replace by name.
+        keys: Keys of ``score`` or of the whole config that replace those of ``config``, e.g. ``split="train"``.
     Returns:
-        The folder of the Parquet files. Their columns are the row id, the label if there is one, the columns that ``predict`` adds
-        for the task, ``model``, ``dataset_version`` and ``split`` (null for rows of ``frame``).
+        The folder of the Parquet files. Of a split they hold the row id, the label, the columns of ``scoring/columns.py``, ``model``,
+        ``dataset_version`` and ``split``; of new rows all columns of the rows, then those of ``scoring/columns.py``.
     Raises:
-        ConfigError: the run has no trained model, or the row id or the label has the name of a column that is added.
-        DatasetError: the dataset version has changed since the model was trained, a file differs from the committed one, or a
-            page does not match its checksum.
-        SourceError: ``frame`` lacks a column, has one of a type that the model's features do not accept, or has rows with a null or
-            repeated id; nothing was kept.
+        ConfigError: the run has no trained model, the row id or the label has the name of a column that is added, or ``input`` leaves
+            open which source it replaces.
+        DatasetError: the dataset version has changed since the model was trained or was encoded in another way, a file differs from
+            the committed one, or a page does not match its checksum.
+        SourceError: the new rows lack a column, have one of a type that the model's features do not accept, or one with the name of a
+            column that is added; nothing was kept.
         NotFinite: the network's answer for a row is not finite; nothing was kept.
         EnvironmentProblem, StorageError: Spark cannot read the dataset.
     """
-    began = time.perf_counter()
+    if frame is not None and input is not None:
+        raise ConfigError("both a frame and an input are given, and each is what to score; give one of them.")
+    if frame is not None and frame.isStreaming:
+        raise ConfigError("the frame to score is a stream, which has no end; use sparkring.predict(frame, config) and its writeStream.")
     config = with_existing_run(config_of_job(score, config, keys, section="score"), progress=progress)
-    card, store = load_card(config.run_url), open_store(config.scores)
-    split = config.score.split if frame is None else None
-    expected: Split | None = None
-    finish_commit(store)
-    before = scores_of(store, split)
-    if before is not None and _same(before, card) and _parquet(store, before.folder):
-        progress.note(f"score: this model has scored the {split} split already; reusing {store.url}/{before.folder}")
-        return ScoreResult(f"{store.url}/{before.folder}", before.rows, time.perf_counter() - began, reused=True)
-    session = spark_session(config.spark, app_name=f"sparkring {config.name}",
-                            given=spark or (frame.sparkSession if frame is not None else None))
-    with progress.stage("score") as bar, result_settings(session):
-        bar.update(0, text=split or "given rows")
-        if frame is None:
-            manifest = trained_on(card)
-            encoded = read_split(session, manifest, card.dataset_url, config.score.split)
-            row_id, label, expected = manifest.row_id, manifest.label, manifest.splits[config.score.split]
-            if manifest.task == "multiclass":
-                encoded = _named_classes(encoded, label, manifest.preprocessing)
-        else:
-            row_id, label = config.prepare.id_column, config.prepare.label
-            encoded = encode_raw(frame, card, row_id=row_id, keep=[label])
-        keep = [row_id, label] if label in encoded.columns and card.task != "next_token" else [row_id]
-        require_free(keep, [SPLIT])
-        scored = predict(encoded, config.run_url, keep=keep, batch_rows=config.score.batch_rows)
-        scored = scored.withColumn(SPLIT, sf.lit(split).cast("string"))
-        dataset = open_store(card.dataset_url)
-        with naming_damaged_pages(dataset, expected.files if expected else ()):
-            folder, rows = _write(scored, store, row_id=row_id, split=expected)
-        commit_scores(store, Scores(
+    job = _Job(config, Model.of(config.run_url), open_store(config.scores), progress, time.perf_counter())
+    finish_commit(job.store)
+    given = spark or (frame.sparkSession if frame is not None else None)
+    if frame is None and input is None:
+        return job.score_split(given)
+    session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=given)
+    with result_settings(session), failed_queries_unlogged():
+        features = source_columns(job.model.card)
+        rows: AbstractContextManager[NewRows] = nullcontext(NewRows(frame)) if frame is not None else new_rows(
+            session, config, input or "", features=features)
+        with rows as found:
+            return job.score_new(found)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One scoring."""
+
+    config: Config
+    model: Model
+    store: Store
+    progress: Progress
+    began: float
+
+    def score_split(self, given: SparkSession | None) -> ScoreResult:
+        """Score a split of a dataset version."""
+        config, card = self.config, self.model.card
+        manifest, name = version_for(card, config.dataset_version), config.score.split
+        folder = key_of({**self._identity, "content_id": manifest.content_id, "version": manifest.version, "split": name})
+        before = scores_of(self.store, name)
+        if before is not None and before.folder == folder and parquet_files(self.store, folder):
+            return self._reused(folder, before.rows, f"the {name} split of dataset version {manifest.version}")
+        session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=given)
+        with self.progress.stage("score") as bar, result_settings(session):
+            bar.update(0, text=f"{name} of version {manifest.version}")
+            encoded, split = read_split(session, manifest, card.dataset_url, name), manifest.splits[name]
+            dataset = open_store(card.dataset_url)
+            draft = Draft(self.store, folder, telling=telling_column(card.task), row_id=manifest.row_id, digested=True)
+
+            def scored(names: Sequence[str]) -> DataFrame:
+                some = [file for file in split.files if file.path in names]
+                rows = encoded if len(some) == len(split.files) else read_committed(session, dataset, some)
+                return self._split_scores(rows, manifest)
+
+            with naming_damaged_pages(dataset, split.files):
+                self._write(draft, [Input(file.path, file.bytes) for file in split.files], scored, bar)
+            if draft.digest != split.rows_digest:
+                draft.delete()
+                raise DatasetError(f"the scored rows have the digest {draft.digest}, the manifest says {split.rows_digest} of its "
+                                   f"{split.rows} rows; files were exchanged: run `sparkring datasets verify`. Nothing was kept.")
+            return self._committed(folder, draft.rows, split=name, manifest=manifest)
+
+    def score_new(self, new: NewRows) -> ScoreResult:
+        """Score rows that the caller brought."""
+        folder = uuid.uuid4().hex[:16] if new.identity is None else key_of(
+            {**self._identity, **new.identity, "prepare": self.config.prepare.model_dump(mode="json")})
+        if new.identity is not None and parquet_files(self.store, folder):
+            return self._reused(folder, count_rows(self.store, folder), "these rows")
+        if new.left_out:
+            self.progress.note(f"score: the input lacks what {', '.join(new.left_out)} is made of; left out")
+        with self.progress.stage("score") as bar:
+            bar.update(0, text="new rows")
+            self._new_scores(new.frame)  # what is wrong with its columns is said before anything is written
+            row_id = self.config.prepare.id_column
+            draft = Draft(self.store, folder, telling=telling_column(self.model.card.task), digested=False,
+                          row_id=row_id if row_id in new.frame.columns else None)
+            if new.of is not None:
+                of = new.of
+                self._write(draft, new.files, lambda names: self._new_scores(of(names)), bar)
+            elif not draft.portions:
+                draft.add(self._new_scores(new.frame))
+            return self._committed(folder, draft.rows)
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        return {"weights": self.model.card.weights_sha256, "top_k": self.config.score.top_k, "code": __version__}
+
+    def _split_scores(self, encoded: DataFrame, manifest: Manifest) -> DataFrame:
+        if manifest.task == "multiclass":
+            encoded = _named_classes(encoded, manifest)
+        keep = [manifest.row_id] if manifest.task == "next_token" else [manifest.row_id, manifest.label]
+        require_free(keep, (MODEL, VERSION, SPLIT))
+        scored = predict_encoded(encoded, self.model, keep=keep, batch_rows=self.config.score.batch_rows, top_k=self.config.score.top_k)
+        return scored.select("*", sf.lit(self.model.card.weights_sha256[:16]).alias(MODEL),
+                             sf.lit(manifest.version).cast("bigint").alias(VERSION), sf.lit(self.config.score.split).alias(SPLIT))
+
+    def _new_scores(self, rows: DataFrame) -> DataFrame:
+        return predict_raw(rows, self.model, top_k=self.config.score.top_k, batch_rows=self.config.score.batch_rows)
+
+    def _write(self, draft: Draft, inputs: Sequence[Input], scored: Any, bar: Bar) -> None:
+        if draft.portions:
+            done = sum(len(portion.inputs) for portion in draft.portions)
+            self.progress.note(f"score: resuming; {done} of {len(inputs)} files are done")
+        draft.write(inputs, scored, report=lambda done: bar.update(0, text=f"{done} of {len(inputs)} files") if done else None)
+
+    def _reused(self, folder: str, rows: int, what: str) -> ScoreResult:
+        url = f"{self.store.url}/{folder}"
+        self.progress.note(f"score: this model has scored {what} already; reusing {url}")
+        return ScoreResult(url, rows, time.perf_counter() - self.began, reused=True)
+
+    def _committed(self, folder: str, rows: int, *, split: str | None = None, manifest: Manifest | None = None) -> ScoreResult:
+        card = self.model.card
+        commit_scores(self.store, Scores(
             folder=folder, rows=rows, split=split, weights_sha256=card.weights_sha256, dataset_url=card.dataset_url,
-            dataset_version=card.dataset_version, content_id=card.content_id, created_at=datetime.now(UTC).isoformat(timespec="seconds")))
-    return ScoreResult(f"{store.url}/{folder}", rows, time.perf_counter() - began)
+            dataset_version=manifest.version if manifest else card.dataset_version,
+            content_id=manifest.content_id if manifest else card.content_id, created_at=datetime.now(UTC).isoformat(timespec="seconds")))
+        return ScoreResult(f"{self.store.url}/{folder}", rows, time.perf_counter() - self.began)
 
 
-def trained_on(card: ModelCard) -> Manifest:
-    """The manifest of the dataset version that a model was trained on.
-
-    Raises:
-        DatasetVersionNotFound: it is gone.
-        DatasetError: the version has different content now.
-    """
-    manifest = Dataset(card.dataset_url).manifest(card.dataset_version)
-    if manifest.content_id != card.content_id:
-        raise DatasetError(f"version {card.dataset_version} of {card.dataset_url} holds {manifest.content_id[:16]}, but the model was "
-                           f"trained on {card.content_id[:16]}; train again, or bring that dataset back.")
-    return manifest
-
-
-def read_split(spark: SparkSession, manifest: Manifest, dataset_url: str, split: str) -> DataFrame:
-    """The encoded rows of a split: exactly the files that the manifest names, as they were committed.
-
-    Raises:
-        DatasetError: there is no such split.
-        DatasetChanged: a file has a different size or footer; it is named. Training makes the same check before its first step.
-        EnvironmentProblem, StorageError: Spark cannot read them.
-    """
-    store, files = open_store(dataset_url), split_of(manifest, dataset_url, split).files
-    findings = check_footers(store, manifest, files)
-    if findings:
-        raise DatasetChanged(store.url, version=manifest.version, findings=list(map(str, findings)))
-    return read_committed(spark, store, files)
-
-
-def split_of(manifest: Manifest, dataset_url: str, split: str) -> Split:
-    """A split by its name.
-
-    Raises:
-        DatasetError: there is none.
-    """
-    if split not in manifest.splits:
-        raise DatasetError(f"version {manifest.version} of {dataset_url} has no split {split!r}; it has {', '.join(manifest.splits)}.")
-    return manifest.splits[split]
-
-
-def _named_classes(encoded: DataFrame, label: str, preprocessing: Preprocessing) -> DataFrame:
+def _named_classes(encoded: DataFrame, manifest: Manifest) -> DataFrame:
     """Replace the numbers of the label's classes by the source's own values, as the predictions have them."""
-    value = sf.get(sf.array(*map(sf.lit, preprocessing.classes)), named(label)).cast(preprocessing.class_type)
-    return encoded.select([value.alias(label) if name == label else named(name) for name in encoded.columns])
-
-
-def _same(before: Scores, card: ModelCard) -> bool:
-    return (before.weights_sha256, before.content_id) == (card.weights_sha256, card.content_id)
-
-
-def _write(scored: DataFrame, store: Store, *, row_id: str, split: Split | None) -> tuple[str, int]:
-    """Write the draft of a new folder, check that it holds each row once, and return the folder's name and row count.
-
-    Args:
-        scored: The rows to write.
-        store: The store of the scores.
-        row_id: The column of row ids.
-        split: The manifest's split of these rows; None for rows that the caller brought.
-    """
-    folder, spark = uuid.uuid4().hex[:16], scored.sparkSession
-    draft = draft_of(folder)
-    try:
-        with writing_area(store, spark) as area:
-            path = spark_path(area.path(draft))
-            scored.write.parquet(path)
-            files = _parquet(area, draft)
-            written = spark.read.schema(scored.schema).parquet(literal(path))
-            _require_finite(written, row_id)
-            if split is None:
-                _require_distinct(written, row_id)
-            else:
-                _require_rows(area, files, row_id, split)
-            rows = sum(_read(area, file, pq.read_metadata).num_rows for file in files)
-            if area is not store:
-                for file in files:
-                    store.upload(Path(area.path(file)), file)
-    except BaseException:
-        delete_draft(store, folder)
-        raise
-    return folder, rows
-
-
-def _parquet(store: Store, folder: str) -> list[str]:
-    """The Parquet files in a folder."""
-    return [f"{folder}/{name}" for name in store.names(folder) if name.endswith(".parquet")]
-
-
-def _read(store: Store, file: str, reader: Callable[[pa.NativeFile], Read]) -> Read:
-    with store.open_input(file) as source:
-        return reader(source)
-
-
-def _require_rows(store: Store, files: Sequence[str], row_id: str, split: Split) -> None:
-    """Check, by the manifest's digest of row ids, that the files hold each row of the split once."""
-    columns = (_read(store, file, partial(pq.read_table, columns=[row_id])) for file in files)
-    found = to_hex(add(rows_digest(table[row_id].to_numpy()) for table in columns))
-    if found != split.rows_digest:
-        raise DatasetError(f"the scored rows have the digest {found}, the manifest says {split.rows_digest} of its {split.rows} rows; "
-                           "files were exchanged: run `sparkring datasets verify`. Nothing was kept.")
-
-
-def _require_finite(written: DataFrame, row_id: str) -> None:
-    """Check that the network's answer for every row is finite."""
-    answer = named(next(name for name in (PROBABILITY, NATS, PREDICTION) if name in written.columns))
-    strange = ~(sf.abs(answer) < float("inf"))
-    count, example = written.agg(sf.count_if(strange), sf.min(sf.when(strange, named(row_id)))).collect()[0]
-    if count:
-        raise NotFinite(f"the network's answer is not finite for {count} rows, e.g. that with {row_id} {example}; see whether their "
-                        "features are far beyond those that it was trained on, and whether its training went well. Nothing was kept.")
-
-
-def _require_distinct(written: DataFrame, row_id: str) -> None:
-    """Check that ids are unique and not null."""
-    ids = written.groupBy(named(row_id).alias("id")).agg(sf.count(sf.lit(1)).alias("rows"))
-    known = sf.when(sf.col("id").isNotNull(), sf.col("rows"))
-    found = ids.agg(sf.sum(sf.when(sf.col("id").isNull(), sf.col("rows"))).alias("nameless"), sf.max(known).alias("most"),
-                    sf.max_by("id", known).alias("worst")).collect()[0]
-    if found["nameless"]:
-        raise SourceError(f"{row_id} is null in {found['nameless']} of the rows to score; each needs one. Nothing was kept.")
-    if (found["most"] or 0) > 1:
-        raise SourceError(f"{row_id} is not unique among the rows to score: {found['worst']} stands for {found['most']} rows, and "
-                          "nobody could tell their scores apart; pass each row once. Nothing was kept.")
+    value = class_of(named(manifest.label), manifest.preprocessing)
+    return encoded.select([value.alias(name) if name == manifest.label else named(name) for name in encoded.columns])

@@ -35,10 +35,11 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.report import report
     from sparkring.spark_jobs.ring import run_ring
     from sparkring.spark_jobs.score import score
+    from sparkring.spark_jobs.scoring.predict import predict
     from sparkring.spark_jobs.track import track
     from sparkring.spark_jobs.train import train
 
-__all__ = ["__version__", "evaluate", "export", "generate", "init", "load_config", "network", "prepare", "report", "run_ring",
+__all__ = ["__version__", "evaluate", "export", "generate", "init", "load_config", "network", "predict", "prepare", "report", "run_ring",
            "score", "track", "train"]
 
 _HOME = {
@@ -49,6 +50,7 @@ _HOME = {
     "train": "sparkring.spark_jobs.train",
     "evaluate": "sparkring.spark_jobs.evaluate",
     "score": "sparkring.spark_jobs.score",
+    "predict": "sparkring.spark_jobs.scoring.predict",
     "generate": "sparkring.spark_jobs.generate",
     "report": "sparkring.spark_jobs.report",
     "export": "sparkring.spark_jobs.export",
@@ -57,7 +59,7 @@ _HOME = {
 }
 _LONG = ("init", "prepare", "train", "evaluate", "score", "generate", "report", "export", "track")
 """Functions that take a ``progress``."""
-_JOBS = (*_LONG, "run_ring")
+_JOBS = (*_LONG, "predict", "run_ring")
 """Functions that import Spark, torch and others when they are called."""
 
 

@@ -26,7 +26,9 @@ class ScoreConfig(Section):
     split: Literal["train", "validation", "test"] = "test"
     """Split of the dataset version to score."""
     batch_rows: Positive = 8192
-    """Rows of one forward pass."""
+    """The most rows of one forward pass."""
+    top_k: Positive | None = None
+    """For several classes: also add the column ``top_k``, the so many likeliest classes with their probabilities."""
 
 
 class SparkConfig(Section):

@@ -1,102 +1,132 @@
-"""Run a trained network over the rows of a Spark frame. Each task adds its own columns:
+"""Add a trained network's predictions to a Spark frame; ``columns.py`` lists the columns of each task.
 
-    binary       probability        double: of label 1
-    multiclass   prediction         the likeliest class, of the type that the label has in the source
-                 probability        double: of that class
-                 probabilities      array<double>: of each class, in the order of the model's classes
-    regression   prediction         double: in the label's own units
-    next_token   nats               double: cross entropy, summed over the row's predicted tokens
-                 tokens_predicted   int: number of these tokens
-                 tokens_right       int: number of these for which the likeliest token was right
+    scored = sparkring.predict(orders, config)                     a frame in, a frame out: of a table, a file or a stream
 
-The function that executors run carries the network (its card as JSON, its weights as safetensors): they neither read the run
-folder nor unpickle anything from it.
+Only the columns that the network reads go to Spark's Python workers, as Arrow batches, and only answers come back (``network.py``). All
+other columns stay in Spark as they are: their types, their order, a stream's watermark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
-from pyspark.sql import DataFrame
-from pyspark.sql.types import (
-    ArrayType,
-    ByteType,
-    DataType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-)
+import pandas as pd
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
 
+from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Task
-from sparkring.models.inputs import CATEGORICAL, NUMERIC, TOKENS
+from sparkring.errors import EnvironmentProblem
+from sparkring.models.inputs import TOKENS
 from sparkring.models.networks import REGISTRY
-from sparkring.pipelines.data.dataset.preprocessing import ClassType
-from sparkring.pipelines.training.job.model_files import ModelCard, load_card, load_weights, model_from_bytes
-from sparkring.spark_jobs.etl.columns.expressions import named
-from sparkring.spark_jobs.etl.encoding.describe import describe_image, describe_tokens
+from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.training.job.model_files import ModelCard, load_card, load_weights
+from sparkring.spark_jobs.etl.columns.expressions import TEMPORAL_TYPES, named
+from sparkring.spark_jobs.etl.encoding.table_features import computed_ids, numbers_of, text_of
+from sparkring.spark_jobs.run.place import with_existing_run
 from sparkring.spark_jobs.scoring.columns import (
-    MODEL,
-    NATS,
-    PREDICTED,
+    DECIDED_AT,
     PREDICTION,
     PROBABILITIES,
     PROBABILITY,
-    RIGHT,
-    VERSION,
+    TOP_K,
     predicted_columns,
     require_free,
+    require_free_in_rows,
 )
+from sparkring.spark_jobs.scoring.network import Shipped, answer
+from sparkring.spark_jobs.scoring.raw_rows import check_raw, source_columns
+from sparkring.spark_jobs.spark.session import result_settings
+from sparkring.spark_jobs.spark.versions.supported import is_connect
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-_COLUMNS: dict[Task, tuple[StructField, ...]] = {
-    "binary": (StructField(PROBABILITY, DoubleType(), nullable=False),),
-    "multiclass": (StructField(PROBABILITY, DoubleType(), nullable=False),
-                   StructField(PROBABILITIES, ArrayType(DoubleType(), containsNull=False), nullable=False)),
-    "regression": (StructField(PREDICTION, DoubleType(), nullable=False),),
-    "next_token": (StructField(NATS, DoubleType(), nullable=False), StructField(PREDICTED, IntegerType(), nullable=False),
-                   StructField(RIGHT, IntegerType(), nullable=False))}
-
-
-_CLASSES: dict[ClassType, tuple[DataType, pa.DataType]] = {
-    "string": (StringType(), pa.string()), "tinyint": (ByteType(), pa.int8()), "smallint": (ShortType(), pa.int16()),
-    "int": (IntegerType(), pa.int32()), "bigint": (LongType(), pa.int64())}
-"""Spark's and Arrow's type of a predicted class."""
+ANSWERS: dict[Task, str] = {
+    "binary": "probability double",
+    "multiclass": "prediction int, probability double, probabilities array<double>",
+    "regression": "prediction double",
+    "next_token": "nats double, tokens_predicted int, tokens_right int"}
+"""What a worker answers; a class by its number."""
+_ANSWER = "__sparkring_answer"
 
 
-def predict(encoded: DataFrame, run_url: str, *, keep: list[str], batch_rows: int) -> DataFrame:
-    """Add the trained network's predictions to encoded rows.
+@dataclass(frozen=True)
+class Model:
+    """A trained network, read and checked."""
+
+    card: ModelCard
+    weights: bytes
+
+    @classmethod
+    def of(cls, run_url: str) -> Model:
+        """Read the model of a run.
+
+        Raises:
+            ConfigError: the run has no trained model.
+            CheckpointDamaged: card or weights are not what was committed.
+        """
+        card = load_card(run_url)
+        return cls(card, load_weights(run_url, card))
+
+
+def predict(frame: DataFrame, config: ConfigLike, **keys: Any) -> DataFrame:
+    """Add predictions to rows as the query of ``config.prepare`` yields them; neither an id nor a label is needed.
 
     Args:
-        encoded: The features as ``encode`` or a dataset version gives them, and the columns to keep.
-        run_url: The run whose model predicts.
-        keep: Columns to pass through.
-        batch_rows: The most rows of a forward pass.
+        frame: The features' columns and any others; it may be a stream (``readStream``).
+        config: What ``load_config`` takes; names the run whose model predicts (see ``run/place.py``), ``score.batch_rows`` and
+            ``score.top_k``.
+        keys: Keys of ``score`` or of the whole config that replace those of ``config``, e.g. ``top_k=3``.
     Returns:
-        ``keep``, then the task's columns, ``model`` and ``dataset_version``. Nothing is computed yet.
+        All columns of ``frame``, then those of the model's task (``scoring/columns.py``). Nothing is computed yet.
+    Raises:
+        ConfigError: the run has no trained model.
+        SourceError: a feature is missing or has a type that prepare refuses for it, or a column has the name of one that is added.
+        EnvironmentProblem: over Spark Connect, the session's time zone would change a feature.
+    """
+    config = with_existing_run(config_of_job(predict, config, keys, section="score"))
+    model = Model.of(config.run_url)
+    _require_utc(frame, model.card)
+    with result_settings(frame.sparkSession):  # Spark keeps them in the expressions that are made here
+        return predict_raw(frame, model, top_k=config.score.top_k, batch_rows=config.score.batch_rows)
+
+
+def _require_utc(frame: DataFrame, card: ModelCard) -> None:
+    """Check, over Spark Connect, that moments are read in UTC: its plans follow the settings that hold when they run, not those here."""
+    spark, types = frame.sparkSession, {field.name: field.dataType for field in frame.schema}
+    zone = spark.conf.get("spark.sql.session.timeZone") if is_connect(spark) else "UTC"
+    if zone != "UTC" and any(isinstance(types.get(name), TEMPORAL_TYPES) for name in source_columns(card)):
+        raise EnvironmentProblem(f"the session's time zone is {zone}, and features made of dates and timestamps are read in UTC; over "
+                                 "Spark Connect set spark.conf.set('spark.sql.session.timeZone', 'UTC') while the predictions are used.")
+
+
+def predict_raw(frame: DataFrame, model: Model, *, top_k: int | None, batch_rows: int) -> DataFrame:
+    """``predict`` with a model that was read already, inside ``result_settings``."""
+    check_raw(frame, model.card)
+    require_free_in_rows(frame.columns, predicted_columns(model.card.task, top_k))
+    return _answered(frame, model, raw_inputs(model.card), raw=True, top_k=top_k, batch_rows=batch_rows)
+
+
+def predict_encoded(encoded: DataFrame, model: Model, *, keep: Sequence[str], batch_rows: int, top_k: int | None = None) -> DataFrame:
+    """Add predictions to rows of a dataset version.
+
+    Args:
+        encoded: Its rows.
+        model: The model.
+        keep: Columns to keep.
+        batch_rows: The most rows of a forward pass.
+        top_k: The number of likeliest classes to add; None for none.
+    Returns:
+        ``keep``, then the task's columns. Nothing is computed yet.
     Raises:
         ConfigError: a column of ``keep`` has the name of one that is added.
     """
-    card = load_card(run_url)
-    require_free(keep, predicted_columns(card.task))
-    kept = encoded.select([named(name) for name in keep]).schema.fields
-    likeliest = [StructField(PREDICTION, _CLASSES[card.preprocessing.class_type][0], nullable=False)] if card.task == "multiclass" else []
-    schema = StructType([*kept, *likeliest, *_COLUMNS[card.task], StructField(MODEL, StringType(), nullable=False),
-                         StructField(VERSION, LongType(), nullable=False)])
-    run = REGISTRY.carrying(partial(_predict_batches, card_json=card.model_dump_json(), weights=load_weights(run_url, card), keep=keep,
-                           batch_rows=batch_rows))
-    wanted = dict.fromkeys([*keep, *feature_columns(card)])
-    return encoded.select([named(name) for name in wanted]).mapInArrow(run, schema)
+    require_free(keep, predicted_columns(model.card.task, top_k))
+    inputs = [named(name) for name in feature_columns(model.card)]
+    answered = _answered(encoded, model, inputs, raw=False, top_k=top_k, batch_rows=batch_rows)
+    return answered.select([named(name) for name in (*keep, *predicted_columns(model.card.task, top_k))])
 
 
 def feature_columns(card: ModelCard) -> list[str]:
@@ -109,89 +139,54 @@ def feature_columns(card: ModelCard) -> list[str]:
     return [*features.numeric_columns, *(feature.column for feature in features.with_ids)]
 
 
-def source_columns(card: ModelCard) -> list[str]:
-    """The columns of raw rows that a model's features are made of."""
+def raw_inputs(card: ModelCard) -> list[Column]:
+    """The same of raw rows: numbers are scaled here, texts are looked up by the workers."""
+    features: Preprocessing = card.preprocessing
     if card.model.kind != "tabular":
-        return feature_columns(card)
-    features = card.preprocessing
-    return list(dict.fromkeys(feature.source for feature in (*features.numeric, *features.with_ids)))
+        return [named(name) for name in feature_columns(card)]
+    # As bytes: a text of Spark may hold bytes that are no characters, which pandas would refuse.
+    return [*numbers_of(features), *(text_of(feature).cast("binary") for feature in features.categorical), *computed_ids(features)]
 
 
-def _predict_batches(batches: Iterator[pa.RecordBatch], *, card_json: str, weights: bytes, keep: list[str],
-                     batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """In a task: build the network once, then predict each batch on one thread (the task has one core)."""
-    import torch
-
-    torch.set_num_threads(1)
-    card = ModelCard.model_validate_json(card_json)
-    model = model_from_bytes(card, weights)
-    dtype = next(model.parameters()).dtype
-    for batch in batches:
-        for start in range(0, batch.num_rows, batch_rows):
-            part = batch.slice(start, batch_rows)
-            columns = {name: part.column(name) for name in keep}
-            with torch.inference_mode():
-                inputs = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in _inputs(part, card).items()}
-                columns |= _predictions(model(**inputs), inputs, card)
-            columns[MODEL] = pa.repeat(card.weights_sha256[:16], part.num_rows)
-            columns[VERSION] = pa.repeat(pa.scalar(card.dataset_version, pa.int64()), part.num_rows)
-            yield pa.RecordBatch.from_pydict(columns)
+def _answered(frame: DataFrame, model: Model, inputs: Sequence[Column], *, raw: bool, top_k: int | None, batch_rows: int) -> DataFrame:
+    card = model.card
+    key = card.weights_sha256 + (uuid.uuid4().hex if REGISTRY.builds() else "")  # an own network may change under the same weights
+    shipped = Shipped(card_json=card.model_dump_json(), weights=model.weights, key=f"{key}-{raw}", raw=raw, batch_rows=batch_rows)
+    ask = _udf(REGISTRY.carrying(partial(answer, shipped=shipped)), ANSWERS[card.task])
+    with_answer = frame.select("*", ask(*inputs).alias(_ANSWER))
+    added = {name: sf.col(f"{_ANSWER}.{name}") for name in predicted_columns(card.task) if name != PREDICTION} | _decided(card)
+    columns = [added[name].alias(name) for name in predicted_columns(card.task)]
+    if top_k is not None:
+        columns.append(_likeliest(card, top_k).alias(TOP_K))
+    return with_answer.select("*", *columns).drop(_ANSWER)
 
 
-def _inputs(batch: pa.RecordBatch, card: ModelCard) -> dict[str, Tensor]:
-    """The network's arguments."""
-    import torch
+def _udf(run: Callable[..., pd.DataFrame], answers: str) -> Callable[..., Column]:
+    def network(*columns: pd.Series) -> pd.DataFrame:
+        return run(columns)
 
-    from sparkring.pipelines.data.loading.assemble import Assembler
-
-    features = card.preprocessing
-    if card.model.kind == "tabular":
-        categorical = [feature.column for feature in features.with_ids]
-        return {NUMERIC: torch.from_numpy(_matrix(batch, features.numeric_columns, np.float32)),
-                CATEGORICAL: torch.from_numpy(_matrix(batch, categorical, np.int64))}
-    if card.model.kind == "image":
-        assert features.image is not None
-        field, tensor = describe_image(features.image)
-    else:
-        assert features.tokens is not None
-        field, tensor = describe_tokens(features.tokens)
-    assembler = Assembler(specs=(tensor,), fields={field.name: field}, seed=0, augmented=False)
-    return assembler.join([{tensor.name: batch.column(field.name).to_pylist()}], epoch=0)
+    # Else a filter on the answer would move below it, and ask the network twice.
+    asking: Callable[..., Column] = sf.pandas_udf(network, answers).asNondeterministic()  # type: ignore[call-overload]
+    return asking
 
 
-def _predictions(logits: Tensor, inputs: dict[str, Tensor], card: ModelCard) -> dict[str, pa.Array]:
-    """The task's columns of one batch.
-
-    Computed in float64: a float32 sigmoid is exactly 1 from logit 17 on, which loses the logarithm of 1 minus the probability.
-    """
-    import torch
-
+def _decided(card: ModelCard) -> dict[str, Column]:
+    """The column of the predicted label, where the task has one."""
     if card.task == "binary":
-        return {PROBABILITY: pa.array(torch.sigmoid(logits.double()).numpy())}
+        return {PREDICTION: (sf.col(f"{_ANSWER}.{PROBABILITY}") >= DECIDED_AT).cast("int")}
     if card.task == "multiclass":
-        probabilities = torch.softmax(logits.double(), dim=1)
-        best, number = probabilities.max(dim=1)
-        offsets = np.arange(0, probabilities.numel() + 1, probabilities.shape[1], dtype=np.int32)
-        classes = pa.array(card.preprocessing.classes, pa.string()).cast(_CLASSES[card.preprocessing.class_type][1])
-        return {PREDICTION: classes.take(pa.array(number.numpy())),
-                PROBABILITY: pa.array(best.numpy()), PROBABILITIES: pa.ListArray.from_arrays(offsets, probabilities.flatten().numpy())}
-    if card.task == "regression":
-        assert card.preprocessing.label is not None
-        return {PREDICTION: pa.array((logits.double() * card.preprocessing.label.std + card.preprocessing.label.mean).numpy())}
-    from sparkring.models.losses import next_token_hits, next_token_nats
-
-    assert card.preprocessing.tokens is not None
-    tokens = inputs[TOKENS]
-    nats, counted = next_token_nats(logits, tokens, pad_id=card.preprocessing.tokens.pad_id)
-    right = next_token_hits(logits, tokens, counted)
-    return {NATS: pa.array(nats.sum(dim=1, dtype=torch.float64).numpy()),
-            PREDICTED: pa.array(counted.sum(dim=1, dtype=torch.int32).numpy()),
-            RIGHT: pa.array(right.sum(dim=1, dtype=torch.int32).numpy())}
+        return {PREDICTION: class_of(sf.col(f"{_ANSWER}.{PREDICTION}"), card.preprocessing)}
+    return {PREDICTION: sf.col(f"{_ANSWER}.{PREDICTION}")}
 
 
-def _matrix(batch: pa.RecordBatch, columns: Sequence[str], dtype: type[np.generic]) -> NDArray[np.generic]:
-    """(rows, columns) from columns of a batch; (rows, 0) from none."""
-    matrix: NDArray[np.generic] = np.empty((batch.num_rows, len(columns)), dtype)
-    for place, name in enumerate(columns):
-        matrix[:, place] = batch.column(name).to_numpy(zero_copy_only=False)
-    return matrix
+def class_of(number: Column, preprocessing: Preprocessing) -> Column:
+    """The class of a number, in the type that the label has in the source."""
+    return sf.get(sf.array(*map(sf.lit, preprocessing.classes)), number).cast(preprocessing.class_type)
+
+
+def _likeliest(card: ModelCard, top_k: int) -> Column:
+    """The likeliest classes; of equal ones the first."""
+    each = sf.transform(f"{_ANSWER}.{PROBABILITIES}", lambda probability, number: sf.struct(
+        (-probability).alias("order"), number.alias("number"), probability.alias(PROBABILITY)))
+    return sf.transform(sf.slice(sf.array_sort(each), 1, top_k), lambda one: sf.struct(
+        class_of(one["number"], card.preprocessing).alias("class"), one[PROBABILITY].alias(PROBABILITY)))

@@ -37,7 +37,7 @@ from sparkring.pipelines.data.loading.codecs import decode
 from sparkring.pipelines.data.loading.page_checksums import read_verified
 from sparkring.pipelines.data.order.rowhash import add, rows_digest, to_hex
 from sparkring.pipelines.data.stores.base import Store
-from sparkring.spark_jobs.scoring.columns import SPLIT, predicted_columns, require_free
+from sparkring.spark_jobs.scoring.columns import require_free, split_columns
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
 from sparkring.version import __version__
 
@@ -109,7 +109,7 @@ def _adopt(dataset: Dataset, folders: Mapping[str, str], names: Mapping[str, lis
         made[split] = Split(files=tuple(described), rows=len(split_ids), rows_digest=to_hex(add([rows_digest(split_ids.astype(np.int64))])))
     _require_unique(np.concatenate(ids), row_id)
     task, classes = task_of(label, labels["train"])
-    require_free((row_id, label), [*predicted_columns(task), SPLIT])
+    require_free((row_id, label), split_columns(task))
     standard = standardisation_of(label, labels) if task == "regression" else None
     for split, values in labels.items() if standard is None else ():
         require_classes(label, values, split=split, classes=classes)

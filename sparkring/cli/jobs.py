@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,9 @@ from sparkring.cli.terminal.console import console_progress
 from sparkring.conf.loading import load_config
 
 Append = Annotated[bool, typer.Option("--append", help="Add the source's new rows to the latest version, whose files are kept.")]
+Inputs = Annotated[list[str] | None, typer.Option(
+    "--input", metavar="[SOURCE=]PATH",
+    help="New rows to score: a file, folder or table in place of the config's source. Repeat it with SOURCE= to replace several.")]
 StepFile = Annotated[Path | None, typer.Option(
     "--step", metavar="FILE",
     help="Also draw one step of a model in stages into this SVG file: the planned schedule above the measured one.")]
@@ -72,13 +76,17 @@ def evaluate(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, a
     show(result, as_json=as_json, text=quality_text(result))
 
 
-@commands.command(epilog=examples("sparkring score", "sparkring score --set score.split=validation"))
-def score(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Predict the rows of a split on Spark with the trained model, and write Parquet."""
+@commands.command(epilog=examples("sparkring score", "sparkring score --set score.split=validation",
+                              "sparkring score orders.yaml --input new_orders.csv"))
+def score(config: ConfigName = DEFAULT_CONFIG, inputs: Inputs = None, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Predict rows on Spark with the trained model, and write Parquet: of a split, or with --input new rows without labels.
+
+    With --input the config's query runs on the new rows. A job that was cut off resumes with the files that are left.
+    """
     loaded = load_config(config, overrides or [])
     from sparkring.spark_jobs.score import score as run_score
 
-    result = run_score(loaded, progress=console_progress())
+    result = run_score(loaded, input=_given(inputs, sources=loaded.prepare.sources), progress=console_progress())
     how = "reused" if result.reused else "scored"
     show(result, as_json=as_json, text=f"{result.rows:,} rows ({how}) at {result.url}")
 
@@ -141,6 +149,14 @@ def quality_text(evaluation: dict[str, Any]) -> str:
             for key, title in (("network", "network"), ("logistic_regression", "logistic regression"), ("base_rate", "base rate"))
             if key in evaluation for model in [evaluation[key]]]
     return "\n".join([head, *rows])
+
+
+def _given(inputs: list[str] | None, *, sources: Iterable[str]) -> str | dict[str, str] | None:
+    """What ``--input`` gives: a path or table, or several by the names of the sources that they replace."""
+    pairs = [text.partition("=") for text in inputs or []]
+    if inputs and len(inputs) == 1 and pairs[0][0] not in sources:
+        return inputs[0]
+    return {name: path for name, _, path in pairs} or None
 
 
 def _figures(metrics: dict[str, float]) -> str:

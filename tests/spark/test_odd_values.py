@@ -30,10 +30,11 @@ from sparkring.spark_jobs.etl.fit import fit
 from sparkring.spark_jobs.exporting.encoders import TableEncoder
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import read_split, score
-from sparkring.spark_jobs.scoring.raw_rows import encode_raw
+from sparkring.spark_jobs.scoring.predict import predict
 from sparkring.spark_jobs.spark.session import result_settings
 from tests.support import seams
 from tests.support.etl_tables import Trip, etl_config, save_untrained, trips
+from tests.support.scoring_inputs import inputs_of
 
 pytest_plugins = ["tests.support.spark_sessions"]
 
@@ -103,7 +104,8 @@ def test_what_is_no_finite_number_counts_as_a_null_and_has_no_part_in_what_is_fi
 
 def test_raw_rows_are_encoded_by_the_same_rule(made: Config, spark: SparkSession) -> None:
     raw = _raw(spark, [*NO_NUMBERS.values(), BEYOND, -BEYOND, None, WITHIN])
-    rows = {row["row_id"]: row.asDict() for row in encode_raw(raw, save_untrained(made), row_id="row_id").collect()}
+    save_untrained(made)
+    rows = inputs_of(raw, made.run_url)
     assert [_without_logarithm(rows[place]) for place in range(5)] == [_without_logarithm(rows[5])] * 5
     assert rows[3]["km_log1p"] == pytest.approx(math.log1p(BEYOND), rel=1e-6)
     assert rows[6]["km_none"] == np.float32(WITHIN)
@@ -112,7 +114,8 @@ def test_raw_rows_are_encoded_by_the_same_rule(made: Config, spark: SparkSession
 def test_an_exported_file_encodes_them_by_the_same_rule(made: Config, spark: SparkSession) -> None:
     values = [*NO_NUMBERS.values(), BEYOND, -BEYOND, None, WITHIN, 0.0, -0.0, -1.0, math.nextafter(-1.0, 0.0), 5e-324, 2.0**53 + 2, 42.5]
     card = save_untrained(made)
-    encoded = sorted(encode_raw(_raw(spark, values), card, row_id="row_id").collect(), key=lambda row: int(row["row_id"]))
+    inputs = inputs_of(_raw(spark, values), made.run_url)
+    encoded = [inputs[number] for number in sorted(inputs)]
     columns = tuple(f"km_{scale}" for scale in SCALES)
     numbers = torch.tensor([[math.nan if value is None else value] * len(SCALES) for value in values], dtype=torch.float64)
     numeric = TableEncoder(card.preprocessing, columns)(numbers, torch.ones((len(values), 1), dtype=torch.int64))["numeric"].numpy()
@@ -172,7 +175,9 @@ def test_rows_to_score_may_have_other_columns_of_any_names_but_each_feature_once
     config = made.model_copy(update={"workspace": str(tmp_path), "dataset_url": made.dataset})
     save_untrained(config)
     raw = _raw(spark, [1.0, 2.0])
-    assert score(config, spark=spark, frame=raw.selectExpr("*", "1 AS note", "2 AS note", "3 AS Note", "4 AS __id_0")).rows == 2
+    odd = predict(raw.selectExpr("*", "1 AS note", "2 AS note", "3 AS Note", "4 AS __id_0", "5 AS `a.b``c`"), config)
+    assert odd.columns == [*raw.columns, "note", "note", "Note", "__id_0", "a.b`c", "prediction", "probability"]
+    assert len(odd.collect()) == 2
     with pytest.raises(SourceError, match=r"have 2 columns km_none and KM_NONE, which Spark does not tell apart; leave all but km_none"):
         score(config, spark=spark, frame=raw.selectExpr("*", "1D AS KM_NONE"))
     with pytest.raises(DatasetError, match=r"has no split 'holdout'; it has train, validation, test"):

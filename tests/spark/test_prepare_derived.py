@@ -39,11 +39,12 @@ from sparkring.spark_jobs.exporting.predictor import OnnxPredictor
 from sparkring.spark_jobs.exporting.raw_columns import raw_columns
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
-from sparkring.spark_jobs.scoring.raw_rows import encode_raw
+from sparkring.spark_jobs.scoring.raw_rows import check_raw
 from sparkring.spark_jobs.spark.session import result_settings
 from sparkring.spark_jobs.spark.versions.arrow_frames import table_of
 from tests.support import seams
 from tests.support.etl_tables import save_untrained
+from tests.support.scoring_inputs import inputs_of
 
 pytest_plugins = ["tests.support.spark_sessions"]
 
@@ -236,15 +237,15 @@ def test_scoring_encodes_raw_rows_by_the_stored_definition_as_prepare_did(made: 
     stored = Preprocessing.model_validate_json(card.preprocessing.model_dump_json())
     assert stored == _manifest(made).preprocessing
     raw = _raw(spark, made)
-    encoded = {row["row_id"]: row.asDict() for row in encode_raw(raw, card, row_id="row_id", keep=["late"]).collect()}
-    assert encoded == {number: row | {"late": encoded[number]["late"]} for number, row in _rows(made).items()}
+    encoded = inputs_of(raw, made.run_url)
+    assert encoded == {number: {name: row[name] for name in encoded[number]} for number, row in _rows(made).items()}
     test = pq.read_table(Path(score(made, spark=spark).url.removeprefix("file://"))).to_pylist()
     brought = pq.read_table(Path(score(made, spark=spark, frame=raw.drop("late")).url.removeprefix("file://"))).to_pylist()
     probabilities = {row["row_id"]: row["probability"] for row in brought}
     assert len(brought) == 400 > len(test) > 20
     expected = pytest.approx([row["probability"] for row in test], rel=1e-6)  # batches of other sizes round differently in float32
     assert [probabilities[row["row_id"]] for row in test] == expected
-    with pytest.raises(SourceError, match=r"have no column at; .*needs row_id and its 5 features"):
+    with pytest.raises(SourceError, match=r"have no column at; .*needs its 5 features"):
         score(made, spark=spark, frame=raw.drop("at"))
 
 
@@ -279,7 +280,8 @@ def test_a_column_is_kept_as_it_is_beside_what_is_made_of_it(spark: SparkSession
         assert (row["price"], row["km"]) == (pytest.approx(float(price), rel=1e-12), np.float32(km))
         assert row["price_hash"] == _hashed(f"{price:.2f}", ids=50, seed=3)  # of the query's decimal, not of the double that is kept
         assert row["km_bucket"] == 1 + int(np.searchsorted(edges["km_bucket"], km, side="right"))
-    raw = {row["row_id"]: row.asDict() for row in encode_raw(_raw(spark, config), save_untrained(config), row_id="row_id").collect()}
+    save_untrained(config)
+    raw = inputs_of(_raw(spark, config), config.run_url)
     assert [(raw[number]["price_hash"], raw[number]["km_bucket"]) for number in found] == [
         (row["price_hash"], row["km_bucket"]) for row in found.values()]
 
@@ -300,9 +302,9 @@ def test_rows_whose_types_prepare_would_refuse_are_not_scored(made: Config, spar
     card, raw = save_untrained(made), _raw(spark, made)
     brought = raw.withColumn(column, sf.lit(None).cast(kind))
     with pytest.raises(SourceError, match=message):
-        encode_raw(brought, card, row_id="row_id")
+        check_raw(brought, card)
     again = brought.withColumn(column, sf.lit(None).cast(raw.schema[column].dataType))  # the control: the type alone was refused
-    assert "km_bucket" in encode_raw(again, card, row_id="row_id").columns
+    check_raw(again, card)
 
 
 def test_training_and_evaluation_take_the_same_columns(made: Config, spark: SparkSession) -> None:

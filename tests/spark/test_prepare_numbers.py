@@ -27,9 +27,9 @@ from sparkring.spark_jobs.etl.columns.quantiles import quantiles
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
-from sparkring.spark_jobs.scoring.raw_rows import encode_raw
 from tests.support import seams
 from tests.support.etl_tables import TEST_FROM, Trip, etl_config, examples, save_untrained, trips
+from tests.support.scoring_inputs import inputs_of
 
 pytest_plugins = ["tests.support.spark_sessions"]
 
@@ -152,8 +152,8 @@ def test_training_scoring_and_evaluation_take_the_stored_definition(made: Config
         for number, values in zip(batch.tensors["row_id"].tolist(), batch.tensors["numeric"].tolist(), strict=True):
             assert values == [test[number][name] for name in (*COLUMNS, "km_c_is_null", "km_e_is_null")]
     raw = _raw(spark, examples("test"))
-    encoded = {row["row_id"]: row.asDict() for row in encode_raw(raw, card, row_id="row_id").collect()}
-    assert encoded == {number: {name: value for name, value in row.items() if name != "late"} for number, row in test.items()}
+    encoded = inputs_of(raw, made.run_url)
+    assert encoded == {number: {name: row[name] for name in encoded[number]} for number, row in test.items()}
     split, brought = ({row["row_id"]: row["probability"] for row in pq.read_table(Path(result.url.removeprefix("file://"))).to_pylist()}
                       for result in (score(made, spark=spark), score(made, spark=spark, frame=raw)))
     assert brought == pytest.approx(split, rel=1e-6)
@@ -162,7 +162,8 @@ def test_training_scoring_and_evaluation_take_the_stored_definition(made: Config
 
 def test_a_later_number_without_a_logarithm_counts_as_a_null(made: Config, spark: SparkSession) -> None:
     strange = [replace(trip, km=km) for trip, km in zip(trips(), (-1.0, -7.0, math.inf, math.nan, -0.5), strict=False)]
-    encoded = {row["row_id"]: row for row in encode_raw(_raw(spark, strange), save_untrained(made), row_id="row_id").collect()}
+    save_untrained(made)
+    encoded = inputs_of(_raw(spark, strange), made.run_url)
     assert [encoded[trip.id * 10]["km_f"] for trip in strange] == pytest.approx([0, 0, 0, 0, math.log1p(-0.5)])
     assert [encoded[trip.id * 10]["km_c_is_null"] for trip in strange] == [0, 0, 1, 1, 0]  # -7 is a number where no logarithm is taken
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,12 +28,13 @@ from sparkring.spark_jobs.etl.sources.committed_files import read_committed
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import ScoreResult, read_split, score
-from sparkring.spark_jobs.scoring.columns import SPLIT, predicted_columns
+from sparkring.spark_jobs.scoring import portions
+from sparkring.spark_jobs.scoring.columns import split_columns
 from sparkring.spark_jobs.scoring.latest import latest_scores
 from tests.support import seams
 from tests.support.configs import write
 from tests.support.etl_connect import findings
-from tests.support.etl_tables import COLUMNS, QUERY, etl_config, save_untrained
+from tests.support.etl_tables import COLUMNS, QUERY, etl_config, save_untrained, trips
 
 pytest_plugins = ["tests.support.spark_sessions"]
 
@@ -93,7 +95,9 @@ def test_each_row_gets_what_the_network_says(spark: SparkSession, config: Config
     assert set(found["model"].to_pylist()) == {card.weights_sha256[:16]}
     assert set(found["dataset_version"].to_pylist()) == {1}
     assert set(found["split"].to_pylist()) == {"test"}
-    assert found.column_names == ["row_id", "late", *predicted_columns("binary"), SPLIT]
+    assert found.column_names == ["row_id", "late", *split_columns("binary")]
+    assert found["prediction"].to_pylist() == [int(one >= 0.5) for one in found["probability"].to_pylist()]
+    assert found["prediction"].type == pa.int32()
 
 
 def test_raw_rows_are_encoded_as_the_train_rows_were(spark: SparkSession, config: Config) -> None:
@@ -102,10 +106,21 @@ def test_raw_rows_are_encoded_as_the_train_rows_were(spark: SparkSession, config
     for split in ("train", "validation", "test"):
         for row in _expected(config, split).to_pylist():
             assert found[row["row_id"]]["probability"] == pytest.approx(row["probability"], rel=1e-6)
-    unlabelled = _read(score(config, spark=spark, frame=_raw(spark, config).drop("late", "day")))
-    assert unlabelled.column_names == ["row_id", "probability", "model", "dataset_version", "split"]
-    assert unlabelled["split"].null_count == 900
-    assert unlabelled.num_rows == 900
+
+
+def test_new_rows_keep_their_columns_and_need_no_label_no_id_and_no_ids_of_their_own(spark: SparkSession, config: Config) -> None:
+    raw = _raw(spark, config)
+    brought = raw.selectExpr("7 AS row_id", "km", "km2", "city", "map('a', array(1, NULL)) AS notes", "CAST(NULL AS DECIMAL(5,2)) AS price")
+    expected = {row["km"]: row["probability"] for row in _read(score(config, spark=spark, frame=raw)).to_pylist()}
+    for frame in (brought, brought.drop("row_id")):
+        scored = spark.read.parquet(score(config, spark=spark, frame=frame).url)
+        assert scored.dtypes == [*frame.dtypes, ("prediction", "int"), ("probability", "double")]
+        rows = scored.collect()
+        assert len(rows) == 900
+        assert {row["km"]: row["probability"] for row in rows} == pytest.approx(expected, rel=1e-6)
+        assert {row["notes"]["a"][0] for row in rows} == {1}
+    with pytest.raises(SourceError, match="the rows have a column Probability, and a prediction adds another one of that name"):
+        score(config, spark=spark, frame=brought.withColumn("Probability", sf.lit(1)))
 
 
 def test_the_same_scores_are_reused_and_another_model_replaces_them(spark: SparkSession, config: Config) -> None:
@@ -141,23 +156,65 @@ def test_a_scoring_that_fails_leaves_the_scores_before_it_alone(spark: SparkSess
 
 def test_rows_without_a_feature_are_refused(spark: SparkSession, config: Config) -> None:
     frame = _raw(spark, config).withColumnRenamed("km2", "km_2")
-    with pytest.raises(SourceError, match=r"have no column km2; did you mean 'km_2'\?; the model trips needs row_id and its 3 features"):
+    with pytest.raises(SourceError, match=r"have no column km2; did you mean 'km_2'\?; the model trips needs its 3 features"):
         score(config, spark=spark, frame=frame)
     assert not Path(config.scores).exists()
 
 
-@pytest.mark.parametrize(("row_id", "message"), [
-    ("CAST(row_id AS STRING)", r"column row_id of the rows to score is string, but prepare\.row_id must be bigint"),
-    ("CAST(row_id AS DOUBLE)", r"column row_id of the rows to score is double, but prepare\.row_id must be bigint"),
-    ("row_id div 20", r"row_id is not unique among the rows to score: \d+ stands for 2 rows"),
-    ("nullif(row_id, 70)", "row_id is null in 1 of the rows to score; each needs one")])
-def test_rows_that_cannot_be_told_apart_are_not_scored(spark: SparkSession, config: Config, row_id: str, message: str) -> None:
-    frame = _raw(spark, config)
-    with pytest.raises(SourceError, match=message):
-        score(config, spark=spark, frame=frame.selectExpr("* EXCEPT (row_id)", f"{row_id} AS row_id"))
-    assert not list(Path(config.scores).rglob("*"))
-    narrow = score(config, spark=spark, frame=frame.selectExpr("* EXCEPT (row_id)", "CAST(row_id AS INT) AS row_id"))
-    assert pq.read_schema(next(Path(narrow.url.removeprefix("file://")).glob("*.parquet"))).field("row_id").type == pa.int64()
+def test_a_scoring_that_is_cut_off_scores_only_the_files_that_are_left(
+        spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portions, "FIRST_MB", 1e-6)
+    monkeypatch.setattr(portions, "SHORT_S", 0.0)  # portions of one file each
+    files = Dataset(config.dataset).manifest().splits["test"].files
+    wrote: list[Any] = []
+    add = portions.Draft.add
+
+    def cut_off(draft: portions.Draft, scored: Any, *, inputs: Any = ()) -> None:
+        if len(wrote) == 1:
+            scored.write.parquet(f"{config.workspace}/more")  # the next portion's files were there, but not listed
+            draft_of = next(Path(config.scores).glob("_*/*/"))
+            shutil.copy(next(Path(config.workspace, "more").glob("*.parquet")), draft_of / "part-unlisted.parquet")
+            raise KeyboardInterrupt
+        add(draft, scored, inputs=inputs)
+        wrote.append(inputs)
+
+    monkeypatch.setattr(portions.Draft, "add", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        score(config, spark=spark)
+
+    def counted(draft: portions.Draft, scored: Any, *, inputs: Any = ()) -> None:
+        add(draft, scored, inputs=inputs)
+        wrote.append(inputs)
+
+    monkeypatch.setattr(portions.Draft, "add", counted)
+    assert not list(Path(config.scores).glob("[!_]*"))  # readers of tables see no draft
+    result = score(config, spark=spark)
+    assert wrote == [[file.path] for file in files]  # none twice
+    assert len(files) == 2
+    assert (result.rows, result.reused, _read(result)["row_id"].to_pylist()) == (
+        149, False, _expected(config, "test")["row_id"].to_pylist())
+    assert not list(Path(config.scores).glob("_*/"))
+    assert score(config, spark=spark).reused
+
+
+def test_scores_and_evaluations_are_of_the_version_that_the_config_names(spark: SparkSession, tmp_path: Path) -> None:
+    first = etl_config(tmp_path, trips()[:850])
+    prepare(first, spark=spark)
+    save_untrained(first)
+    before, evaluated = score(first, spark=spark), evaluate(first, spark=spark)
+    prepare(etl_config(tmp_path, trips()), append=True, spark=spark)
+    second = first.model_copy(update={"dataset_version": 2})
+    appended, newer = score(second, spark=spark), evaluate(second, spark=spark)
+    assert (before.rows, appended.rows, appended.reused) == (99, 149, False)
+    assert (set(_read(appended)["dataset_version"].to_pylist()), pq.read_table(first.scores).num_rows) == ({2}, 149)
+    assert (evaluated["network"]["rows"], newer["network"]["rows"], newer["dataset_version"]) == (99, 149, 2)
+    assert newer["base_rate"]["loss"] != evaluated["base_rate"]["loss"]
+    assert (evaluate(first, spark=spark), evaluate(second, spark=spark)) == (evaluated, newer)  # each is kept
+    assert score(second, spark=spark).reused
+    prepare(etl_config(tmp_path, trips()), spark=spark)  # version 3: encoded with figures of its own
+    for job in (score, evaluate):
+        with pytest.raises(DatasetError, match=r"version 3 of .* was encoded with other figures than version 1, on which the model was"):
+            job(first.model_copy(update={"dataset_version": 3}), spark=spark)
 
 
 def test_scores_are_of_exactly_the_rows_that_the_manifest_knows(
@@ -246,3 +303,4 @@ def test_over_spark_connect_everything_is_as_in_a_classic_session(spark: SparkSe
     classic = findings(tmp_path / "classic", spark)
     assert found["findings"] == classic
     assert {met for *_, met in classic} == {False, True}
+    assert found["new_rows"] == [900, 900]

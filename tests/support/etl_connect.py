@@ -23,6 +23,7 @@ from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
+from sparkring.spark_jobs.scoring.predict import predict
 from sparkring.spark_jobs.spark.session import spark_session
 from tests.support.etl_tables import etl_config, save_untrained
 
@@ -50,10 +51,13 @@ def main(folder: Path) -> None:
     save_untrained(config)
     scored = score(config, spark=spark)
     evaluation = evaluate(config, spark=spark)
+    trips = spark.read.csv(str(folder / "trips.csv"), header=True, nullValue="NA")
+    trips = trips.selectExpr("DOUBLE(km)", "DOUBLE(km) * km AS km2", "city")
+    new = [score(config, spark=spark, input=str(folder / "trips.csv")).rows, predict(trips, config).where("probability < 2").count()]
     probabilities = pq.read_table(Path(scored.url.removeprefix("file://"))).sort_by("row_id")["probability"].to_pylist()
     found = {"session": type(spark).__module__, "rows": made.rows, "content_id": Dataset(config.dataset).manifest().content_id,
              "probabilities": probabilities, "auc": evaluation["logistic_regression"]["auc"],
-             "findings": findings(folder / "expected", spark)}
+             "new_rows": new, "findings": findings(folder / "expected", spark)}
     sys.stdout.write(json.dumps(found) + "\n")
     spark.stop()
 

@@ -176,7 +176,7 @@ def _normalise_batches(batches: Iterator[pa.RecordBatch], *, config: ImageConfig
 
     cv2.setNumThreads(0)
     for batch in batches:
-        done = [_tried(data, config) for data in batch.column(config.column).to_pylist()]
+        done = [tried(data, config) for data in batch.column(config.column).to_pylist()]
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         images = [image for image, _ in done]
         columns[config.column] = pa.array([image and image.data for image in images], pa.binary())
@@ -187,7 +187,7 @@ def _normalise_batches(batches: Iterator[pa.RecordBatch], *, config: ImageConfig
         yield pa.RecordBatch.from_pydict(columns)
 
 
-def _tried(data: bytes | None, config: ImageConfig) -> tuple[Normalised | None, str | None]:
+def tried(data: bytes | None, config: ImageConfig) -> tuple[Normalised | None, str | None]:
     """The image, or why it cannot be used."""
     if data is None:
         return None, "it is null"

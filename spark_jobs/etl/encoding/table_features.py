@@ -2,9 +2,9 @@
 
 Spark columns in, Spark columns out, computed later by Spark. Images, arrays and texts are encoded by the modules beside this one.
 
-Prepare and the scoring of raw rows share this one implementation of ``Preprocessing``. A broadcast hash join per column
-looks values up, at a cost that does not grow with the vocabulary; a map literal would be searched from its beginning for
-every row.
+Prepare and the scoring of raw rows share these expressions. ``encode`` looks values up by a broadcast hash join per column, at a cost
+that does not grow with the vocabulary; a map literal would be searched from its beginning for every row. Scoring looks them up in
+Spark's Python workers (``scoring/network.py``), where the rows go anyway: six joins cost it more than the network did.
 """
 
 from __future__ import annotations
@@ -34,13 +34,26 @@ def encode(frame: DataFrame, preprocessing: Preprocessing) -> DataFrame:
     others = [named(name).alias(name.removeprefix(KEPT_PREFIX)) for name in frame.columns if name not in taken]
     for place, feature in enumerate(preprocessing.categorical):
         frame = _look_up(frame, feature, place)
-    return frame.select(*others, *(_scaled(feature) for feature in preprocessing.numeric),
-                        *(_number(feature).isNull().cast("float").alias(feature.indicator)
-                          for feature in preprocessing.numeric if feature.indicator),
+    return frame.select(*others, *numbers_of(preprocessing),
                         *(sf.coalesce(sf.col(_id(place)), sf.lit(0)).alias(feature.column)
-                          for place, feature in enumerate(preprocessing.categorical)),
-                        *(bucket_of(feature).alias(feature.column) for feature in preprocessing.buckets),
-                        *(hash_of(feature).alias(feature.column) for feature in preprocessing.hashed))
+                          for place, feature in enumerate(preprocessing.categorical)), *computed_ids(preprocessing))
+
+
+def numbers_of(preprocessing: Preprocessing) -> list[Column]:
+    """The columns of ``preprocessing.numeric_columns``: scaled numbers, then the indicators of nulls."""
+    return [*(_scaled(feature) for feature in preprocessing.numeric),
+            *(_number(feature).isNull().cast("float").alias(feature.indicator) for feature in preprocessing.numeric if feature.indicator)]
+
+
+def text_of(feature: CategoricalFeature) -> Column:
+    """The text that a feature's vocabulary holds, or null."""
+    return value_of(feature.column, feature.moment).cast("string")
+
+
+def computed_ids(preprocessing: Preprocessing) -> list[Column]:
+    """The ids that need no vocabulary: of buckets and of hashed texts."""
+    return [*(bucket_of(feature).alias(feature.column) for feature in preprocessing.buckets),
+            *(hash_of(feature).alias(feature.column) for feature in preprocessing.hashed)]
 
 
 def _scaled(feature: NumericFeature) -> Column:
@@ -63,8 +76,7 @@ def _look_up(frame: DataFrame, feature: CategoricalFeature, place: int) -> DataF
     value = f"__value_{place}"
     entries = pa.table({value: pa.array(feature.vocabulary, pa.string()), _id(place): pa.array(range(1, feature.size), pa.int32())})
     vocabulary = frame_of(frame.sparkSession, entries)
-    found = value_of(feature.column, feature.moment).cast("string")
-    return frame.join(sf.broadcast(vocabulary), found == sf.col(value), "left")
+    return frame.join(sf.broadcast(vocabulary), text_of(feature) == sf.col(value), "left")
 
 
 def _id(place: int) -> str:

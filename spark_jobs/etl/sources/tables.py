@@ -17,7 +17,7 @@ import sysconfig
 import uuid
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,10 +27,12 @@ from urllib.parse import urlparse
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from sparkring.conf.schema import SourceConfig, StoredTable
+from sparkring.conf.schema import Config, SourceConfig, StoredTable
 from sparkring.errors import ConfigError, SourceError, nearest, together
 from sparkring.extras import extra_of, how_to_install
 from sparkring.pipelines.data.stores.base import local_path
+from sparkring.pipelines.data.stores.local import LocalStore
+from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.etl.sources.csv_lines import first_bad_line
 from sparkring.spark_jobs.etl.sources.declared import count_checked, declared_columns, is_csv
 from sparkring.spark_jobs.etl.sources.folders import FORMATS, folder_files, read_folder
@@ -84,6 +86,14 @@ def locate(name: str, config: SourceConfig | StoredTable) -> Source:
     return Source(name, config, local)
 
 
+def cache_of(config: Config) -> Path:
+    """The folder for unpacked sources: beside a local dataset, where executors look anyway, else in a local workspace or the home."""
+    for store in (open_store(config.dataset), open_store(config.workspace)):
+        if isinstance(store, LocalStore):
+            return Path(store.path("cache"))
+    return Path.home() / ".cache" / "sparkring" / "sources"
+
+
 def identify(source: Source, session: Callable[[], SparkSession]) -> dict[str, Any]:
     """Facts about a source for the manifest: equal facts mean equal bytes.
 
@@ -102,7 +112,7 @@ def identify(source: Source, session: Callable[[], SparkSession]) -> dict[str, A
         size, digest = _listing(source, source.config.path, session())
         return {"path": source.config.path, "bytes": size, "listing_sha256": digest}
     if source.local.is_dir():
-        files = list(folder_files(source.local, source.config) if source.config.format in FORMATS else data_files(source.local))
+        files = _files_of(source.local, source.config)
         digest = hashlib.sha256("".join(f"{file.relative_to(source.local)} {_sha256(file)}\n" for file in files).encode()).hexdigest()
     else:
         files, digest = [source.local], _sha256(source.local)
@@ -139,7 +149,7 @@ class OpenTable:
         try:
             rows = count_checked(self.raw, self.typed, name, config) if self.counted is None else self.counted
         except SPARK_ERRORS as error:
-            raise _unreadable(self, error) from None
+            raise unreadable(self, error) from None
         if not rows:
             raise SourceError(f"source {name}: {self.source.address} has no rows; check that it is the right file.")
         return rows
@@ -162,7 +172,7 @@ def open_tables(spark: SparkSession, sources: Iterable[Source], *, cache: Path) 
             frame, rows = read_folder(spark, source.name, source.config, source.local, cache=cache)
             opened.append(OpenTable(source, frame, {}, counted=rows))
             continue
-        raw, files = _open(spark, source, cache)
+        raw, files = open_raw(spark, source, cache=cache)
         typed, wrong = declared_columns(raw, source.name, source.config)
         problems += wrong
         opened.append(OpenTable(source, raw, typed, files))
@@ -185,7 +195,7 @@ def read_table(spark: SparkSession, source: Source, *, cache: Path) -> tuple[Dat
     return table.frame, table.count_checked()
 
 
-def _unreadable(table: OpenTable, error: Exception) -> SourceError:
+def unreadable(table: OpenTable, error: Exception) -> SourceError:
     """An error about a source that cannot be read to its end; of a local CSV, about the line."""
     name, config = table.source.name, table.source.config
     bad = first_bad_line(table.files, config) if isinstance(config, SourceConfig) and is_csv(config) else None
@@ -198,30 +208,46 @@ def _unreadable(table: OpenTable, error: Exception) -> SourceError:
                        f"correct {hint}prepare.sources.{name}.")
 
 
-def _open(spark: SparkSession, source: Source, cache: Path) -> tuple[DataFrame, tuple[Path, ...]]:
-    """Open the table with all its columns, of which those of a CSV are strings; and its local files."""
+def open_raw(spark: SparkSession, source: Source, *, cache: Path, only: Sequence[str] = ()) -> tuple[DataFrame, tuple[Path, ...]]:
+    """Open a table of any format but ``folders.FORMATS`` with all its columns, of which those of a CSV are strings; and its local files.
+
+    Args:
+        spark: The session to read with.
+        source: A located table.
+        cache: Folder that unpacked files go to; all executors must see it.
+        only: If given, the addresses of files in its folder to read instead of all.
+    Raises:
+        SourceError: Spark cannot open it.
+    """
     config, files = source.config, tuple[Path, ...]()
     if not isinstance(config, SourceConfig):
         return open_table(spark, source.name, config), files
-    if source.local is None:
-        path = config.path
-    else:
+    reader, path = spark.read, config.path
+    if source.local is not None:
         local = _unpacked(source.local, cache) if source.local.suffix == ".zip" else source.local
         files = tuple(data_files(local)) if local.is_dir() else (local,)
         for file in files:
             require_readable(source.name, file)
         path = literal(spark_path(str(local)))
+    paths: str | list[str] = path
+    if only:
+        reader, paths = reader.option("basePath", _folder_of(source, path)), [literal(file) for file in only]
     try:
         if config.format == "csv":
             # By default Spark pads short lines with nulls and cuts long ones; with column pruning it would notice neither.
-            return spark.read.options(mode="FAILFAST", columnPruning=False).csv(
-                path, header=True, sep=config.separator, nullValue=config.null_value, escape='"', enforceSchema=False,
+            return reader.options(mode="FAILFAST", columnPruning=False).csv(
+                paths, header=True, sep=config.separator, nullValue=config.null_value, escape='"', enforceSchema=False,
                 multiLine=config.multi_line, encoding=config.encoding), files
         # By default a line that is not JSON becomes a row of nulls.
-        return spark.read.format(config.format).options(**{"mode": "FAILFAST"} if config.format == "json" else {}).load(path), files
+        return reader.format(config.format).options(**{"mode": "FAILFAST"} if config.format == "json" else {}).load(paths), files
     except SPARK_ERRORS as error:
         raise SourceError(f"source {source.name}: Spark cannot read {config.path} as {config.format}: {reason(error)}; "
                           f"correct prepare.sources.{source.name}{lacking(config.format, error, spark.version)}.") from None
+
+
+def _folder_of(source: Source, path: str) -> str:
+    """The folder below which names such as ``day=1`` are columns."""
+    return spark_path(str(source.local)) if source.local is not None else path
 
 
 def _in_package(name: str, path: str) -> Path:
@@ -240,16 +266,37 @@ def data_files(folder: Path) -> Iterator[Path]:
             yield file
 
 
+def listed(spark: SparkSession, source: Source, config: SourceConfig) -> list[tuple[str, int, int]]:
+    """Name, bytes and time of change (microseconds since 1970) of each file of a source, by name; a local one's are addresses for Spark.
+
+    Raises:
+        SourceError: Spark finds nothing there.
+    """
+    if source.local is not None:
+        files = [source.local] if source.local.is_file() else _files_of(source.local, config)
+        return [(spark_path(str(file)), (found := file.stat()).st_size, found.st_mtime_ns // 1000) for file in files]
+    return _listed_by_spark(source, config.path, spark)
+
+
+def _files_of(folder: Path, config: SourceConfig) -> list[Path]:
+    return list(folder_files(folder, config) if config.format in FORMATS else data_files(folder))
+
+
 def _listing(source: Source, path: str, spark: SparkSession) -> tuple[int, str]:
     """Bytes in all, and a hash over the name, size and time of change of each file."""
+    files = _listed_by_spark(source, path, spark)
+    lines = [f"{path} {length} {changed}\n" for path, length, changed in files]
+    return sum(file[1] for file in files), hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+
+
+def _listed_by_spark(source: Source, path: str, spark: SparkSession) -> list[tuple[str, int, int]]:
     try:
         files = (spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path)
                  .select("path", "length", sf.unix_micros("modificationTime")).collect())
     except SPARK_ERRORS as error:
         raise SourceError(f"source {source.name}: Spark finds nothing at {path}: {reason(error)}; "
                           f"correct prepare.sources.{source.name}.path.") from None
-    lines = sorted(f"{path} {length} {changed}\n" for path, length, changed in files)
-    return sum(file[1] for file in files), hashlib.sha256("".join(lines).encode()).hexdigest()
+    return sorted(tuple(file) for file in files)
 
 
 def _unpacked(archive: Path, cache: Path) -> Path:

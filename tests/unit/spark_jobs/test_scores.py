@@ -12,9 +12,9 @@ import pytest
 from sparkring.errors import ConfigError
 from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.spark_jobs.prepare import prepare
-from sparkring.spark_jobs.scoring.columns import MODEL, PREDICTION, VERSION, predicted_columns
+from sparkring.spark_jobs.scoring.columns import predicted_columns, split_columns
 from sparkring.spark_jobs.scoring.latest import Scores, commit_scores, draft_of, finish_commit, scores_of
-from sparkring.spark_jobs.scoring.predict import _COLUMNS
+from sparkring.spark_jobs.scoring.predict import ANSWERS
 from tests.support.etl_tables import etl_config
 
 CHANGES = ("put", "move", "delete")
@@ -101,12 +101,20 @@ def test_a_commit_that_is_killed_anywhere_shows_no_row_twice_and_the_next_one_fi
 
 @pytest.mark.parametrize("task", ["binary", "multiclass", "next_token"])
 def test_the_names_that_are_taken_are_those_of_the_predictions(task: Any) -> None:
-    likeliest = {PREDICTION} if task == "multiclass" else set()
-    assert set(predicted_columns(task)) == {field.name for field in _COLUMNS[task]} | likeliest | {MODEL, VERSION}
+    answered = {field.split()[0] for field in ANSWERS[task].split(", ")}
+    assert set(predicted_columns(task)) == answered | ({"prediction"} if task == "binary" else set())
+    assert split_columns(task) == (*predicted_columns(task), "model", "dataset_version", "split")
+
+
+def test_the_likeliest_classes_are_there_for_several_classes_only() -> None:
+    assert predicted_columns("multiclass", 3)[-1] == "top_k"
+    with pytest.raises(ConfigError, match=r"score\.top_k=3 asks for the likeliest of several classes, and this model's task is binary"):
+        predicted_columns("binary", 3)
 
 
 @pytest.mark.parametrize(("task", "names"), [
-    ("binary", {"label": "split"}), ("binary", {"row_id": "Model"}), ("multiclass", {"label": "prediction"})])
+    ("binary", {"label": "split"}), ("binary", {"row_id": "Model"}), ("binary", {"label": "prediction"}),
+    ("multiclass", {"label": "prediction"})])
 def test_a_name_that_scores_need_is_refused_before_anything_is_read(tmp_path: Path, task: str, names: dict[str, str]) -> None:
     config = etl_config(tmp_path, [], task=task, query="no SQL", **names)
     (tmp_path / "trips.csv").unlink()

@@ -1,0 +1,215 @@
+"""A trained network in Spark's Python workers: loaded once a worker, asked by batches of columns.
+
+    columns of a batch (pandas)        inputs (tensors)                answers (pandas)
+      numbers, scaled            ->      numeric (B, F)
+      ids, or texts to look up   ->      categorical (B, C)      ->      what ``predict.ANSWERS`` says of the task
+      files, tokens              ->      image, tokens
+
+A worker outlives its tasks and keeps what it loaded. Runs on executors alone; Spark's side is ``predict.py``. The network travels as
+JSON and safetensors with the function: workers neither read the run folder nor unpickle anything from it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pyspark import TaskContext
+
+from sparkring.errors import SourceError
+from sparkring.models.inputs import CATEGORICAL, NUMERIC, TOKENS
+from sparkring.pipelines.training.job.model_files import ModelCard, model_from_bytes
+from sparkring.spark_jobs.etl.encoding.describe import describe_image, describe_tokens
+from sparkring.spark_jobs.launch.gpus.visible import VARIABLE, named_gpus
+from sparkring.spark_jobs.scoring.columns import NATS, PREDICTED, PREDICTION, PROBABILITIES, PROBABILITY, RIGHT
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Answers = dict[str, NDArray[Any]]
+KEPT = 4
+"""Networks that a worker keeps, the latest ones."""
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A network on its way to the workers."""
+
+    card_json: str
+    weights: bytes
+    key: str
+    """The same for the same network: workers keep it under this name."""
+    raw: bool
+    """Whether categories come as texts, in UTF-8, and images as they were found; else as the dataset stores them."""
+    batch_rows: int
+    """The most rows of a forward pass."""
+
+
+def answer(columns: Sequence[pd.Series], shipped: Shipped) -> pd.DataFrame:
+    """The network's answers to a batch of rows, in about equal forward passes.
+
+    Args:
+        columns: The inputs in the order of ``predict.inputs_of``.
+        shipped: The network.
+    """
+    network, rows = _loaded(shipped, device_of_task()), len(columns[0])
+    passes = max(-(-rows // shipped.batch_rows), 1)
+    edges = [rows * place // passes for place in range(passes + 1)]
+    answers = [network.answer([column.iloc[first:last] for column in columns]) for first, last in pairwise(edges)]
+    joined = {name: np.concatenate([each[name] for each in answers]) for name in answers[0]}
+    return pd.DataFrame({name: list(values) if values.ndim > 1 else values for name, values in joined.items()})
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network in a worker's memory."""
+
+    card: ModelCard
+    model: nn.Module
+    vocabularies: tuple[pd.Index | None, ...]
+    """For each feature with ids: the texts by their id, from 1 on; None if the ids come as numbers."""
+    raw: bool
+    device: str
+
+    @classmethod
+    def load(cls, shipped: Shipped, device: str) -> Network:
+        """Build the network around its weights."""
+        import torch
+
+        torch.set_num_threads(1)  # a task has one core
+        card = ModelCard.model_validate_json(shipped.card_json)
+        features = card.preprocessing
+        looked_up = [pd.Index([text.encode() for text in feature.vocabulary], dtype=object) for feature in features.categorical]
+        others: list[None] = [None] * (len(features.with_ids) - (len(looked_up) if shipped.raw else 0))
+        return cls(card, model_from_bytes(card, shipped.weights).to(device), (*(looked_up if shipped.raw else ()), *others), shipped.raw,
+                   device)
+
+    def answer(self, columns: Sequence[pd.Series]) -> Answers:
+        """The answers to the rows of one forward pass."""
+        import torch
+
+        dtype = next(self.model.parameters()).dtype
+        with torch.inference_mode():
+            inputs = {name: tensor.to(self.device, dtype if tensor.is_floating_point() else tensor.dtype)
+                      for name, tensor in self.inputs(columns).items()}
+            return _answers(self.model(**inputs), inputs, self.card)
+
+    def inputs(self, columns: Sequence[pd.Series]) -> dict[str, Tensor]:
+        """The network's arguments."""
+        import torch
+
+        if self.card.model.kind == "tabular":
+            num_numeric = len(self.card.preprocessing.numeric_columns)
+            ids = [_ids(column, index) for column, index in zip(columns[num_numeric:], self.vocabularies, strict=True)]
+            rows = len(columns[0])
+            return {NUMERIC: torch.from_numpy(_matrix([column.to_numpy() for column in columns[:num_numeric]], rows, np.float32)),
+                    CATEGORICAL: torch.from_numpy(_matrix(ids, rows, np.int64))}
+        return self._decoded(columns[0])
+
+    def _decoded(self, cells: pd.Series) -> dict[str, Tensor]:
+        """Images or rows of tokens from what the dataset stores of them."""
+        from sparkring.pipelines.data.loading.assemble import Assembler
+
+        features, found = self.card.preprocessing, list(cells)
+        if self.card.model.kind == "image":
+            assert features.image is not None
+            field, tensor = describe_image(features.image)
+            found = _normalised(found, self.card) if self.raw else found
+        else:
+            assert features.tokens is not None
+            field, tensor = describe_tokens(features.tokens)
+        assembler = Assembler(specs=(tensor,), fields={field.name: field}, seed=0, augmented=False)
+        return assembler.join([{tensor.name: found}], epoch=0)
+
+
+_LOADED: dict[tuple[str, str], Network] = {}
+"""What this worker has loaded, by key and device."""
+
+
+def _loaded(shipped: Shipped, device: str) -> Network:
+    place = (shipped.key, device)
+    if place not in _LOADED:
+        if len(_LOADED) >= KEPT:
+            del _LOADED[next(iter(_LOADED))]
+        _LOADED[place] = Network.load(shipped, device)
+    return _LOADED[place]
+
+
+def device_of_task() -> str:
+    """The GPU that Spark assigned to this task, else the CPU."""
+    context = TaskContext.get()
+    gpus = context.resources().get("gpu") if context else None
+    if gpus is None:
+        return "cpu"
+    import torch
+
+    return device_of(gpus.addresses[0], os.environ.get(VARIABLE)) if torch.cuda.is_available() else "cpu"
+
+
+def device_of(address: str, visible: str | None) -> str:
+    """CUDA's name for the GPU at Spark's ``address``, in a process that sees the GPUs ``visible`` (all if None)."""
+    seen = named_gpus(visible) if visible is not None else ()
+    return f"cuda:{seen.index(address) if address in seen else int(address)}"
+
+
+def _answers(logits: Tensor, inputs: dict[str, Tensor], card: ModelCard) -> Answers:
+    """The task's answers.
+
+    Computed in float64: a float32 sigmoid is exactly 1 from logit 17 on, which loses the logarithm of 1 minus the probability.
+    """
+    import torch
+
+    if card.task == "binary":
+        return {PROBABILITY: torch.sigmoid(logits.double()).cpu().numpy()}
+    if card.task == "multiclass":
+        probabilities = torch.softmax(logits.double(), dim=1)
+        best, number = probabilities.max(dim=1)
+        return {PREDICTION: number.int().cpu().numpy(), PROBABILITY: best.cpu().numpy(), PROBABILITIES: probabilities.cpu().numpy()}
+    label = card.preprocessing.label
+    if label is not None:
+        return {PREDICTION: (logits.double() * label.std + label.mean).cpu().numpy()}
+    from sparkring.models.losses import next_token_hits, next_token_nats
+
+    assert card.preprocessing.tokens is not None
+    tokens = inputs[TOKENS]
+    nats, counted = next_token_nats(logits, tokens, pad_id=card.preprocessing.tokens.pad_id)
+    right = next_token_hits(logits, tokens, counted)
+    return {NATS: nats.sum(dim=1, dtype=torch.float64).cpu().numpy(), PREDICTED: counted.sum(dim=1, dtype=torch.int32).cpu().numpy(),
+            RIGHT: right.sum(dim=1, dtype=torch.int32).cpu().numpy()}
+
+
+def _ids(column: pd.Series, vocabulary: pd.Index | None) -> NDArray[np.integer[Any]]:
+    """Ids as they are, or those of texts; 0 for null and unknown ones."""
+    return column.to_numpy() if vocabulary is None else vocabulary.get_indexer(column) + 1
+
+
+def _matrix(columns: Sequence[NDArray[Any]], rows: int, dtype: type[np.generic]) -> NDArray[np.generic]:
+    """(rows, columns); (rows, 0) from none."""
+    matrix: NDArray[np.generic] = np.empty((rows, len(columns)), dtype)
+    for place, values in enumerate(columns):
+        matrix[:, place] = values
+    return matrix
+
+
+def _normalised(files: Sequence[bytes | None], card: ModelCard) -> list[bytes]:
+    """Image files as the dataset stores them."""
+    import cv2
+
+    from sparkring.spark_jobs.etl.encoding.images import config_of, tried
+
+    cv2.setNumThreads(0)  # a task has one core
+    assert card.preprocessing.image is not None
+    config = config_of(card.preprocessing.image)
+    done = []
+    for file in files:
+        image, problem = tried(file, config)
+        if image is None:
+            raise SourceError(f"an image in column {config.column} cannot be used: {problem}; repair it, or leave its row out.")
+        done.append(image.data)
+    return done

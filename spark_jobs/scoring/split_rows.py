@@ -1,0 +1,81 @@
+"""The encoded rows of a dataset version's split that a model is to score or to be evaluated on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sparkring.errors import DatasetChanged, DatasetError
+from sparkring.pipelines.data.dataset.integrity import check_footers
+from sparkring.pipelines.data.dataset.manifest import Manifest, Split
+from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.training.job.model_files import ModelCard
+from sparkring.spark_jobs.etl.sources.committed_files import read_committed
+
+
+def trained_on(card: ModelCard) -> Manifest:
+    """The manifest of the dataset version that a model was trained on.
+
+    Raises:
+        DatasetVersionNotFound: it is gone.
+        DatasetError: the version has different content now.
+    """
+    manifest = Dataset(card.dataset_url).manifest(card.dataset_version)
+    if manifest.content_id != card.content_id:
+        raise DatasetError(f"version {card.dataset_version} of {card.dataset_url} holds {manifest.content_id[:16]}, but the model was "
+                           f"trained on {card.content_id[:16]}; train again, or bring that dataset back.")
+    return manifest
+
+
+def version_for(card: ModelCard, version: int | None) -> Manifest:
+    """The manifest of a version whose rows the model can read.
+
+    Args:
+        card: The model.
+        version: The config's ``dataset_version``; None for the version that the model was trained on.
+    Raises:
+        DatasetVersionNotFound: there is no such version.
+        DatasetError: its rows were encoded in another way than the model's train rows, or it is not what the model was trained on.
+    """
+    if version in (None, card.dataset_version):
+        return trained_on(card)
+    manifest = Dataset(card.dataset_url).manifest(version)
+    if _figures(manifest.preprocessing) != _figures(card.preprocessing):
+        raise DatasetError(f"version {version} of {card.dataset_url} was encoded with other figures than version {card.dataset_version}, "
+                           "on which the model was trained; score its source with --input, or train on it. Versions of `sparkring "
+                           "prepare --append` keep the figures.")
+    return manifest
+
+
+def _figures(preprocessing: Preprocessing) -> dict[str, Any]:
+    """What decides how a row is encoded, without counts of rows and tokens."""
+    return preprocessing.model_dump(exclude={"train_rows": True, "tokens": {"tokens", "text_bytes", "packs"}})
+
+
+def read_split(spark: SparkSession, manifest: Manifest, dataset_url: str, split: str) -> DataFrame:
+    """The encoded rows of a split: exactly the files that the manifest names, as they were committed.
+
+    Raises:
+        DatasetError: there is no such split.
+        DatasetChanged: a file has a different size or footer; it is named. Training makes the same check before its first step.
+        EnvironmentProblem, StorageError: Spark cannot read them.
+    """
+    store, files = open_store(dataset_url), split_of(manifest, dataset_url, split).files
+    findings = check_footers(store, manifest, files)
+    if findings:
+        raise DatasetChanged(store.url, version=manifest.version, findings=list(map(str, findings)))
+    return read_committed(spark, store, files)
+
+
+def split_of(manifest: Manifest, dataset_url: str, split: str) -> Split:
+    """A split by its name.
+
+    Raises:
+        DatasetError: there is none.
+    """
+    if split not in manifest.splits:
+        raise DatasetError(f"version {manifest.version} of {dataset_url} has no split {split!r}; it has {', '.join(manifest.splits)}.")
+    return manifest.splits[split]
