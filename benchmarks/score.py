@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -71,7 +71,7 @@ def write_rows(spark: SparkSession, config: Config, folder: Path) -> None:
 def peer(make: Callable[[], Network], features: Preprocessing) -> Callable[[DataFrame], DataFrame]:
     """``predict_batch_udf`` on encoded rows."""
     numeric, ids = list(features.numeric_columns), [feature.column for feature in features.with_ids]
-    ask: Callable[..., Any] = predict_batch_udf(make, return_type=DoubleType(), batch_size=BATCH,
+    ask: Callable[..., Any] = predict_batch_udf(cast("Any", make), return_type=DoubleType(), batch_size=BATCH,
                                                 input_tensor_shapes=[[len(numeric)], [len(ids)]])
     return lambda frame: frame.withColumn("probability", ask(sf.array(*numeric), sf.array(*ids)))
 

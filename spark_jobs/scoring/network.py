@@ -186,7 +186,7 @@ def _answers(logits: Tensor, inputs: dict[str, Tensor], card: ModelCard) -> Answ
 
 def _ids(column: pd.Series, vocabulary: pd.Index | None) -> NDArray[np.integer[Any]]:
     """Ids as they are, or those of texts; 0 for null and unknown ones."""
-    return column.to_numpy() if vocabulary is None else vocabulary.get_indexer(column) + 1
+    return column.to_numpy() if vocabulary is None else vocabulary.get_indexer(pd.Index(column)) + 1
 
 
 def _matrix(columns: Sequence[NDArray[Any]], rows: int, dtype: type[np.generic]) -> NDArray[np.generic]:

@@ -111,7 +111,7 @@ class Draft:
             NotFinite: the network's answer for a row is not finite; the draft is gone.
         """
         done = {name for portion in self.portions for name in portion.inputs}
-        left = [each for each in inputs if each.name not in done]
+        left: Sequence[Input] = [each for each in inputs if each.name not in done]
         size = FIRST_MB * 1e6
         while left:
             report(len(inputs) - len(left))
@@ -182,7 +182,8 @@ class Draft:
         if not paths:
             return
         written = scored.sparkSession.read.schema(scored.schema).parquet(*paths)
-        strange = ~(sf.abs(named(self._telling)) < float("inf"))
+        answer = named(self._telling)
+        strange = answer.isNull() | ~(sf.abs(answer) < float("inf"))  # pandas gives Spark a null for a NaN
         example = sf.min(sf.when(strange, named(self._row_id))) if self._row_id else sf.lit(None)
         count, row = written.agg(sf.count_if(strange), example).collect()[0]
         if count:

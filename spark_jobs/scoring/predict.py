@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
+from pyspark.sql.pandas.functions import pandas_udf
 
 from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Task
@@ -166,16 +167,17 @@ def _udf(run: Callable[..., pd.DataFrame], answers: str) -> Callable[..., Column
         return run(columns)
 
     # Else a filter on the answer would move below it, and ask the network twice.
-    asking: Callable[..., Column] = sf.pandas_udf(network, answers).asNondeterministic()  # type: ignore[call-overload]
+    asking: Callable[..., Column] = pandas_udf(network, answers).asNondeterministic()
     return asking
 
 
 def _decided(card: ModelCard) -> dict[str, Column]:
-    """The column of the predicted label, where the task has one."""
+    """The column of the predicted label, where the task has one; null where the answer is not a number."""
+    probability = sf.col(f"{_ANSWER}.{PROBABILITY}")
     if card.task == "binary":
-        return {PREDICTION: (sf.col(f"{_ANSWER}.{PROBABILITY}") >= DECIDED_AT).cast("int")}
+        return {PREDICTION: (probability >= DECIDED_AT).cast("int")}
     if card.task == "multiclass":
-        return {PREDICTION: class_of(sf.col(f"{_ANSWER}.{PREDICTION}"), card.preprocessing)}
+        return {PREDICTION: sf.when(probability.isNotNull(), class_of(sf.col(f"{_ANSWER}.{PREDICTION}"), card.preprocessing))}
     return {PREDICTION: sf.col(f"{_ANSWER}.{PREDICTION}")}
 
 

@@ -93,7 +93,8 @@ def signature_of(card: ModelCard, types: dict[str, str]) -> ModelSignature:
 
     kind = {"string": "string", "bigint": "long"}.get(card.preprocessing.class_type, "integer")
     outputs: dict[str, list[Any]] = {
-        "binary": [ColSpec("double", "probability")], "regression": [ColSpec("double", "prediction")],
+        "binary": [ColSpec("integer", "prediction"), ColSpec("double", "probability")],
+        "regression": [ColSpec("double", "prediction")],
         "multiclass": [ColSpec(kind, "prediction"), ColSpec("double", "probability"), ColSpec(Array(DataType.double), "probabilities")]}
     return ModelSignature(inputs=Schema([ColSpec(kind, name) for name, kind in types.items()]), outputs=Schema(outputs[card.task]))
 

@@ -18,6 +18,7 @@ from sparkring.models.inputs import CATEGORICAL, NUMERIC
 from sparkring.pipelines.data.dataset.pandas_rows import encode_rows
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.training.job.model_files import ModelCard, load_model
+from sparkring.spark_jobs.scoring.columns import DECIDED_AT
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -63,7 +64,8 @@ def _predictions(logits: NDArray[np.float64], card: ModelCard, index: pd.Index[A
     import torch
 
     if card.task == "binary":
-        return pd.DataFrame({"probability": torch.sigmoid(torch.from_numpy(logits)).numpy()}, index=index)
+        probability = torch.sigmoid(torch.from_numpy(logits)).numpy()
+        return pd.DataFrame({"prediction": (probability >= DECIDED_AT).astype(np.int32), "probability": probability}, index=index)
     label = card.preprocessing.label
     if label is not None:
         return pd.DataFrame({"prediction": logits * label.std + label.mean}, index=index)

@@ -29,6 +29,7 @@ from sparkring.spark_jobs.track import track
 from sparkring.spark_jobs.tracking.aliases import TrainedModel, mirror_aliases
 from sparkring.spark_jobs.tracking.following import sending, tracked
 from sparkring.spark_jobs.tracking.model_folder import write_model_folder
+from sparkring.spark_jobs.tracking.pyfunc_model import classes_of
 from tests.support.http_faults import HttpFaults
 from tests.support.mlflow_server import Notes, client_of, free_port, history, mlflow_server
 from tests.support.training import await_condition, train_config
@@ -172,7 +173,7 @@ def test_the_model_is_a_pyfunc_that_takes_raw_rows(uri: str, tmp_path: Path) -> 
     assert not [path.name for path in Path(local).rglob("*") if path.suffix == ".pkl" or path.name in ("uv.lock", "pyproject.toml")]
     loaded = mlflow.pyfunc.load_model(local)
     assert loaded.metadata.get_input_schema().input_names() == ["height", "weight", "age", "colour"]
-    assert loaded.metadata.get_output_schema().input_names() == ["probability"]
+    assert loaded.metadata.get_output_schema().input_names() == ["prediction", "probability"]
     rows = pd.DataFrame({"height": [0.5, np.nan], "weight": [-1.0, 2.0], "age": [0.0, 3.0], "colour": ["green", "mauve"]}, index=[7, 3])
     found = loaded.predict(rows)
     model, _ = load_model(config.run_url)
@@ -194,7 +195,7 @@ def test_a_model_of_several_classes_predicts_as_scoring_does_in_the_label_s_own_
         tmp_path: Path, class_type: str, classes: tuple[str, ...], kind: str) -> None:
     import mlflow.pyfunc
 
-    from sparkring.spark_jobs.scoring.predict import _predictions
+    from sparkring.spark_jobs.scoring.network import _answers
 
     fitted = Preprocessing.model_validate({
         "numeric": [{"column": "km", "mean": 1.0, "std": 2.0, "nulls": 0}], "categorical": [], "train_rows": 9,
@@ -211,8 +212,9 @@ def test_a_model_of_several_classes_predicts_as_scoring_does_in_the_label_s_own_
     found = loaded.predict(pd.DataFrame({"km": [1.0, 2.0, -9.0, np.nan]}))
     inputs = {"numeric": torch.tensor([[0.0], [0.5], [-5.0], [0.0]]), "categorical": torch.tensor([[2], [3], [1], [0]])}
     with torch.inference_mode():
-        answers = _predictions(load_model(config.run_url)[0](**inputs), inputs, card)
-        expected = {name: column.to_pylist() for name, column in answers.items()}
+        answers = _answers(load_model(config.run_url)[0](**inputs), inputs, card)
+    expected = {name: values.tolist() for name, values in answers.items()}
+    expected["prediction"] = classes_of(fitted)[answers["prediction"]].tolist()
     assert {name: found[name].to_list() for name in found.columns} == expected
 
 

@@ -29,8 +29,9 @@ from sparkring.spark_jobs.etl.encoding.table_features import encode
 from sparkring.spark_jobs.etl.fit import fit
 from sparkring.spark_jobs.exporting.encoders import TableEncoder
 from sparkring.spark_jobs.prepare import prepare
-from sparkring.spark_jobs.score import read_split, score
+from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.scoring.predict import predict
+from sparkring.spark_jobs.scoring.split_rows import read_split
 from sparkring.spark_jobs.spark.session import result_settings
 from tests.support import seams
 from tests.support.etl_tables import Trip, etl_config, save_untrained, trips

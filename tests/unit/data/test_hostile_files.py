@@ -143,7 +143,8 @@ KINDS = {
     "config": Kind("config.yaml", lambda folder: load_config(str(folder / "config.yaml"))),
     "events": Kind("runs/first/events/0-0.jsonl", lambda folder: list(read_events(str(folder / "runs/first")))),
     "result": Kind("runs/first/result.json", lambda folder: RunFolder(str(folder / "runs/first")).result()),
-    "evaluation": Kind("runs/first/evaluation.json", lambda folder: evaluate._evaluated(LocalStore(folder / "runs/first"))),
+    "evaluation": Kind("runs/first/evaluation.json",
+                       lambda folder: evaluate._evaluated(LocalStore(folder / "runs/first"), "evaluation.json")),
     "unischema": Kind("unischema.pickle", lambda folder: read_unischema((folder / "unischema.pickle").read_bytes(), origin="x")),
 }
 HOSTILE_TEXTS = [

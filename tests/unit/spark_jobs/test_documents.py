@@ -78,9 +78,9 @@ def test_whole_documents_are_read_and_missing_ones_missed(tmp_path: Path) -> Non
 def test_an_evaluation_that_was_damaged_is_told(tmp_path: Path, content: bytes, found: str) -> None:
     (tmp_path / "evaluation.json").write_bytes(content)
     with pytest.raises(DocumentDamaged, match=rf"evaluation\.json is damaged: found ({found}).*; delete it and run `sparkring eval"):
-        evaluate._evaluated(LocalStore(tmp_path))
+        evaluate._evaluated(LocalStore(tmp_path), "evaluation.json")
     (tmp_path / "evaluation.json").unlink()
-    assert evaluate._evaluated(LocalStore(tmp_path)) is None
+    assert evaluate._evaluated(LocalStore(tmp_path), "evaluation.json") is None
 
 
 @pytest.mark.parametrize(("content", "found"), DAMAGED)
