@@ -167,7 +167,7 @@ def _udf(run: Callable[..., pd.DataFrame], answers: str) -> Callable[..., Column
         return run(columns)
 
     # Else a filter on the answer would move below it, and ask the network twice.
-    asking: Callable[..., Column] = pandas_udf(network, answers).asNondeterministic()
+    asking: Callable[..., Column] = pandas_udf(network, answers).asNondeterministic()  # type: ignore[call-overload]
     return asking
 
 
