@@ -32,6 +32,7 @@ from sparkring.spark_jobs.tracking.model_folder import write_model_folder
 from sparkring.spark_jobs.tracking.pyfunc_model import classes_of
 from tests.support.http_faults import HttpFaults
 from tests.support.mlflow_server import Notes, client_of, free_port, history, mlflow_server
+from tests.support.runs import begin_run
 from tests.support.training import await_condition, train_config
 
 STEPS_PER_EPOCH = 5
@@ -44,7 +45,9 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _config(folder: Path, uri: str, **tracking: Any) -> Config:
-    return train_config(folder, model={"hidden": [4]}, tracking={"mlflow_uri": uri, "experiment": folder.name, **tracking})
+    config = train_config(folder, model={"hidden": [4]}, tracking={"mlflow_uri": uri, "experiment": folder.name, **tracking})
+    begin_run(config)
+    return config
 
 
 def _write_generation(config: Config, generation: int, *, first: int, last: int, rank: int = 0) -> None:

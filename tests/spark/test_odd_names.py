@@ -68,7 +68,7 @@ def test_a_run_lies_in_a_folder_of_any_name(spark: SparkSession, tmp_path: Path)
     assert (proved.finished, proved.epochs, proved.rows) == (True, 1, 601)
     moved = tmp_path / "moved"
     workspace.rename(moved)
-    assert audit(str(moved / "run"), dataset_url=str(moved / "dataset")).rows == 601
+    assert audit(str(moved / "runs/first"), dataset_url=str(moved / "dataset")).rows == 601
     assert [entry.name for entry in tmp_path.iterdir()] == ["moved"]  # nothing lies beside it under a name half read
 
 

@@ -90,7 +90,7 @@ def _config(folder: Path, rows: list[Visit] | None = None, **features: Any) -> C
         writer.writeheader()
         for visit in visits() if rows is None else rows:
             writer.writerow(asdict(visit) | {"at": visit.at and visit.at.isoformat()})
-    return parse_config({"name": "visits", "workspace": str(folder / "workspace"), "model": {"hidden": [8]}, "prepare": {
+    return parse_config({"name": "visits", "workspace": str(folder / "workspace"), "run": "first", "model": {"hidden": [8]}, "prepare": {
         "sources": {"visits": {"path": str(folder / "visits.csv"), "columns": COLUMNS}},
         "query": "SELECT id AS row_id, at, born, price, km, agent, late FROM visits", "label": "late", "features": FEATURES | features,
         "split": {"by": "random"}, "min_category_rows": 2, "num_files": 2}}, origin="test")

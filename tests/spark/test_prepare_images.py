@@ -38,7 +38,8 @@ def _config(folder: Path, source: dict[str, Any], query: str, *, beside: dict[st
     settings = {
         "sources": {"pictures": source}, "query": query, "task": "multiclass", "label": "label", "num_files": 2,
         "features": {"image": {"column": "image", **image}, **(beside or {})}, "split": {"by": "column", "column": "split"}}
-    return parse_config({"name": "pictures", "workspace": str(folder / "workspace"), "model": {"kind": "image", "widths": [4]},
+    return parse_config({"name": "pictures", "workspace": str(folder / "workspace"), "run": "first",
+                         "model": {"kind": "image", "widths": [4]},
                          "prepare": settings}, origin="test")
 
 

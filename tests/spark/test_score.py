@@ -164,8 +164,9 @@ def test_rows_without_a_feature_are_refused(spark: SparkSession, config: Config)
 
 def test_a_scoring_that_is_cut_off_scores_only_the_files_that_are_left(
         spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portions, "FIRST_MB", 1e-6)
-    monkeypatch.setattr(portions, "SHORT_S", 0.0)  # portions of one file each
+    save_untrained(config, seed=3)  # a model that has scored nothing yet
+    monkeypatch.setattr(seams.PORTIONS_FIRST_MB, 1e-6)
+    monkeypatch.setattr(seams.PORTIONS_SHORT_S, 0.0)  # portions of one file each
     files = Dataset(config.dataset).manifest().splits["test"].files
     wrote: list[Any] = []
     add = portions.Draft.add
@@ -179,7 +180,7 @@ def test_a_scoring_that_is_cut_off_scores_only_the_files_that_are_left(
         add(draft, scored, inputs=inputs)
         wrote.append(inputs)
 
-    monkeypatch.setattr(portions.Draft, "add", cut_off)
+    monkeypatch.setattr(seams.PORTIONS_DRAFT_ADD, cut_off)
     with pytest.raises(KeyboardInterrupt):
         score(config, spark=spark)
 
@@ -187,7 +188,7 @@ def test_a_scoring_that_is_cut_off_scores_only_the_files_that_are_left(
         add(draft, scored, inputs=inputs)
         wrote.append(inputs)
 
-    monkeypatch.setattr(portions.Draft, "add", counted)
+    monkeypatch.setattr(seams.PORTIONS_DRAFT_ADD, counted)
     assert not list(Path(config.scores).glob("[!_]*"))  # readers of tables see no draft
     result = score(config, spark=spark)
     assert wrote == [[file.path] for file in files]  # none twice

@@ -19,6 +19,7 @@ from sparkring.errors import ConfigError, SourceError
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.scoring import portions
+from tests.support import seams
 from tests.support.configs import write
 from tests.support.etl_tables import COLUMNS, etl_config, save_untrained, trips, write_trips
 
@@ -99,8 +100,8 @@ def test_a_folder_is_scored_file_by_file_where_the_query_takes_rows_one_by_one(
         spark: SparkSession, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for part in range(3):
         write_trips(tmp_path / f"new/part-{part}.csv", NEW[part * 20:part * 20 + 20], columns=WITHOUT_LABEL)
-    monkeypatch.setattr(portions, "FIRST_MB", 1e-6)
-    monkeypatch.setattr(portions, "SHORT_S", 0.0)  # portions of one file each
+    monkeypatch.setattr(seams.PORTIONS_FIRST_MB, 1e-6)
+    monkeypatch.setattr(seams.PORTIONS_SHORT_S, 0.0)  # portions of one file each
     wrote: list[int] = []
     add = portions.Draft.add
 
@@ -111,7 +112,7 @@ def test_a_folder_is_scored_file_by_file_where_the_query_takes_rows_one_by_one(
         add(draft, scored, inputs=inputs)
         wrote.append(len(inputs))
 
-    monkeypatch.setattr(portions.Draft, "add", counted)
+    monkeypatch.setattr(seams.PORTIONS_DRAFT_ADD, counted)
     with pytest.raises(ZeroDivisionError):
         score(config, spark=spark, input=str(tmp_path / "new"))
     result = score(config, spark=spark, input=str(tmp_path / "new"))

@@ -85,7 +85,7 @@ def test_training_is_whole_while_mlflow_is_away_and_all_of_it_is_sent_later(spar
         later = track(away)  # as `sparkring track` does
         _require_all_sent(away, uri, later.mlflow_run_id)
         assert client_of(uri).get_run(later.mlflow_run_id).info.status == "FINISHED"
-        sent = json.loads((tmp_path / "away/run/tracking.json").read_text())
+        sent = json.loads((tmp_path / "away/runs/first/tracking.json").read_text())
         assert (sent["steps"], sent["epochs"], sent["status"], list(sent["files"])) == (STEPS * EPOCHS, EPOCHS, "FINISHED", ["model"])
         _require_the_scores_of_spark(spark, away, uri, later.mlflow_run_id, tmp_path)
 

@@ -259,7 +259,7 @@ def test_a_missing_key_says_how_to_give_it(tmp_path: Path) -> None:
 
 def test_of_a_misspelt_key_and_the_missing_one_that_it_causes_the_first_is_told(tmp_path: Path) -> None:
     values = {("worksapce" if key == "workspace" else key): value for key, value in MINIMAL.items()}
-    with pytest.raises(ConfigError, match=r"tiny.yaml: unknown key worksapce; did you mean 'workspace'\? .*score\)$"):
+    with pytest.raises(ConfigError, match=r"tiny.yaml: unknown key worksapce; did you mean 'workspace'\? .*tracking\)$"):
         load_config(write(tmp_path, "tiny.yaml", values))
 
 

@@ -20,6 +20,7 @@ from sparkring.spark_jobs.scoring import network
 from sparkring.spark_jobs.scoring.network import Network, Shipped, answer, device_of
 from sparkring.spark_jobs.scoring.portions import Input, _cut, key_of
 from sparkring.spark_jobs.scoring.predict import Model
+from tests.support import seams
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_a_batch_is_answered_in_passes_of_about_equal_size(model: Model, monkeyp
         sizes.append(len(columns[0]))
         return answered(self, columns)
 
-    monkeypatch.setattr(Network, "answer", counted)
+    monkeypatch.setattr(seams.SCORING_NETWORK_ANSWER, counted)
     found = answer(_columns(10), _shipped(model, batch_rows=4, key="passes"))
     assert sizes == [3, 3, 4]
     whole = answer(_columns(10), _shipped(model, key="whole"))
@@ -70,7 +71,7 @@ def test_a_batch_is_answered_in_passes_of_about_equal_size(model: Model, monkeyp
 
 
 def test_a_worker_loads_a_network_once_and_keeps_the_latest_few(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "_LOADED", {})
+    monkeypatch.setattr(seams.SCORING_NETWORK_LOADED, {})
     loaded: list[str] = []
     load = Network.load
 
@@ -78,7 +79,7 @@ def test_a_worker_loads_a_network_once_and_keeps_the_latest_few(model: Model, mo
         loaded.append(shipped.key)
         return load(shipped, device)
 
-    monkeypatch.setattr(Network, "load", counted)
+    monkeypatch.setattr(seams.SCORING_NETWORK_LOAD, counted)
     for key in ("a", "a", "b", "a", "c", "d", "e", "a"):
         answer(_columns(2), _shipped(model, key=key))
     assert loaded == ["a", "b", "c", "d", "e", "a"]

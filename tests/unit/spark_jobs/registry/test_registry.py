@@ -11,6 +11,7 @@ import pytest
 from sparkring.errors import CommitConflict, ModelVersionNotFound, RegistryChanged
 from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.spark_jobs.registry.registry import Registry, file_facts
+from tests.support import seams
 
 
 def facts(workspace: Path, run: str, *, weights: bytes = b"weights") -> dict[str, Any]:
@@ -74,7 +75,7 @@ def test_of_two_promotions_at_once_one_wins_and_the_other_is_refused(registry: R
     registry.promote(1, reason="first")
     both_have_read = threading.Barrier(2)
     verify = Registry.verify
-    monkeypatch.setattr(Registry, "verify", lambda self, version: (verify(self, version), both_have_read.wait(timeout=30)))
+    monkeypatch.setattr(seams.REGISTRY_VERIFY, lambda self, version: (verify(self, version), both_have_read.wait(timeout=30)))
     refused: list[str] = []
 
     def promote(version: int) -> None:
@@ -102,7 +103,7 @@ def test_registering_at_once_gives_each_model_one_number(registry: Registry, tmp
             rival.register(facts(tmp_path, "rival"))
         put(self, name, data)
 
-    monkeypatch.setattr(LocalStore, "put_if_absent", after_a_rival)
+    monkeypatch.setattr(seams.LOCAL_STORE_PUT_IF_ABSENT, after_a_rival)
     assert registry.register(facts(tmp_path, "mine")).version == 2
     assert [registry.version(number).run for number in registry.versions()] == ["rival", "mine"]
 
