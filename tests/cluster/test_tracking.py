@@ -226,9 +226,9 @@ def test_aliases_are_kept_equal_to_ours(uri: str, tmp_path: Path) -> None:
     config = _config(tmp_path, uri, registered_model=name)
     _write_generation(config, 0, first=0, last=9)
     card = _finish(config)
-    tracking, model = config.tracking, TrainedModel(run="run", weights_sha256=card.weights_sha256)
+    tracking, model = config.tracking, TrainedModel(run="first", weights_sha256=card.weights_sha256)
     assert tracking is not None
-    with pytest.raises(TrackingFailed, match=f"has no version of {name} from run run"):
+    with pytest.raises(TrackingFailed, match=f"has no version of {name} from run first"):
         mirror_aliases(tracking, {"champion": model})
     track(config)
     assert mirror_aliases(tracking, {"champion": model, "candidate": model}) == ("champion", "candidate")

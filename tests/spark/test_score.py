@@ -164,10 +164,10 @@ def test_rows_without_a_feature_are_refused(spark: SparkSession, config: Config)
 
 def test_a_scoring_that_is_cut_off_scores_only_the_files_that_are_left(
         spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_untrained(config, seed=3)  # a model that has scored nothing yet
     monkeypatch.setattr(seams.PORTIONS_FIRST_MB, 1e-6)
     monkeypatch.setattr(seams.PORTIONS_SHORT_S, 0.0)  # portions of one file each
-    files = Dataset(config.dataset).manifest().splits["test"].files
+    config = config.changed(score={"split": "train"})  # of several files
+    files = Dataset(config.dataset).manifest().splits["train"].files
     wrote: list[Any] = []
     add = portions.Draft.add
 
@@ -194,7 +194,7 @@ def test_a_scoring_that_is_cut_off_scores_only_the_files_that_are_left(
     assert wrote == [[file.path] for file in files]  # none twice
     assert len(files) == 2
     assert (result.rows, result.reused, _read(result)["row_id"].to_pylist()) == (
-        149, False, _expected(config, "test")["row_id"].to_pylist())
+        sum(file.rows for file in files), False, _expected(config, "train")["row_id"].to_pylist())
     assert not list(Path(config.scores).glob("_*/"))
     assert score(config, spark=spark).reused
 
