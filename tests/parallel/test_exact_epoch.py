@@ -123,7 +123,7 @@ def _averaging_ring(context: RankContext, dataset_url: str) -> dict[str, list[fl
     """The control: each rank takes the mean over its own rows, Horovod averages the means."""
     with Communicator(context):
         dataset = Dataset(dataset_url)
-        reader = SplitReader(dataset.store, dataset.manifest(), "train")
+        reader = SplitReader(dataset.store, dataset.manifest(1), "train")
         loader = Loader(reader, LoaderConfig(batch_rows=BATCH, seed=5, lanes=LANES), rank=context.rank, num_ranks=context.size)
         torch.manual_seed(5)
         model = PlainNetwork().double()
