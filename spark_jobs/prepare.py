@@ -13,12 +13,12 @@ import hashlib
 import json
 import time
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Config, PrepareConfig
@@ -26,22 +26,22 @@ from sparkring.errors import SourceError
 from sparkring.models.inputs import TOKENS
 from sparkring.pipelines.data.dataset.commit import commit_version
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, content_id
-from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.writable import require_writable
 from sparkring.spark_jobs.etl.append import appendable, joined_splits, known_rows, require_same_columns
 from sparkring.spark_jobs.etl.changes import count_changed
 from sparkring.spark_jobs.etl.columns.splits import SPLITS
 from sparkring.spark_jobs.etl.encoding.describe import describe
-from sparkring.spark_jobs.etl.encoding.table_features import encode
 from sparkring.spark_jobs.etl.encoding.tokens import TokenEncoding
 from sparkring.spark_jobs.etl.examples import Query, run_query, tables
 from sparkring.spark_jobs.etl.expectations import check_expectations
 from sparkring.spark_jobs.etl.fitted import Fitted, fitted_examples, new_examples, new_texts
+from sparkring.spark_jobs.etl.rolling import at_borders, held_out_again
 from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages
 from sparkring.spark_jobs.etl.sources.first_look import located
 from sparkring.spark_jobs.etl.sources.tables import Source, cache_of, identify, open_tables
 from sparkring.spark_jobs.etl.writing.document_list import kept_encoding, without_known, write_documents
+from sparkring.spark_jobs.etl.writing.encoded_rows import FALLS_IN, EncodedRows, require_held_out
 from sparkring.spark_jobs.etl.writing.write_dataset import read_back, split_layouts, write_split
 from sparkring.spark_jobs.scoring.columns import require_free, split_columns
 from sparkring.spark_jobs.spark.errors import failed_queries_unlogged
@@ -111,7 +111,7 @@ def prepare(config: ConfigLike, *, append: bool = False, spark: SparkSession | N
     facts = {source.name: identify(source, session) for source in sources}
     parent = appendable(dataset, config.prepare) if append else None
     recipe_id = _recipe_id(config.prepare, facts, parent)
-    manifest = _same_recipe(dataset, recipe_id)
+    manifest = _same_recipe(dataset, recipe_id) or _unchanged(dataset, parent, config.prepare, facts)
     reused, changed = manifest is not None, 0
     if manifest is None:
         _require_commits(dataset)
@@ -182,7 +182,7 @@ class _PrepareJob:
                         return self.parent, changed
                     check_expectations(fitted.examples, query.config, split=fitted.split, dataset=self.dataset)
                     manifest = commit_version(self.dataset, lambda folder: self._write(query, fitted, folder, phases),
-                                              lambda data_id, written: self._manifest(query, fitted.preprocessing, written, data_id))
+                                              lambda data_id, written: self._manifest(query, fitted, written, data_id))
                     return manifest, changed
 
     def _examples(self, query: Query, phases: _Phases) -> AbstractContextManager[Fitted]:
@@ -195,26 +195,30 @@ class _PrepareJob:
                              lambda documents: without_known(documents, dataset, parent, column=tokens.document), phases.begin)
         require_same_columns(query, parent)
         known = known_rows(query.rows.sparkSession, dataset, parent)
-        return new_examples(query, parent.preprocessing, known, phases.begin)
+        return new_examples(query, parent, known, phases.begin)
 
     def _count_changed(self, query: Query, phases: _Phases) -> int:
         if self.parent is None or query.config.features.tokens:
             return 0
         phases.begin("comparing known rows")
-        return count_changed(query, self.dataset, self.parent)
+        then = replace(query, config=at_borders(query.config, self.parent.rolling))
+        return count_changed(then, self.dataset, self.parent)
 
     def _write(self, query: Query, fitted: Fitted, folder: str, phases: _Phases) -> _Written:
         """Write every split that has rows, and the files beside them, into the new ``folder`` of the store."""
         config = query.config
         fields, tensors = describe(config, fitted.preprocessing)
-        layouts = split_layouts(fitted.examples, config, tensors, split=fitted.split, made=bool(query.row_id_of))
+        again = self._held_out_again(fitted)
+        rows = EncodedRows(fitted, fields, again)
+        layouts = split_layouts(rows.counted, config, tensors, split=rows.split, made=bool(query.row_id_of))
+        if fitted.rolling is not None:
+            require_held_out(layouts, fitted.rolling)
         store, splits = self.dataset.store, {}
         for name, content in fitted.files.items():
             store.put(f"{folder}/{name}", content)
         for name in (name for name in SPLITS if name in layouts):
             phases.begin(f"writing {name}")
-            rows = encode(fitted.examples.where(fitted.split == name), fitted.preprocessing)
-            write_split(rows, store, f"{folder}/{name}", fields=fields, layout=layouts[name],
+            write_split(rows.of(name), store, f"{folder}/{name}", fields=fields, layout=layouts[name],
                         seed=config.seed if config.shuffle else None)
             splits[name] = read_back(store, f"{folder}/{name}", fields)
             if splits[name].rows != layouts[name].rows:
@@ -226,8 +230,14 @@ class _PrepareJob:
             return _Written(splits)
         return _Written(splits, write_documents(fitted.documents, store, folder, column=tokens.document))
 
-    def _manifest(self, query: Query, preprocessing: Preprocessing, written: _Written, data_id: str) -> Manifest:
-        config, parent = self.config.prepare, self.parent
+    def _held_out_again(self, fitted: Fitted) -> DataFrame | None:
+        """The parent's held-out rows, if a rolling split deals them anew."""
+        if self.parent is None or fitted.rolling is None:
+            return None
+        return held_out_again(fitted.examples.sparkSession, self.dataset, self.parent, fitted.rolling, split=FALLS_IN)
+
+    def _manifest(self, query: Query, fitted: Fitted, written: _Written, data_id: str) -> Manifest:
+        config, parent, preprocessing = self.config.prepare, self.parent, fitted.preprocessing
         fields, tensors = describe(config, preprocessing)
         splits = joined_splits(parent, written.splits) if parent else written.splits
         classes = preprocessing.tokens.vocabulary if preprocessing.tokens else 2 if config.task == "binary" else len(preprocessing.classes)
@@ -236,7 +246,8 @@ class _PrepareJob:
             recipe_id=self.recipe_id, created_at=datetime.now(UTC).isoformat(timespec="seconds"), code_version=__version__,
             row_id=config.id_column, row_id_of=query.row_id_of, label=config.label or TOKENS, weight=config.weight, task=config.task,
             classes=classes,
-            fields=fields, tensors=tensors, splits=splits, documents=(*(parent.documents if parent else ()), *written.documents),
+            fields=fields, tensors=tensors, splits=splits, rolling=fitted.rolling,
+            documents=(*(parent.documents if parent else ()), *written.documents),
             preprocessing=preprocessing, recipe=config.model_dump(mode="json"), source=self.facts,
             parent_sha256=None if self.latest is None else self.dataset.manifest_sha256(self.latest))
 
@@ -267,6 +278,14 @@ def _same_recipe(dataset: Dataset, recipe_id: str) -> Manifest | None:
         return None
     manifest = dataset.manifest()
     return manifest if manifest.recipe_id == recipe_id and _complete(dataset, manifest) else None
+
+
+def _unchanged(dataset: Dataset, parent: Manifest | None, config: PrepareConfig, facts: dict[str, dict[str, Any]]) -> Manifest | None:
+    """The version to append to, if this config has read the very bytes for it that its sources have now."""
+    if parent is None or parent.recipe != config.model_dump(mode="json"):
+        return None
+    then = {name: {key: value for key, value in source.items() if key != "rows"} for name, source in parent.source.items()}
+    return parent if then == facts and _complete(dataset, parent) else None
 
 
 def _complete(dataset: Dataset, manifest: Manifest) -> bool:

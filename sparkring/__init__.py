@@ -33,14 +33,15 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.init import init
     from sparkring.spark_jobs.prepare import prepare
     from sparkring.spark_jobs.report import report
+    from sparkring.spark_jobs.retrain import retrain
     from sparkring.spark_jobs.ring import run_ring
     from sparkring.spark_jobs.score import score
     from sparkring.spark_jobs.scoring.predict import predict
     from sparkring.spark_jobs.track import track
     from sparkring.spark_jobs.train import train
 
-__all__ = ["__version__", "evaluate", "export", "generate", "init", "load_config", "network", "predict", "prepare", "report", "run_ring",
-           "score", "track", "train"]
+__all__ = ["__version__", "evaluate", "export", "generate", "init", "load_config", "network", "predict", "prepare", "report", "retrain",
+           "run_ring", "score", "track", "train"]
 
 _HOME = {
     "load_config": "sparkring.conf.loading",
@@ -53,11 +54,12 @@ _HOME = {
     "predict": "sparkring.spark_jobs.scoring.predict",
     "generate": "sparkring.spark_jobs.generate",
     "report": "sparkring.spark_jobs.report",
+    "retrain": "sparkring.spark_jobs.retrain",
     "export": "sparkring.spark_jobs.export",
     "track": "sparkring.spark_jobs.track",
     "run_ring": "sparkring.spark_jobs.ring",
 }
-_LONG = ("init", "prepare", "train", "evaluate", "score", "generate", "report", "export", "track")
+_LONG = ("init", "prepare", "train", "evaluate", "score", "generate", "report", "retrain", "export", "track")
 """Functions that take a ``progress``."""
 _JOBS = (*_LONG, "predict", "run_ring")
 """Functions that import Spark, torch and others when they are called."""

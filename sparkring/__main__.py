@@ -1,8 +1,8 @@
 """The command line: ``sparkring COMMAND [CONFIG] [--set key=value ...]``, a verb for each operation and no flag for a field.
 
-Exit codes: 0 done; 1 a check failed (``doctor``, ``chaos``, ``verify``); 2 a fault of the input or the cluster, reported in one line; 130
-ended by Ctrl-C; 143 ended by SIGTERM. ``train`` saves first in both cases. A bug keeps its traceback. The commands (cli/app.py) are
-imported once Ctrl-C is handled.
+Exit codes: 0 done; 1 a check failed (``doctor``, ``chaos``, ``verify``); 2 a fault of the input or the cluster, reported in one line;
+3 rows that break ``prepare.expectations``; 130 ended by Ctrl-C; 143 ended by SIGTERM. ``train`` saves first in both cases. ``retrain`` can
+also tell its outcome (``--exit-codes``). A bug keeps its traceback. The commands (cli/app.py) are imported once Ctrl-C is handled.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import sys
 
 from sparkring.cli.terminal.interrupt import INTERRUPTED, Interrupt
-from sparkring.errors import SparkringError, Stopped
+from sparkring.errors import ExpectationsNotMet, SparkringError, Stopped
 from sparkring.extras import extras_named
 
-FAULT = 2
+FAULT, UNMET = 2, 3
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
             _end("interrupted", INTERRUPTED)
         if not isinstance(error, SparkringError):
             raise
-        _end(_with_notes(f"error: {error}", error), FAULT)
+        _end(_with_notes(f"error: {error}", error), UNMET if isinstance(error, ExpectationsNotMet) else FAULT)
 
 
 def _with_notes(line: str, error: BaseException) -> str:

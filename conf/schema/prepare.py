@@ -10,7 +10,7 @@ from sparkring.conf.schema.expectations import ExpectationsConfig
 from sparkring.conf.schema.features import FeaturesConfig
 from sparkring.conf.schema.section import Positive, Section, Seed
 from sparkring.conf.schema.sources import AnySource
-from sparkring.conf.schema.splits import SplitConfig
+from sparkring.conf.schema.splits import SplitConfig, TimeSplit
 
 Task = Literal["binary", "multiclass", "regression", "next_token"]
 """The prediction: a label of 0 or 1, one of several classes, a number, or the next token at each position of a sequence."""
@@ -77,6 +77,9 @@ class PrepareConfig(Section):
         if text == bool(self.label):
             raise ValueError(f"task next_token has no label, found {self.label}; leave prepare.label out" if text else
                              f"task {self.task} needs a label; name its column in prepare.label")
+        if text and isinstance(self.split, TimeSplit) and self.split.rolls:
+            raise ValueError("the rows of a text cannot fall anew, so its split does not roll; set prepare.split.validation_from and "
+                             "test_from in place of validation and test")
         if text and self.weight is not None:
             raise ValueError(f"task next_token has no weights, found {self.weight}: its rows are cut from joined texts; leave "
                              "prepare.weight out")

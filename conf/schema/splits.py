@@ -2,28 +2,64 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import re
+from datetime import datetime, timedelta
 from typing import Annotated, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 from sparkring.conf.schema.section import Section, Seed, Share
 
+Age = Annotated[str, StringConstraints(pattern=r"^[1-9]\d*[hdw]$")]
+"""A length of time in hours, days or weeks: ``12h``, ``30d``, ``4w``."""
+_UNITS = {"h": "hours", "d": "days", "w": "weeks"}
+
+
+def length_of(age: Age) -> timedelta:
+    """The length of time that an age stands for."""
+    number, unit = re.fullmatch(r"(\d+)([hdw])", age).groups()  # type: ignore[union-attr]
+    return timedelta(**{_UNITS[unit]: int(number)})
+
 
 class TimeSplit(Section):
-    """Train, validation and test by time: training on older rows, evaluation on newer ones."""
+    """Train, validation and test by time: training on older rows, evaluation on newer ones.
+
+    Either by moments (``validation_from``, ``test_from``), which never move; or by ages (``validation``, ``test``), counted back from the
+    newest row. Ages let the split roll: each ``prepare --append`` counts them anew, so that rows of the earlier test and validation
+    splits reach training as they age.
+    """
 
     by: Literal["time"] = "time"
     column: str
     """A timestamp column of the query's result."""
-    validation_from: datetime
+    validation_from: datetime | None = None
     """First moment of validation (UTC); earlier rows are for training."""
-    test_from: datetime
+    test_from: datetime | None = None
     """First moment of test (UTC)."""
+    validation: Age | None = None
+    """In place of ``validation_from``: the length of time before the test rows, e.g. ``30d``, that is for validation."""
+    test: Age | None = None
+    """In place of ``test_from``: the length of time up to the newest row, e.g. ``30d``, that is for test."""
+
+    @property
+    def rolls(self) -> bool:
+        """Whether the split is by ages."""
+        return self.test is not None
+
+    @property
+    def borders(self) -> tuple[datetime, datetime]:
+        """First moments of validation and of test, of a split by moments."""
+        assert self.validation_from is not None
+        assert self.test_from is not None
+        return self.validation_from, self.test_from
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        if self.validation_from >= self.test_from:
+        given = [name for name in ("validation_from", "test_from", "validation", "test") if getattr(self, name) is not None]
+        if given not in (["validation_from", "test_from"], ["validation", "test"]):
+            raise ValueError(f"a split by time needs validation_from and test_from, or the ages validation and test; found "
+                             f"{', '.join(given) or 'neither'}")
+        if not self.rolls and self.borders[0] >= self.borders[1]:
             raise ValueError(f"validation_from={self.validation_from} is not before test_from={self.test_from}; swap them, or "
                              "move one")
         return self

@@ -9,6 +9,7 @@ from pydantic import field_validator, model_validator
 
 from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, TabularModelConfig
 from sparkring.conf.schema.prepare import PrepareConfig
+from sparkring.conf.schema.retrain import RetrainConfig
 from sparkring.conf.schema.section import LocalPath, Positive, Section, one_spelling
 from sparkring.conf.schema.spark import ScoreConfig, SparkConfig
 from sparkring.conf.schema.tracking import TrackingConfig
@@ -40,6 +41,7 @@ class Config(Section):
     model: ModelConfig = TabularModelConfig()
     train: TrainConfig = TrainConfig()
     score: ScoreConfig = ScoreConfig()
+    retrain: RetrainConfig = RetrainConfig()
     tracking: TrackingConfig | None = None
     """Send runs to MLflow, e.g. ``{mlflow_uri: http://mlflow.example.org:5000}``; null: no tracking."""
 

@@ -20,6 +20,7 @@ from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.examples import Query
 from sparkring.spark_jobs.etl.sources.committed_files import read_committed
 
+TRAIN = "train"
 _ALIKE = ("features", "label", "weight", "row_id", "task", "split")
 """Parts of ``prepare`` that must equal the parent's."""
 
@@ -34,11 +35,16 @@ def appendable(dataset: Dataset, config: PrepareConfig) -> Manifest:
         raise ConfigError(f"{dataset.url} has no version to append to; prepare a first one without --append.")
     parent = dataset.manifest()
     wanted = config.model_dump(mode="json")
-    other = [key for key in _ALIKE if parent.recipe.get(key) != wanted[key]]
+    other = [key for key in _ALIKE if _given(parent.recipe.get(key)) != _given(wanted[key])]
     if other:
         raise ConfigError(f"version {parent.version} was prepared with another prepare.{other[0]} than this config's, so new rows would "
                           "not match its rows; set it as it was then, or prepare a whole version without --append.")
     return parent
+
+
+def _given(section: object) -> object:
+    """A section without the keys that are null: older versions lack those that were added since."""
+    return {key: value for key, value in section.items() if value is not None} if isinstance(section, dict) else section
 
 
 def require_same_columns(query: Query, parent: Manifest) -> None:
@@ -73,7 +79,9 @@ def known_rows(spark: SparkSession, dataset: Dataset, parent: Manifest) -> DataF
 
 
 def joined_splits(parent: Manifest, new: Mapping[str, Split]) -> dict[str, Split]:
-    """The parent's splits, each followed by its new files."""
+    """The parent's splits, each followed by its new files; of a rolling split, whose held-out rows are written again, train only."""
+    if parent.rolling is not None:
+        return {**new, TRAIN: _joined(parent.splits[TRAIN], new[TRAIN]) if TRAIN in new else parent.splits[TRAIN]}
     return {name: _joined(split, new[name]) if name in new else split for name, split in parent.splits.items()}
 
 

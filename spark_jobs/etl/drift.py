@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import ConfigError, ExpectationResult
-from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.loading.page_checksums import read_verified
 from sparkring.pipelines.data.stores.base import Store
@@ -109,7 +109,7 @@ def _stability_indices(train: DataFrame, columns: Sequence[str], parent: ParentV
     names = [feature.column for feature in (*known.numeric, *known.categorical)]
     if not names:
         return {}
-    sample = _sample(parent, names)
+    sample = sample_rows(parent.store, parent.manifest.splits["train"].files, names)
     edges = {feature.column: np.unique(np.quantile(sample[feature.column], np.arange(1, 10) / 10)) for feature in known.numeric}
     bins = {name: np.searchsorted(edges[name], values, side="right") if name in edges else values for name, values in sample.items()}
     sizes = {feature.column: feature.size for feature in known.categorical} | {name: len(cuts) + 1 for name, cuts in edges.items()}
@@ -127,14 +127,13 @@ def _bin(value: Column, edges: NDArray[np.float64]) -> Column:
     return sum(((value.cast("double") >= float(edge)).cast("int") for edge in edges), start=sf.lit(0))
 
 
-def _sample(parent: ParentVersion, columns: list[str]) -> dict[str, NDArray[np.float64]]:
-    """Encoded values of about SAMPLE_ROWS train rows of the parent: the first row groups of each file."""
-    files = parent.manifest.splits["train"].files
+def sample_rows(store: Store, files: Sequence[DataFile], columns: list[str]) -> dict[str, NDArray[np.float64]]:
+    """Encoded values of about SAMPLE_ROWS rows of a dataset's files: the first row groups of each file."""
     tables = []
     for file in files:
         wanted = SAMPLE_ROWS * file.rows / max(sum(each.rows for each in files), 1)
         started = np.cumsum([0, *file.row_groups[:-1]])
         groups = [number for number, rows in enumerate(started) if rows < wanted]
-        with parent.store.open_input(file.path) as opened:
-            tables.append(read_verified(opened, path=parent.store.path(file.path), columns=columns, groups=groups))
+        with store.open_input(file.path) as opened:
+            tables.append(read_verified(opened, path=store.path(file.path), columns=columns, groups=groups))
     return {name: column.to_numpy() for name, column in zip(columns, pa.concat_tables(tables).select(columns).columns, strict=True)}

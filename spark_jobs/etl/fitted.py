@@ -18,6 +18,7 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import SourceError
+from sparkring.pipelines.data.dataset.manifest import Manifest, RollingSplit
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.columns.labels import class_type, fit_classes, number_classes, require_known_classes
@@ -28,6 +29,7 @@ from sparkring.spark_jobs.etl.encoding.tokens import SPLIT, TokenEncoding, fit_t
 from sparkring.spark_jobs.etl.examples import Query, check_examples, with_label
 from sparkring.spark_jobs.etl.fit import fit
 from sparkring.spark_jobs.etl.fit_numbers import fit_label
+from sparkring.spark_jobs.etl.rolling import at_borders, roll, with_split_time
 from sparkring.spark_jobs.etl.writing.document_list import TOKENIZER
 from sparkring.spark_jobs.spark.errors import reason
 
@@ -41,6 +43,8 @@ class Fitted:
     split: Column
     """The split of a row."""
     preprocessing: Preprocessing
+    rolling: RollingSplit | None = None
+    """The borders of a split by ages."""
     files: dict[str, bytes] = field(default_factory=dict)
     """Further files of the dataset by name, e.g. a tokenizer."""
     documents: DataFrame | None = None
@@ -70,12 +74,12 @@ def fitted_examples(query: Query, begin: Callable[[str], None]) -> Iterator[Fitt
 
 
 @contextmanager
-def new_examples(query: Query, parent: Preprocessing, known: DataFrame, begin: Callable[[str], None]) -> Iterator[Fitted]:
+def new_examples(query: Query, parent: Manifest, known: DataFrame, begin: Callable[[str], None]) -> Iterator[Fitted]:
     """The rows of the query that a dataset lacks, to be encoded with its preprocessing.
 
     Args:
         query: The query, in a session in which the sources are visible as tables; for texts use ``new_texts``.
-        parent: The dataset's preprocessing.
+        parent: The version that they are to be appended to.
         known: One column: the row ids that the dataset holds.
         begin: Called with the name of each phase.
     Raises:
@@ -84,15 +88,17 @@ def new_examples(query: Query, parent: Preprocessing, known: DataFrame, begin: C
     with ExitStack() as kept:
         begin("joining")
         with _query_errors():
-            config = query.config
+            config, fitted = query.config, parent.preprocessing
             result = query.rows.join(known, named(config.id_column).cast("bigint") == sf.col(known.columns[0]), "left_anti")
             examples = _stored(result, config).persist()
             kept.callback(examples.unpersist)
+            rolling = roll(config, examples, parent.rolling)
+            config = at_borders(config, rolling)
             check_examples(examples, config, unlabelled=result.count, whole=False)
             if config.task == "multiclass":
-                require_known_classes(examples, config.label, parent.classes)
-                examples = number_classes(examples, config.label, parent.classes)
-        yield Fitted(examples, split_name(config), parent)
+                require_known_classes(examples, config.label, fitted.classes)
+                examples = number_classes(examples, config.label, fitted.classes)
+        yield Fitted(with_split_time(examples, config, rolling), split_name(config), fitted, rolling)
 
 
 @contextmanager
@@ -133,8 +139,11 @@ def _query_errors() -> Iterator[None]:
 
 def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFrame], DataFrame], begin: Callable[[str], None]) -> Fitted:
     begin("joining")
-    features, split = config.features, split_name(config)
+    features = config.features
     examples = keep(_stored(result, config))
+    rolling = roll(config, examples)
+    config = at_borders(config, rolling)
+    split = split_name(config)
     rows = check_examples(examples, config, unlabelled=result.count)
     begin("fitting on train")
     of_train = split == SPLITS[0]
@@ -149,7 +158,7 @@ def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFram
         classes = fit_classes(examples, config.label, split=split)
         preprocessing = preprocessing.model_copy(update={"classes": classes, "class_type": class_type(examples, config.label)})
         examples = number_classes(examples, config.label, classes)
-    return Fitted(examples, split, preprocessing)
+    return Fitted(with_split_time(examples, config, rolling), split, preprocessing, rolling)
 
 
 def _stored(result: DataFrame, config: PrepareConfig) -> DataFrame:
@@ -172,4 +181,4 @@ def _cut_texts(documents: DataFrame, config: PrepareConfig, encoding: TokenEncod
     fitted = Preprocessing(numeric=(), categorical=(), train_rows=rows.get(SPLITS[0], 0) + (parent.train_rows if parent else 0),
                            tokens=with_appended(before, tokens) if before else tokens)
     files = {TOKENIZER: encoding.tokenizer.encode()} if encoding.tokenizer else {}
-    return Fitted(packed, sf.col(SPLIT), fitted, files, documents)
+    return Fitted(packed, sf.col(SPLIT), fitted, files=files, documents=documents)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from keyword import iskeyword
 
-from sparkring.conf.schema import PrepareConfig
+from sparkring.conf.schema import PrepareConfig, TimeSplit
 from sparkring.errors import ConfigError, SparkringError
 from sparkring.models.inputs import TOKENS
+from sparkring.pipelines.data.dataset.row_schema import SPLIT_TIME
 from sparkring.spark_jobs.etl.columns.roles import Role
 from sparkring.spark_jobs.etl.columns.splits import split_key
 from sparkring.spark_jobs.etl.encoding.arrays import require_pad
@@ -55,7 +56,8 @@ def _problems_of_raw(config: PrepareConfig) -> Iterator[SparkringError]:
 def _alike(config: PrepareConfig) -> Iterator[SparkringError]:
     """Columns that differ only in capitals, which Spark ignores."""
     features = config.features
-    of_row = (config.id_column, config.label or TOKENS, *([config.weight] if config.weight is not None else []))
+    of_row = (config.id_column, config.label or TOKENS, *([config.weight] if config.weight is not None else []),
+              *([SPLIT_TIME] if isinstance(config.split, TimeSplit) and config.split.rolls else []))
     names = (*features.numbers, *features.categorical, *features.derived, *([features.image.column] if features.image else []),
              *(raw.column for raw in features.raw))
     seen: dict[str, str] = {}

@@ -144,7 +144,11 @@ class Registry:
 
     def run_url(self, version: ModelVersion) -> str:
         """The folder of the run that trained a version."""
-        return f"{self._workspace}/runs/{version.run}"
+        return self.url_of(version.run)
+
+    def url_of(self, run: str) -> str:
+        """The folder of a run of this workspace."""
+        return f"{self._workspace}/runs/{run}"
 
     def _number(self, which: str | int) -> int:
         if isinstance(which, int) or which.isdecimal():

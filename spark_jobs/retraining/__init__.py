@@ -1,5 +1,5 @@
-"""How a candidate compares with the champion, and whether it takes its place.
+"""Training again on a schedule: when it is due, the comparison of champion and candidate, and the record of each time.
 
-May import: conf.
-Not here: the aliases (spark_jobs/registry).
+May import: conf, pipelines/data, pipelines/training, spark_jobs/etl, spark_jobs/registry, spark_jobs/scoring.
+Not here: the order of the steps (spark_jobs/retrain.py); the registry (spark_jobs/registry).
 """

@@ -22,6 +22,7 @@ from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
+from sparkring.spark_jobs.registry.registry import Registry
 from sparkring.spark_jobs.run.folder import LOCK, RunFolder
 from sparkring.spark_jobs.run.identity import ABSENT
 from sparkring.spark_jobs.run.listing import RunDocument, document_of, read_document_of, run_names
@@ -116,11 +117,15 @@ def remove_run(runs_url: str, name: str) -> str:
     """Delete a run: events, checkpoints, model, evaluation, scores and report; returns the address of its folder.
 
     Raises:
-        ConfigError: there is no such run.
+        ConfigError: there is no such run, or its model is registered.
         CommitConflict: a process trains it now; nothing was deleted.
     """
     runs, folder = open_store(runs_url), open_store(f"{runs_url}/{name}")
     require_run(run_names(runs), name, runs_url)
+    registry = Registry(runs_url.removesuffix("/runs"))
+    registered = next((version for version in map(registry.version, registry.versions()) if version.run == name), None)
+    if registered is not None:
+        raise ConfigError(f"run {name} holds model version {registered.version} of the registry, which may be rolled back to; it stays.")
     with folder.lock(LOCK, busy=f"{folder.url} is being trained by another process; nothing was removed: stop it first, or wait for it."):
         runs.delete(name)
     runs.delete(name)  # a lease leaves its last word

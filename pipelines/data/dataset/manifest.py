@@ -13,6 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, StringConstraints, ValidationError
@@ -65,6 +66,17 @@ class Split(StrictModel):
     """Order-free hash of the row ids (``rowhash.py``); the rows read in an epoch must add up to it."""
 
 
+class RollingSplit(StrictModel):
+    """The borders of a split by ages, at one version."""
+
+    newest: datetime
+    """Time of the newest row that was read so far, which the ages are counted back from."""
+    validation_from: datetime
+    """First moment of validation; earlier rows are for training."""
+    test_from: datetime
+    """First moment of test."""
+
+
 class Manifest(StrictModel):
     """A committed dataset version."""
 
@@ -93,6 +105,8 @@ class Manifest(StrictModel):
     fields: tuple[DataField, ...]
     tensors: tuple[TensorSpec, ...]
     splits: dict[str, Split]
+    rolling: RollingSplit | None = None
+    """Where the borders of a split by ages lie; None for any other split."""
     documents: tuple[DataFile, ...] = ()
     """Files that list the names of the documents that rows of tokens were cut from; an append skips listed documents."""
     preprocessing: Preprocessing

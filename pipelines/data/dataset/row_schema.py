@@ -17,6 +17,8 @@ Codec = Literal["scalar", ArrayCodec, ImageCodec]
 ARRAY_CODECS: tuple[ArrayCodec, ...] = get_args(ArrayCodec)
 IMAGE_CODECS: tuple[ImageCodec, ...] = get_args(ImageCodec)
 LABEL, ROW_ID, WEIGHT = "label", "row_id", "weight"
+SPLIT_TIME = "split_time"
+"""The field of a rolling split that holds each row's time, in microseconds since 1970 (UTC)."""
 """Names of the tensors that are not inputs of the model."""
 
 

@@ -61,9 +61,7 @@ def split_name(config: PrepareConfig) -> Column:
     key = named(split_key(config).column)
     match config.split:
         case TimeSplit() as split:
-            moment = key.cast("timestamp")
-            name = sf.when(moment < _instant(split.validation_from), "train").when(moment < _instant(split.test_from), "validation")
-            return name.when(moment.isNotNull(), "test")
+            return split_at(key.cast("timestamp"), split)
         case ColumnSplit():
             return sf.when(key.isin(*SPLITS), key)
         case FoldSplit() as split:
@@ -74,6 +72,13 @@ def split_name(config: PrepareConfig) -> Column:
             place = sf.shiftrightunsigned(seeded_hash(key, split.seed), 11).cast("double") / sf.lit(2.0**53)
             name = sf.when(key.isNull(), None).when(place < split.test_share, "test")
             return name.when(place < split.test_share + split.validation_share, "validation").otherwise("train")
+
+
+def split_at(moment: Column, split: TimeSplit) -> Column:
+    """The split of a moment, by a split with moments; null where it is null."""
+    validation_from, test_from = split.borders
+    name = sf.when(moment < _instant(validation_from), "train").when(moment < _instant(test_from), "validation")
+    return name.when(moment.isNotNull(), "test")
 
 
 def key_figures(config: PrepareConfig, counted: Column) -> list[Column]:
@@ -91,7 +96,7 @@ def why_empty(config: PrepareConfig, name: str, found: Row) -> str:
     column = split_key(config).column
     match config.split:
         case TimeSplit() as split:
-            borders = " and ".join(utc(border).isoformat() for border in (split.validation_from, split.test_from))
+            borders = " and ".join(utc(border).isoformat() for border in split.borders)
             return (f"the {name} split is empty: {column} reaches from {found['first']} to {found['last']}, and validation_from and "
                     f"test_from are {borders}; choose both inside that range (prepare.split).")
         case ColumnSplit():

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sparkring.conf.schema import PrepareConfig, RawConfig, Task
+from sparkring.conf.schema import PrepareConfig, RawConfig, Task, TimeSplit
 from sparkring.models.inputs import CATEGORICAL, IMAGE, NUMERIC, TOKENS
 from sparkring.pipelines.data.dataset.preprocessing import ImageFeature, Preprocessing, TokensFeature
-from sparkring.pipelines.data.dataset.row_schema import LABEL, ROW_ID, WEIGHT, Augment, DataField, Dtype, ImageSpec, TensorSpec
+from sparkring.pipelines.data.dataset.row_schema import LABEL, ROW_ID, SPLIT_TIME, WEIGHT, Augment, DataField, Dtype, ImageSpec, TensorSpec
 from sparkring.spark_jobs.etl.encoding.arrays import describe_raw
 
 _LABELS: dict[Task, tuple[Dtype, Dtype]] = {"binary": ("int8", "float32"), "multiclass": ("int32", "int64"),
@@ -44,6 +44,8 @@ def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple
     if config.weight is not None:
         fields.append(DataField(name=config.weight, dtype="float64"))
         tensors.append(TensorSpec(name=WEIGHT, dtype="float64", fields=(config.weight,), stacked=False))
+    if isinstance(config.split, TimeSplit) and config.split.rolls:
+        fields.append(DataField(name=SPLIT_TIME, dtype="int64"))
     label = TensorSpec(name=LABEL, dtype=used, fields=(config.label,), stacked=False, standard=preprocessing.label)
     return tuple(fields), (*tensors, label, row_id_tensor)
 

@@ -64,7 +64,7 @@ def test_another_kind_of_split_leaves_nothing_of_the_old_one(minimal: str) -> No
     assert config.prepare.split == HashSplit(by="hash", column="id", seed=5)
     same = load_config(minimal, ["prepare.split.by=time", "prepare.split.column=moment"]).prepare.split
     assert isinstance(same, TimeSplit)
-    assert (same.column, same.test_from.month) == ("moment", 11)
+    assert (same.column, same.borders[1].month) == ("moment", 11)
 
 
 def test_the_rest_of_a_path_below_spark_conf_is_one_spark_property(minimal: str) -> None:

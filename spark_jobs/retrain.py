@@ -1,0 +1,218 @@
+"""Retrain: take what is new, train a candidate, compare it with the champion on the same rows, and promote the better one.
+
+    sparkring retrain my.yaml          one command for cron, Airflow or a Databricks job; see docs/how-to/retraining.md
+
+    prepare     new rows become a dataset version (an append; a split by ages rolls)
+    due?        retrain.trigger; nothing is trained on a night without news, and Spark is not even started if no source has changed
+    train       the candidate, from the champion's weights or afresh
+    evaluate    both on the test rows of the new version, and row by row
+    decide      retrain.promote; either way the reason is kept
+
+A call that finds another one at work yields. A call that was killed is gone on with by the next one: each step finds what is done, and
+does it once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from sparkring.conf.loading import ConfigLike, config_of_job
+from sparkring.conf.schema import Config
+from sparkring.errors import CommitConflict, ConfigError
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.pipelines.training.job.model_files import load_card
+from sparkring.spark_jobs.evaluate import evaluate
+from sparkring.spark_jobs.prepare import prepare
+from sparkring.spark_jobs.recovery.stop import StopRequest
+from sparkring.spark_jobs.registry.documents import ModelVersion
+from sparkring.spark_jobs.registry.mirror import mirror
+from sparkring.spark_jobs.registry.register import register_run
+from sparkring.spark_jobs.registry.registry import Registry
+from sparkring.spark_jobs.retraining.compare import compare
+from sparkring.spark_jobs.retraining.drift import stability_indices
+from sparkring.spark_jobs.retraining.history import Begun, Ended, History, now
+from sparkring.spark_jobs.retraining.paired import Paired, judge
+from sparkring.spark_jobs.retraining.triggers import Situation, why_due
+from sparkring.spark_jobs.scoring.split_rows import version_for
+from sparkring.spark_jobs.spark.progress import SILENT, Progress
+from sparkring.spark_jobs.spark.session import result_settings, spark_session
+from sparkring.spark_jobs.train import train
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class RetrainResult:
+    """The outcome of one call."""
+
+    outcome: Literal["promoted", "kept", "nothing new", "busy"]
+    """The candidate became the champion; the champion stays; no trigger held; another process is at it."""
+    reason: str
+    dataset_version: int | None = None
+    number: int | None = None
+    """The number of the retraining; None if there was none."""
+    candidate: int | None = None
+    """The candidate's number in the registry."""
+    champion: int | None = None
+    """The champion's number now."""
+    run: str | None = None
+    """The candidate's run."""
+    seconds: float = 0.0
+    train_seconds: float = 0.0
+    """Those of them in which the candidate was trained."""
+
+
+def retrain(config: ConfigLike, *, spark: SparkSession | None = None, progress: Progress = SILENT, stop: StopRequest | None = None,
+            **keys: Any) -> RetrainResult:
+    """Retrain, if something is new.
+
+    Args:
+        config: What ``load_config`` takes. Its sources may hold all rows or only new ones; known rows are told by their ids.
+        spark: The session to use; default the active one, or one made from ``config.spark`` when it is needed.
+        progress: Where to report.
+        stop: Lets another thread, or a signal's handler, ask the training to save and end; the next call goes on.
+        keys: Keys of ``retrain`` or of the whole config that replace those of ``config``.
+    Raises:
+        ConfigError: the config names a run or a dataset version, which every retraining chooses itself.
+        ExpectationsNotMet: the new rows break ``prepare.expectations``; nothing was committed.
+        SourceError, DatasetError, RankFailed, Stopped and others: as ``prepare``, ``train`` and ``evaluate`` raise them; the next call
+            goes on where this one ended.
+        CommitConflict: someone else changed the dataset or the aliases meanwhile.
+    """
+    began = time.perf_counter()
+    config = config_of_job(retrain, config, keys, section="retrain")
+    for key in ("run", "dataset_version"):
+        if getattr(config, key) is not None:
+            raise ConfigError(f"the config sets {key}, and each retraining has one of its own; leave {key} out.")
+    history = History(config.workspace)
+    with ExitStack() as held:
+        try:
+            held.enter_context(history.locked())
+        except CommitConflict as error:
+            return RetrainResult("busy", str(error), seconds=time.perf_counter() - began)
+        night = _Night(config, history, spark, progress, stop or StopRequest(), began)
+        begun = history.unfinished()
+        if begun is not None:
+            progress.note(f"retrain: going on with retraining {begun.number} on dataset version {begun.dataset_version}, begun {begun.at}")
+            return night.run(begun)
+        return night.look()
+
+
+class _Night:
+    """One call, alone in its workspace."""
+
+    def __init__(self, config: Config, history: History, spark: SparkSession | None, progress: Progress, stop: StopRequest,
+                 began: float) -> None:
+        self._config, self._history, self._spark, self._progress, self._stop = config, history, spark, progress, stop
+        self._began = began
+        self._registry = Registry(config.workspace)
+        self._dataset = Dataset(config.dataset)
+
+    def look(self) -> RetrainResult:
+        """Take what is new, and retrain if that is due."""
+        prepared = prepare(self._config, append=bool(self._dataset.versions()), spark=self._spark, progress=self._progress)
+        manifest, champion = self._dataset.manifest(prepared.version), self._champion()
+        ended = self._history.ended()
+        last = ended[-1] if ended else None
+        found = Situation(
+            dataset_version=manifest.version, rows=_rows(manifest), trained_version=last.dataset_version if last else None,
+            trained_rows=last.rows if last else 0,
+            champion_since=datetime.fromisoformat(champion.created_at) if champion else None)
+        reasons = why_due(self._config.retrain.trigger, found, now=datetime.now(UTC), drift=self._drift(champion, manifest))
+        if not reasons:
+            reason = f"dataset version {manifest.version} holds {found.rows - found.trained_rows:,} rows more than the last retraining had"
+            return RetrainResult("nothing new", reason, dataset_version=manifest.version, champion=champion.version if champion else None,
+                                 seconds=self._seconds())
+        self._stop.require_none()
+        return self.run(self._history.begin(dataset_version=manifest.version, rows=found.rows, reasons=reasons,
+                                            champion=champion.version if champion else None))
+
+    def run(self, begun: Begun) -> RetrainResult:
+        """Train, evaluate, decide, and record it; whatever an earlier call has done of it is found done."""
+        self._progress.note(f"retrain: {', '.join(begun.reasons)}")
+        manifest = self._dataset.manifest(begun.dataset_version)
+        champion = None if begun.champion is None else self._registry.version(begun.champion)
+        if champion is not None:
+            self._registry.verify(champion)
+            version_for(load_card(self._registry.run_url(champion)), manifest.version)  # else nothing could be compared
+        trained = train(self._candidate_config(manifest, champion), spark=self._spark, progress=self._progress, stop=self._stop)
+        measured = evaluate(self._config, run=trained.run, dataset_version=manifest.version, spark=self._spark, progress=self._progress)
+        candidate = register_run(self._registry, trained.run)
+        if self._registry.aliases().champion != candidate.version:  # it is if an earlier call was killed right after the promotion
+            self._registry.propose(candidate.version, reason=f"trained on dataset version {manifest.version}: {', '.join(begun.reasons)}")
+        if champion is None:
+            paired, before = None, dict[str, float]()
+        else:
+            before = _figures(evaluate(self._config, run=champion.run, dataset_version=manifest.version, spark=self._spark,
+                                       progress=self._progress))
+            paired = self._compared(manifest, champion, candidate)
+        ended = self._decide(begun, candidate, paired, champion_metrics=before, candidate_metrics=_figures(measured))
+        return RetrainResult(ended.outcome, ended.reason, dataset_version=manifest.version, number=ended.number,
+                             candidate=candidate.version, champion=self._registry.aliases().champion, run=trained.run,
+                             seconds=self._seconds(), train_seconds=trained.seconds)
+
+    def _decide(self, begun: Begun, candidate: ModelVersion, paired: Paired | None, *, champion_metrics: dict[str, float],
+                candidate_metrics: dict[str, float]) -> Ended:
+        policy = self._config.retrain.promote
+        verdict = judge(paired, policy)
+        if verdict.promote:
+            self._registry.promote(candidate.version, reason=verdict.reason)
+        elif policy.when != "never":
+            self._registry.keep(reason=verdict.reason)
+        mirror(self._registry, self._config, self._progress)
+        low, high = paired.interval(policy.confidence) if paired else (None, None)
+        ended = Ended(
+            number=begun.number, outcome="promoted" if verdict.promote else "kept", reason=verdict.reason,
+            dataset_version=begun.dataset_version, rows=begun.rows, champion=begun.champion, candidate=candidate.version,
+            run=candidate.run, held_out_rows=candidate.rows, champion_metrics=champion_metrics, candidate_metrics=candidate_metrics,
+            gain=paired.gain if paired else None, gain_low=low, gain_high=high, p_value=paired.p_value if paired else None,
+            began_at=begun.at, at=now())
+        self._history.end(ended)
+        return ended
+
+    def _candidate_config(self, manifest: Manifest, champion: ModelVersion | None) -> Config:
+        changes: dict[str, Any] = {"dataset_version": manifest.version}
+        if champion is not None and self._config.retrain.start == "champion":
+            weights = self._registry.run_url(champion)
+            changes["model"] = self._config.model.model_copy(update={"weights": weights, "weights_sha256": champion.weights_sha256})
+        return self._config.changed(**changes)
+
+    def _compared(self, manifest: Manifest, champion: ModelVersion, candidate: ModelVersion) -> Paired:
+        session = spark_session(self._config.spark, app_name=f"sparkring {self._config.name}", given=self._spark)
+        with self._progress.stage("compare", total=1) as bar, result_settings(session):
+            bar.update(0, text=f"model versions {champion.version} and {candidate.version}")
+            return compare(session, manifest, champion=self._registry.run_url(champion), candidate=self._registry.run_url(candidate),
+                           batch_rows=self._config.score.batch_rows)
+
+    def _champion(self) -> ModelVersion | None:
+        number = self._registry.aliases().champion
+        return None if number is None else self._registry.version(number)
+
+    def _drift(self, champion: ModelVersion | None, manifest: Manifest) -> Callable[[], dict[str, float]]:
+        if champion is None:
+            return dict
+        return partial(_drift, self._dataset, champion, manifest)
+
+    def _seconds(self) -> float:
+        return time.perf_counter() - self._began
+
+
+def _drift(dataset: Dataset, champion: ModelVersion, manifest: Manifest) -> dict[str, float]:
+    return stability_indices(dataset.store, dataset.manifest(champion.dataset_version), manifest)
+
+
+def _rows(manifest: Manifest) -> int:
+    return sum(split.rows for split in manifest.splits.values())
+
+
+def _figures(evaluation: dict[str, Any]) -> dict[str, float]:
+    """The network's figures of an evaluation."""
+    return {name: value for name, value in evaluation["network"].items() if isinstance(value, float)}

@@ -1,0 +1,144 @@
+"""Retraining: nights with and without news, a worse candidate, a second process, and a call that dies after each of its steps."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkring.conf.schema import Config
+from sparkring.errors import ConfigError, ExpectationsNotMet
+from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.spark_jobs import retrain as retrain_job
+from sparkring.spark_jobs.registry.registry import Registry
+from sparkring.spark_jobs.retrain import RetrainResult, retrain
+from sparkring.spark_jobs.retraining.history import History
+from sparkring.spark_jobs.stored.runs import list_runs, remove_run
+from tests.support.etl_tables import START, Trip, etl_config, trips, write_trips
+from tests.support.training import events_of
+
+pytest_plugins = ["tests.support.spark_sessions"]
+pytestmark = pytest.mark.spark
+
+SPLIT = {"column": "day", "validation": "10d", "test": "10d"}
+
+
+def _until(day: int) -> list[Trip]:
+    return [trip for trip in trips() if trip.day < START + timedelta(days=day)]
+
+
+def _config(folder: Path, **retraining: Any) -> Config:
+    made = etl_config(folder, _until(60), split=SPLIT)
+    return made.changed(run=None, train=made.train.changed(num_ranks=2, epochs=3, batch_rows=32, seed=5),
+                        retrain=made.retrain.changed(**retraining) if retraining else made.retrain)
+
+
+def _with_source(config: Config, rows: Iterable[Trip]) -> Config:
+    (source,) = config.prepare.sources.values()
+    write_trips(Path(source.path), rows)  # type: ignore[union-attr]
+    return config
+
+
+def _evaluation(config: Config, run: str, name: str = "evaluation.json") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((Path(config.runs) / run / name).read_bytes())
+    return found["network"]
+
+
+def test_a_night_with_new_rows_trains_compares_and_decides_and_one_without_does_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    config = _config(tmp_path)
+    first = retrain(config, spark=spark)
+    assert (first.outcome, first.reason, first.candidate, first.champion) == ("promoted", "there was no champion", 1, 1)
+
+    second = retrain(_with_source(config, _until(75)), spark=spark)
+    assert (second.dataset_version, second.number, second.candidate) == (2, 2, 2)
+    registry, (_, ended) = Registry(config.workspace), History(config.workspace).ended()
+    assert (ended.outcome, ended.champion, ended.run, ended.dataset_version) == (second.outcome, 1, second.run, 2)
+    assert first.run is not None
+    assert second.run is not None
+    of_champion, of_candidate = _evaluation(config, first.run, "evaluation-version-2.json"), _evaluation(config, second.run)
+    assert ended.held_out_rows == of_candidate["rows"] == Dataset(config.dataset).manifest(2).splits["test"].rows
+    assert ended.gain is not None
+    assert math.isclose(ended.gain, of_champion["loss"] - of_candidate["loss"], abs_tol=1e-9)
+    assert (ended.champion_metrics["auc"], ended.candidate_metrics["auc"]) == (of_champion["auc"], of_candidate["auc"])
+    runs = {run.name: run for run in list_runs(config.runs)}
+    assert runs[second.run].identity["model"]["weights_sha256"] == registry.version(1).weights_sha256  # it began from the champion
+
+    jobs = _jobs(spark)
+    third = retrain(config, spark=spark)
+    assert (third.outcome, third.champion) == ("nothing new", second.champion)
+    assert _jobs(spark) == jobs
+    assert len(runs) == len(list_runs(config.runs)) == 2
+    with pytest.raises(ConfigError, match=r"holds model version 1 of the registry, which may be rolled back to"):
+        remove_run(config.runs, first.run)
+
+
+def _jobs(spark: SparkSession) -> int:
+    return len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+
+
+def test_a_worse_candidate_is_kept_out_and_the_reason_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    config = _config(tmp_path, start="afresh")
+    retrain(config, spark=spark)
+    untrained = config.changed(train=config.train.changed(epochs=1, optimizer={"lr": 1e-9}))
+    kept = retrain(_with_source(untrained, _until(75)), spark=spark)
+    assert (kept.outcome, kept.candidate, kept.champion) == ("kept", 2, 1)
+    assert kept.reason.startswith("it may be worse by more than 1% of the champion's loss: mean loss 0.")
+    aliases = Registry(config.workspace).aliases()
+    assert (aliases.champion, aliases.candidate, aliases.act, aliases.reason) == (1, None, "kept", kept.reason)
+
+
+def test_a_call_that_dies_after_any_step_is_gone_on_with_and_each_step_is_done_once(
+        spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = _config(tmp_path)
+    retrain(config, spark=spark)
+    _with_source(config, _until(75))
+    for step in (_after(retrain_job, "prepare"), _after(History, "begin"), _after(retrain_job, "train"), _after(retrain_job, "evaluate"),
+                 _after(retrain_job, "register_run"), _after(Registry, "propose"), _after(retrain_job, "compare"),
+                 _after(Registry, "promote"), _after(Registry, "keep")):
+        with monkeypatch.context() as patched:
+            step(patched)
+            try:
+                ended: RetrainResult | None = retrain(config, spark=spark, promote={"when": "always"})
+            except _Killed:
+                continue
+    assert ended is not None  # nothing is kept, so the last step is not reached
+    assert (ended.outcome, ended.number, ended.champion) == ("promoted", 2, 2)
+    registry = Registry(config.workspace)
+    assert [change.act for change in registry.history()] == ["proposed", "promoted", "proposed", "promoted"]
+    assert (registry.versions(), Dataset(config.dataset).versions(), len(History(config.workspace).ended())) == ([1, 2], [1, 2], 2)
+    assert len(events_of(config.changed(run=ended.run), "start")) == 2  # one generation of two ranks
+    assert retrain(config, spark=spark).outcome == "nothing new"
+
+
+class _Killed(BaseException):
+    """The process ends here."""
+
+
+def _after(owner: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
+    done = getattr(owner, name)
+
+    def killed(*args: Any, **kwargs: Any) -> None:
+        done(*args, **kwargs)
+        raise _Killed
+
+    return lambda patched: patched.setattr(owner, name, killed)
+
+
+def test_a_second_process_yields_and_rows_that_break_expectations_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    config = _config(tmp_path)
+    with History(config.workspace).locked():
+        busy = retrain(config, spark=spark)
+    assert busy.outcome == "busy"
+    assert busy.reason.startswith("another process retrains in")
+    strict = config.changed(prepare=config.prepare.changed(expectations={"columns": {"km": {"max": 5}}}))
+    with pytest.raises(ExpectationsNotMet):
+        retrain(strict, spark=spark)
+    assert (Dataset(config.dataset).versions(), History(config.workspace).unfinished()) == ([], None)
+    with pytest.raises(ConfigError, match="the config sets run, and each retraining has one of its own; leave run out"):
+        retrain(config, run="mine")
