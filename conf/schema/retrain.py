@@ -10,17 +10,19 @@ from sparkring.conf.schema.section import Positive, Section
 
 
 class TriggerConfig(Section):
-    """When a new model is trained: as soon as one of these holds. The first model is always trained."""
+    """When a new model is trained: as soon as one of these holds. The first model is always trained, and none twice on one dataset
+    version.
+    """
 
     new_rows: Positive | None = 1
-    """The dataset has at least so many rows more than the champion was trained and tested on; null: rows alone are no reason."""
+    """The dataset has at least so many rows more than at the last retraining; null: rows alone are no reason."""
     max_age_days: Annotated[float, Field(gt=0)] | None = None
     """The champion is older than this and at least one row is new."""
     max_psi: Annotated[float, Field(gt=0)] | None = None
     """A feature's population stability index of the new rows, against the champion's train rows, is above this. 0.1 is a small shift,
     0.25 a large one."""
     always: bool = False
-    """With every new dataset version, whatever changed."""
+    """With every new dataset version."""
 
     @model_validator(mode="after")
     def _some_trigger(self) -> Self:

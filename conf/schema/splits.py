@@ -6,11 +6,11 @@ import re
 from datetime import datetime, timedelta
 from typing import Annotated, Literal, Self
 
-from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from sparkring.conf.schema.section import Section, Seed, Share
 
-Age = Annotated[str, StringConstraints(pattern=r"^[1-9]\d*[hdw]$")]
+Age = Annotated[str, Field(pattern=r"^[1-9]\d*[hdw]$")]
 """A length of time in hours, days or weeks: ``12h``, ``30d``, ``4w``."""
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
