@@ -39,7 +39,7 @@ from sparkring.spark_jobs.etl.fitted import Fitted, fitted_examples, new_example
 from sparkring.spark_jobs.etl.rolling import at_borders, held_out_again
 from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages
 from sparkring.spark_jobs.etl.sources.first_look import located
-from sparkring.spark_jobs.etl.sources.tables import Source, cache_of, identify, open_tables
+from sparkring.spark_jobs.etl.sources.tables import Source, at_latest_version, cache_of, identify, open_tables
 from sparkring.spark_jobs.etl.writing.document_list import kept_encoding, without_known, write_documents
 from sparkring.spark_jobs.etl.writing.encoded_rows import FALLS_IN, EncodedRows, require_held_out
 from sparkring.spark_jobs.etl.writing.write_dataset import read_back, split_layouts, write_split
@@ -107,7 +107,7 @@ def prepare(config: ConfigLike, *, append: bool = False, spark: SparkSession | N
     latest = max(dataset.versions(), default=None)  # the parent; a version that is committed meanwhile is a conflict
     if latest is None:
         _require_commits(dataset)  # before any data is read; with versions, the latest may be reused
-    sources = located(config.prepare.sources)
+    sources = [at_latest_version(source, session) for source in located(config.prepare.sources)]
     facts = {source.name: identify(source, session) for source in sources}
     parent = appendable(dataset, config.prepare) if append else None
     recipe_id = _recipe_id(config.prepare, facts, parent)

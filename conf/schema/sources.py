@@ -91,25 +91,25 @@ class JdbcSource(Section):
 
 
 class DeltaSource(Section):
-    """One version of a Delta table. You provide Delta's jar and session settings (docs/how-to/preparing.md)."""
+    """A version of a Delta table. You provide Delta's jar and session settings (docs/how-to/preparing.md)."""
 
     format: Literal["delta"]
     path: LocalPath
     """Folder or URL of the table."""
-    version: Annotated[int, Field(ge=0)]
-    """The version to read; later ones change nothing."""
+    version: Annotated[int, Field(ge=0)] | None = None
+    """The version to read; later ones change nothing. Null: the latest one; the manifest says which it was."""
     columns: dict[str, str] = {}
     """The columns to read and their Spark SQL types. Default: all, as the table types them."""
 
 
 class IcebergSource(Section):
-    """One snapshot of an Iceberg table. You provide Iceberg's jar and catalog (docs/how-to/preparing.md)."""
+    """A snapshot of an Iceberg table. You provide Iceberg's jar and catalog (docs/how-to/preparing.md)."""
 
     format: Literal["iceberg"]
     table: str
     """Catalog, database and name, e.g. ``lake.shop.orders``."""
-    snapshot_id: int
-    """The snapshot to read; later ones change nothing."""
+    snapshot_id: int | None = None
+    """The snapshot to read; later ones change nothing. Null: the latest one; the manifest says which it was."""
     columns: dict[str, str] = {}
     """The columns to read and their Spark SQL types. Default: all, as the table types them."""
 

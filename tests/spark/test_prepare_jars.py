@@ -47,6 +47,14 @@ def test_the_manifest_says_which_version_was_read(ran: tuple[dict[str, Any], str
     assert results["jdbc"]["facts"]["rows_digest"].startswith("900-")
 
 
+def test_without_a_version_the_latest_is_read_and_the_manifest_says_which(ran: tuple[dict[str, Any], str, Path]) -> None:
+    results, _, folder = ran
+    assert "is not unique" in results["delta latest"]  # version 1 holds five rows twice
+    assert "is not unique" in results["iceberg latest"]
+    assert results["delta mended"]["facts"] == {"path": f"{folder}/delta version 2", "format": "delta", "version": 2, "rows": 900}
+    assert results["delta mended"]["content_id"] == results["csv"]["content_id"]
+
+
 def test_a_version_that_is_not_there_is_an_error(ran: tuple[dict[str, Any], str, Path]) -> None:
     assert "source trips: Spark cannot read" in ran[0]["delta beyond"]
     assert "version 7" in ran[0]["delta beyond"]
@@ -64,5 +72,5 @@ def test_a_password_comes_from_the_environment_and_is_seen_nowhere(ran: tuple[di
     assert "JDBC" in written  # the log was looked at while the database was read
     assert SECRET not in written
     documents = list(folder.glob("workspace/dataset/versions/*.json"))
-    assert len(documents) == 5
+    assert len(documents) == 6
     assert not any(SECRET in document.read_text() for document in documents)

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from sparkring.conf.schema import Config, SparkConfig
+from sparkring.conf.schema import Config, DeltaSource, SparkConfig
 from sparkring.errors import SparkringError
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.prepare import prepare
@@ -68,7 +68,17 @@ def _delta(spark: SparkSession, config: Config, folder: Path, rows: DataFrame) -
     first = _prepared(_with(config, format="delta", path=path, version=0), spark)
     rows.limit(5).write.format("delta").mode("append").save(path)
     return {"delta": first, "delta again": _prepared(_with(config, format="delta", path=path, version=0), spark),
-            "delta beyond": _refused(_with(config, format="delta", path=path, version=7), spark)}
+            "delta beyond": _refused(_with(config, format="delta", path=path, version=7), spark),
+            "delta latest": _refused(_with(config, format="delta", path=path), spark),
+            "delta mended": _latest(spark, rows, _with(config, format="delta", path=path))}
+
+
+def _latest(spark: SparkSession, rows: DataFrame, config: Config) -> dict[str, Any]:
+    """The latest version of a table, whose repeated rows are taken out."""
+    source = config.prepare.sources["trips"]
+    assert isinstance(source, DeltaSource)
+    rows.write.format("delta").mode("overwrite").save(source.path)
+    return _prepared(config, spark)
 
 
 def _iceberg(spark: SparkSession, config: Config, rows: DataFrame) -> dict[str, Any]:
@@ -77,7 +87,8 @@ def _iceberg(spark: SparkSession, config: Config, rows: DataFrame) -> dict[str, 
     rows.limit(5).writeTo("lake.shop.trips").append()
     pinned = {"format": "iceberg", "table": "lake.shop.trips", "snapshot_id": snapshot}
     return {"iceberg": _prepared(_with(config, **pinned), spark), "iceberg again": _prepared(_with(config, **pinned), spark),
-            "iceberg beyond": _refused(_with(config, **pinned | {"snapshot_id": 7}), spark)}
+            "iceberg beyond": _refused(_with(config, **pinned | {"snapshot_id": 7}), spark),
+            "iceberg latest": _refused(_with(config, **pinned | {"snapshot_id": None}), spark)}
 
 
 def _avro(spark: SparkSession, config: Config, folder: Path, rows: DataFrame) -> dict[str, Any]:

@@ -43,9 +43,9 @@ def address(config: StoredTable) -> str:
         case JdbcSource(url=url):
             return url
         case DeltaSource(path=path, version=version):
-            return f"{path} version {version}"
+            return path if version is None else f"{path} version {version}"
         case IcebergSource(table=table, snapshot_id=snapshot):
-            return f"{table} snapshot {snapshot}"
+            return table if snapshot is None else f"{table} snapshot {snapshot}"
 
 
 def open_table(spark: SparkSession, name: str, config: StoredTable) -> DataFrame:
@@ -67,12 +67,34 @@ def open_table(spark: SparkSession, name: str, config: StoredTable) -> DataFrame
             case JdbcSource():
                 return reader.format("jdbc").load()
             case DeltaSource(path=path):
-                return reader.format("delta").load(path if urlparse(path).scheme else spark_path(str(Path(path).absolute())))
+                return reader.format("delta").load(_reachable(path))
             case IcebergSource(table=table):
                 return reader.format("iceberg").load(table)
     except SPARK_ERRORS as error:
         raise SourceError(f"source {name}: Spark cannot read {address(config)}: {redacted(config, reason(error))}; "
                           f"correct prepare.sources.{name}{lacking(config.format, error, spark.version)}.") from None
+
+
+def at_latest(spark: SparkSession, name: str, config: StoredTable) -> StoredTable:
+    """The config with the latest version of a Delta table, or snapshot of an Iceberg table, where it names none.
+
+    Raises:
+        SourceError: Spark cannot find the table, or it has no snapshot yet.
+    """
+    try:
+        match config:
+            case DeltaSource(path=path, version=None):
+                quoted = _reachable(path).replace("`", "``")
+                return config.changed(version=spark.sql(f"DESCRIBE HISTORY delta.`{quoted}` LIMIT 1").collect()[0]["version"])
+            case IcebergSource(table=table, snapshot_id=None):
+                found = spark.read.format("iceberg").load(f"{table}.refs").where("name = 'main'").collect()
+                if not found:
+                    raise SourceError(f"source {name}: {table} has no snapshot yet; write rows into it first.")
+                return config.changed(snapshot_id=found[0]["snapshot_id"])
+    except SPARK_ERRORS as error:
+        raise SourceError(f"source {name}: Spark cannot read the history of {address(config)}: {reason(error)}; "
+                          f"correct prepare.sources.{name}{lacking(config.format, error, spark.version)}.") from None
+    return config
 
 
 def identify_table(spark: SparkSession, name: str, config: StoredTable) -> dict[str, Any]:
@@ -110,12 +132,15 @@ def lacking(kind: str, error: Exception, version: str) -> str:
     return f", or add to spark.conf.spark.jars.packages {package}"
 
 
+def _reachable(path: str) -> str:
+    """A path of this machine, or a URL, as Spark takes it."""
+    return path if urlparse(path).scheme else spark_path(str(Path(path).absolute()))
+
+
 def _options(name: str, config: StoredTable) -> dict[str, str]:
     match config:
-        case DeltaSource(version=version):
+        case DeltaSource(version=int(version)) | IcebergSource(snapshot_id=int(version)):
             return {"versionAsOf": str(version)}
-        case IcebergSource(snapshot_id=snapshot):
-            return {"snapshot-id": str(snapshot)}
         case JdbcSource():
             given = {"url": config.url, "query": config.query, "driver": config.driver,
                      "user": _secret(name, config.user_env), "password": _secret(name, config.password_env)}

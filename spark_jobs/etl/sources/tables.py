@@ -18,7 +18,7 @@ import uuid
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from urllib.parse import urlparse
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from sparkring.conf.schema import Config, SourceConfig, StoredTable
+from sparkring.conf.schema import Config, DeltaSource, IcebergSource, SourceConfig, StoredTable
 from sparkring.errors import ConfigError, SourceError, nearest, together
 from sparkring.extras import extra_of, how_to_install
 from sparkring.pipelines.data.stores.base import local_path
@@ -37,7 +37,7 @@ from sparkring.spark_jobs.etl.sources.csv_lines import first_bad_line
 from sparkring.spark_jobs.etl.sources.declared import count_checked, declared_columns, is_csv
 from sparkring.spark_jobs.etl.sources.folders import FORMATS, folder_files, read_folder
 from sparkring.spark_jobs.etl.sources.literal_paths import literal, require_readable
-from sparkring.spark_jobs.etl.sources.stored_tables import address, identify_table, lacking, open_table, redacted
+from sparkring.spark_jobs.etl.sources.stored_tables import address, at_latest, identify_table, lacking, open_table, redacted
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 from sparkring.spark_jobs.spark.session import spark_path
 
@@ -92,6 +92,21 @@ def cache_of(config: Config) -> Path:
         if isinstance(store, LocalStore):
             return Path(store.path("cache"))
     return Path.home() / ".cache" / "sparkring" / "sources"
+
+
+def at_latest_version(source: Source, session: Callable[[], SparkSession]) -> Source:
+    """A source whose version is fixed, so that all of a job reads the same rows: of Delta and Iceberg the latest if the config names none.
+
+    Args:
+        source: A located table.
+        session: Called only if the latest version has to be looked up.
+    Raises:
+        SourceError: Spark cannot find the table, or it has no version yet.
+    """
+    match source.config:
+        case DeltaSource(version=None) | IcebergSource(snapshot_id=None) as config:
+            return replace(source, config=at_latest(session(), source.name, config))
+    return source
 
 
 def identify(source: Source, session: Callable[[], SparkSession]) -> dict[str, Any]:
