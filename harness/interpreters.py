@@ -3,7 +3,8 @@
     interpreter("3.12")    .../bin/python3.12
 
 Maven Central has CPython as jars of org.bytedeco:cpython. Once unpacked it needs neither PYTHONHOME nor LD_LIBRARY_PATH; venv, pip, ssl
-and ctypes work and its headers compile extensions. It asks for glibc 2.30, from 3.13 on for 2.35.
+and ctypes work and its headers compile extensions. It asks for glibc 2.30, from 3.13 on for 2.35. Its 3.11 lacks lzma and sqlite3, so that
+version must be on the machine.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from harness.maven import fetched
 
 KEPT = Path.home() / ".cache/sparkring/pythons"
 JARS = {  # minor version -> path at Maven Central, SHA-256
-    "3.11": ("org/bytedeco/cpython/3.11.3-1.5.9/cpython-3.11.3-1.5.9-linux-x86_64.jar",
-             "668b42f6a8b1a9789de7d3ca54a81fefb754cd8e885554b42858bbcbc0dd497c"),
     "3.12": ("org/bytedeco/cpython/3.12.1-1.5.10/cpython-3.12.1-1.5.10-linux-x86_64.jar",
              "a135fcf4dc01adebf7ea439252276fc3196db80f7e0dd3da0b61f1ec489b68bd"),
     "3.13": ("org/bytedeco/cpython/3.13.5-1.5.12/cpython-3.13.5-1.5.12-linux-x86_64.jar",
@@ -44,6 +43,8 @@ def from_maven(version: str) -> Path:
     """The CPython of Maven Central, unpacked under ``KEPT`` unless it is there."""
     folder = KEPT / version
     python = folder / "bin" / f"python{version}"
+    if version not in JARS:
+        raise AssertionError(f"this machine has no whole CPython {version}, and Maven Central has {', '.join(JARS)}; install it.")
     if not python.is_file():
         path, sha256 = JARS[version]
         (jar,) = fetched({path: sha256})
