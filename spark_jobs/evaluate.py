@@ -36,9 +36,9 @@ from sparkring.pipelines.training.evaluation.metrics import binary_metrics
 from sparkring.pipelines.training.evaluation.totals import Metrics
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card
+from sparkring.spark_jobs.auto_layout import with_planned_layout
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages
-from sparkring.spark_jobs.run.auto_layout import with_planned_layout
 from sparkring.spark_jobs.run.place import with_existing_run
 from sparkring.spark_jobs.scoring.baselines import logistic_regression, ridge_regression
 from sparkring.spark_jobs.scoring.class_metrics import class_base_rate, evaluate_classes, evaluate_tokens, token_base_rate

@@ -18,8 +18,8 @@ from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
 from sparkring.pipelines.data.order.row_order import default_lanes
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card, load_weights, model_from_bytes
+from sparkring.spark_jobs.auto_layout import with_planned_layout
 from sparkring.spark_jobs.etl.encoding.tokens import NUM_BYTES, TokenEncoding
-from sparkring.spark_jobs.run.auto_layout import with_planned_layout
 from sparkring.spark_jobs.run.place import with_existing_run
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 

@@ -21,7 +21,7 @@ from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.planner.enumerate import Constraints, ring_sizes
 from sparkring.pipelines.parallel.planner.paper import Assumptions
 from sparkring.pipelines.parallel.planner.planner import Plan, describe, one_each, plan
-from sparkring.spark_jobs.run.auto_layout import layout_constraints
+from sparkring.spark_jobs.auto_layout import layout_constraints
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 
 if TYPE_CHECKING:

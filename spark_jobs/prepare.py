@@ -31,6 +31,7 @@ from sparkring.pipelines.data.stores.writable import require_writable
 from sparkring.spark_jobs.etl.append import appendable, joined_splits, known_rows, require_same_columns
 from sparkring.spark_jobs.etl.changes import count_changed
 from sparkring.spark_jobs.etl.columns.splits import SPLITS
+from sparkring.spark_jobs.etl.encoded_rows import FALLS_IN, EncodedRows, require_held_out
 from sparkring.spark_jobs.etl.encoding.describe import describe
 from sparkring.spark_jobs.etl.encoding.tokens import TokenEncoding
 from sparkring.spark_jobs.etl.examples import Query, run_query, tables
@@ -41,7 +42,6 @@ from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_page
 from sparkring.spark_jobs.etl.sources.first_look import located
 from sparkring.spark_jobs.etl.sources.tables import Source, at_latest_version, cache_of, identify, open_tables
 from sparkring.spark_jobs.etl.writing.document_list import kept_encoding, without_known, write_documents
-from sparkring.spark_jobs.etl.writing.encoded_rows import FALLS_IN, EncodedRows, require_held_out
 from sparkring.spark_jobs.etl.writing.write_dataset import read_back, split_layouts, write_split
 from sparkring.spark_jobs.scoring.columns import require_free, split_columns
 from sparkring.spark_jobs.spark.errors import failed_queries_unlogged

@@ -32,7 +32,6 @@ from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.registry.documents import ModelVersion
-from sparkring.spark_jobs.registry.mirror import mirror
 from sparkring.spark_jobs.registry.register import register_run
 from sparkring.spark_jobs.registry.registry import Registry
 from sparkring.spark_jobs.retraining.compare import compare
@@ -43,6 +42,7 @@ from sparkring.spark_jobs.retraining.triggers import Situation, why_due
 from sparkring.spark_jobs.scoring.split_rows import version_for
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
+from sparkring.spark_jobs.tracking.mirror import mirror
 from sparkring.spark_jobs.train import train
 
 if TYPE_CHECKING:

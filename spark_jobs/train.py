@@ -24,9 +24,9 @@ from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.retry import retry
 from sparkring.pipelines.training.evaluation.score import METRICS
 from sparkring.pipelines.training.job.job import TrainJob, TrainSummary, layout_of
+from sparkring.spark_jobs.auto_layout import LayoutChooser
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.recovery.supervisor import Supervisor
-from sparkring.spark_jobs.run.auto_layout import LayoutChooser
 from sparkring.spark_jobs.run.batch import with_batch
 from sparkring.spark_jobs.run.folder import RunFolder
 from sparkring.spark_jobs.run.given import require_weights_fit, with_given_weights

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.evaluate import evaluate
     from sparkring.spark_jobs.export import export
     from sparkring.spark_jobs.generate import generate
-    from sparkring.spark_jobs.init import init
+    from sparkring.spark_jobs.inference.init import init
     from sparkring.spark_jobs.prepare import prepare
     from sparkring.spark_jobs.report import report
     from sparkring.spark_jobs.retrain import retrain
     from sparkring.spark_jobs.ring import run_ring
     from sparkring.spark_jobs.score import score
     from sparkring.spark_jobs.scoring.predict import predict
-    from sparkring.spark_jobs.track import track
+    from sparkring.spark_jobs.tracking.track import track
     from sparkring.spark_jobs.train import train
 
 __all__ = ["__version__", "evaluate", "export", "generate", "init", "load_config", "network", "predict", "prepare", "report", "retrain",
@@ -46,7 +46,7 @@ __all__ = ["__version__", "evaluate", "export", "generate", "init", "load_config
 _HOME = {
     "load_config": "sparkring.conf.loading",
     "network": "sparkring.models.networks",
-    "init": "sparkring.spark_jobs.init",
+    "init": "sparkring.spark_jobs.inference.init",
     "prepare": "sparkring.spark_jobs.prepare",
     "train": "sparkring.spark_jobs.train",
     "evaluate": "sparkring.spark_jobs.evaluate",
@@ -56,7 +56,7 @@ _HOME = {
     "report": "sparkring.spark_jobs.report",
     "retrain": "sparkring.spark_jobs.retrain",
     "export": "sparkring.spark_jobs.export",
-    "track": "sparkring.spark_jobs.track",
+    "track": "sparkring.spark_jobs.tracking.track",
     "run_ring": "sparkring.spark_jobs.ring",
 }
 _LONG = ("init", "prepare", "train", "evaluate", "score", "generate", "report", "retrain", "export", "track")

@@ -35,7 +35,8 @@ class Config(Section):
     """The committed version to train on; default the latest."""
     run: str | None = None
     """The run's name, e.g. ``wide``. Default: one made of the dataset version and of all that changes what is learned, so that another
-    version, model or training is another run."""
+    version, model or training is another run. For all commands but ``train`` also ``champion`` or ``candidate``: that model's run.
+    """
     spark: SparkConfig = SparkConfig()
     prepare: PrepareConfig
     model: ModelConfig = TabularModelConfig()

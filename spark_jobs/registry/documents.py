@@ -9,7 +9,7 @@ from sparkring.conf.schema import Task
 from sparkring.pipelines.data.stores.documents import StrictModel
 from sparkring.pipelines.training.evaluation.intervals import Interval
 
-Alias = Literal["champion", "candidate"]
+ALIASES = ("champion", "candidate")
 Act = Literal["promoted", "rolled back", "proposed", "kept"]
 """What a change did: a version became the champion; the champion before came back; a version became the candidate; the candidate
 lost to the champion."""

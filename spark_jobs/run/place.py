@@ -1,7 +1,7 @@
 """Which run a config means: a new version, model or training is another run, and all of them stay side by side.
 
     train                                   the run that the config names, else the one named after its identity
-    evaluate, score, report, generate ...   the run that the config names, else in this order
+    evaluate, score, report, generate ...   the run that the config names (champion and candidate are the registry's), else in this order
                                               1. the one that ``train`` would resume
                                               2. that of the newest earlier dataset version, of the same model and training
                                               3. the only run of the workspace
@@ -18,6 +18,8 @@ from sparkring.errors import ConfigError, SparkringError, in_one_line, nearest
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
+from sparkring.spark_jobs.registry.documents import ALIASES
+from sparkring.spark_jobs.registry.registry import Registry
 from sparkring.spark_jobs.run.given import with_given_weights
 from sparkring.spark_jobs.run.identity import name_of
 from sparkring.spark_jobs.run.listing import run_names
@@ -25,7 +27,14 @@ from sparkring.spark_jobs.spark.progress import SILENT, Progress
 
 
 def with_run(config: Config, manifest: Manifest) -> Config:
-    """The config with its run named, for training on the dataset version of ``manifest``. Pure."""
+    """The config with its run named, for training on the dataset version of ``manifest``. Pure.
+
+    Raises:
+        ConfigError: the name is an alias of the registry.
+    """
+    if config.run in ALIASES:
+        raise ConfigError(f"run={config.run} is an alias of the registry, which other commands take for that model's run; give a run that "
+                          "is trained another name.")
     return config if config.run is not None else config.changed(run=name_of(config, manifest))
 
 
@@ -37,6 +46,7 @@ def with_existing_run(config: Config, *, progress: Progress = SILENT) -> Config:
         progress: Gets a note if that is not the run that ``train`` would resume.
     Raises:
         ConfigError: the workspace has no such run, or several, none of which is this config's.
+        ModelVersionNotFound: no model has that alias.
     """
     found = with_run_if_any(config, progress=progress)
     if found.run is None:
@@ -50,6 +60,8 @@ def with_run_if_any(config: Config, *, progress: Progress = SILENT) -> Config:
     Raises:
         ConfigError: the workspace has no such run, or several, none of which is this config's.
     """
+    if config.run in ALIASES:
+        return config.changed(run=Registry(config.workspace).version(config.run).run)
     names = run_names(open_store(config.runs))
     if not names:
         return config.changed(run=None)

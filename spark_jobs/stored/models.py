@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from sparkring.conf.schema import Config
 from sparkring.spark_jobs.registry.documents import AliasChange, ModelVersion
-from sparkring.spark_jobs.registry.mirror import mirror
 from sparkring.spark_jobs.registry.register import register_run
 from sparkring.spark_jobs.registry.registry import Registry
 from sparkring.spark_jobs.run.place import with_existing_run
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
+from sparkring.spark_jobs.tracking.mirror import mirror
 
 
 def list_models(config: Config) -> tuple[list[ModelVersion], AliasChange]:

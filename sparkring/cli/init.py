@@ -11,7 +11,7 @@ from sparkring.cli.terminal.answers import AsJson, examples, print_table, show_j
 from sparkring.cli.terminal.console import console_progress
 
 if TYPE_CHECKING:
-    from sparkring.spark_jobs.init import InitResult
+    from sparkring.spark_jobs.inference.init import InitResult
 
 commands = typer.Typer()
 
@@ -27,7 +27,7 @@ def init(table: Table, label: Label, output: Output = None, explain: Explain = F
 
     Columns that would tell the label are left out and named. Read the file, change what you know better, then run sparkring prepare.
     """
-    from sparkring.spark_jobs.init import init as run_init
+    from sparkring.spark_jobs.inference.init import init as run_init
 
     result = run_init(table, label=label, output=output, progress=console_progress())
     if as_json:

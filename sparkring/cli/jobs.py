@@ -124,7 +124,7 @@ def track(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_j
     With a section tracking in the config, train, evaluate and report send by themselves; this command sends what was left.
     """
     loaded = load_config(config, overrides or [])
-    from sparkring.spark_jobs.track import track as run_track
+    from sparkring.spark_jobs.tracking.track import track as run_track
 
     result = run_track(loaded, progress=console_progress())
     what = ", ".join([*([f"{result.metrics:,} metrics"] if result.metrics else []), *result.files]) or "nothing: MLflow has all of it"

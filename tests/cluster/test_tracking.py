@@ -25,11 +25,11 @@ from sparkring.pipelines.training.job.job import TrainSummary
 from sparkring.pipelines.training.job.model_files import ModelCard, load_model, save_model
 from sparkring.pipelines.training.job.tasks import shapes_of
 from sparkring.spark_jobs.run.folder import RunFolder
-from sparkring.spark_jobs.track import track
 from sparkring.spark_jobs.tracking.aliases import TrainedModel, mirror_aliases
 from sparkring.spark_jobs.tracking.following import sending, tracked
 from sparkring.spark_jobs.tracking.model_folder import write_model_folder
 from sparkring.spark_jobs.tracking.pyfunc_model import classes_of
+from sparkring.spark_jobs.tracking.track import track
 from tests.support.http_faults import HttpFaults
 from tests.support.mlflow_server import Notes, client_of, free_port, history, mlflow_server
 from tests.support.runs import begin_run

@@ -21,7 +21,7 @@ import pytest
 
 from harness.small_configs import TWO_OF_TWO, january_flights, three_packages
 from sparkring.pipelines.training.events.writer import Record, read_events
-from sparkring.spark_jobs.run.auto_layout import PROFILE
+from sparkring.spark_jobs.auto_layout import PROFILE
 from sparkring.spark_jobs.stored.audit import audit
 from tests.support.planted import PLANTED, secrets_found, watched
 from tests.support.ring_driver import ROOT, bytecode

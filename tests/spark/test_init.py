@@ -10,7 +10,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 from sparkring.errors import ConfigError, SourceError
-from sparkring.spark_jobs.init import init
+from sparkring.spark_jobs.inference.init import init
 from sparkring.spark_jobs.prepare import prepare
 
 pytest_plugins = ["tests.support.spark_sessions"]

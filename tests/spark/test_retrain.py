@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pkgutil
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -15,11 +16,11 @@ from pyspark.sql import SparkSession
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError, ExpectationsNotMet
 from sparkring.pipelines.data.dataset.versions import Dataset
-from sparkring.spark_jobs import retrain as retrain_job
 from sparkring.spark_jobs.registry.registry import Registry
 from sparkring.spark_jobs.retrain import RetrainResult, retrain
 from sparkring.spark_jobs.retraining.history import History
 from sparkring.spark_jobs.stored.runs import list_runs, remove_run
+from tests.support import seams
 from tests.support.etl_tables import START, Trip, etl_config, trips, write_trips
 from tests.support.training import events_of
 
@@ -82,6 +83,7 @@ def _jobs(spark: SparkSession) -> int:
     return len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
 
 
+@pytest.mark.nightly
 def test_a_worse_candidate_is_kept_out_and_the_reason_is_told(spark: SparkSession, tmp_path: Path) -> None:
     config = _config(tmp_path, start="afresh")
     retrain(config, spark=spark)
@@ -93,16 +95,16 @@ def test_a_worse_candidate_is_kept_out_and_the_reason_is_told(spark: SparkSessio
     assert (aliases.champion, aliases.candidate, aliases.act, aliases.reason) == (1, None, "kept", kept.reason)
 
 
+@pytest.mark.nightly
 def test_a_call_that_dies_after_any_step_is_gone_on_with_and_each_step_is_done_once(
         spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = _config(tmp_path)
     retrain(config, spark=spark)
     _with_source(config, _until(75))
-    for step in (_after(retrain_job, "prepare"), _after(History, "begin"), _after(retrain_job, "train"), _after(retrain_job, "evaluate"),
-                 _after(retrain_job, "register_run"), _after(Registry, "propose"), _after(retrain_job, "compare"),
-                 _after(Registry, "promote"), _after(Registry, "keep")):
+    for step in (seams.RETRAIN_PREPARE, seams.HISTORY_BEGIN, seams.RETRAIN_TRAIN, seams.RETRAIN_EVALUATE, seams.RETRAIN_REGISTER_RUN,
+                 seams.REGISTRY_PROPOSE, seams.RETRAIN_COMPARE, seams.REGISTRY_PROMOTE, seams.REGISTRY_KEEP):
         with monkeypatch.context() as patched:
-            step(patched)
+            patched.setattr(step, _and_dies(pkgutil.resolve_name(step)))
             try:
                 ended: RetrainResult | None = retrain(config, spark=spark, promote={"when": "always"})
             except _Killed:
@@ -120,14 +122,12 @@ class _Killed(BaseException):
     """The process ends here."""
 
 
-def _after(owner: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
-    done = getattr(owner, name)
-
+def _and_dies(step: Callable[..., Any]) -> Callable[..., Any]:
     def killed(*args: Any, **kwargs: Any) -> None:
-        done(*args, **kwargs)
+        step(*args, **kwargs)
         raise _Killed
 
-    return lambda patched: patched.setattr(owner, name, killed)
+    return killed
 
 
 def test_a_second_process_yields_and_rows_that_break_expectations_are_refused(spark: SparkSession, tmp_path: Path) -> None:

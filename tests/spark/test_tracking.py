@@ -36,7 +36,7 @@ from sparkring.spark_jobs.etl.encoding.table_features import encode
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.spark.session import result_settings
-from sparkring.spark_jobs.track import track
+from sparkring.spark_jobs.tracking.track import track
 from sparkring.spark_jobs.train import train
 from tests.support.etl_tables import COLUMNS, QUERY, etl_config
 from tests.support.mlflow_server import Notes, client_of, free_port, history, mlflow_server

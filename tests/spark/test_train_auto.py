@@ -12,7 +12,7 @@ from sparkring.conf.schema import Config
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.events.writer import read_events
-from sparkring.spark_jobs.run.auto_layout import PROFILE, with_planned_layout
+from sparkring.spark_jobs.auto_layout import PROFILE, with_planned_layout
 from sparkring.spark_jobs.run.folder import RESULT
 from sparkring.spark_jobs.spark.progress import SilentProgress
 from sparkring.spark_jobs.train import train

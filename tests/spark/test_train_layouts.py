@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from harness.small_configs import TWO_OF_TWO, january_flights, three_packages
 from sparkring.pipelines.training.events.writer import Record, read_events
-from sparkring.spark_jobs.run.auto_layout import PROFILE
+from sparkring.spark_jobs.auto_layout import PROFILE
 from sparkring.spark_jobs.stored.audit import audit
 from tests.support.command_line import said
 from tests.support.training import largest_difference, weights_of_run

@@ -20,7 +20,7 @@ from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.parallel.planner.cost_model import BlockProfile, Cluster, Hop, Line, LinkCosts, ModelProfile, SumCost
 from sparkring.pipelines.parallel.planner.enumerate import Constraints
 from sparkring.pipelines.parallel.planner.planner import best_layout
-from sparkring.spark_jobs.run.auto_layout import (
+from sparkring.spark_jobs.auto_layout import (
     PROFILE,
     known_profile,
     layout_constraints,

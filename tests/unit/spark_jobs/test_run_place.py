@@ -13,10 +13,11 @@ from harness.datasets import write_dataset
 from sparkring.cli.terminal.console import PlainProgress
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
-from sparkring.errors import ConfigError, RunFolderMismatch
+from sparkring.errors import ConfigError, ModelVersionNotFound, RunFolderMismatch
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.training.job.job import TrainSummary
+from sparkring.spark_jobs.registry.registry import Registry
 from sparkring.spark_jobs.run.identity import name_of
 from sparkring.spark_jobs.run.place import with_existing_run, with_run, with_run_if_any
 from sparkring.spark_jobs.train import TrainResult, train
@@ -160,3 +161,16 @@ def test_a_name_that_is_no_folder_s_is_refused(workspace: Path, name: str) -> No
     with pytest.raises(ConfigError, match="run: a run's name has 1 to 100 letters"):
         config_of(workspace, run=name)
     assert config_of(workspace, run="Wide-2.1_b").run_url == f"{workspace}/runs/Wide-2.1_b"  # the control
+
+
+def test_an_alias_of_the_registry_stands_for_that_model_s_run_but_is_no_name_to_train_under(workspace: Path) -> None:
+    run = trained(workspace).run
+    facts = {"name": "n", "task": "binary", "run": run, "dataset_url": "d", "dataset_version": 1, "content_id": "c", "files": (),
+             "weights_sha256": "w", "split": "test", "rows": 1, "metrics": {}, "intervals": {}, "code_version": "1"}
+    registry = Registry(str(workspace))
+    with pytest.raises(ModelVersionNotFound, match="has no model version champion, it has none yet"):
+        with_existing_run(config_of(workspace).changed(run="champion"))
+    registry.promote(registry.register(facts).version, reason="the first")
+    assert with_existing_run(config_of(workspace).changed(run="champion")).run == run
+    with pytest.raises(ConfigError, match="run=champion is an alias of the registry"):
+        train(config_of(workspace).changed(run="champion"))

@@ -13,10 +13,10 @@ from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import TrackingConfig
 from sparkring.errors import ConfigError, DocumentDamaged, EnvironmentProblem
 from sparkring.pipelines.data.stores.open import open_store
-from sparkring.spark_jobs.track import track
 from sparkring.spark_jobs.tracking.readings import Reading, Readings
 from sparkring.spark_jobs.tracking.server import SETTINGS, reason, settings
 from sparkring.spark_jobs.tracking.state import DOCUMENT, read_sent, write_sent
+from sparkring.spark_jobs.tracking.track import track
 from tests.support import seams
 from tests.support.configs import MINIMAL
 
