@@ -40,6 +40,7 @@ def three_packages(folder: Path, **train: Any) -> str:
 
 
 def _write(folder: Path, name: str, values: dict[str, Any]) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_text(yaml.safe_dump(values), encoding="utf-8")
     return str(path)

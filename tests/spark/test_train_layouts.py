@@ -17,6 +17,7 @@ from sparkring.pipelines.training.events.writer import Record, read_events
 from sparkring.spark_jobs.auto_layout import PROFILE
 from sparkring.spark_jobs.stored.audit import audit
 from tests.support.command_line import said
+from tests.support.runs import only_run
 from tests.support.training import largest_difference, weights_of_run
 
 pytest_plugins = ["tests.support.spark_sessions"]
@@ -36,17 +37,17 @@ def test_two_stages_of_two_and_what_the_planner_chooses_train_as_one_rank_does(s
     make = january_flights if name == "flights" else three_packages
     config = make(tmp_path, precision="float64", lanes=24)
     said("prepare", config)
-    runs = {}
+    runs, workspaces = {}, {}
     for layout, section in LAYOUTS.items():
-        workspace = tmp_path / layout.replace(" ", "-")
+        workspace = workspaces[layout] = tmp_path / layout.replace(" ", "-")
         settings = {"workspace": workspace, "dataset_url": tmp_path / name / "dataset",
                     **{f"train.{key}": json.dumps(value) for key, value in section.items()}}
         trained = said("train", config, *(part for key, value in settings.items() for part in ("--set", f"{key}={value}")))
         assert " steps, 1 epochs (trained)" in trained
-        runs[layout] = workspace / "runs/first"
+        runs[layout] = only_run(workspace)
         assert audit(str(runs[layout])).finished
     for layout in ("two of two", "auto"):
-        assert largest_difference(weights_of_run(runs[layout].parent), weights_of_run(runs["alone"].parent)) < 1e-10, layout
+        assert largest_difference(weights_of_run(workspaces[layout]), weights_of_run(workspaces["alone"])) < 1e-10, layout
     assert sorted(record["worker"] for record in _events(runs["two of two"], "timeline")) == [[0, 0], [0, 1], [1, 0], [1, 1]]
     document = json.loads((runs["auto"] / PROFILE).read_text(encoding="utf-8"))
     assert len(document["ranks"]) == 4, "four ranks were measured"
@@ -54,6 +55,6 @@ def test_two_stages_of_two_and_what_the_planner_chooses_train_as_one_rank_does(s
     told = _events(runs["auto"], "plan")
     assert told
     assert all(record["predicted_s"] > 0 and record["measured_s"] > 0 for record in told)
-    drawn = said("schedule", config, "--set", f"workspace={runs['two of two'].parent}")
+    drawn = said("schedule", config, "--set", f"workspace={workspaces['two of two']}")
     assert "1f1b over 2 stages of 2+2 replicas, 8 micro-batches" in drawn
     assert "idle (plan)  idle (measured)" in drawn
