@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import wrap
 
 from sparkring.spark_jobs.reporting.facts.gather import Workspace
 from sparkring.spark_jobs.reporting.facts.headline import headline, tiles
+
+WIDTH = 100
 
 
 def report_text(workspace: Workspace, *, title: str) -> str:
@@ -14,7 +17,7 @@ def report_text(workspace: Workspace, *, title: str) -> str:
 
 
 def _lines(workspace: Workspace, title: str) -> Iterator[str]:
-    yield f"{title}: {headline(workspace)}"
+    yield from wrap(f"{title}: {headline(workspace)}", WIDTH)
     rows = [(tile.label, tile.value, tile.note) for tile in tiles(workspace)]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
     for label, value, note in rows:
