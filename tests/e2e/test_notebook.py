@@ -12,7 +12,7 @@ from tests.support.notebooks import Cell, find_uv, install_tools, run_notebook
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900), pytest.mark.skipif(find_uv() is None, reason="no uv here")]
 
-INTERRUPTED = """
+INTERRUPTED = """\
 # %%
 from pyspark.sql import SparkSession
 import sparkring
