@@ -40,6 +40,9 @@ PLACES = {
 """Files of the checkout that have another place in the site."""
 LINK = re.compile(r"(?P<text>!?\[(?:[^\[\]]|\[[^\]]*\])*\])\((?P<target>[^)\s#]*)(?P<anchor>#[^)\s]*)?\)")
 CODE = re.compile(r"^(?P<fence> *```).*?^(?P=fence)$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
+WITHOUT = {"index.md": ["navigation"], "figures.md": ["toc"]}
+"""Sidebars that a page does without."""
+SECTION = re.compile(r"^ +(Args|Returns|Yields|Raises):$", re.MULTILINE)
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".sh": "bash", ".md": "markdown", ".jsonl": "json", ".json": "json"}
 
 
@@ -63,6 +66,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 (mkdocs calls it by name)
     """Lead links to files of the checkout to their pages."""
     here = page.file.src_uri
+    page.meta.setdefault("hide", WITHOUT.get(here, []))
     if here.startswith("source/") or here in (API, PLACES["docs/adr"]):
         return markdown
     path = next((path for path, place in PLACES.items() if place == here), f"docs/{here}")
@@ -81,10 +85,13 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def _lay_out_package() -> None:
-    """By copies: mkdocstrings follows no links to folders."""
+    """Copy it, since mkdocstrings follows no links to folders, with the blank line before each section that it needs to tell it apart."""
     shutil.rmtree(PACKAGE, ignore_errors=True)
-    for room, place in {"sparkring": "sparkring", **{room: f"sparkring/{room}" for room in ("conf", "models", "pipelines", "spark_jobs")}}.items():
-        shutil.copytree(ROOT / room, PACKAGE / place, ignore=shutil.ignore_patterns("__pycache__"))
+    for room in ("sparkring", "conf", "models", "pipelines", "spark_jobs"):
+        place = PACKAGE / "sparkring" / ("" if room == "sparkring" else room)
+        shutil.copytree(ROOT / room, place, ignore=shutil.ignore_patterns("__pycache__"))
+    for module in PACKAGE.rglob("*.py"):
+        module.write_text(SECTION.sub(r"\n\g<0>", module.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def _linked(page: str) -> Iterator[str]:
@@ -130,26 +137,29 @@ def _decisions() -> str:
 
 def _api() -> str:
     """The page of the public functions, what they return, and the errors."""
-    module = ast.parse((ROOT / "sparkring/__init__.py").read_text(encoding="utf-8"))
-    names = next(ast.literal_eval(node.value) for node in module.body if isinstance(node, ast.Assign) and _names(node) == ["__all__"])
-    homes = next(ast.literal_eval(node.value) for node in module.body if isinstance(node, ast.Assign) and _names(node) == ["_HOME"])
-    functions = [name for name in names if name in homes]
-    results = [f"{home}.{name}" for home in dict.fromkeys(homes[name] for name in functions) for name in _result_classes(home)]
+    front = ast.parse((ROOT / "sparkring/__init__.py").read_text(encoding="utf-8"))
+    homes = next(ast.literal_eval(node.value) for node in front.body if isinstance(node, ast.Assign) and _names(node) == ["_HOME"])
+    results = [f"{home}.{name}" for home in dict.fromkeys(homes.values()) for name in _classes(home) if name.endswith("Result")]
     return "\n".join([
         "# Python API", "",
-        "The public functions. All else may move. `import sparkring` loads neither torch nor pyspark; each function loads what it needs.",
+        "The public functions; all else may move. `import sparkring` loads neither torch nor pyspark: each function loads what it needs.",
         "", "A config is what `load_config` takes: a name, the path of a YAML file, a mapping, or a loaded config. Keywords of a function",
-        "that are not its own are [keys of the config](config.md).", "", "## Functions", "",
-        *(f"::: sparkring.{name}\n    options:\n      heading_level: 3\n" for name in functions),
-        "## Results", "", *(f"::: {result}\n    options:\n      heading_level: 3\n" for result in results),
-        "## Errors", "", "::: sparkring.errors\n    options:\n      heading_level: 3\n      show_root_heading: false\n", ""])
+        "that are not its own are [keys of the config](config.md). At a prompt and in a notebook long functions show their progress.", "",
+        "## Functions", "", *(_entry(f"sparkring.{name}") for name in homes),
+        "## Results", "", *(_entry(result, "show_if_no_docstring: true") for result in results),
+        "## Errors", "", *(_entry(f"sparkring.errors.{name}", "members: false", "merge_init_into_class: false")
+                           for name in _classes("sparkring.errors")), ""])
+
+
+def _entry(name: str, *options: str) -> str:
+    return "\n".join([f"::: {name}", "    options:", "      heading_level: 3", *(f"      {option}" for option in options), ""])
 
 
 def _names(node: ast.Assign) -> list[str]:
     return [target.id for target in node.targets if isinstance(target, ast.Name)]
 
 
-def _result_classes(module: str) -> list[str]:
+def _classes(module: str) -> list[str]:
     path = PACKAGE / f"{module.replace('.', '/')}.py"
     return [node.name for node in ast.parse(path.read_text(encoding="utf-8")).body
-            if isinstance(node, ast.ClassDef) and node.name.endswith("Result")]
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
