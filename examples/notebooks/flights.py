@@ -32,7 +32,7 @@ sparkring.prepare("january.yaml")
 result = sparkring.train("january.yaml", num_ranks=2, epochs=4)
 
 # %%
-evaluation = sparkring.evaluate("january.yaml")
+evaluation = sparkring.evaluate("january.yaml", run=result.run)
 
 # %%
 sparkring.show(result)

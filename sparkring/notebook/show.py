@@ -51,32 +51,32 @@ def show(what: Showable, *, height_px: int = 800, **keys: Any) -> None:
     sys.stdout.write(f"{text}\nreport: {write_page(workspace, place).path}\n")
 
 
-def _place_of(what: Showable, keys: dict[str, Any]) -> Place:
-    """The run that is meant, or a workspace without one."""
-    if isinstance(what, TrainResult | ReportResult) or (isinstance(what, str | PathLike) and _is_folder(fspath(what))):
-        if keys:
-            raise ConfigError(f"show() got {', '.join(keys)} beside a run, which has its config; leave them out, or give a config in place "
-                              "of the run")
-        return StoredRun.at(_folder_of(what))
-    if not isinstance(what, str | PathLike) and not _is_config(what):
+def _place_of(what: Any, keys: dict[str, Any]) -> Place:
+    """The run that is meant, or a workspace without one.
+
+    Raises:
+        ConfigError: ``what`` is nothing that can be shown, or keys are given beside a run.
+    """
+    folder = _folder_of(what)
+    if folder is None and not isinstance(what, str | PathLike | Mapping | Config):
         raise ConfigError(f"show() got a {type(what).__name__}, which does not say which run it is of; give the result of train, a run's "
-                          "folder or a config")
-    return with_run_if_any(config_of_job(show, what, keys))
+                          "folder or a config.")
+    if folder is None:
+        return with_run_if_any(config_of_job(show, what, keys))
+    if keys:
+        raise ConfigError(f"show() got {', '.join(keys)} beside the run {folder}, whose config is fixed; leave them out, or give a config "
+                          "in place of the run.")
+    return StoredRun.at(folder)
 
 
-def _folder_of(what: Any) -> str:
+def _folder_of(what: Any) -> str | None:
+    """The folder of the run that ``what`` is of; None if it is a config or nothing of the kind."""
     if isinstance(what, TrainResult):
         return what.url
-    return what.path.removesuffix(f"/{NAME}") if isinstance(what, ReportResult) else fspath(what)
-
-
-def _is_folder(text: str) -> bool:
-    """Whether it is a run's folder, the one of that name in a folder ``runs``; else it is a config."""
-    return text.rstrip("/").split("/")[-2:-1] == ["runs"] and not Path(text).is_file()
-
-
-def _is_config(what: Any) -> bool:
-    return isinstance(what, Config) or (isinstance(what, Mapping) and ("prepare" in what or "extends" in what))
+    if isinstance(what, ReportResult):
+        return what.path.removesuffix(f"/{NAME}")
+    is_folder = isinstance(what, str | PathLike) and fspath(what).rstrip("/").split("/")[-2:-1] == ["runs"] and not Path(what).is_file()
+    return fspath(what) if is_folder else None
 
 
 def _frame(page: str, *, title: str, height_px: int) -> str:

@@ -63,7 +63,7 @@ def test_an_interrupted_training_has_saved_and_the_same_cell_resumes_it(tools: P
     assert saved, first.error
     assert re.search(r"^train: [1-9]\d?% in .*stopped", first.displayed("text/plain")[-1], flags=re.MULTILINE)
     assert second.error is None
-    resumed, session = second.outputs[-1]["text"].split("\n")[:2]
+    resumed, session = second.stdout.splitlines()
     assert resumed.split()[0] == saved.group(1)
     assert session == "7", "the session is whole"
 

@@ -23,8 +23,8 @@ class Cell:
     outputs: tuple[dict[str, Any], ...]
 
     @property
-    def stderr(self) -> str:
-        return "".join(output["text"] for output in self.outputs if output.get("name") == "stderr")
+    def stdout(self) -> str:
+        return "".join(output["text"] for output in self.outputs if output.get("name") == "stdout")
 
     @property
     def error(self) -> dict[str, Any] | None:
