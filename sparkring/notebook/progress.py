@@ -94,7 +94,8 @@ class NotebookProgress:
             return f'<tr><td colspan="4" style="{left}; white-space: normal">{escape(line.title)}</td></tr>'
         where = f'value="{line.done}" max="{line.total}"' if line.total else 'value="1" max="1"' if line.state == "done" else ""
         bar = f'<progress {where} style="width: 14em" aria-label="{escape(line.title)}"></progress>'
-        cells = (escape(line.title), f"{bar} {self._share(line)}", f"{duration(self._seconds(line))} {MARKS[line.state]}", escape(line.text))
+        taken = f"{duration(self._seconds(line))} {MARKS[line.state]}"
+        cells = (escape(line.title), f"{bar} {self._share(line)}", taken, escape(line.text))
         return "<tr>" + "".join(f'<td style="{left}">{cell}</td>' for cell in cells) + "</tr>"
 
     def _words(self, line: _Line) -> str:

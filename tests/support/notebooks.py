@@ -68,8 +68,8 @@ def run_notebook(notebook: Path, *, tools: Path, cwd: Path, interrupt_at: str = 
     ended = subprocess.run([sys.executable, ROOT / "tests/support/notebook_main.py", notebook, written, interrupt_at], cwd=cwd,
                            env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
     assert ended.returncode == 0, ended.stderr[-4000:]
-    cells = json.loads(written.read_text(encoding="utf-8"))["cells"]
-    return [Cell(_text(cell["source"]), tuple(_joined(output) for output in cell["outputs"])) for cell in cells if cell["cell_type"] == "code"]
+    cells = [cell for cell in json.loads(written.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    return [Cell(_text(cell["source"]), tuple(_joined(output) for output in cell["outputs"])) for cell in cells]
 
 
 def _joined(output: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from sparkring.conf.schema import TrainConfig
@@ -63,7 +63,7 @@ class StoredRun:
     run: str
     dataset: str
     dataset_version: int | None = None
-    train: TrainConfig = TrainConfig()
+    train: TrainConfig = field(default_factory=TrainConfig)
 
     @classmethod
     def at(cls, url: str) -> StoredRun:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-import sparkring
 from sparkring.conf.schema import Config, TrainConfig
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/how-to/coming-from.md"
@@ -67,8 +66,8 @@ def problems(code: str) -> list[str]:
         if function is None:
             found.append(name)
             continue
-        known = KEYS if name.startswith("sparkring.") else set()
-        found += [f"{name}({keyword.arg})" for keyword in call.keywords if keyword.arg not in {*inspect.signature(function).parameters, *known}]
+        known = {*inspect.signature(function).parameters, *(KEYS if name.startswith("sparkring.") else ())}
+        found += [f"{name}({keyword.arg})" for keyword in call.keywords if keyword.arg not in known]
     return found
 
 
