@@ -46,9 +46,21 @@ SECTION = re.compile(r"^ +(Args|Returns|Yields|Raises):$", re.MULTILINE)
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".sh": "bash", ".md": "markdown", ".jsonl": "json", ".json": "json"}
 
 
+def on_startup(**_: object) -> None:
+    """Copy the package, with the blank line before each section of a docstring that mkdocstrings needs to tell it apart.
+
+    Before anything is configured, since folders that are not there yet are left out of its search; and copied, since it follows no links.
+    """
+    shutil.rmtree(PACKAGE, ignore_errors=True)
+    for room in ("sparkring", "conf", "models", "pipelines", "spark_jobs"):
+        place = PACKAGE / "sparkring" / ("" if room == "sparkring" else room)
+        shutil.copytree(ROOT / room, place, ignore=shutil.ignore_patterns("__pycache__"))
+    for module in PACKAGE.rglob("*.py"):
+        module.write_text(SECTION.sub(r"\n\g<0>", module.read_text(encoding="utf-8")), encoding="utf-8")
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/."""
-    _lay_out_package()
     docs = {f"docs/{file.src_uri}": file.src_uri for file in files}
     files.remove(files.src_uris["README.md"])
     written = [path for path in (*PLACES, *docs) if path.endswith(".md") and (ROOT / path).is_file()]
@@ -82,16 +94,6 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         return f"{found['text']}({posixpath.relpath(place, posixpath.dirname(here) or '.')}{found['anchor'] or ''})"
 
     return LINK.sub(led, markdown)
-
-
-def _lay_out_package() -> None:
-    """Copy it, since mkdocstrings follows no links to folders, with the blank line before each section that it needs to tell it apart."""
-    shutil.rmtree(PACKAGE, ignore_errors=True)
-    for room in ("sparkring", "conf", "models", "pipelines", "spark_jobs"):
-        place = PACKAGE / "sparkring" / ("" if room == "sparkring" else room)
-        shutil.copytree(ROOT / room, place, ignore=shutil.ignore_patterns("__pycache__"))
-    for module in PACKAGE.rglob("*.py"):
-        module.write_text(SECTION.sub(r"\n\g<0>", module.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def _linked(page: str) -> Iterator[str]:

@@ -11,9 +11,9 @@ import pytest
 import sparkring
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError
-from sparkring.notebook import show as show_module
 from sparkring.spark_jobs.report import report
 from sparkring.spark_jobs.train import TrainResult
+from tests.support import seams
 from tests.support.report_samples import sample_config, write_workspace
 
 Shown = list[tuple[str, str]]
@@ -28,8 +28,8 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 def notebook(monkeypatch: pytest.MonkeyPatch) -> Shown:
     """What a notebook displays: pairs of HTML and text."""
     shown: Shown = []
-    monkeypatch.setattr(show_module, "in_notebook", lambda: True)
-    monkeypatch.setattr(show_module, "display", lambda page, text: shown.append((page, text)))
+    monkeypatch.setattr(seams.SHOW_IN_NOTEBOOK, lambda: True)
+    monkeypatch.setattr(seams.SHOW_DISPLAY, lambda page, text: shown.append((page, text)))
     return shown
 
 
@@ -89,6 +89,6 @@ def test_a_workspace_without_a_run_says_what_to_do_next(tmp_path: Path, capsys: 
     pytest.param(7, {}, "got a int, which does not say which run", id="a number"),
     pytest.param("no-such-config", {}, "no config named no-such-config", id="neither a run nor a config")])
 def test_what_cannot_be_shown_is_refused_in_a_sentence(what: Any, keys: dict[str, Any], words: str, config: Config) -> None:
-    given = {"CONFIG": config, "RESULT": result_of(config), "WORKSPACE/runs/second": f"{config.runs}/second"}.get(what, what)
+    given: Any = {"CONFIG": config, "RESULT": result_of(config), "WORKSPACE/runs/second": f"{config.runs}/second"}.get(what, what)
     with pytest.raises(ConfigError, match=words):
         sparkring.show(given, **keys)
