@@ -20,6 +20,8 @@ from sparkring.spark_jobs.spark.progress import Bar
 
 REDRAW_S = 0.5
 """Seconds between two drawings of a bar that moves."""
+TICK_S = 1.0
+"""Seconds between two drawings of a bar that does not, whose seconds go on."""
 MARKS = {"runs": "", "done": "&#10003;", "stopped": "stopped", "failed": "failed"}
 
 
@@ -47,12 +49,20 @@ class NotebookProgress:
         self._next_drawing = 0.0
         self._lock = threading.Lock()
         """Bars are moved from threads."""
+        self._open = 0
+        """Stages that run."""
+        self._over = threading.Event()
+        """Set when none does any more."""
 
     @contextmanager
     def stage(self, title: str, *, total: int | None = None) -> Iterator[Bar]:
         """Draw a bar while the block runs; full at its end, and marked if it raised."""
         line = _Line(title, began=self._clock(), total=total)
         self._add(line)
+        self._open += 1
+        if self._open == 1:
+            self._over = threading.Event()
+            threading.Thread(target=self._tick, args=(self._over,), name="sparkring-progress", daemon=True).start()
         try:
             yield _NotebookBar(self, line)
         except BaseException as error:
@@ -62,6 +72,9 @@ class NotebookProgress:
             line.state, line.done = "done", line.total or line.done
         finally:
             line.ended = self._clock()
+            self._open -= 1
+            if self._open == 0:
+                self._over.set()
             self.draw()
 
     def note(self, text: str) -> None:
@@ -83,6 +96,10 @@ class NotebookProgress:
                 self._block = self._make(html, text)
             else:
                 self._block.replace(html, text)
+
+    def _tick(self, over: threading.Event) -> None:
+        while not over.wait(TICK_S):
+            self.draw()
 
     def _add(self, line: _Line) -> None:
         self._lines.append(line)

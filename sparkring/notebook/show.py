@@ -73,6 +73,8 @@ def _folder_of(what: Any) -> str | None:
     """The folder of the run that ``what`` is of; None if it is a config or nothing of the kind."""
     if isinstance(what, TrainResult):
         return what.url
+    if not isinstance(what, Config) and isinstance(getattr(what, "run_url", None), str):  # a fitted model of the estimator
+        return str(what.run_url)
     if isinstance(what, ReportResult):
         return what.path.removesuffix(f"/{NAME}")
     is_folder = isinstance(what, str | PathLike) and fspath(what).rstrip("/").split("/")[-2:-1] == ["runs"] and not Path(what).is_file()
