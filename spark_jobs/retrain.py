@@ -118,8 +118,9 @@ class _Night:
 
     def look(self) -> RetrainResult:
         """Take what is new, and retrain if that is due."""
-        prepared = prepare(self._config, append=bool(self._dataset.versions()), spark=self._spark, progress=self._progress)
-        manifest, champion = self._dataset.manifest(prepared.version), self._champion()
+        if self._config.retrain.prepare:
+            prepare(self._config, append=bool(self._dataset.versions()), spark=self._spark, progress=self._progress)
+        manifest, champion = self._dataset.manifest(), self._champion()
         ended = self._history.ended()
         last = ended[-1] if ended else None
         found = Situation(

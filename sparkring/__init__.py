@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.export import export
     from sparkring.spark_jobs.generate import generate
     from sparkring.spark_jobs.inference.init import init
+    from sparkring.spark_jobs.ingest import ingest
     from sparkring.spark_jobs.prepare import prepare
     from sparkring.spark_jobs.report import report
     from sparkring.spark_jobs.retrain import retrain
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.tracking.track import track
     from sparkring.spark_jobs.train import train
 
-__all__ = ["__version__", "evaluate", "export", "generate", "init", "load_config", "network", "predict", "prepare", "report", "retrain",
+__all__ = ["__version__", "evaluate", "export", "generate", "ingest", "init", "load_config", "network", "predict", "prepare", "report", "retrain",
            "run_ring", "score", "track", "train"]
 
 _HOME = {
@@ -48,6 +49,7 @@ _HOME = {
     "network": "sparkring.models.networks",
     "init": "sparkring.spark_jobs.inference.init",
     "prepare": "sparkring.spark_jobs.prepare",
+    "ingest": "sparkring.spark_jobs.ingest",
     "train": "sparkring.spark_jobs.train",
     "evaluate": "sparkring.spark_jobs.evaluate",
     "score": "sparkring.spark_jobs.score",
@@ -59,7 +61,7 @@ _HOME = {
     "track": "sparkring.spark_jobs.tracking.track",
     "run_ring": "sparkring.spark_jobs.ring",
 }
-_LONG = ("init", "prepare", "train", "evaluate", "score", "generate", "report", "retrain", "export", "track")
+_LONG = ("init", "prepare", "ingest", "train", "evaluate", "score", "generate", "report", "retrain", "export", "track")
 """Functions that take a ``progress``."""
 _JOBS = (*_LONG, "predict", "run_ring")
 """Functions that import Spark, torch and others when they are called."""

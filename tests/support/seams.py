@@ -87,6 +87,7 @@ STATUS_BOARD_SILENT_AFTER_S = "sparkring.spark_jobs.launch.meeting.status_board.
 WATCH_IMPORT_S = "sparkring.spark_jobs.launch.barrier.watch.IMPORT_S"
 WATCH_LOOK_S = "sparkring.spark_jobs.launch.barrier.watch.LOOK_S"
 WATCH_SUSPENDED_GRACE_S = "sparkring.spark_jobs.launch.barrier.watch.SUSPENDED_GRACE_S"
+INGEST_PREPARE = "sparkring.spark_jobs.ingest.prepare"
 PREPARE_CHECK_EXPECTATIONS = "sparkring.spark_jobs.prepare.check_expectations"
 PREPARE_ENCODE = "sparkring.spark_jobs.etl.encoded_rows.encode"
 PREPARE_LOCATED = "sparkring.spark_jobs.prepare.located"
