@@ -39,7 +39,8 @@ def main() -> None:
         raise RuntimeError(f"the nights went another way: {first}, {news}, {none}")
     beside = news["wall_s"] - news["train_seconds"]
     print_result(
-        [{"night": words, "outcome": night["outcome"], "seconds": f"{night['wall_s']:.1f}", "of them training": f"{night['train_seconds']:.1f}"}
+        [{"night": words, "outcome": night["outcome"], "seconds": f"{night['wall_s']:.1f}",
+          "of them training": f"{night['train_seconds']:.1f}"}
          for words, night in (("first", first), ("a month of new flights", news), ("no news", none))],
         {"overhead": beside / news["train_seconds"], "beside_training_s": beside, "train_s": news["train_seconds"], "epochs": EPOCHS,
          "noop_s": none["wall_s"]})

@@ -71,7 +71,8 @@ def draw(months: Sequence[Month], file: Path) -> None:
     axes = figure.subplots()
     names = [f"{month.month}/2013" for month in months]
     axes.plot(names, [month.auc for month in months], color=NETWORK.light, marker="o", label="retrained every month: the champion")
-    axes.plot(names, [month.auc_first for month in months], color=MUTED.light, marker="o", linestyle="--", label="never retrained: the model of March")
+    axes.plot(names, [month.auc_first for month in months], color=MUTED.light, marker="o", linestyle="--",
+              label="never retrained: the model of March")
     axes.set_ylabel("AUC on the latest 15 days")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.3)

@@ -52,7 +52,7 @@ class _Batches:
     """What the callback of the stream has done, and the error that ended it."""
 
     versions: list[int] = field(default_factory=list)
-    error: BaseException | None = None
+    error: Exception | None = None
 
 
 def ingest(config: ConfigLike, *, spark: SparkSession | None = None, progress: Progress = SILENT, stop: StopRequest | None = None,
@@ -80,7 +80,7 @@ def ingest(config: ConfigLike, *, spark: SparkSession | None = None, progress: P
     stream = _stream(session, config, name).writeStream.foreachBatch(_appending(config, name, done, progress))
     trigger = {"processingTime": _in_words(config.ingest.every)} if config.ingest.every else {"availableNow": True}
     checkpoint = spark_path(f"{config.workspace}/ingest/{name}")
-    query = stream.option("checkpointLocation", checkpoint).trigger(**trigger).start()  # type: ignore[arg-type]
+    query = stream.option("checkpointLocation", checkpoint).trigger(**trigger).start()
     try:
         while not query.awaitTermination(LOOK_S):  # type: ignore[arg-type]  # pyspark says int, and takes fractions
             if stop is not None and stop.asked:
@@ -89,7 +89,8 @@ def ingest(config: ConfigLike, *, spark: SparkSession | None = None, progress: P
     except SPARK_ERRORS as error:
         if done.error is not None:
             raise done.error from None
-        raise SourceError(f"source {name}: reading it as a stream fails: {reason(error)}; correct ingest or prepare.sources.{name}.") from None
+        raise SourceError(f"source {name}: reading it as a stream fails: {reason(error)}; correct ingest or "
+                          f"prepare.sources.{name}.") from None
     finally:
         query.stop()
     dataset = Dataset(config.dataset)
@@ -112,7 +113,7 @@ def _appending(config: Config, name: str, done: _Batches, progress: Progress) ->
             if not result.reused:
                 done.versions.append(result.version)
                 progress.note(f"ingest: batch {number} is dataset version {result.version}")
-        except BaseException as error:
+        except Exception as error:
             done.error = error  # Spark keeps its text only
             raise
     return append
@@ -148,7 +149,7 @@ def _source_of(config: Config) -> str:
         raise ConfigError(f"ingest.source is not set, and the config has the sources {', '.join(sources)}; name the one that grows.")
     name = given or next(iter(sources))
     if name not in sources:
-        raise ConfigError(f"ingest.source={name} is none of prepare.sources{nearest(name, sources) or ': ' + ', '.join(sources)}.")
+        raise ConfigError(f"ingest.source={name} is none of prepare.sources{nearest(name, sources) or ': ' + ', '.join(sources) + '.'}")
     source = sources[name]
     if config.ingest.format is None and not (isinstance(source, SourceConfig) and source.format in STREAMED):
         raise ConfigError(f"source {name} is of format {source.format}, which is not read as a stream; ingest files of "
@@ -158,4 +159,5 @@ def _source_of(config: Config) -> str:
 
 def _in_words(age: str) -> str:
     """An age as Spark's interval."""
-    return f"{age[:-1]} {dict(h='hours', d='days', w='weeks')[age[-1]]}"
+    units = {"h": "hours", "d": "days", "w": "weeks"}
+    return f"{age[:-1]} {units[age[-1]]}"

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.tracking.track import track
     from sparkring.spark_jobs.train import train
 
-__all__ = ["__version__", "evaluate", "export", "generate", "ingest", "init", "load_config", "network", "predict", "prepare", "report", "retrain",
-           "run_ring", "score", "track", "train"]
+__all__ = ["__version__", "evaluate", "export", "generate", "ingest", "init", "load_config", "network", "predict", "prepare", "report",
+           "retrain", "run_ring", "score", "track", "train"]
 
 _HOME = {
     "load_config": "sparkring.conf.loading",

@@ -58,9 +58,14 @@ def test_files_become_versions_each_row_once_over_restarts_and_late_rows(
     assert ingest(config, spark=spark).versions == ()
 
     _arrive(tmp_path, "b.csv", MIDDLE)
-    done = pkgutil.resolve_name(seams.INGEST_PREPARE)
+    append = pkgutil.resolve_name(seams.INGEST_PREPARE)
+
+    def and_die(*given: Any, **named: Any) -> None:
+        append(*given, **named)
+        raise _Killed
+
     with monkeypatch.context() as patched, pytest.raises(_Killed):
-        patched.setattr(seams.INGEST_PREPARE, lambda *given, **named: (done(*given, **named), _die()))
+        patched.setattr(seams.INGEST_PREPARE, and_die)
         ingest(config, spark=spark)  # dies between our commit and Spark's note of it
     assert Dataset(config.dataset).versions() == [1, 2]
     _arrive(tmp_path, "c.csv", [*LATE, *held_back])
@@ -74,12 +79,8 @@ def test_files_become_versions_each_row_once_over_restarts_and_late_rows(
     assert set(_all(held_back)) <= set(found["train"])
 
 
-class _Killed(BaseException):
+class _Killed(Exception):
     """The process ends here."""
-
-
-def _die() -> None:
-    raise _Killed
 
 
 @pytest.mark.nightly
@@ -104,7 +105,7 @@ def test_rows_that_are_refused_are_given_again_once_they_are_mended(spark: Spark
         ingest(strict, spark=spark)
     assert Dataset(strict.dataset).versions() == []
     assert ingest(_config(tmp_path), spark=spark).versions == (1,)
-    with pytest.raises(ConfigError, match=r"ingest\.source=trip is none of prepare\.sources; did you mean trips"):
+    with pytest.raises(ConfigError, match=r"ingest\.source=trip is none of prepare\.sources; did you mean 'trips'"):
         ingest(_config(tmp_path), spark=spark, source="trip")
     with pytest.raises(SourceError, match="source trips: Spark cannot read it as a stream"):
         ingest(_config(tmp_path), spark=spark, format="no-such-format")
