@@ -111,6 +111,7 @@ def test_rows_that_are_refused_are_given_again_once_they_are_mended(spark: Spark
         ingest(_config(tmp_path), spark=spark, format="no-such-format")
 
 
+@pytest.mark.nightly
 def test_the_view_of_a_batch_is_no_table_of_the_caller_s(spark: SparkSession, tmp_path: Path) -> None:
     _arrive(tmp_path, "a.csv", EARLY)
     spark.range(3).withColumn("mine", sf.lit(1)).createOrReplaceTempView("trips")
