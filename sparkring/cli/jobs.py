@@ -20,6 +20,8 @@ Inputs = Annotated[list[str] | None, typer.Option(
 StepFile = Annotated[Path | None, typer.Option(
     "--step", metavar="FILE",
     help="Also draw one step of a model in stages into this SVG file: the planned schedule above the measured one.")]
+OfRetrainings = Annotated[bool, typer.Option(
+    "--retraining", help="The page of all retrainings instead of a run's: champion against candidate, drift, who was champion when.")]
 Opset = Annotated[int | None, typer.Option("--opset", help="Version of ONNX's operations; 18 by default, the oldest that can be written.")]
 Output = Annotated[str | None, typer.Option("--output", metavar="PATH", help="The file; default export/model.onnx in the run's folder.")]
 Format = Annotated[str, typer.Option("--to", help="The format; onnx is the only one.")]
@@ -91,13 +93,15 @@ def score(config: ConfigName = DEFAULT_CONFIG, inputs: Inputs = None, overrides:
     show(result, as_json=as_json, text=f"{result.rows:,} rows ({how}) at {result.url}")
 
 
-@commands.command(epilog=examples("sparkring report", "sparkring report my.yaml --step step.svg"))
-def report(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, step_file: StepFile = None, as_json: AsJson = False) -> None:
-    """Write one self-contained HTML page about a run and its dataset. Needs no Spark."""
+@commands.command(epilog=examples("sparkring report", "sparkring report my.yaml --step step.svg",
+                              "sparkring report my.yaml --retraining"))
+def report(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, *, step_file: StepFile = None,
+           retraining: OfRetrainings = False, as_json: AsJson = False) -> None:
+    """Write one self-contained HTML page about a run and its dataset, or about all retrainings of the workspace. Needs no Spark."""
     loaded = load_config(config, overrides or [])
     from sparkring.spark_jobs.report import report as run_report
 
-    result = run_report(loaded, step_file=step_file, progress=console_progress())
+    result = run_report(loaded, step_file=step_file, retraining=retraining, progress=console_progress())
     show(result, as_json=as_json, text=f"report at {result.path}")
 
 
