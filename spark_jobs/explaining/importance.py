@@ -21,7 +21,7 @@ from sparkring.spark_jobs.explaining.network import Values
 from sparkring.spark_jobs.explaining.sample import Rows
 
 MOST_ROWS = 20_000
-MOST_PREDICTED = 300_000
+MOST_PREDICTED = 500_000
 """Rows that go through the network for all features together."""
 Z = 1.959964
 """The normal distribution's 97.5 % quantile."""
@@ -47,7 +47,7 @@ def permute_features(rows: Rows, fitted: Preprocessing, losses: Callable[[Rows],
         seed: Of the permutations.
     """
     moved, random = moved_together(fitted), np.random.default_rng(seed)
-    used = rows[:min(MOST_ROWS, MOST_PREDICTED // (len(moved) + 1) + 1)]
+    used = rows[:min(MOST_ROWS, max(1, MOST_PREDICTED // (len(moved) + 1)))]
     own = losses(used)
     rises = [_rise(name, losses(_permuted(used, columns, random.permutation(len(used)))) - own) for name, columns in moved.items()]
     return Importance(rows=len(used), loss=float(own.mean()), features=tuple(sorted(rises, key=lambda each: -each.rise)))

@@ -72,7 +72,7 @@ def read_sample(store: Store, manifest: Manifest, split: str, *, seed: int = 0) 
 
 def _drawn(files: tuple[DataFile, ...], most: int, random: np.random.Generator) -> list[tuple[DataFile, list[int]]]:
     """Row groups by file, drawn until they hold ``most`` rows, or all."""
-    listed = [(place, group, rows) for place, file in enumerate(files) for group, rows in enumerate(file.row_groups)]
+    listed = [(place, group, rows) for place, file in enumerate(files) for group, rows in enumerate(file.row_groups) if rows]
     drawn: dict[int, list[int]] = {}
     held = 0
     for number in random.permutation(len(listed)):

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from sparkring.pipelines.data.stores.documents import StrictModel
 from sparkring.spark_jobs.explaining.documents import Group, Importance, LeftOut, Measure, Slices
-from sparkring.spark_jobs.reporting.facts.words import DASH, count, measure, metric, share
+from sparkring.spark_jobs.reporting.facts.words import DASH, count, measure, metric, several, share
 
 Kind = TypeVar("Kind", bound=StrictModel)
 _TITLES: dict[Measure, str] = {"auc": "ROC AUC", "error_rate": "error rate", "mae": "MAE"}
@@ -36,6 +36,13 @@ class Explained:
         if self.slices.rows == self.slices.split_rows:
             return f"all {count(self.slices.rows)} rows"
         return f"{count(self.slices.rows)} of {count(self.slices.split_rows)} rows, drawn at random"
+
+    @property
+    def worst_title(self) -> str:
+        """Of the table of the worst groups."""
+        assert self.slices is not None
+        named = len(self.slices.worst)
+        return several(named, "group") if named == self.slices.worse else f"The worst {named} of {count(self.slices.worse)} groups"
 
     def loss(self, value: float) -> str:
         """A mean loss; that of a regression may have any size."""

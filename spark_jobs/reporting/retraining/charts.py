@@ -63,7 +63,7 @@ def _quality(facts: Retrainings) -> Picture:
     against = f", the champion's {facts.chief.text(champion)}" if champion is not None else ""
     words = f"the last candidate's {facts.chief.title} is {facts.chief.text(value)}{against}"
     return Picture(
-        name="quality", title="Champion and candidate, each time on the newest test rows",
+        name="quality", title="Champion and candidate on the newest test rows",
         svg=draw(paint, name="quality", label=f"{facts.chief.title} at {len(points)} retrainings: {words}."),
         legend=(LegendEntry("candidate (filled: promoted)", NETWORK),
                 *([LegendEntry("champion until then", BASE_RATE, "dashed")] if before else [])),

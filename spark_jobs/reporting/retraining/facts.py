@@ -49,8 +49,12 @@ class Retraining:
     @property
     def why(self) -> str:
         """The triggers, and the decision without its figures, which the page has in columns."""
-        decision, _, _ = self.ended.reason.partition(": mean loss")
-        return " ".join(f"{part[0].upper()}{part[1:]}." for part in ("; ".join(self.triggers), decision) if part)
+        return " ".join(f"{part[0].upper()}{part[1:]}." for part in ("; ".join(self.triggers), self.decision) if part)
+
+    @property
+    def decision(self) -> str:
+        """The reason of the outcome, without figures."""
+        return self.ended.reason.partition(": mean loss")[0]
 
     @property
     def worst(self) -> tuple[tuple[str, float], ...]:
@@ -150,9 +154,9 @@ def _sentences(facts: Retrainings) -> Iterator[str]:
         yield (f"Model version {facts.champion.version} is the champion{since}; it was trained on dataset version "
                f"{facts.champion.dataset_version}.")
     if facts.over:
-        last = facts.over[-1].ended
-        verdict = "was promoted" if last.outcome == "promoted" else "was not promoted"
-        yield f"The last candidate, model version {last.candidate}, {verdict}: {last.reason}."
+        last = facts.over[-1]
+        verdict = "was promoted" if last.promoted else "was not promoted"
+        yield f"The last candidate, model version {last.ended.candidate}, {verdict}: {last.decision}."
 
 
 def _tiles(facts: Retrainings) -> Iterator[Tile]:
