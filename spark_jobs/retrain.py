@@ -189,7 +189,7 @@ class _Night:
             with extras_named():
                 from sparkring.spark_jobs.reporting.retraining.page import write_page  # imports matplotlib, which a cluster may lack
             page = write_page(self._config)
-        except SparkringError as error:
+        except (SparkringError, OSError) as error:
             self._progress.note(f"retrain: the report was not written; `sparkring report --retraining` writes it. The reason: {error}")
         else:
             self._progress.note(f"retrain: report of all retrainings at {page.path}")

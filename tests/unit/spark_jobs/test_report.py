@@ -85,7 +85,8 @@ def test_the_worst_groups_and_the_most_important_features_are_named(complete: st
 
 def test_an_evaluation_without_them_and_one_that_left_them_out_are_shown_too(tmp_path: Path) -> None:
     config = write_workspace(tmp_path)
-    write_evaluation(config, **dict.fromkeys(("slices", "importance"), {"left_out": "this model reads images"}))
+    left_out = {"left_out": "this model reads images"}
+    write_evaluation(config, slices=left_out, importance=left_out)
     assert "Groups of rows and the importance of features are left out: this model reads images." in text_of(written(config))
     kept = {key: value for key, value in sample_evaluation().items() if key not in ("slices", "importance")}
     open_store(config.run_url).put("evaluation.json", json.dumps(kept).encode())
