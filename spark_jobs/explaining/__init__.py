@@ -1,4 +1,4 @@
-"""What a model's held-out figures hide: groups of rows on which it is worse, and the features that its predictions lean on.
+"""What a model's mean figures hide: the groups of rows on which it is worse, and the features that it leans on.
 
 May import: conf, models, pipelines/data, pipelines/training.
 Not here: metrics of whole splits (spark_jobs/scoring), drawing (spark_jobs/reporting).

@@ -18,8 +18,10 @@ from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs import retrain as retrain_job
 from sparkring.spark_jobs.registry.registry import Registry
 from sparkring.spark_jobs.retrain import RetrainResult, retrain
+from sparkring.spark_jobs.retraining.drift import stability_indices
 from sparkring.spark_jobs.retraining.history import History
 from sparkring.spark_jobs.stored.runs import list_runs, remove_run
+from tests.support import seams
 from tests.support.etl_tables import START, Trip, etl_config, trips, write_trips
 from tests.support.training import events_of
 
@@ -139,13 +141,13 @@ def test_drift_is_measured_once_though_a_trigger_and_the_record_ask_for_it_and_a
         spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = _config(tmp_path, trigger={"new_rows": None, "max_psi": 1e-9})
     retrain(config, spark=spark)
-    measured, done = [], retrain_job.stability_indices
+    measured = []
 
     def counted(*args: Any) -> dict[str, float]:
         measured.append(args)
-        return done(*args)
+        return stability_indices(*args)
 
-    monkeypatch.setattr(retrain_job, "stability_indices", counted)
+    monkeypatch.setattr(seams.RETRAIN_STABILITY_INDICES, counted)
     page = Path(config.workspace, "retrain", "report.html")
     page.unlink()
     page.mkdir()  # nothing can be written in its place

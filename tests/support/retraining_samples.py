@@ -33,7 +33,7 @@ def write_nights(workspace: Path, count: int = 10, *, rolling: bool = True, unfi
     config = sample_config(workspace).changed(run=None)
     history, models, dataset = open_store(f"{workspace}/retrain"), open_store(f"{workspace}/models"), Dataset(config.dataset)
     changes: list[AliasChange] = []
-    champion = None
+    champion: int | None = None
     for number in range(1, count + 1 + unfinished):
         begun = _begun(number, champion)
         history.put(f"begun/{number}.json", begun.model_dump_json().encode())

@@ -12,9 +12,9 @@ from sparkring.pipelines.data.dataset.preprocessing import (
     NumericFeature,
     Preprocessing,
 )
-from sparkring.spark_jobs.explaining import importance as module
 from sparkring.spark_jobs.explaining.importance import moved_together, permute_features
 from sparkring.spark_jobs.explaining.sample import Rows
+from tests.support import seams
 
 
 def _fitted(*, indicator: str | None = None) -> Preprocessing:
@@ -80,7 +80,7 @@ def test_what_is_made_of_one_column_moves_together_and_parts_of_a_moment_apart()
 
 def test_the_same_seed_gives_the_same_figures_and_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert permute_features(_rows(), _fitted(), _squares) == permute_features(_rows(), _fitted(), _squares)
-    monkeypatch.setattr(module, "MOST_PREDICTED", 4_000)
+    monkeypatch.setattr(seams.IMPORTANCE_MOST_PREDICTED, 4_000)
     sizes = set[int]()
 
     def counted(rows: Rows) -> np.ndarray:

@@ -19,10 +19,10 @@ from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.training.job.model_files import ModelCard, save_model
 from sparkring.pipelines.training.job.tasks import shapes_of
-from sparkring.spark_jobs.explaining import sample as module
 from sparkring.spark_jobs.explaining.documents import Importance, LeftOut, Slices
 from sparkring.spark_jobs.explaining.explain import explain
 from sparkring.spark_jobs.explaining.sample import read_sample
+from tests.support import seams
 from tests.support.regression_dataset import as_regression
 from tests.support.report_samples import sample_config
 
@@ -55,7 +55,7 @@ def test_a_small_split_is_read_whole(dataset: Dataset) -> None:
 
 
 def test_of_a_large_one_rows_are_drawn_from_all_over_it_and_none_twice(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_ROWS", 450)
+    monkeypatch.setattr(seams.SAMPLE_MOST_ROWS, 450)
     manifest, heights = dataset.manifest(1), _table(dataset, "train")["height"].to_numpy()
     places = {value: place for place, value in enumerate(heights)}
     groups = np.repeat(np.arange(5), [400, 300, 500, 200, 100])
@@ -65,8 +65,8 @@ def test_of_a_large_one_rows_are_drawn_from_all_over_it_and_none_twice(dataset: 
         assert len(set(found)) == len(found) == 450
         seen |= set(groups[found])
     assert seen == {0, 1, 2, 3, 4}
-    again = [read_sample(dataset.store, manifest, "train", seed=3).labels for _ in range(2)]
-    assert np.array_equal(*again)
+    once, again = (read_sample(dataset.store, manifest, "train", seed=3) for _ in range(2))
+    assert np.array_equal(once.numeric, again.numeric)
 
 
 def test_slices_and_importance_are_of_the_network_that_was_saved(dataset: Dataset, tmp_path: Path) -> None:
