@@ -7,10 +7,12 @@ resources even if escaping should fail.
 from __future__ import annotations
 
 from importlib import resources
+from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from sparkring.conf.schema import Config
+from sparkring.spark_jobs.reporting.charts.importance import importance_picture
 from sparkring.spark_jobs.reporting.charts.palette import SHADES
 from sparkring.spark_jobs.reporting.charts.quality import quality_pictures
 from sparkring.spark_jobs.reporting.charts.run import learning_pictures, time_pictures
@@ -26,18 +28,25 @@ LONG_TABLE = 60
 
 def render_page(workspace: Workspace, config: Config) -> str:
     """Return the report as HTML text; the same facts give the same text."""
+    quality, run, explained = workspace.quality, workspace.run, workspace.explained
+    return render(
+        "page.html.j2",
+        name=config.name, workspace=workspace, headline=headline(workspace), tiles=tiles(workspace),
+        provenance=provenance(workspace, config), absent={part.what: part for part in workspace.absent},
+        quality_pictures=quality_pictures(quality) if quality else (),
+        importance_picture=importance_picture(explained.importance) if explained and explained.importance else None,
+        learning_pictures=learning_pictures(run) if run else (), time_pictures=time_pictures(run) if run else (),
+        step_picture=step_picture(run.step) if run and run.step else None,
+        scores_url=config.scores if config.run else "")
+
+
+def render(template: str, **facts: Any) -> str:
+    """Fill a template of this folder; all of them share the layout, the style and the words."""
     environment = Environment(loader=FunctionLoader(_template), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(count=words.count, duration=words.duration, metric=words.metric, share=words.share, seconds=words.seconds,
                                size=words.size)
-    quality, run = workspace.quality, workspace.run
-    return environment.get_template("page.html.j2").render(
-        name=config.name, workspace=workspace, headline=headline(workspace), tiles=tiles(workspace),
-        provenance=provenance(workspace, config), absent={part.what: part for part in workspace.absent},
-        quality_pictures=quality_pictures(quality) if quality else (),
-        learning_pictures=learning_pictures(run) if run else (), time_pictures=time_pictures(run) if run else (),
-        step_picture=step_picture(run.step) if run and run.step else None,
-        shades=SHADES, long_table=LONG_TABLE, scores_url=config.scores if config.run else "")
+    return environment.get_template(template).render(shades=SHADES, long_table=LONG_TABLE, **facts)
 
 
 def _template(name: str) -> str:
