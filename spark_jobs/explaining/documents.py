@@ -54,7 +54,7 @@ class Slices(StrictModel):
     worse: int
     """Those of them whose loss is higher than the rest's beyond chance."""
     worst: tuple[Group, ...]
-    """Of these the worst, the one with the highest loss first."""
+    """Of these the worst: the one whose loss lies highest above the rest's first."""
     groups: tuple[Group, ...]
     """All by feature; of a feature with very many values the largest."""
 
