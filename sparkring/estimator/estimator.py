@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 from pyspark import keyword_only
 from pyspark.ml import Estimator
+from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkring.conf.loading import load_config
@@ -37,7 +38,7 @@ from sparkring.spark_jobs.train import train
 PATIENCE_EPOCHS = 3
 
 
-class TorchEstimator(Estimator[TorchModel], TrainParams):
+class TorchEstimator(Estimator[TorchModel], TrainParams, DefaultParamsWritable, DefaultParamsReadable[Any]):
     """Trains a network to predict a column of a DataFrame: a class or a number, whichever the column looks like."""
 
     _classes: ClassVar[bool | None] = None

@@ -12,11 +12,13 @@ from typing import Any
 
 from pyspark.ml import Model as MLModel
 from pyspark.ml.functions import array_to_vector
+from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from sparkring.errors import SourceError
 from sparkring.estimator.columns import InputColumn, feature_columns, require_columns, require_kinds
+from sparkring.estimator.files import TorchModelReader, TorchModelWriter
 from sparkring.estimator.look import told
 from sparkring.estimator.params import ColumnParams
 from sparkring.spark_jobs.inference.choose import Choices
@@ -28,7 +30,7 @@ SMALLEST = 1e-300
 """A probability below it counts as this: a logarithm stays finite."""
 
 
-class TorchModel(MLModel, ColumnParams):
+class TorchModel(MLModel, ColumnParams, MLWritable, MLReadable["TorchModel"]):
     """A network that ``TorchClassifier`` or ``TorchRegressor`` has fitted."""
 
     def __init__(self, *, trained: Model, columns: tuple[InputColumn, ...], choices: Choices, run_url: str) -> None:
@@ -49,6 +51,15 @@ class TorchModel(MLModel, ColumnParams):
     def explain(self) -> str:
         """What became of each column in the fit, and why."""
         return told(self.choices)
+
+    def write(self) -> TorchModelWriter:
+        """A writer: ``save(path)``, or ``write().overwrite().save(path)``."""
+        return TorchModelWriter(self)
+
+    @classmethod
+    def read(cls) -> TorchModelReader:
+        """A reader: ``TorchModel.load(path)``."""
+        return TorchModelReader()
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         what = "the DataFrame to transform"
@@ -99,6 +110,3 @@ def _log_odds() -> Column:
     odds = sf.log(sf.greatest(probability, sf.lit(SMALLEST))) - sf.log(sf.greatest(1 - probability, sf.lit(SMALLEST)))
     return sf.array(-odds, odds)
 
-
-def restored(state: dict[str, Any]) -> Any:
-    raise NotImplementedError(state)

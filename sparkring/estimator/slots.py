@@ -1,4 +1,4 @@
-"""The ranks of the fits that run at once in this process, as a ``CrossValidator(parallelism=n)`` starts them: they must fit Spark's slots."""
+"""The ranks of the fits that run at once in this process, as a ``CrossValidator(parallelism=n)`` starts them: they must fit the slots."""
 
 from __future__ import annotations
 
