@@ -14,7 +14,6 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, ClassVar
 
 from pyspark import keyword_only
@@ -44,7 +43,8 @@ class TorchEstimator(Estimator[TorchModel], TrainParams, DefaultParamsWritable, 
     _classes: ClassVar[bool | None] = None
 
     @keyword_only
-    def __init__(self, *, labelCol: str = "label", featuresCols: list[str] | None = None, featuresCol: str | None = None,
+    def __init__(  # noqa: PLR0913 - Spark ML's constructors take all parameters
+                 self, *, labelCol: str = "label", featuresCols: list[str] | None = None, featuresCol: str | None = None,
                  weightCol: str | None = None, predictionCol: str = "prediction", probabilityCol: str = "probability",
                  rawPredictionCol: str = "rawPrediction", numRanks: int | None = None, epochs: int = 10, batchRows: int | None = None,
                  learningRate: float = 1e-3, hiddenSizes: list[int] | None = None, modelKind: str | None = None,
@@ -111,8 +111,8 @@ class TorchEstimator(Estimator[TorchModel], TrainParams, DefaultParamsWritable, 
             yield f"{self.getWorkspace().rstrip('/')}/{self.uid}-{uuid.uuid4().hex[:8]}"
             return
         if not is_local(master_of(spark)):
-            raise ConfigError(f"Spark runs on {master_of(spark)}, and its executors see no temporary folder of this machine; set workspace to "
-                              "a folder or URL that all of them see, e.g. workspace='hdfs:///user/me/sparkring'.")
+            raise ConfigError(f"Spark runs on {master_of(spark)}, and its executors see no temporary folder of this machine; set workspace "
+                              "to a folder or URL that all of them see, e.g. workspace='hdfs:///user/me/sparkring'.")
         folder = tempfile.mkdtemp(prefix="sparkring-")
         try:
             yield folder

@@ -110,7 +110,7 @@ def _metadata(store: Store, path: str) -> dict[str, Any]:
                           ) from None
     seal = found.pop("sha256")
     if seal != _seal(found):
-        raise DocumentDamaged(store.path(METADATA), found=f"SHA-256 {_seal(found)[:16]}", expected=f"{seal[:16]}", remedy=_REMEDY)
+        raise DocumentDamaged(store.path(METADATA), found=f"SHA-256 {_seal(found)[:16]}", expected=seal[:16], remedy=_REMEDY)
     return found
 
 
@@ -127,7 +127,7 @@ def _require_hash(store: Store, name: str, digest: str | None) -> bytes:
     except FileNotFoundError:
         raise DocumentDamaged(store.path(name), found="no such file", expected="the one that was saved", remedy=_REMEDY) from None
     if digest != _sha256(data):
-        raise DocumentDamaged(store.path(name), found=f"SHA-256 {_sha256(data)[:16]}", expected=f"{(digest or 'none')[:16]}", remedy=_REMEDY)
+        raise DocumentDamaged(store.path(name), found=f"SHA-256 {_sha256(data)[:16]}", expected=(digest or "none")[:16], remedy=_REMEDY)
     return data
 
 

@@ -75,7 +75,8 @@ def look(frame: DataFrame, asked: Asked) -> Found:
         frame: The user's rows; read once.
         asked: What is known of its columns.
     Raises:
-        SourceError: a column is missing or comes twice, there are no rows, the label cannot be predicted, or nothing is left to learn from.
+        SourceError: a column is missing or comes twice, there are no rows, the label cannot be predicted, or nothing is left to learn
+            from.
     """
     kept = {asked.label, asked.weight}
     sources = [name for name in frame.columns if name not in kept] if asked.features is None else list(asked.features)
@@ -90,7 +91,7 @@ def look(frame: DataFrame, asked: Asked) -> Found:
     label = replace(facts.label, name=asked.label)
     if asked.classes and label.whole:
         label = replace(label, type=LongType())  # Spark ML's labels are doubles
-    chosen = _with_task(choose(replace(facts, label=label), named=asked.features is not None, arrays=True), label, asked.classes)
+    chosen = _with_task(choose(replace(facts, label=label), named=asked.features is not None, arrays=True), label, classes=asked.classes)
     chosen = _with_one_image(chosen)
     source_of = dict(zip(names, sources, strict=True))
     columns = tuple(_column(choice, source_of[choice.column], kind_of(schema[source_of[choice.column]].dataType))
@@ -113,11 +114,11 @@ def _with_one_image(chosen: Choices) -> Choices:
     if not images:
         return chosen
     why = f"the network of images reads {images[0].column} alone"
-    return replace(chosen, columns=tuple(choice if choice is images[0] or choice.use == "left out" else replace(choice, use="left out", why=why)
-                                         for choice in chosen.columns))
+    return replace(chosen, columns=tuple(
+        each if each is images[0] or each.use == "left out" else replace(each, use="left out", why=why) for each in chosen.columns))
 
 
-def _with_task(chosen: Choices, label: ColumnFacts, classes: bool | None) -> Choices:
+def _with_task(chosen: Choices, label: ColumnFacts, *, classes: bool | None) -> Choices:
     """The choices with the task that the estimator is for."""
     if classes is None or classes == (chosen.task != "regression"):
         return chosen

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from pyspark.ml import Model as MLModel
 from pyspark.ml.functions import array_to_vector
