@@ -41,6 +41,7 @@ class TorchEstimator(Estimator[TorchModel], TrainParams, DefaultParamsWritable, 
     """Trains a network to predict a column of a DataFrame: a class or a number, whichever the column looks like."""
 
     _classes: ClassVar[bool | None] = None
+    _input_kwargs: dict[str, Any]
 
     @keyword_only
     def __init__(  # noqa: PLR0913 - Spark ML's constructors take all parameters
@@ -74,7 +75,7 @@ class TorchEstimator(Estimator[TorchModel], TrainParams, DefaultParamsWritable, 
                 prepare(config, spark=spark)
                 result = train(config, spark=spark)
             model = TorchModel(trained=Model.of(result.url), columns=found.columns, choices=found.choices, run_url=result.url)
-            return self._copyValues(model.setParent(self) if hasattr(model, "setParent") else model)
+            return self._copyValues(model)
 
     def _asked(self) -> Asked:
         features = tuple(self.getFeaturesCols()) if self.isDefined(self.featuresCols) else None
@@ -100,7 +101,7 @@ class TorchEstimator(Estimator[TorchModel], TrainParams, DefaultParamsWritable, 
         return load_config(inferred, **self.getConfig())
 
     def _network_of(self, found: Found) -> dict[str, Any]:
-        kind = "image" if found.has_image else "tabular"
+        kind = self.getModelKind() if self.isDefined(self.modelKind) else "image" if found.has_image else "tabular"
         sizes = {"image": "widths", "tabular": "hidden"}
         return {"kind": kind} | ({sizes[kind]: self.getHiddenSizes()} if self.isDefined(self.hiddenSizes) else {})
 

@@ -85,7 +85,8 @@ def look(frame: DataFrame, asked: Asked) -> Found:
         raise SourceError(f"the label {asked.label} is among the features, and a model would learn little else; leave it out of them.")
     schema, names = frame.schema, dataset_names(sources)
     target = as_label(asked.label, schema[asked.label].dataType, classes=False)
-    looked_at = frame.select(*(as_feature(source, schema[source].dataType).alias(name) for source, name in zip(sources, names, strict=True)),
+    source_of = dict(zip(names, sources, strict=True))
+    looked_at = frame.select(*(as_feature(source, schema[source].dataType).alias(name) for name, source in source_of.items()),
                              target.alias(LABEL))
     facts = measure(looked_at, label=LABEL)
     label = replace(facts.label, name=asked.label)
@@ -93,7 +94,6 @@ def look(frame: DataFrame, asked: Asked) -> Found:
         label = replace(label, type=LongType())  # Spark ML's labels are doubles
     chosen = _with_task(choose(replace(facts, label=label), named=asked.features is not None, arrays=True), label, classes=asked.classes)
     chosen = _with_one_image(chosen)
-    source_of = dict(zip(names, sources, strict=True))
     columns = tuple(_column(choice, source_of[choice.column], kind_of(schema[source_of[choice.column]].dataType))
                     for choice in chosen.columns if choice.use != "left out")
     features = features_of(chosen)

@@ -17,7 +17,7 @@ from sparkring.errors import CheckpointDamaged, ConfigError, DocumentDamaged, So
 pytest_plugins = ["tests.support.spark_sessions"]
 
 ROWS = 1_500
-SCHEMA = "`dist km` double, `paid.at` timestamp_ntz, `weather ``now``` string, größe double, copy int, late int"
+SCHEMA = "`dist km` double, `paid.at` timestamp_ntz, `weather ``now``` string, `größe` double, copy int, late int"
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,8 @@ def test_predictions_compose_with_spark_ml_s_evaluators_and_keep_all_columns(fli
     labelled.unpersist()
 
 
-def test_a_saved_pipeline_predicts_the_same_and_a_touched_file_is_refused(flights: DataFrame, fitted: PipelineModel, tmp_path: Path) -> None:
+def test_a_saved_pipeline_predicts_the_same_and_a_touched_file_is_refused(
+        flights: DataFrame, fitted: PipelineModel, tmp_path: Path) -> None:
     fitted.save(str(tmp_path / "saved"))
     loaded = PipelineModel.load(str(tmp_path / "saved"))
     assert loaded.transform(flights).exceptAll(fitted.transform(flights)).isEmpty()
