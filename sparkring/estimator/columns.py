@@ -117,7 +117,8 @@ def require_kinds(schema: StructType, columns: Sequence[InputColumn]) -> None:
     for column in columns:
         found = kind_of(schema[column.source].dataType)
         if found != column.kind:
-            raise SourceError(f"column {column.source} is {schema[column.source].dataType.simpleString()} now, and it was a {column.kind} "
+            was = f"{'an' if column.kind.startswith('a') else 'a'} {column.kind}"
+            raise SourceError(f"column {column.source} is {schema[column.source].dataType.simpleString()} now, and it was {was} "
                               "when the model was fitted; cast it, or fit again.")
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
 
-from pyspark import keyword_only
+from pyspark import StorageLevel, keyword_only
 from pyspark.ml import Estimator
 from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
 from pyspark.sql import DataFrame, SparkSession
@@ -32,9 +32,11 @@ from sparkring.spark_jobs.inference.sections import TEST_SHARE, VALIDATION_SHARE
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.scoring.predict import Model
 from sparkring.spark_jobs.spark.slots import is_local, master_of
+from sparkring.spark_jobs.spark.versions.supported import is_connect
 from sparkring.spark_jobs.train import train
 
 PATIENCE_EPOCHS = 3
+_THIS_HOST = ("localhost", "127.0.0.1", "::1")
 
 
 class TorchEstimator(Estimator[TorchModel], TrainParams, DefaultParamsWritable, DefaultParamsReadable[Any]):
@@ -65,16 +67,18 @@ class TorchEstimator(Estimator[TorchModel], TrainParams, DefaultParamsWritable, 
         spark = dataset.sparkSession
         num_ranks = self.getNumRanks() if self.isDefined(self.numRanks) else slots_there_are(spark)
         with ranks_held(spark, num_ranks), self._folder(spark) as folder, ExitStack() as kept:
-            rows = dataset.persist()
-            kept.callback(rows.unpersist)
-            found = look(rows, self._asked())
+            if dataset.storageLevel == StorageLevel.NONE:  # else somebody has persisted it, and goes on using it
+                dataset.persist()
+                kept.callback(dataset.unpersist)
+            found = look(dataset, self._asked())
             if found.label.nulls:
                 warnings.warn(f"{found.label.nulls:,} rows without a {found.label.name} are left out", stacklevel=4)
-            with _view(found.rows_of(rows, classes=self._classes)) as view:
+            with _view(found.rows_of(dataset, classes=self._classes)) as view:
                 config = self._config_of(found, view=view, folder=folder, num_ranks=num_ranks)
                 prepare(config, spark=spark)
                 result = train(config, spark=spark)
-            model = TorchModel(trained=Model.of(result.url), columns=found.columns, choices=found.choices, run_url=result.url)
+            model = TorchModel(trained=Model.of(result.url), columns=found.columns, choices=found.choices,
+                               run_url=result.url if self.isDefined(self.workspace) else None)
             return self._copyValues(model)
 
     def _asked(self) -> Asked:
@@ -111,8 +115,8 @@ class TorchEstimator(Estimator[TorchModel], TrainParams, DefaultParamsWritable, 
         if self.isDefined(self.workspace):
             yield f"{self.getWorkspace().rstrip('/')}/{self.uid}-{uuid.uuid4().hex[:8]}"
             return
-        if not is_local(master_of(spark)):
-            raise ConfigError(f"Spark runs on {master_of(spark)}, and its executors see no temporary folder of this machine; set workspace "
+        if not _is_here(spark):
+            raise ConfigError(f"Spark runs on {_place_of(spark)}, and its executors see no temporary folder of this machine; set workspace "
                               "to a folder or URL that all of them see, e.g. workspace='hdfs:///user/me/sparkring'.")
         folder = tempfile.mkdtemp(prefix="sparkring-")
         try:
@@ -131,6 +135,15 @@ class TorchRegressor(TorchEstimator):
     """Trains a network to predict a number."""
 
     _classes = False
+
+
+def _is_here(spark: SparkSession) -> bool:
+    """Whether Spark reads and writes this machine's own folders, and no other machine takes part."""
+    return is_local(master_of(spark)) and (not is_connect(spark) or spark.client.host in _THIS_HOST)
+
+
+def _place_of(spark: SparkSession) -> str:
+    return f"{master_of(spark)} behind {spark.client.host}" if is_connect(spark) else master_of(spark)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ class ColumnsDocument(StrictModel):
 
     columns: tuple[InputColumn, ...]
     choices: Choices
-    run_url: str
+    run_url: str | None
 
 
 class TorchModelWriter(MLWriter):

@@ -32,7 +32,7 @@ SMALLEST = 1e-300
 class TorchModel(MLModel, ColumnParams, MLWritable, MLReadable["TorchModel"]):
     """A network that ``TorchClassifier`` or ``TorchRegressor`` has fitted."""
 
-    def __init__(self, *, trained: Model, columns: tuple[InputColumn, ...], choices: Choices, run_url: str) -> None:
+    def __init__(self, *, trained: Model, columns: tuple[InputColumn, ...], choices: Choices, run_url: str | None) -> None:
         super().__init__()
         self.trained, self.columns, self.choices, self.run_url = trained, columns, choices, run_url
 

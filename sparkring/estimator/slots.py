@@ -9,7 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from sparkring.errors import EnvironmentProblem, NotEnoughSlots
-from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, master_of, slots_of
+from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, is_local, master_of, slots_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,12 +44,15 @@ def ranks_held(spark: SparkSession, num_ranks: int) -> Iterator[None]:
     """Count the ranks of a fit while it runs.
 
     Raises:
-        NotEnoughSlots: with those of the fits that run already they are more than Spark has slots; nothing was started.
+        NotEnoughSlots: alone, or with those of the fits that run already, they are more than Spark has slots; nothing was started.
     """
     master, slots = master_of(spark), None if has_dynamic_allocation(spark) else slots_of(spark)
     with _RUNNING.lock:
         others = _RUNNING.ranks.setdefault(master, [])
         wanted = sum(others) + num_ranks
+        if not others and slots is not None and wanted > slots and is_local(master):  # a cluster may grow until the ring starts
+            raise NotEnoughSlots(wanted=wanted, slots=slots, where=master, remedy=f"set numRanks to at most {slots}, or start Spark with "
+                                                                                  f"master local[{wanted}]")
         if others and slots is not None and wanted > slots:
             raise NotEnoughSlots(wanted=wanted, slots=slots, where=f"{master}, where {len(others) + 1} fits run at once,",
                                  remedy=f"lower the parallelism of the CrossValidator or TrainValidationSplit, or set numRanks to at most "
