@@ -26,6 +26,8 @@ if (_checkout / "pyproject.toml").is_file():
 
 if TYPE_CHECKING:
     from sparkring.conf.loading import load_config
+    from sparkring.estimator.estimator import TorchClassifier, TorchEstimator, TorchRegressor
+    from sparkring.estimator.model import TorchModel
     from sparkring.models.networks import network
     from sparkring.spark_jobs.evaluate import evaluate
     from sparkring.spark_jobs.export import export
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.tracking.track import track
     from sparkring.spark_jobs.train import train
 
-__all__ = ["__version__", "evaluate", "export", "generate", "ingest", "init", "load_config", "network", "predict", "prepare", "report",
-           "retrain", "run_ring", "score", "track", "train"]
+__all__ = ["TorchClassifier", "TorchEstimator", "TorchModel", "TorchRegressor", "__version__", "evaluate", "export", "generate", "ingest",
+           "init", "load_config", "network", "predict", "prepare", "report", "retrain", "run_ring", "score", "show", "track", "train"]
 
 _HOME = {
     "load_config": "sparkring.conf.loading",
@@ -60,6 +62,10 @@ _HOME = {
     "export": "sparkring.spark_jobs.export",
     "track": "sparkring.spark_jobs.tracking.track",
     "run_ring": "sparkring.spark_jobs.ring",
+    "TorchClassifier": "sparkring.estimator.estimator",
+    "TorchRegressor": "sparkring.estimator.estimator",
+    "TorchEstimator": "sparkring.estimator.estimator",
+    "TorchModel": "sparkring.estimator.model",
 }
 _LONG = ("init", "prepare", "ingest", "train", "evaluate", "score", "generate", "report", "retrain", "export", "track")
 """Functions that take a ``progress``."""

@@ -33,7 +33,8 @@ FORBIDDEN = {
 MOST_MODULES = 16
 """In one room; more is a list to scroll."""
 
-FRONT_DOOR = Room(name="sparkring", folder="sparkring", what="", may_import=("conf", "models", "spark_jobs", "sparkring/cli"), not_here="")
+FRONT_DOOR = Room(name="sparkring", folder="sparkring", what="", not_here="",
+                  may_import=("conf", "models", "spark_jobs", "sparkring/cli", "sparkring/estimator"))
 """Its docstring is the package's own, for users."""
 
 
