@@ -16,8 +16,9 @@ from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.reporting.charts.step import step_picture
 from sparkring.spark_jobs.reporting.charts.svg import as_file
 from sparkring.spark_jobs.reporting.facts.gather import Workspace, gather
+from sparkring.spark_jobs.reporting.facts.place import Place
 from sparkring.spark_jobs.reporting.page import render_page
-from sparkring.spark_jobs.reporting.retraining.page import write_page
+from sparkring.spark_jobs.reporting.retraining.page import write_retrainings
 from sparkring.spark_jobs.run.place import with_run_if_any
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 from sparkring.spark_jobs.tracking.following import tracked
@@ -53,17 +54,26 @@ def report(config: ConfigLike, *, step_file: Path | None = None, retraining: boo
     if retraining:
         return _of_retrainings(config_of_job(report, config, keys), step_file, progress)
     config = with_run_if_any(config_of_job(report, config, keys), progress=progress)
-    store = open_store(config.workspace if config.run is None else config.run_url)
     with tracked(config, progress=progress), progress.stage("report", total=2) as bar:
         workspace = gather(config)
         bar.update(1, total=2, text="drawing")
         if step_file is not None:
             step_file.parent.mkdir(parents=True, exist_ok=True)
             step_file.write_text(_step_file(workspace, config), encoding="utf-8")
-        # A lone surrogate in a column's name is valid JSON and no valid UTF-8.
-        page = render_page(workspace, config).encode("utf-8", errors="replace")
-        store.put(NAME, page)
+        result = write_page(workspace, config)
         bar.update(2, total=2)
+    return result
+
+
+def write_page(workspace: Workspace, place: Place) -> ReportResult:
+    """Write the page into the folder that the facts are from.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    store = open_store(place.runs.removesuffix("/runs") if place.run is None else place.run_url)
+    page = render_page(workspace, place).encode("utf-8", errors="replace")  # a lone surrogate in a column's name is valid JSON only
+    store.put(NAME, page)
     return ReportResult(store.path(NAME), len(page), tuple(part.what for part in workspace.absent))
 
 
@@ -71,7 +81,7 @@ def _of_retrainings(config: Config, step_file: Path | None, progress: Progress) 
     if step_file is not None:
         raise ConfigError("a step's picture is asked of a page of retrainings, which has none; leave out --step or --retraining.")
     with progress.stage("report", total=1) as bar:
-        page = write_page(config)
+        page = write_retrainings(config)
         bar.update(1, total=1)
     return ReportResult(page.path, page.bytes, page.gaps)
 

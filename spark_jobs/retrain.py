@@ -188,8 +188,8 @@ class _Night:
         """Write the page of all retrainings; what keeps it from being written is a note, for the decision stands."""
         try:
             with extras_named():
-                from sparkring.spark_jobs.reporting.retraining.page import write_page  # imports matplotlib, which a cluster may lack
-            page = write_page(self._config)
+                from sparkring.spark_jobs.reporting.retraining.page import write_retrainings  # imports matplotlib, which a cluster may lack
+            page = write_retrainings(self._config)
         except (SparkringError, OSError) as error:
             self._progress.note(f"retrain: the report was not written; `sparkring report --retraining` writes it. The reason: {error}")
         else:

@@ -11,8 +11,6 @@ if sys.version_info < (3, 11):  # noqa: UP036 (from a checkout or a zip it is st
     raise ImportError(f"sparkring needs Python 3.11 to 3.14, this is {sys.version.split()[0]} ({sys.executable}): older ones lack what the "
                       "code uses, and Spark 4.3 does not run on them; make an environment with Python 3.11 or later.")
 
-from collections.abc import Callable
-from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from sparkring.estimator.estimator import TorchClassifier, TorchEstimator, TorchRegressor
     from sparkring.estimator.model import TorchModel
     from sparkring.models.networks import network
+    from sparkring.notebook.show import show
     from sparkring.spark_jobs.evaluate import evaluate
     from sparkring.spark_jobs.export import export
     from sparkring.spark_jobs.generate import generate
@@ -66,10 +65,11 @@ _HOME = {
     "TorchRegressor": "sparkring.estimator.estimator",
     "TorchEstimator": "sparkring.estimator.estimator",
     "TorchModel": "sparkring.estimator.model",
+    "show": "sparkring.notebook.show",
 }
 _LONG = ("init", "prepare", "ingest", "train", "evaluate", "score", "generate", "report", "retrain", "export", "track")
 """Functions that take a ``progress``."""
-_JOBS = (*_LONG, "predict", "run_ring")
+_JOBS = (*_LONG, "predict", "run_ring", "show")
 """Functions that import Spark, torch and others when they are called."""
 
 
@@ -78,22 +78,14 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         with extras_named():
             found = getattr(import_module(_HOME[name]), name)
-        if name not in _JOBS:
-            return found
-        return extras_named()(_with_progress(found) if name in _LONG and hasattr(sys, "ps1") else found)  # ps1: a prompt or a notebook
+        if name in _LONG and hasattr(sys, "ps1"):  # a prompt or a notebook
+            from sparkring.notebook.interactive import interactive
+
+            found = interactive(found)
+        return extras_named()(found) if name in _JOBS else found
     raise AttributeError(f"module 'sparkring' has no attribute {name!r}; public names: {', '.join(__all__)}")
 
 
 def __dir__() -> list[str]:
     """The public names, for a notebook's completion."""
     return sorted(__all__)
-
-
-def _with_progress(job: Callable[..., Any]) -> Callable[..., Any]:
-    """``job``, which shows its progress unless the caller names another place to report to."""
-    @wraps(job)
-    def shown(*args: Any, **kwargs: Any) -> Any:
-        from sparkring.cli.terminal.console import console_progress
-
-        return job(*args, **{"progress": console_progress(), **kwargs})
-    return shown

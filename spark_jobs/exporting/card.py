@@ -68,7 +68,7 @@ def render_card(file: WrittenFile, card: ModelCard, manifest: Manifest, workspac
         query=str(manifest.recipe.get("query", "")).rstrip(),
         answers=", ".join(_meanings(card.task)[name] for name in file.signature.outputs) + ".",
         snippet=snippet(file.name, file.signature, card.preprocessing), quality=known.quality, mean_quality=known.mean_quality,
-        limits=limits(card, manifest, known), provenance=provenance(known, config))
+        limits=limits(card, manifest, known), provenance=provenance(known, run=config.run))
 
 
 def _meanings(task: Task) -> dict[str, str]:

@@ -11,7 +11,6 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-from sparkring.conf.schema import Config
 from sparkring.spark_jobs.reporting.charts.importance import importance_picture
 from sparkring.spark_jobs.reporting.charts.palette import SHADES
 from sparkring.spark_jobs.reporting.charts.quality import quality_pictures
@@ -20,33 +19,40 @@ from sparkring.spark_jobs.reporting.charts.step import step_picture
 from sparkring.spark_jobs.reporting.facts import words
 from sparkring.spark_jobs.reporting.facts.gather import Workspace
 from sparkring.spark_jobs.reporting.facts.headline import headline, tiles
+from sparkring.spark_jobs.reporting.facts.place import Place
 from sparkring.spark_jobs.reporting.facts.provenance import provenance
 
 LONG_TABLE = 60
 """A longer table is collapsed at first."""
 
 
-def render_page(workspace: Workspace, config: Config) -> str:
-    """Return the report as HTML text; the same facts give the same text."""
+def render_page(workspace: Workspace, place: Place, *, embedded: bool = False) -> str:
+    """Return the report as HTML text; the same facts give the same text.
+
+    Args:
+        workspace: The facts.
+        place: Where they are from.
+        embedded: For a frame in another page: without links to its own sections, which some browsers look for in that page.
+    """
     quality, run, explained = workspace.quality, workspace.run, workspace.explained
     return render(
-        "page.html.j2",
-        name=config.name, workspace=workspace, headline=headline(workspace), tiles=tiles(workspace),
-        provenance=provenance(workspace, config), absent={part.what: part for part in workspace.absent},
+        "page.html.j2", embedded=embedded,
+        name=place.name, workspace=workspace, headline=headline(workspace), tiles=tiles(workspace),
+        provenance=provenance(workspace, run=place.run), absent={part.what: part for part in workspace.absent},
         quality_pictures=quality_pictures(quality) if quality else (),
         importance_picture=importance_picture(explained.importance) if explained and explained.importance else None,
         learning_pictures=learning_pictures(run) if run else (), time_pictures=time_pictures(run) if run else (),
         step_picture=step_picture(run.step) if run and run.step else None,
-        scores_url=config.scores if config.run else "")
+        scores_url=place.scores if place.run else "")
 
 
-def render(template: str, **facts: Any) -> str:
+def render(template: str, *, embedded: bool = False, **facts: Any) -> str:
     """Fill a template of this folder; all of them share the layout, the style and the words."""
     environment = Environment(loader=FunctionLoader(_template), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(count=words.count, duration=words.duration, metric=words.metric, share=words.share, seconds=words.seconds,
                                size=words.size)
-    return environment.get_template(template).render(shades=SHADES, long_table=LONG_TABLE, **facts)
+    return environment.get_template(template).render(shades=SHADES, long_table=LONG_TABLE, embedded=embedded, **facts)
 
 
 def _template(name: str) -> str:

@@ -1,6 +1,6 @@
 """Read each part of a run, and its dataset, and turn it into facts, or say why it is missing.
 
-The only module of the report that touches files. A missing or damaged part never hides the others.
+This and place.py are the only modules of the report that read files. A missing or damaged part never hides the others.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sparkring.conf.schema import Config, TrainConfig
+from sparkring.conf.schema import TrainConfig
 from sparkring.errors import SparkringError
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
@@ -18,6 +18,7 @@ from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.model_files import CARD, ModelCard, load_card
 from sparkring.spark_jobs.reporting.facts.data import DataFacts, data_facts
 from sparkring.spark_jobs.reporting.facts.explained import Explained, explained_facts
+from sparkring.spark_jobs.reporting.facts.place import Place
 from sparkring.spark_jobs.reporting.facts.quality import BinaryQuality, MeanQuality, RegressionQuality, mean_quality, quality_facts
 from sparkring.spark_jobs.reporting.facts.run import RunFacts
 from sparkring.spark_jobs.reporting.facts.run_reader import read_run
@@ -71,20 +72,20 @@ class _NotThere(Exception):
     """A part that no job has made yet."""
 
 
-def gather(config: Config) -> Workspace:
-    """Read every part of the run that ``config`` names, if it names one, and its dataset."""
+def gather(place: Place) -> Workspace:
+    """Read every part of the run of ``place``, if there is one, and its dataset."""
     absent: list[Absent] = []
-    if config.run is None:
+    if place.run is None:
         absent += [Absent(what, NOT_MADE, command) for what, command in MADE_BY.items() if what != DATASET]
-        return Workspace(data=_part(DATASET, absent, lambda: _data(config, config.dataset_version)), absent=_in_order(absent))
-    quality, explained = _part(EVALUATION, absent, lambda: _evaluation(config)) or (None, None)
-    run = _part(TRAINING, absent, lambda: _run(config))
-    version = run.dataset_version if run else config.dataset_version
+        return Workspace(data=_part(DATASET, absent, lambda: _data(place, place.dataset_version)), absent=_in_order(absent))
+    quality, explained = _part(EVALUATION, absent, lambda: _evaluation(place)) or (None, None)
+    run = _part(TRAINING, absent, lambda: _run(place))
+    version = run.dataset_version if run else place.dataset_version
     return Workspace(
-        data=_part(DATASET, absent, lambda: _data(config, version)), run=run, learned=_learned(config),
-        card=_part(MODEL, absent, lambda: _card(config)), quality=None if isinstance(quality, MeanQuality) else quality,
+        data=_part(DATASET, absent, lambda: _data(place, version)), run=run, learned=_learned(place),
+        card=_part(MODEL, absent, lambda: _card(place)), quality=None if isinstance(quality, MeanQuality) else quality,
         mean_quality=quality if isinstance(quality, MeanQuality) else None, explained=explained,
-        scores=_part(SCORES, absent, lambda: _scores(config)),
+        scores=_part(SCORES, absent, lambda: _scores(place)),
         absent=_in_order(absent))
 
 
@@ -105,39 +106,39 @@ def _part(what: str, absent: list[Absent], read: Callable[[], Facts]) -> Facts |
     return None
 
 
-def _run(config: Config) -> RunFacts:
-    facts = read_run(read_events(config.run_url))
+def _run(place: Place) -> RunFacts:
+    facts = read_run(read_events(place.run_url))
     if facts is None:
         raise _NotThere
     return facts
 
 
-def _learned(config: Config) -> TrainConfig | None:
+def _learned(place: Place) -> TrainConfig | None:
     """None if the run's document cannot be read: its events and results can be shown without it."""
-    assert config.run is not None
+    assert place.run is not None
     try:
-        return config.train.changed(**read_document_of(open_store(config.runs), config.run).identity["train"])
+        return place.train.changed(**read_document_of(open_store(place.runs), place.run).identity["train"])
     except (SparkringError, OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _data(config: Config, version: int | None) -> DataFacts:
-    dataset = Dataset(config.dataset)
+def _data(place: Place, version: int | None) -> DataFacts:
+    dataset = Dataset(place.dataset)
     if not dataset.versions():
         raise _NotThere
     return data_facts(dataset.manifest(version))
 
 
-def _card(config: Config) -> ModelCard:
+def _card(place: Place) -> ModelCard:
     folder, _, name = CARD.rpartition("/")
-    if name not in open_store(config.run_url).names(folder):
+    if name not in open_store(place.run_url).names(folder):
         raise _NotThere
-    return load_card(config.run_url)
+    return load_card(place.run_url)
 
 
-def _evaluation(config: Config) -> tuple[BinaryQuality | RegressionQuality | MeanQuality, Explained | None]:
+def _evaluation(place: Place) -> tuple[BinaryQuality | RegressionQuality | MeanQuality, Explained | None]:
     try:
-        document = json.loads(open_store(config.run_url).read("evaluation.json"))
+        document = json.loads(open_store(place.run_url).read("evaluation.json"))
     except FileNotFoundError:
         raise _NotThere from None
     if isinstance(document, dict) and document.get("task", "binary") not in ("binary", "regression"):
@@ -145,8 +146,8 @@ def _evaluation(config: Config) -> tuple[BinaryQuality | RegressionQuality | Mea
     return quality_facts(document), explained_facts(document)
 
 
-def _scores(config: Config) -> Scores:
-    scores = latest_scores(open_store(config.scores))
+def _scores(place: Place) -> Scores:
+    scores = latest_scores(open_store(place.scores))
     if scores is None:
         raise _NotThere
     return scores

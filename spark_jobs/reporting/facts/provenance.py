@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkring.conf.schema import Config, TrainConfig
+from sparkring.conf.schema import TrainConfig
 from sparkring.pipelines.training.job.model_files import ModelCard
 from sparkring.spark_jobs.reporting.facts.data import DataFacts
 from sparkring.spark_jobs.reporting.facts.gather import Workspace
@@ -14,10 +14,10 @@ from sparkring.spark_jobs.reporting.facts.words import layers, moment, several
 LabelledText = tuple[str, str]
 
 
-def provenance(workspace: Workspace, config: Config) -> tuple[LabelledText, ...]:
+def provenance(workspace: Workspace, *, run: str | None) -> tuple[LabelledText, ...]:
     """Label and text of each fact that is known."""
     return (*(_of_data(workspace.data) if workspace.data else ()),
-            *(_of_run(workspace.run, workspace.learned, name=config.run or "") if workspace.run else ()),
+            *(_of_run(workspace.run, workspace.learned, name=run or "") if workspace.run else ()),
             *(_of_model(workspace.card) if workspace.card else ()))
 
 

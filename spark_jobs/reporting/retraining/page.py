@@ -25,7 +25,7 @@ class WrittenPage:
     """Sentences about documents that cannot be read."""
 
 
-def write_page(config: Config) -> WrittenPage:
+def write_retrainings(config: Config) -> WrittenPage:
     """Write the page from the documents alone, in place of an older one.
 
     Raises:

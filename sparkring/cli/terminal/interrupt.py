@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import FrameType
+from typing import Any
 
 INTERRUPTED = 128 + signal.SIGINT
 GRACE_S = 10.0
@@ -35,11 +36,22 @@ def interrupted() -> bool:
 
 def cancel_spark_jobs() -> None:
     """Cancel all jobs of this process's session, whose JVM logs nothing from now on."""
-    pyspark = sys.modules.get("pyspark")
-    context = None if pyspark is None else pyspark.SparkContext._active_spark_context  # noqa: SLF001 (getOrCreate would make one)
+    context = _context()
     if context is not None:
         context.setLogLevel("OFF")
         context.cancelAllJobs()
+
+
+def cancel_jobs() -> None:
+    """Cancel all jobs of this process's session, which is used further."""
+    context = _context()
+    if context is not None:
+        context.cancelAllJobs()
+
+
+def _context() -> Any:
+    pyspark = sys.modules.get("pyspark")
+    return None if pyspark is None else pyspark.SparkContext._active_spark_context  # noqa: SLF001 (getOrCreate would make one)
 
 
 class Interrupt:
