@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
+from operator import and_
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
@@ -122,7 +123,8 @@ def _figures(column: Column, kind: DataType, label: Column, label_kind: DataType
 
 def _distinct(*columns: Column, where: Column | None = None) -> Column:
     """Estimated number of different combinations, of rows ``where`` none is null."""
-    present = reduce(Column.__and__, (column.isNotNull() for column in columns), sf.lit(True) if where is None else where)
+    conditions = [column.isNotNull() for column in columns]
+    present = reduce(and_, conditions if where is None else [where, *conditions])
     return sf.hll_sketch_estimate(sf.hll_sketch_agg(sf.when(present, sf.xxhash64(*columns)), LOG_REGISTERS))
 
 
