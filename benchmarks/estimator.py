@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -72,8 +73,9 @@ def theirs(frame: DataFrame) -> Callable[[DataFrame], DataFrame]:
         fitted = encoder.fit(train)
         for name, part in (("train", train), ("validation", validation)):
             encoded(fitted, part).write.parquet(f"file:{folder}/{name}")
-        sizes = tuple(len(labels) + 1 for labels in fitted.stages[0].labelsArray)
-        state = TorchDistributor(num_processes=RANKS, local_mode=True, use_gpu=False).run(_train_by_the_book, folder, sizes)
+        indexer: Any = fitted.stages[0]
+        sizes = tuple(len(labels) + 1 for labels in indexer.labelsArray)
+        state: Any = TorchDistributor(num_processes=RANKS, local_mode=True, use_gpu=False).run(_train_by_the_book, folder, sizes)
     network = build_model(TabularModelConfig(hidden=HIDDEN), Shapes(num_numeric=len(NUMBERS), cardinalities=sizes))
     network.load_state_dict(state)
     return lambda rows: _scored(fitted, network.eval(), rows)
@@ -81,7 +83,7 @@ def theirs(frame: DataFrame) -> Callable[[DataFrame], DataFrame]:
 
 def encoded(fitted: PipelineModel, rows: DataFrame) -> DataFrame:
     """The network's inputs and the label."""
-    return fitted.transform(rows).select(vector_to_array("scaled", "float32").alias("numeric"),
+    return fitted.transform(rows).select(vector_to_array(sf.col("scaled"), "float32").alias("numeric"),
                                          sf.array(*(sf.col(f"{name}_id").cast("bigint") for name in TEXTS)).alias("categorical"), "late")
 
 
@@ -99,7 +101,7 @@ def _train_by_the_book(folder: str, sizes: tuple[int, ...]) -> dict[str, torch.T
     network = build_model(TabularModelConfig(hidden=HIDDEN), Shapes(num_numeric=len(NUMBERS), cardinalities=sizes))
     replica = DistributedDataParallel(network)
     optimizer = torch.optim.AdamW(replica.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
-    sampler = DistributedSampler(sets["train"], seed=1)
+    sampler: DistributedSampler[Any] = DistributedSampler(sets["train"], seed=1)
     train = DataLoader(sets["train"], batch_size=BATCH // RANKS, sampler=sampler)
     validation = DataLoader(sets["validation"], batch_size=BATCH, sampler=DistributedSampler(sets["validation"], shuffle=False))
     best, kept = float("inf"), {}
@@ -112,8 +114,9 @@ def _train_by_the_book(folder: str, sizes: tuple[int, ...]) -> dict[str, torch.T
             optimizer.step()
         replica.eval()
         with torch.no_grad():
-            total = sum(loss_of(network({"numeric": numeric, "categorical": categorical}), label, reduction="sum")
-                        for numeric, categorical, label in validation)
+            losses = [loss_of(network({"numeric": numeric, "categorical": categorical}), label, reduction="sum")
+                      for numeric, categorical, label in validation]
+        total = torch.stack(losses).sum()
         dist.all_reduce(total)
         if float(total) < best:
             best, kept = float(total), {name: value.clone() for name, value in network.state_dict().items()}
@@ -131,8 +134,8 @@ def _scored(fitted: PipelineModel, network: torch.nn.Module, rows: DataFrame) ->
     """The peer's logits beside the label."""
     table = encoded(fitted, rows).toPandas()
     with torch.no_grad():
-        logits = network({"numeric": torch.from_numpy(np.stack(table["numeric"])),
-                          "categorical": torch.from_numpy(np.stack(table["categorical"]))})
+        logits = network({"numeric": torch.from_numpy(np.stack(table["numeric"].to_list())),
+                          "categorical": torch.from_numpy(np.stack(table["categorical"].to_list()))})
     answers = pd.DataFrame({"late": table["late"], "rawPrediction": logits.numpy().astype(float)})
     return rows.sparkSession.createDataFrame(answers)
 

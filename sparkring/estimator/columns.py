@@ -102,7 +102,7 @@ def require_columns(frame: DataFrame, names: Collection[str], *, what: str) -> N
     for name in names:
         alike = [other for other in frame.columns if other.lower() == name.lower()]
         if not alike:
-            raise SourceError(f"{what} has no column {name}{nearest(name, frame.columns)}; it has {', '.join(frame.columns)}.")
+            raise SourceError(f"{what} has no column {name}{nearest(name, frame.columns) or '; it has ' + ', '.join(frame.columns)}.")
         if len(alike) > 1:
             raise SourceError(f"{what} has {len(alike)} columns {' and '.join(alike)}, which Spark does not tell apart; drop all but one, "
                               "or rename them with toDF.")

@@ -139,11 +139,15 @@ class TorchRegressor(TorchEstimator):
 
 def _is_here(spark: SparkSession) -> bool:
     """Whether Spark reads and writes this machine's own folders, and no other machine takes part."""
-    return is_local(master_of(spark)) and (not is_connect(spark) or spark.client.host in _THIS_HOST)
+    return is_local(master_of(spark)) and (not is_connect(spark) or _server_of(spark) in _THIS_HOST)
 
 
 def _place_of(spark: SparkSession) -> str:
-    return f"{master_of(spark)} behind {spark.client.host}" if is_connect(spark) else master_of(spark)
+    return f"{master_of(spark)} behind {_server_of(spark)}" if is_connect(spark) else master_of(spark)
+
+
+def _server_of(spark: Any) -> str:
+    return str(spark.client.host)
 
 
 @contextmanager

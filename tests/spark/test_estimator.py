@@ -106,7 +106,7 @@ def test_rows_to_score_that_changed_are_refused_and_a_new_category_is_not(flight
 
 
 @pytest.mark.parametrize(("query", "said"), [
-    pytest.param("SELECT * FROM flights WHERE late > 5", "has no rows", id="no rows"),
+    pytest.param("SELECT *, late AS label FROM flights WHERE late > 5", "has no rows", id="no rows"),
     pytest.param("SELECT *, 1 AS label FROM flights", "has the value 1 in all", id="one value"),
     pytest.param("SELECT *, CAST(NULL AS INT) AS label FROM flights", "is null in all", id="no value"),
     pytest.param("SELECT *, `dist km` AS label FROM flights", "use TorchRegressor, or group its values", id="a number for a class"),

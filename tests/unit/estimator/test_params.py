@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import sparkring
@@ -35,12 +37,12 @@ def test_what_is_not_said_has_a_default_or_is_not_defined() -> None:
 @pytest.mark.parametrize(("params", "said"), [
     ({"epochs": "three"}, "epochs"), ({"config": {"train": object()}}, "config must hold plain keys"),
     ({"config": [1]}, "config must be a mapping"), ({"hiddenSizes": 3}, "hiddenSizes")])
-def test_a_value_of_another_type_is_refused(params: dict[str, object], said: str) -> None:
+def test_a_value_of_another_type_is_refused(params: dict[str, Any], said: str) -> None:
     with pytest.raises(TypeError, match=said):
         sparkring.TorchClassifier(**params)
 
 
 def test_a_word_that_is_no_parameter_is_refused() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'label'"):
-        sparkring.TorchClassifier(label="late")
+        sparkring.TorchClassifier(label="late")  # type: ignore[call-arg]
     assert issubclass(sparkring.TorchClassifier, TrainParams)
