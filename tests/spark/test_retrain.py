@@ -137,6 +137,7 @@ def _after(owner: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
     return lambda patched: patched.setattr(owner, name, killed)
 
 
+@pytest.mark.nightly
 def test_drift_is_measured_once_though_a_trigger_and_the_record_ask_for_it_and_a_page_that_fails_leaves_the_outcome(
         spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = _config(tmp_path, trigger={"new_rows": None, "max_psi": 1e-9})
