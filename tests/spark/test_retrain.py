@@ -136,6 +136,7 @@ def _and_dies(step: Callable[..., Any]) -> Callable[..., Any]:
     return killed
 
 
+@pytest.mark.nightly
 def test_drift_is_measured_once_though_a_trigger_and_the_record_ask_for_it_and_a_page_that_fails_leaves_the_outcome(
         spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = _config(tmp_path, trigger={"new_rows": None, "max_psi": 1e-9})
