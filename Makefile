@@ -75,11 +75,12 @@ audit:  ## Ask a vulnerability service about every locked package (says so where
 class-archive:  ## Make the file of Java's classes that the JVMs of tests map, unless it is there
 	@$(RUN) python -m tests.support.class_archive
 
-# The tools of the site are in an environment of their own: they and the product ask for nothing in common.
+# The tools of the site are in an environment of their own: they and the product ask for nothing in common. mkdocs' --quiet would make
+# strict a word: what it does not print it does not count.
 .PHONY: docs
 docs:  ## Build the site of docs/ with the Python API into build/site; a broken link fails
 	@$(RUN) env UV_PROJECT_ENVIRONMENT=build/docs-tools NO_MKDOCS_2_WARNING=1 \
-	    uv run --quiet --frozen --only-group docs mkdocs build --quiet
+	    uv run --quiet --frozen --only-group docs mkdocs build
 	@echo "built build/site; to read it with its search: python -m http.server --directory build/site"
 
 .PHONY: wheels

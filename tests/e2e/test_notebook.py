@@ -17,6 +17,10 @@ INTERRUPTED = """\
 from pyspark.sql import SparkSession
 import sparkring
 spark = SparkSession.builder.master("local[2]").getOrCreate()
+spark.range(10**15).selectExpr("id", "id % 2 = 0 AS late").createOrReplaceTempView("endless")
+sparkring.init("endless", label="late")
+
+# %%
 spark.range(4000).selectExpr("id", "rand(1) AS x", "rand(2) > 0.5 AS late").createOrReplaceTempView("dice")
 sparkring.init("dice", label="late")
 sparkring.prepare("dice.yaml")
@@ -52,10 +56,14 @@ def test_the_example_runs_and_shows_its_report_and_its_progress_as_one_block_a_c
     assert re.search(r"^  held-out ROC AUC +0\.\d+", words, flags=re.MULTILINE), words
 
 
-def test_an_interrupted_training_has_saved_and_the_same_cell_resumes_it(tools: Path, tmp_path: Path) -> None:
+def test_interrupted_jobs_end_and_an_interrupted_training_has_saved_and_the_same_cell_resumes_it(tools: Path, tmp_path: Path) -> None:
     notebook = tmp_path / "dice.py"
     notebook.write_text(INTERRUPTED.replace("EPOCHS", "40"), encoding="utf-8")
-    prepared, first, second = run_notebook(notebook, tools=tools, cwd=tmp_path, interrupt_at=r"^train: [1-9]\d?%")
+    endless, prepared, first, second = run_notebook(notebook, tools=tools, cwd=tmp_path,
+                                                    interrupt_at=("measuring", r"(?m)^train: [1-9]\d?%"))
+    assert endless.error is not None
+    assert endless.error["ename"] == "KeyboardInterrupt"
+    assert not (tmp_path / "endless.yaml").exists()
     assert prepared.error is None
     assert first.error is not None
     assert first.error["ename"] == "KeyboardInterrupt"

@@ -25,7 +25,7 @@ def build(checkout: Path, site: Path) -> subprocess.CompletedProcess[str]:
     """What `make docs` runs, into another folder."""
     uv = find_uv()
     assert uv is not None
-    return subprocess.run([uv, "run", "--quiet", "--frozen", "--only-group", "docs", "mkdocs", "build", "--quiet", "--site-dir", site],
+    return subprocess.run([uv, "run", "--quiet", "--frozen", "--only-group", "docs", "mkdocs", "build", "--site-dir", site],
                           cwd=checkout, capture_output=True, text=True, timeout=600, check=False,
                           env=os.environ | {"UV_PROJECT_ENVIRONMENT": str(ROOT / "build/docs-tools"), "NO_MKDOCS_2_WARNING": "1"})
 

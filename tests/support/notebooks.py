@@ -50,14 +50,14 @@ def install_tools() -> Path:
     return packages
 
 
-def run_notebook(notebook: Path, *, tools: Path, cwd: Path, interrupt_at: str = "", timeout_s: float = 600) -> list[Cell]:
+def run_notebook(notebook: Path, *, tools: Path, cwd: Path, interrupt_at: tuple[str, ...] = (), timeout_s: float = 600) -> list[Cell]:
     """Run a notebook in a kernel of this Python, which sees the tools after all that is installed here.
 
     Args:
         notebook: In jupytext's percent format.
         tools: What ``install_tools`` returned.
         cwd: The kernel's folder.
-        interrupt_at: The kernel is interrupted once, when a cell displays a text in which this pattern is found.
+        interrupt_at: The kernel is interrupted when a cell displays a text in which the first pattern is found, then for the second.
         timeout_s: For all cells.
     Returns:
         The code cells; one that raised has an error, and the next ones were run all the same.
@@ -65,7 +65,7 @@ def run_notebook(notebook: Path, *, tools: Path, cwd: Path, interrupt_at: str = 
     written = cwd / "run.ipynb"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tools)]), "JUPYTER_PLATFORM_DIRS": "1",
                                 "JUPYTER_RUNTIME_DIR": str(cwd / "jupyter"), "IPYTHONDIR": str(cwd / "ipython")}
-    ended = subprocess.run([sys.executable, ROOT / "tests/support/notebook_main.py", notebook, written, interrupt_at], cwd=cwd,
+    ended = subprocess.run([sys.executable, ROOT / "tests/support/notebook_main.py", notebook, written, *interrupt_at], cwd=cwd,
                            env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
     assert ended.returncode == 0, ended.stderr[-4000:]
     cells = [cell for cell in json.loads(written.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
