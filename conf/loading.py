@@ -23,6 +23,7 @@ from sparkring.conf.keys import models_in
 from sparkring.conf.paths import anchored
 from sparkring.conf.problems import explain
 from sparkring.conf.schema import Config, kind_of_source
+from sparkring.conf.schema.splits import IN_PLACE_OF
 from sparkring.conf.strict_yaml import parse_file, parse_value
 from sparkring.errors import ConfigError, in_lines, nearest
 
@@ -151,7 +152,8 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in over.items():
         old = merged.get(key)
         if isinstance(old, Mapping) and isinstance(value, Mapping) and not _another_kind(key, old, value):
-            value = _merge(old, value)  # noqa: PLW2901 - what stands here now
+            kept = {name: one for name, one in old.items() if key != "split" or IN_PLACE_OF.get(name) not in value}
+            value = _merge(kept, value)  # noqa: PLW2901 - what stands here now
         merged[key] = value
     return merged
 

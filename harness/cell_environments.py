@@ -153,7 +153,7 @@ def _key(cell: Cell) -> str:
 def clean_environment() -> dict[str, str]:
     """This process's variables, without those that lead to its own packages or belong to its JVMs."""
     own = {"PYTHONPATH", "VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT", "SPARK_HOME", "SPARK_SUBMIT_OPTS", "PYSPARK_PYTHON",
-           "PYSPARK_DRIVER_PYTHON"}
+           "PYSPARK_DRIVER_PYTHON", "PYTEST_ADDOPTS"}
     kept = {name: value for name, value in os.environ.items() if name not in own}
     path = [part for part in kept["PATH"].split(os.pathsep) if Path(part) != Path(sys.executable).parent]
     return kept | {"PATH": os.pathsep.join(path), "UV_NO_CONFIG": "1"}  # the lock's versions in pyproject.toml are the checkout's own

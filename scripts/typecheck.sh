@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tree=build/typecheck
 rm -rf "$tree"
 mkdir -p "$tree/sparkring"
-for entry in sparkring/*.py sparkring/py.typed sparkring/cli sparkring/notebook conf models pipelines spark_jobs; do
+for entry in sparkring/*.py sparkring/py.typed sparkring/cli sparkring/estimator sparkring/notebook conf models pipelines spark_jobs; do
     ln -s "../../../$entry" "$tree/sparkring/"
 done
 for entry in harness tests benchmarks; do

@@ -9,8 +9,10 @@
 
 A ring of ranks evaluates a model that ``train.parallel`` or the planner cuts into stages or shards; Spark tasks evaluate any other
 model, each holding the whole of it. Metrics are exact. For the binary task every test row's probability and label come to the
-driver (16 bytes a row). The result is ``<run>/evaluation.json``, for another ``dataset_version`` than the model was trained on
-``<run>/evaluation-version-N.json``; the same model on the same data is not evaluated twice.
+driver (16 bytes a row). Beside the metrics stand the groups of rows on which the model is worse than on the rest, and the importance
+of its features, from a sample of test rows (``explaining/``). The result is ``<run>/evaluation.json``, for another
+``dataset_version`` than the model was trained on ``<run>/evaluation-version-N.json``; the same model on the same data is not
+evaluated twice.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from sparkring.pipelines.training.job.model_files import ModelCard, load_card
 from sparkring.spark_jobs.auto_layout import with_planned_layout
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages
+from sparkring.spark_jobs.explaining.explain import explain
 from sparkring.spark_jobs.run.place import with_existing_run
 from sparkring.spark_jobs.scoring.baselines import logistic_regression, ridge_regression
 from sparkring.spark_jobs.scoring.class_metrics import class_base_rate, evaluate_classes, evaluate_tokens, token_base_rate
@@ -67,7 +70,8 @@ def evaluate(config: ConfigLike, *, spark: SparkSession | None = None, progress:
     Returns:
         ``task``, ``split``, ``dataset_version``, ``content_id``, ``weights_sha256``; and under ``network``, ``base_rate`` and (for a
         binary task on a table) ``logistic_regression`` the metrics of ``metrics.BinaryMetrics`` or ``scoring/class_metrics.py``. For
-        a regression those of ``RegressionMetrics``, under ``network``, ``mean`` and (on a table) ``ridge``.
+        a regression those of ``RegressionMetrics``, under ``network``, ``mean`` and (on a table) ``ridge``. Under ``slices`` and
+        ``importance`` what ``explaining/documents.py`` describes; an evaluation of an earlier release lacks them.
     Raises:
         ConfigError: the run has no trained model, or the label has the name of a predicted column.
         DatasetError: the dataset version is not the one that the model was trained on, one of its files differs from the committed
@@ -95,7 +99,7 @@ def _evaluate(config: Config, spark: SparkSession | None, progress: Progress) ->
     session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=spark)
     dataset = open_store(card.dataset_url)
     files = [file for name, of in (("train", trained), (SPLIT, manifest)) for file in split_of(of, card.dataset_url, name).files]
-    with progress.stage("evaluate", total=2) as bar, result_settings(session), naming_damaged_pages(dataset, files):
+    with progress.stage("evaluate", total=3) as bar, result_settings(session), naming_damaged_pages(dataset, files):
         train, test = (read_split(session, of, card.dataset_url, name) for name, of in (("train", trained), (SPLIT, manifest)))
         bar.update(0, text="network")
         laid = with_planned_layout(config, store)
@@ -105,7 +109,10 @@ def _evaluate(config: Config, spark: SparkSession | None, progress: Progress) ->
             network = _evaluate_by_tasks(config, test, manifest)
         bar.update(1, text="baselines")
         models = {"network": network, **_baselines(network, train, test, trained)}
-    document = identity | models
+        bar.update(2, text="slices and importance")
+        explained = explain(config.run_url, card, manifest, split=SPLIT, whole=not laid.train.parallel.cuts_the_model,
+                            batch_rows=config.score.batch_rows)
+    document = identity | models | explained
     store.put(document_name, json.dumps(document, indent=1).encode())
     return document
 

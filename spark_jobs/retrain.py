@@ -7,6 +7,7 @@
     train       the candidate, from the champion's weights or afresh
     evaluate    both on the test rows of the new version, and row by row
     decide      retrain.promote; either way the reason is kept
+    report      <workspace>/retrain/report.html: all retrainings so far
 
 A call that finds another one at work yields. A call that was killed is gone on with by the next one: each step finds what is done, and
 does it once.
@@ -14,8 +15,8 @@ does it once.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +25,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Config
-from sparkring.errors import CommitConflict, ConfigError
+from sparkring.errors import CommitConflict, ConfigError, SparkringError
+from sparkring.extras import extras_named
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.training.job.model_files import load_card
@@ -35,7 +37,7 @@ from sparkring.spark_jobs.registry.documents import ModelVersion
 from sparkring.spark_jobs.registry.register import register_run
 from sparkring.spark_jobs.registry.registry import Registry
 from sparkring.spark_jobs.retraining.compare import compare
-from sparkring.spark_jobs.retraining.drift import stability_indices
+from sparkring.spark_jobs.retraining.drift import largest, stability_indices
 from sparkring.spark_jobs.retraining.history import Begun, Ended, History, now
 from sparkring.spark_jobs.retraining.paired import Paired, judge
 from sparkring.spark_jobs.retraining.triggers import Situation, why_due
@@ -115,18 +117,20 @@ class _Night:
         self._began = began
         self._registry = Registry(config.workspace)
         self._dataset = Dataset(config.dataset)
+        self._drifted: dict[str, float] | None = None
 
     def look(self) -> RetrainResult:
         """Take what is new, and retrain if that is due."""
-        prepared = prepare(self._config, append=bool(self._dataset.versions()), spark=self._spark, progress=self._progress)
-        manifest, champion = self._dataset.manifest(prepared.version), self._champion()
+        if self._config.retrain.prepare:
+            prepare(self._config, append=bool(self._dataset.versions()), spark=self._spark, progress=self._progress)
+        manifest, champion = self._dataset.manifest(), self._champion()
         ended = self._history.ended()
         last = ended[-1] if ended else None
         found = Situation(
             dataset_version=manifest.version, rows=_rows(manifest), trained_version=last.dataset_version if last else None,
             trained_rows=last.rows if last else 0,
             champion_since=datetime.fromisoformat(champion.created_at) if champion else None)
-        reasons = why_due(self._config.retrain.trigger, found, now=datetime.now(UTC), drift=self._drift(champion, manifest))
+        reasons = why_due(self._config.retrain.trigger, found, now=datetime.now(UTC), drift=partial(self._drift, champion, manifest))
         if not reasons:
             reason = f"dataset version {manifest.version} holds {found.rows - found.trained_rows:,} rows more than the last retraining had"
             return RetrainResult("nothing new", reason, dataset_version=manifest.version, champion=champion.version if champion else None,
@@ -154,13 +158,14 @@ class _Night:
             before = _figures(evaluate(self._config, run=champion.run, dataset_version=manifest.version, spark=self._spark,
                                        progress=self._progress))
             paired = self._compared(manifest, champion, candidate)
-        ended = self._decide(begun, candidate, paired, champion_metrics=before, candidate_metrics=_figures(measured))
+        ended = self._decide(begun, candidate, paired, champion_metrics=before, candidate_metrics=_figures(measured),
+                             drift=largest(self._drift(champion, manifest)))
         return RetrainResult(ended.outcome, ended.reason, dataset_version=manifest.version, number=ended.number,
                              candidate=candidate.version, champion=self._registry.aliases().champion, run=trained.run,
                              seconds=self._seconds(), train_seconds=trained.seconds)
 
     def _decide(self, begun: Begun, candidate: ModelVersion, paired: Paired | None, *, champion_metrics: dict[str, float],
-                candidate_metrics: dict[str, float]) -> Ended:
+                candidate_metrics: dict[str, float], drift: dict[str, float]) -> Ended:
         policy = self._config.retrain.promote
         verdict = judge(paired, policy)
         if verdict.promote:
@@ -174,9 +179,21 @@ class _Night:
             dataset_version=begun.dataset_version, rows=begun.rows, champion=begun.champion, candidate=candidate.version,
             run=candidate.run, held_out_rows=candidate.rows, champion_metrics=champion_metrics, candidate_metrics=candidate_metrics,
             gain=paired.gain if paired else None, gain_low=low, gain_high=high, p_value=paired.p_value if paired else None,
-            began_at=begun.at, at=now())
+            drift=drift, began_at=begun.at, at=now())
         self._history.end(ended)
+        self._report()
         return ended
+
+    def _report(self) -> None:
+        """Write the page of all retrainings; what keeps it from being written is a note, for the decision stands."""
+        try:
+            with extras_named():
+                from sparkring.spark_jobs.reporting.retraining.page import write_retrainings  # imports matplotlib, which a cluster may lack
+            page = write_retrainings(self._config)
+        except (SparkringError, OSError) as error:
+            self._progress.note(f"retrain: the report was not written; `sparkring report --retraining` writes it. The reason: {error}")
+        else:
+            self._progress.note(f"retrain: report of all retrainings at {page.path}")
 
     def _candidate_config(self, manifest: Manifest, champion: ModelVersion | None) -> Config:
         changes: dict[str, Any] = {"dataset_version": manifest.version}
@@ -196,17 +213,14 @@ class _Night:
         number = self._registry.aliases().champion
         return None if number is None else self._registry.version(number)
 
-    def _drift(self, champion: ModelVersion | None, manifest: Manifest) -> Callable[[], dict[str, float]]:
-        if champion is None:
-            return dict
-        return partial(_drift, self._dataset, champion, manifest)
+    def _drift(self, champion: ModelVersion | None, manifest: Manifest) -> dict[str, float]:
+        """How far each feature has drifted since the champion was trained; measured once in a call."""
+        if champion is not None and self._drifted is None:
+            self._drifted = stability_indices(self._dataset.store, self._dataset.manifest(champion.dataset_version), manifest)
+        return self._drifted or {}
 
     def _seconds(self) -> float:
         return time.perf_counter() - self._began
-
-
-def _drift(dataset: Dataset, champion: ModelVersion, manifest: Manifest) -> dict[str, float]:
-    return stability_indices(dataset.store, dataset.manifest(champion.dataset_version), manifest)
 
 
 def _rows(manifest: Manifest) -> int:
@@ -214,5 +228,5 @@ def _rows(manifest: Manifest) -> int:
 
 
 def _figures(evaluation: dict[str, Any]) -> dict[str, float]:
-    """The network's figures of an evaluation."""
-    return {name: value for name, value in evaluation["network"].items() if isinstance(value, float)}
+    """The network's figures of an evaluation that are defined."""
+    return {name: value for name, value in evaluation["network"].items() if isinstance(value, float) and math.isfinite(value)}

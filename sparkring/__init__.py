@@ -24,12 +24,15 @@ if (_checkout / "pyproject.toml").is_file():
 
 if TYPE_CHECKING:
     from sparkring.conf.loading import load_config
+    from sparkring.estimator.estimator import TorchClassifier, TorchEstimator, TorchRegressor
+    from sparkring.estimator.model import TorchModel
     from sparkring.models.networks import network
     from sparkring.notebook.show import show
     from sparkring.spark_jobs.evaluate import evaluate
     from sparkring.spark_jobs.export import export
     from sparkring.spark_jobs.generate import generate
     from sparkring.spark_jobs.inference.init import init
+    from sparkring.spark_jobs.ingest import ingest
     from sparkring.spark_jobs.prepare import prepare
     from sparkring.spark_jobs.report import report
     from sparkring.spark_jobs.retrain import retrain
@@ -39,14 +42,15 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.tracking.track import track
     from sparkring.spark_jobs.train import train
 
-__all__ = ["__version__", "evaluate", "export", "generate", "init", "load_config", "network", "predict", "prepare", "report", "retrain",
-           "run_ring", "score", "show", "track", "train"]
+__all__ = ["TorchClassifier", "TorchEstimator", "TorchModel", "TorchRegressor", "__version__", "evaluate", "export", "generate", "ingest",
+           "init", "load_config", "network", "predict", "prepare", "report", "retrain", "run_ring", "score", "show", "track", "train"]
 
 _HOME = {
     "load_config": "sparkring.conf.loading",
     "network": "sparkring.models.networks",
     "init": "sparkring.spark_jobs.inference.init",
     "prepare": "sparkring.spark_jobs.prepare",
+    "ingest": "sparkring.spark_jobs.ingest",
     "train": "sparkring.spark_jobs.train",
     "evaluate": "sparkring.spark_jobs.evaluate",
     "score": "sparkring.spark_jobs.score",
@@ -57,9 +61,13 @@ _HOME = {
     "export": "sparkring.spark_jobs.export",
     "track": "sparkring.spark_jobs.tracking.track",
     "run_ring": "sparkring.spark_jobs.ring",
+    "TorchClassifier": "sparkring.estimator.estimator",
+    "TorchRegressor": "sparkring.estimator.estimator",
+    "TorchEstimator": "sparkring.estimator.estimator",
+    "TorchModel": "sparkring.estimator.model",
     "show": "sparkring.notebook.show",
 }
-_LONG = ("init", "prepare", "train", "evaluate", "score", "generate", "report", "retrain", "export", "track")
+_LONG = ("init", "prepare", "ingest", "train", "evaluate", "score", "generate", "report", "retrain", "export", "track")
 """Functions that take a ``progress``."""
 _JOBS = (*_LONG, "predict", "run_ring", "show")
 """Functions that import Spark, torch and others when they are called."""

@@ -31,7 +31,9 @@ def main() -> None:
     except SystemExit as ended:
         if ended.code == INTERRUPTED:
             _end("interrupted", INTERRUPTED)
-        raise
+        if ended.code:
+            raise
+        # After a command that is done it returns: Databricks takes any SystemExit of a wheel task for a failure.
     except KeyboardInterrupt:  # while the commands were being imported; later typer exits
         _end("interrupted", INTERRUPTED)
     except Exception as error:

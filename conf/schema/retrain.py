@@ -47,6 +47,8 @@ class PromoteConfig(Section):
 class RetrainConfig(Section):
     """Training again on a schedule."""
 
+    prepare: bool = True
+    """Whether new rows are taken from the sources first. False: something else adds dataset versions, such as ``sparkring ingest``."""
     trigger: TriggerConfig = TriggerConfig()
     start: Literal["champion", "afresh"] = "champion"
     """The candidate's first weights: the champion's, or new random ones."""

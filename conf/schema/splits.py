@@ -12,6 +12,8 @@ from sparkring.conf.schema.section import Section, Seed, Share
 
 Age = Annotated[str, Field(pattern=r"^[1-9]\d*[hdw]$")]
 """A length of time in hours, days or weeks: ``12h``, ``30d``, ``4w``."""
+IN_PLACE_OF = {"validation_from": "validation", "test_from": "test", "validation": "validation_from", "test": "test_from"}
+"""Keys of a split by time of which one is given: a config that gives it takes the other one out of the config that it extends."""
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
 

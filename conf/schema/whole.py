@@ -7,6 +7,7 @@ from typing import Self
 
 from pydantic import field_validator, model_validator
 
+from sparkring.conf.schema.ingest import IngestConfig
 from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, TabularModelConfig
 from sparkring.conf.schema.prepare import PrepareConfig
 from sparkring.conf.schema.retrain import RetrainConfig
@@ -43,6 +44,7 @@ class Config(Section):
     train: TrainConfig = TrainConfig()
     score: ScoreConfig = ScoreConfig()
     retrain: RetrainConfig = RetrainConfig()
+    ingest: IngestConfig = IngestConfig()
     tracking: TrackingConfig | None = None
     """Send runs to MLflow, e.g. ``{mlflow_uri: http://mlflow.example.org:5000}``; null: no tracking."""
 

@@ -8,6 +8,7 @@
     binary                           image
     unique a row                     left out: it names the row and says nothing about the next one
     one value, no value              left out
+    array of numbers, of one length  its elements, where the caller takes them apart
     free text, maps, structs         left out, with advice
     known only with the label        left out: it would leak the label
 
@@ -20,14 +21,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pyspark.sql.types import BinaryType, BooleanType, DateType, IntegralType, NumericType, StringType
+from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DateType, IntegralType, NumericType, StringType
 
 from sparkring.conf.schema import Task
 from sparkring.errors import SourceError
 from sparkring.spark_jobs.etl.columns.expressions import TEMPORAL_TYPES
 from sparkring.spark_jobs.inference.facts import ColumnFacts, TableFacts
 
-Use = Literal["numeric", "moments", "categorical", "hashed", "image", "left out"]
+Use = Literal["numeric", "moments", "categorical", "hashed", "image", "elements", "left out"]
 
 ROWS_A_CATEGORY = 20
 """A text with fewer rows a value, on average, is hashed: most of its values would share the id of the unknown."""
@@ -38,6 +39,8 @@ MOST_CLASSES = 100
 """A whole-number label with more values is a number to predict, not a class."""
 NULLS_WORTH_A_COLUMN = 0.05
 """From this share of nulls on, a number gets a column that marks them."""
+MOST_ELEMENTS = 4_096
+"""An array's elements are columns of the dataset."""
 UNIQUE = 0.9
 """From this share of rows with a value of their own on, a column names rows; the count is estimated."""
 FEWEST_PAIRS = 50
@@ -62,6 +65,8 @@ class Choice:
     is_date: bool = False
     """Of moments: a date, which has no hour."""
     distinct: int = 0
+    length: int = 0
+    """Of elements: their number."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +83,18 @@ class Choices:
         return [each for each in self.columns if each.use == use]
 
 
-def choose(facts: TableFacts) -> Choices:
+def choose(facts: TableFacts, *, named: bool = False, arrays: bool = False) -> Choices:
     """Choose the use of every column and the task.
 
     Args:
         facts: The table's figures.
+        named: Whether a person named the columns: then none is left out for what it says about the label or the row.
+        arrays: Whether the caller takes arrays of numbers apart.
     Raises:
         SourceError: the label has no value, one value, or a type that cannot be predicted; or no column is left as a feature.
     """
     task, why = _task(facts.label)
-    columns = tuple(_choice(column, facts.label) for column in facts.columns)
+    columns = tuple(_choice(column, facts.label, named=named, arrays=arrays) for column in facts.columns)
     if all(each.use == "left out" for each in columns):
         found = ", ".join(f"{each.column} ({each.why})" for each in columns) or "no other column"
         raise SourceError(f"no column is left to learn {facts.label.name} from: {found}; give the table columns that are known before the "
@@ -117,13 +124,15 @@ def _task(label: ColumnFacts) -> tuple[Task, str]:
                       "or a text of it in a query.")
 
 
-def _choice(column: ColumnFacts, label: ColumnFacts) -> Choice:
-    leak = next(_leaks(column, label), None)
+def _choice(column: ColumnFacts, label: ColumnFacts, *, named: bool, arrays: bool) -> Choice:
+    leak = None if named else next(_leaks(column, label), None)
     if leak:
         return Choice(column.name, "left out", leak, leaks=True)
-    left_out = next(_says_nothing(column), None)
+    left_out = None if named and column.present else next(_says_nothing(column), None)
     if left_out:
         return Choice(column.name, "left out", left_out)
+    if arrays and isinstance(column.type, ArrayType) and isinstance(column.type.elementType, NumericType | BooleanType):
+        return _elements(column)
     return _use(column)
 
 
@@ -166,6 +175,14 @@ def _use(column: ColumnFacts) -> Choice:
         return Choice(column.name, "image", f"binary, {column.mean_length:,.0f} bytes on average: taken for image files")
     advice = "take elements of it in a query" if kind.typeName() == "array" else "take fields of it in a query"
     return Choice(column.name, "left out", f"{kind.typeName()}: {advice}")
+
+
+def _elements(column: ColumnFacts) -> Choice:
+    shortest, longest = column.lengths
+    if shortest != longest or not 0 < longest <= MOST_ELEMENTS:
+        return Choice(column.name, "left out", f"arrays of {shortest:,} to {longest:,} elements: give all rows one length, from 1 to "
+                                               f"{MOST_ELEMENTS:,}")
+    return Choice(column.name, "elements", f"arrays of {longest:,} numbers each", length=longest)
 
 
 def _text(column: ColumnFacts, said: str) -> Choice:

@@ -1,6 +1,6 @@
 """Facts about the columns of a table, measured by Spark in one pass over its rows. They are all that the choice (choose.py) knows.
 
-Distinct values are estimated (HyperLogLog++, 2 % off or less); every other figure is exact.
+Distinct values are estimated; every other figure is exact.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
@@ -16,8 +18,9 @@ from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DataType, Nume
 
 from sparkring.spark_jobs.etl.columns.expressions import TEMPORAL_TYPES, named
 
-ERROR = 0.02
-"""Relative standard deviation of an estimated number of distinct values."""
+LOG_REGISTERS = 12
+"""Of a sketch that estimates distinct values: 1.6 % is the standard error of 4,096 registers. A sketch is one value while Spark aggregates;
+``approx_count_distinct`` of the same error is 410, and the code that Spark makes for a table's hundred of them takes longest of all."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +102,11 @@ def _figures(column: Column, kind: DataType, label: Column, label_kind: DataType
         yield "longest", sf.max(size)
     if isinstance(kind, (StringType, NumericType, BooleanType, *TEMPORAL_TYPES)):
         text = column.cast("string")
-        yield "distinct", sf.approx_count_distinct(text, ERROR)
+        yield "distinct", _distinct(text)
         yield "equal_to_label", sf.count_if(text == label.cast("string"))
-        yield "labels_by_value", sf.approx_count_distinct(sf.when(column.isNotNull() & label.isNotNull(), sf.struct(text, label)), ERROR)
-        yield "labels_seen", sf.approx_count_distinct(sf.when(column.isNotNull(), label), ERROR)
-        yield "labels_at_null", sf.approx_count_distinct(sf.when(column.isNull(), label), ERROR)
+        yield "labels_by_value", _distinct(text, label)
+        yield "labels_seen", _distinct(label, where=column.isNotNull())
+        yield "labels_at_null", _distinct(label, where=column.isNull())
         yield "low", sf.min(column)
         yield "high", sf.max(column)
     if isinstance(kind, NumericType):
@@ -116,6 +119,13 @@ def _figures(column: Column, kind: DataType, label: Column, label_kind: DataType
                 there = sf.when(target == value, number)
                 yield f"low_at_{value}", sf.min(there)
                 yield f"high_at_{value}", sf.max(there)
+
+
+def _distinct(*columns: Column, where: Column | None = None) -> Column:
+    """Estimated number of different combinations, of rows ``where`` none is null."""
+    conditions = [column.isNotNull() for column in columns]
+    present = reduce(and_, conditions if where is None else [where, *conditions])
+    return sf.hll_sketch_estimate(sf.hll_sketch_agg(sf.when(present, sf.xxhash64(*columns)), LOG_REGISTERS))
 
 
 def _facts(row: Row, place: int, name: str, kind: DataType) -> ColumnFacts:

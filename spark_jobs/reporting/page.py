@@ -7,9 +7,11 @@ resources even if escaping should fail.
 from __future__ import annotations
 
 from importlib import resources
+from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
+from sparkring.spark_jobs.reporting.charts.importance import importance_picture
 from sparkring.spark_jobs.reporting.charts.palette import SHADES
 from sparkring.spark_jobs.reporting.charts.quality import quality_pictures
 from sparkring.spark_jobs.reporting.charts.run import learning_pictures, time_pictures
@@ -32,18 +34,25 @@ def render_page(workspace: Workspace, place: Place, *, embedded: bool = False) -
         place: Where they are from.
         embedded: For a frame in another page: without links to its own sections, which some browsers look for in that page.
     """
+    quality, run, explained = workspace.quality, workspace.run, workspace.explained
+    return render(
+        "page.html.j2", embedded=embedded,
+        name=place.name, workspace=workspace, headline=headline(workspace), tiles=tiles(workspace),
+        provenance=provenance(workspace, run=place.run), absent={part.what: part for part in workspace.absent},
+        quality_pictures=quality_pictures(quality) if quality else (),
+        importance_picture=importance_picture(explained.importance) if explained and explained.importance else None,
+        learning_pictures=learning_pictures(run) if run else (), time_pictures=time_pictures(run) if run else (),
+        step_picture=step_picture(run.step) if run and run.step else None,
+        scores_url=place.scores if place.run else "")
+
+
+def render(template: str, *, embedded: bool = False, **facts: Any) -> str:
+    """Fill a template of this folder; all of them share the layout, the style and the words."""
     environment = Environment(loader=FunctionLoader(_template), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(count=words.count, duration=words.duration, metric=words.metric, share=words.share, seconds=words.seconds,
                                size=words.size)
-    quality, run = workspace.quality, workspace.run
-    return environment.get_template("page.html.j2").render(
-        name=place.name, embedded=embedded, workspace=workspace, headline=headline(workspace), tiles=tiles(workspace),
-        provenance=provenance(workspace, run=place.run), absent={part.what: part for part in workspace.absent},
-        quality_pictures=quality_pictures(quality) if quality else (),
-        learning_pictures=learning_pictures(run) if run else (), time_pictures=time_pictures(run) if run else (),
-        step_picture=step_picture(run.step) if run and run.step else None,
-        shades=SHADES, long_table=LONG_TABLE, scores_url=place.scores if place.run else "")
+    return environment.get_template(template).render(shades=SHADES, long_table=LONG_TABLE, embedded=embedded, **facts)
 
 
 def _template(name: str) -> str:

@@ -7,6 +7,8 @@ again with each version.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,8 @@ from sparkring.spark_jobs.etl.drift import sample_rows, stability_index
 
 BINS = 10
 """Of numbers; each holds an equal share of the train rows."""
+NAMED = 10
+"""Features whose indices are kept."""
 
 
 def stability_indices(store: Store, trained: Manifest, now: Manifest) -> dict[str, float]:
@@ -35,6 +39,11 @@ def stability_indices(store: Store, trained: Manifest, now: Manifest) -> dict[st
     columns = [*numbers, *categories]
     before, after = (sample_rows(store, files, columns) for files in (trained.splits["train"].files, new))
     return {name: _index(before[name], after[name], number=name in set(numbers)) for name in columns}
+
+
+def largest(indices: Mapping[str, float]) -> dict[str, float]:
+    """The ``NAMED`` features that have drifted furthest, the first of them most."""
+    return dict(sorted(indices.items(), key=lambda one: -one[1])[:NAMED])
 
 
 def _index(before: NDArray[np.float64], after: NDArray[np.float64], *, number: bool) -> float:

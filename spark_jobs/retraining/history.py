@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Literal
 
+from pydantic import Field
+
 from sparkring.errors import CommitConflict
 from sparkring.pipelines.data.stores.base import numbered
 from sparkring.pipelines.data.stores.documents import StrictModel, read_model
@@ -63,6 +65,8 @@ class Ended(StrictModel):
     gain_low: float | None
     gain_high: float | None
     p_value: float | None
+    drift: dict[str, float] = Field(default_factory=dict)
+    """The largest stability indices of features: rows that are new to the champion, against its train rows. Empty if none are new."""
     began_at: str
     at: str
     """UTC, ISO 8601."""
@@ -92,13 +96,20 @@ class History:
         return [read_model(self._store, f"{ENDED}/{number}.json", Ended, expected="a retraining", remedy="bring it back from a copy")
                 for number in numbered(self._store, ENDED)]
 
+    def begun(self) -> list[Begun]:
+        """All that were begun, oldest first.
+
+        Raises:
+            DocumentDamaged: a document cannot be read.
+        """
+        return [self._begun(number) for number in numbered(self._store, BEGUN)]
+
     def unfinished(self) -> Begun | None:
         """The one that was begun and has not ended."""
         open_numbers = set(numbered(self._store, BEGUN)) - set(numbered(self._store, ENDED))
         if not open_numbers:
             return None
-        return read_model(self._store, f"{BEGUN}/{max(open_numbers)}.json", Begun, expected="a retraining that was begun",
-                          remedy="delete it to begin anew")
+        return self._begun(max(open_numbers))
 
     def begin(self, *, dataset_version: int, rows: int, champion: int | None, reasons: tuple[str, ...]) -> Begun:
         """Record that a retraining is due.
@@ -117,6 +128,10 @@ class History:
     def end(self, ended: Ended) -> None:
         """Record the outcome."""
         self._store.put(f"{ENDED}/{ended.number}.json", ended.model_dump_json(indent=1).encode())
+
+    def _begun(self, number: int) -> Begun:
+        return read_model(self._store, f"{BEGUN}/{number}.json", Begun, expected="a retraining that was begun",
+                          remedy="delete it to begin anew")
 
 
 def now() -> str:

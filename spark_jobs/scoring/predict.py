@@ -88,10 +88,14 @@ def predict(frame: DataFrame, config: ConfigLike, **keys: Any) -> DataFrame:
         EnvironmentProblem: over Spark Connect, the session's time zone would change a feature.
     """
     config = with_existing_run(config_of_job(predict, config, keys, section="score"))
-    model = Model.of(config.run_url)
+    return predict_with(frame, Model.of(config.run_url), top_k=config.score.top_k, batch_rows=config.score.batch_rows)
+
+
+def predict_with(frame: DataFrame, model: Model, *, batch_rows: int, top_k: int | None = None) -> DataFrame:
+    """``predict`` with a model that was read already."""
     _require_utc(frame, model.card)
     with result_settings(frame.sparkSession):  # Spark keeps them in the expressions that are made here
-        return predict_raw(frame, model, top_k=config.score.top_k, batch_rows=config.score.batch_rows)
+        return predict_raw(frame, model, top_k=top_k, batch_rows=batch_rows)
 
 
 def _require_utc(frame: DataFrame, card: ModelCard) -> None:

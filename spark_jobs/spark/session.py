@@ -13,11 +13,14 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib import metadata, resources
 from pathlib import Path
+from threading import Lock
 from urllib.parse import unquote, urlsplit
+from weakref import WeakKeyDictionary
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -144,18 +147,51 @@ def without_secrets(text: str, address: str) -> str:
 
 @contextmanager
 def result_settings(spark: SparkSession) -> Iterator[None]:
-    """Give a session the settings that results depend on while the block runs; then restore its own."""
-    before = {key: spark.conf.get(key, None) for key in RESULT_SETTINGS}
-    for key, value in RESULT_SETTINGS.items():
-        spark.conf.set(key, value)
+    """Give a session the settings that results depend on while the block runs; then restore its own.
+
+    Blocks of several threads may overlap, as in a ``CrossValidator``: the first one gives, the last one restores.
+    """
+    with _HELD.lock:
+        held = _HELD.by_session.setdefault(spark, _Before(dict.fromkeys(RESULT_SETTINGS)))
+        if not held.blocks:
+            held.values = {key: spark.conf.get(key, None) for key in RESULT_SETTINGS}
+            for key, value in RESULT_SETTINGS.items():
+                spark.conf.set(key, value)
+        held.blocks += 1
     try:
         yield
     finally:
-        for key, old in before.items():
-            if old is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, old)
+        with _HELD.lock:
+            held.blocks -= 1
+            if not held.blocks:
+                _restore(spark, held.values)
+
+
+@dataclass
+class _Before:
+    """A session's own settings, and how many blocks have changed them."""
+
+    values: dict[str, str | None]
+    blocks: int = 0
+
+
+@dataclass
+class _Held:
+    """The sessions of this process whose settings are changed."""
+
+    lock: Lock = field(default_factory=Lock)
+    by_session: WeakKeyDictionary[SparkSession, _Before] = field(default_factory=WeakKeyDictionary)
+
+
+_HELD = _Held()
+
+
+def _restore(spark: SparkSession, values: Mapping[str, str | None]) -> None:
+    for key, old in values.items():
+        if old is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, old)
 
 
 def spark_path(path: str) -> str:

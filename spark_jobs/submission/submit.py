@@ -66,6 +66,8 @@ class Job(StrEnum):
     TRAIN = "train"
     EVALUATE = "evaluate"
     SCORE = "score"
+    INGEST = "ingest"
+    RETRAIN = "retrain"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from sparkring.cli import chaos, demo, doctor, init, jobs, plan, retrain, schedule, submit, text
+from sparkring.cli import chaos, demo, doctor, ingest, init, jobs, plan, retrain, schedule, submit, text
 from sparkring.cli.stored import audit, checkpoints, datasets, models, runs
 from sparkring.version import __version__
 
@@ -24,7 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Start with [bold]sparkring doctor[/], then [bold]sparkring demo[/]. Each command has its own help: "
            "[bold]sparkring train --help[/].")
-for module in (demo, init, jobs, retrain, doctor, runs, models, datasets, audit, plan, schedule, checkpoints, chaos, submit, text):
+for module in (demo, init, jobs, ingest, retrain, doctor, runs, models, datasets, audit, plan, schedule, checkpoints, chaos, submit, text):
     app.add_typer(module.commands)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,9 +20,14 @@ Inputs = Annotated[list[str] | None, typer.Option(
 StepFile = Annotated[Path | None, typer.Option(
     "--step", metavar="FILE",
     help="Also draw one step of a model in stages into this SVG file: the planned schedule above the measured one.")]
+OfRetrainings = Annotated[bool, typer.Option(
+    "--retraining", help="The page of all retrainings instead of a run's: champion against candidate, drift, who was champion when.")]
 Opset = Annotated[int | None, typer.Option("--opset", help="Version of ONNX's operations; 18 by default, the oldest that can be written.")]
 Output = Annotated[str | None, typer.Option("--output", metavar="PATH", help="The file; default export/model.onnx in the run's folder.")]
 Format = Annotated[str, typer.Option("--to", help="The format; onnx is the only one.")]
+
+SHOWN = 3
+"""Groups and features that `evaluate` names in its text; the JSON and the report have all."""
 
 commands = typer.Typer()
 
@@ -73,7 +78,7 @@ def evaluate(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, a
     from sparkring.spark_jobs.evaluate import evaluate as run_evaluate
 
     result = run_evaluate(loaded, progress=console_progress())
-    show(result, as_json=as_json, text=quality_text(result))
+    show(result, as_json=as_json, text="\n".join([quality_text(result), *explained_lines(result)]))
 
 
 @commands.command(epilog=examples("sparkring score", "sparkring score --set score.split=validation",
@@ -91,13 +96,15 @@ def score(config: ConfigName = DEFAULT_CONFIG, inputs: Inputs = None, overrides:
     show(result, as_json=as_json, text=f"{result.rows:,} rows ({how}) at {result.url}")
 
 
-@commands.command(epilog=examples("sparkring report", "sparkring report my.yaml --step step.svg"))
-def report(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, step_file: StepFile = None, as_json: AsJson = False) -> None:
-    """Write one self-contained HTML page about a run and its dataset. Needs no Spark."""
+@commands.command(epilog=examples("sparkring report", "sparkring report my.yaml --step step.svg",
+                              "sparkring report my.yaml --retraining"))
+def report(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, *, step_file: StepFile = None,
+           retraining: OfRetrainings = False, as_json: AsJson = False) -> None:
+    """Write one self-contained HTML page about a run and its dataset, or about all retrainings of the workspace. Needs no Spark."""
     loaded = load_config(config, overrides or [])
     from sparkring.spark_jobs.report import report as run_report
 
-    result = run_report(loaded, step_file=step_file, progress=console_progress())
+    result = run_report(loaded, step_file=step_file, retraining=retraining, progress=console_progress())
     show(result, as_json=as_json, text=f"report at {result.path}")
 
 
@@ -149,6 +156,19 @@ def quality_text(evaluation: dict[str, Any]) -> str:
             for key, title in (("network", "network"), ("logistic_regression", "logistic regression"), ("base_rate", "base rate"))
             if key in evaluation for model in [evaluation[key]]]
     return "\n".join([head, *rows])
+
+
+def explained_lines(evaluation: dict[str, Any]) -> Iterator[str]:
+    """The worst groups of rows and the most important features, if the evaluation has them."""
+    slices, importance = evaluation.get("slices", {}), evaluation.get("importance", {})
+    worst, features = slices.get("worst", []), importance.get("features", [])
+    if worst:
+        named = [f"{group['feature']} {group['value']} ({group['rows']:,} rows, loss {group['loss']:.4g} against {group['rest']:.4g})"
+                 for group in worst[:SHOWN]]
+        more = f", and {slices['worse'] - len(named)} more groups" if slices["worse"] > len(named) else ""
+        yield f"worse than on the rest: {', '.join(named)}{more}"
+    if features:
+        yield "leans most on: " + ", ".join(f"{each['feature']} {each['rise']:+.4g}" for each in features[:SHOWN]) + " (rise of the loss)"
 
 
 def _given(inputs: list[str] | None, *, sources: Iterable[str]) -> str | dict[str, str] | None:

@@ -36,6 +36,7 @@ def local(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict
     return remote_folders.local(folder, spark) | {"trips": Dataset(trips.dataset).manifest().content_id}
 
 
+@pytest.mark.nightly
 def test_folders_on_hdfs_give_what_they_give_on_local_disk(
         hadoop: Hdfs, spark: SparkSession, local: dict[str, Any], tmp_path: Path) -> None:
     root = f"{hadoop.url}/with/a space"

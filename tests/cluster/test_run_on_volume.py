@@ -44,7 +44,7 @@ DEADLINE_S = 600.0
 @pytest.fixture
 def spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
     """A single node, whose JVM starts without a token."""
-    for name in [name for name in os.environ if name.startswith("DATABRICKS_")]:
+    for name in [name for name in os.environ if name.startswith(("DATABRICKS_", "HADOOP_CONF_DIR"))]:  # the latter of tests on HDFS
         monkeypatch.delenv(name)
     end_jvm()
     with own_context("local[4]") as session:

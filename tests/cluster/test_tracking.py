@@ -141,6 +141,7 @@ def _require_one_after_each_death(uri: str, folder: Path, *, done: bool, files: 
         assert len(client_of(uri).search_runs([experiment.experiment_id])) == 1, f"died at request {number}"
 
 
+@pytest.mark.nightly
 def test_a_sender_whose_answer_is_lost_at_any_request_is_followed_by_one_that_sends_the_rest_once(uri: str, tmp_path: Path) -> None:
     _require_one_after_each_death(uri, tmp_path, done=True, files=False)
 
@@ -194,6 +195,7 @@ def test_the_model_is_a_pyfunc_that_takes_raw_rows(uri: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("class_type", "classes", "kind"), [
     ("string", ("no", "yes", "oui"), "string"), ("bigint", ("-3", "7", "9"), "long"), ("tinyint", ("1", "2", "5"), "integer")])
+@pytest.mark.nightly
 def test_a_model_of_several_classes_predicts_as_scoring_does_in_the_label_s_own_type(
         tmp_path: Path, class_type: str, classes: tuple[str, ...], kind: str) -> None:
     import mlflow.pyfunc
@@ -319,6 +321,7 @@ def test_a_server_that_never_answers_holds_nothing_up(tmp_path: Path) -> None:
         server.shutdown()
 
 
+@pytest.mark.nightly
 def test_what_was_sent_to_another_server_is_sent_anew(uri: str, tmp_path: Path) -> None:
     config = _config(tmp_path, uri)
     _write_generation(config, 0, first=0, last=9)

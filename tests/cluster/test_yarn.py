@@ -10,6 +10,7 @@ import pytest
 
 from harness.datasets import write_dataset
 from sparkring.pipelines.data.stores.open import open_store
+from sparkring.spark_jobs.retraining.history import History
 from tests.support.hadoop import Hdfs
 from tests.support.yarn import MASTER, Yarn, processes_of
 from tests.support.yarn_jobs import Job
@@ -40,6 +41,26 @@ def test_a_job_with_its_driver_in_the_cluster_keeps_all_in_hdfs_and_survives_the
     assert json.loads(run.read("evaluation.json"))["network"]["auc"] > 0.5
     assert any(entry.name.endswith(".parquet") for entry in run.tree("scores"))
     assert run.size("report.html")
+
+
+@pytest.mark.nightly
+def test_a_schedule_retrains_in_cluster_mode_and_the_next_night_in_client_mode(
+        cluster: Yarn, hadoop: Hdfs, flights: str, python: Path, wheel: Path, tmp_path: Path) -> None:
+    header, *lines = open_store(flights).read("flights.csv").decode().splitlines(keepends=True)
+    nights = open_store(f"{hadoop.url}/nights")
+    job = _in_the_cluster(cluster, hadoop, tmp_path, sources=flights, python=python, dataset="nights", epochs=1)
+    options = ["--job", "retrain", "--package", str(wheel), *(part for setting in (
+        "run=null", f"prepare.sources.flights.path={nights.url}/flights", "prepare.split.validation=4d", "prepare.split.test=4d",
+    ) for part in ("--set", setting))]
+    for number, (days, mode) in enumerate(((range(1, 26), "cluster"), (range(26, 32), "client")), start=1):
+        new = [line for line in lines if int(line.split(",")[2]) in days]
+        nights.put(f"flights/{number}.csv", (header + "".join(new)).encode())
+        job.submit(*options, "--set", f"spark.conf.spark.submit.deployMode={mode}")
+        job.done()
+        job.close()
+    first, second = History(job.config.workspace).ended()
+    assert (first.outcome, first.dataset_version, second.dataset_version, second.champion) == ("promoted", 1, 2, 1)
+    assert second.rows > first.rows
 
 
 def _in_the_cluster(cluster: Yarn, hadoop: Hdfs, folder: Path, *, dataset: str, **settings: Any) -> Job:

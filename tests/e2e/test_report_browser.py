@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sparkring.spark_jobs.report import report
 from tests.support.report_browser import Browser, find_browser
 from tests.support.report_samples import sample_config, write_workspace
+from tests.support.retraining_samples import write_nights
 
 pytestmark = pytest.mark.skipif(find_browser() is None, reason="no chromium here; apt-get install chromium")
 
@@ -61,6 +62,11 @@ def staged_page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return Path(report(write_workspace(tmp_path_factory.mktemp("staged"), epochs=1, steps=20, ranks=3, staged=True)).path).as_uri()
 
 
+@pytest.fixture(scope="module")
+def retraining_page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return Path(report(write_nights(tmp_path_factory.mktemp("nights"), 10, unfinished=True), retraining=True).path).as_uri()
+
+
 def pixels(png: bytes) -> NDArray[np.float32]:
     image: NDArray[np.float32] = imread(io.BytesIO(png))
     return image[..., :3]
@@ -94,7 +100,7 @@ def test_it_fits_the_window_and_every_picture_is_drawn_large_enough_to_read(brow
     assert browser.ask("document.documentElement.scrollWidth") <= width
     assert browser.ask(OVERHANG) == []
     pictures = browser.ask(PICTURES)
-    assert len(pictures) == 7
+    assert len(pictures) == 8
     for picture in pictures:
         assert picture["width"] > 250, picture
         assert picture["height"] > 100, picture
@@ -136,6 +142,18 @@ def test_text_stands_out_from_its_background_in_both_themes(browser: Browser, pa
     assert (float(np.median(image)) < 0.3) is dark
     assert len(np.unique(image.reshape(-1, 3), axis=0)) > 200  # pictures, not an empty page
     assert image.shape[0] > 3000
+
+
+@pytest.mark.parametrize(("width", "theme"), [(PHONE, "light"), (DESKTOP, "light"), (DESKTOP, "dark")])
+def test_the_page_of_retrainings_fits_and_is_legible_too(browser: Browser, retraining_page: str, width: int, theme: str) -> None:
+    browser.open(retraining_page, width=width, theme=theme)
+    assert of_kind(browser, "Runtime.exceptionThrown", "Log.entryAdded", "Network.loadingFailed") == []
+    assert browser.ask("document.documentElement.scrollWidth") <= width
+    assert browser.ask(OVERHANG) == []
+    assert [picture["name"] for picture in browser.ask(PICTURES)] == ["quality-title", "gains-title", "drift-title"]
+    assert browser.ask(SMALLEST_TEXT) > 9
+    assert browser.ask(COLLISIONS) == []
+    assert [(text, contrast) for text, contrast in browser.ask(CONTRASTS) if contrast < 4.5] == []
 
 
 def test_on_paper_pictures_stand_in_pairs_and_the_dark_theme_is_light(browser: Browser, page: str) -> None:

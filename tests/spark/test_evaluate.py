@@ -158,3 +158,22 @@ def test_a_test_split_of_one_label_is_refused(spark: SparkSession, config: Confi
                        match=r"all 1 rows of the test split of version 1 of .* have label \d, so every model would score the same"):
         evaluate(own, spark=spark)
     assert not Path(own.run_url, "evaluation.json").exists()
+
+
+def test_slices_and_importance_stand_beside_the_metrics_and_an_evaluation_of_before_is_still_reused(
+        spark: SparkSession, config: Config, evaluation: dict[str, Any], tmp_path: Path) -> None:
+    too_few = f"the split has {evaluation['network']['rows']} rows, and they need at least 200"
+    assert evaluation["slices"] == evaluation["importance"] == {"left_out": too_few}
+    own = config.model_copy(update={"workspace": str(tmp_path)})
+    write_dataset(Path(own.dataset), ([200], [101]), test_rows=900)
+    save_untrained(own)
+    found = evaluate(own, spark=spark)
+    assert found["slices"]["rows"] == found["importance"]["rows"] == found["network"]["rows"] == 900
+    for key, name in (("loss", "loss"), ("measure", "auc")):
+        assert found["slices"][key] == pytest.approx(found["network"][name], rel=1e-6)
+    assert {each["feature"] for each in found["importance"]["features"]} == {"height", "weight", "age", "colour"}
+    document = Path(own.run_url, "evaluation.json")
+    assert json.loads(document.read_text()) == found
+    before = {key: value for key, value in found.items() if key not in ("slices", "importance")}
+    document.write_text(json.dumps(before))
+    assert evaluate(own, spark=spark) == before

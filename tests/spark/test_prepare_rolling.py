@@ -84,6 +84,7 @@ def test_rows_reach_training_as_they_age_and_each_is_in_one_split(spark: SparkSe
     assert manifest.rolling.test_from == manifest.rolling.newest - timedelta(weeks=1)
 
 
+@pytest.mark.nightly
 def test_late_rows_fall_by_the_borders_of_today(spark: SparkSession, tmp_path: Path) -> None:
     late = [trip for trip in _of_days(range(50)) if trip.id % 3 == 0]
     config = etl_config(tmp_path, [trip for trip in _of_days(range(50)) if trip.id % 3], split=SPLIT)
@@ -98,6 +99,7 @@ def test_late_rows_fall_by_the_borders_of_today(spark: SparkSession, tmp_path: P
     assert rows == _expected([trip for trip in _of_days(range(50)) if trip.late is not None])
 
 
+@pytest.mark.nightly
 def test_known_rows_have_not_changed_because_they_fall_elsewhere(spark: SparkSession, tmp_path: Path) -> None:
     config = etl_config(tmp_path, _of_days(range(50)), split=SPLIT)
     prepare(config, spark=spark)

@@ -18,6 +18,7 @@ from sparkring.errors import ConfigError, ExpectationsNotMet
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.registry.registry import Registry
 from sparkring.spark_jobs.retrain import RetrainResult, retrain
+from sparkring.spark_jobs.retraining.drift import stability_indices
 from sparkring.spark_jobs.retraining.history import History
 from sparkring.spark_jobs.stored.runs import list_runs, remove_run
 from tests.support import seams
@@ -58,7 +59,7 @@ def test_a_night_with_new_rows_trains_compares_and_decides_and_one_without_does_
 
     second = retrain(_with_source(config, _until(75)), spark=spark)
     assert (second.dataset_version, second.number, second.candidate) == (2, 2, 2)
-    registry, (_, ended) = Registry(config.workspace), History(config.workspace).ended()
+    registry, (first_ended, ended) = Registry(config.workspace), History(config.workspace).ended()
     assert (ended.outcome, ended.champion, ended.run, ended.dataset_version) == (second.outcome, 1, second.run, 2)
     assert first.run is not None
     assert second.run is not None
@@ -67,6 +68,11 @@ def test_a_night_with_new_rows_trains_compares_and_decides_and_one_without_does_
     assert ended.gain is not None
     assert math.isclose(ended.gain, of_champion["loss"] - of_candidate["loss"], abs_tol=1e-9)
     assert (ended.champion_metrics["auc"], ended.candidate_metrics["auc"]) == (of_champion["auc"], of_candidate["auc"])
+    assert {"km", "km2", "city"} == set(ended.drift)
+    assert first_ended.drift == {}
+    page = Path(config.workspace, "retrain", "report.html").read_text(encoding="utf-8")
+    assert "2 retrainings, of which" in page
+    assert f'<td class="number">{ended.candidate_metrics["auc"]:.4f}</td>' in page
     runs = {run.name: run for run in list_runs(config.runs)}
     assert runs[second.run].identity["model"]["weights_sha256"] == registry.version(1).weights_sha256  # it began from the champion
 
@@ -128,6 +134,28 @@ def _and_dies(step: Callable[..., Any]) -> Callable[..., Any]:
         raise _Killed
 
     return killed
+
+
+@pytest.mark.nightly
+def test_drift_is_measured_once_though_a_trigger_and_the_record_ask_for_it_and_a_page_that_fails_leaves_the_outcome(
+        spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = _config(tmp_path, trigger={"new_rows": None, "max_psi": 1e-9})
+    retrain(config, spark=spark)
+    measured = []
+
+    def counted(*args: Any) -> dict[str, float]:
+        measured.append(args)
+        return stability_indices(*args)
+
+    monkeypatch.setattr(seams.RETRAIN_STABILITY_INDICES, counted)
+    page = Path(config.workspace, "retrain", "report.html")
+    page.unlink()
+    page.mkdir()  # nothing can be written in its place
+    second = retrain(_with_source(config, _until(75)), spark=spark)
+    ended = History(config.workspace).ended()[1]
+    assert (second.number, ended.outcome, len(measured)) == (2, second.outcome, 1)
+    worst, index = max(ended.drift.items(), key=lambda one: one[1])
+    assert History(config.workspace).begun()[1].reasons == (f"{worst} has drifted: stability index {index:.3f} (trigger: 1e-09)",)
 
 
 def test_a_second_process_yields_and_rows_that_break_expectations_are_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def _tasks(spark: SparkSession) -> list[int]:
     return tasks
 
 
+@pytest.mark.nightly
 def test_a_task_that_never_comes_is_named_and_the_next_ring_does_without_it(spark: SparkSession) -> None:
     stopped = psutil.Process(_tasks(spark)[1])  # Spark keeps it for the next launch
     stopped.suspend()

@@ -199,6 +199,7 @@ def test_a_scoring_that_is_cut_off_scores_only_the_files_that_are_left(
     assert score(config, spark=spark).reused
 
 
+@pytest.mark.nightly
 def test_scores_and_evaluations_are_of_the_version_that_the_config_names(spark: SparkSession, tmp_path: Path) -> None:
     first = etl_config(tmp_path, trips()[:850])
     prepare(first, spark=spark)
@@ -291,6 +292,7 @@ def test_where_spark_has_no_client_for_the_store_it_is_told_in_one_line(spark: S
     assert read_committed(spark, store, files).count() == manifest.splits["test"].rows  # the control
 
 
+@pytest.mark.nightly
 def test_over_spark_connect_everything_is_as_in_a_classic_session(spark: SparkSession, config: Config, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "tests.support.etl_connect", str(tmp_path)], cwd=ROOT, capture_output=True, text=True,
                           timeout=240, check=False)

@@ -96,6 +96,7 @@ def test_the_command_line_scores_new_rows(config: Config, spark: SparkSession, t
             assert "does not exist" in said.err
 
 
+@pytest.mark.nightly
 def test_a_folder_is_scored_file_by_file_where_the_query_takes_rows_one_by_one(
         spark: SparkSession, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for part in range(3):

@@ -114,7 +114,7 @@ def test_a_killed_driver_s_run_goes_on_as_the_same_run_of_mlflow(spark: SparkSes
         (tmp_path / "killed.yaml").write_text(yaml.safe_dump(
             json.loads(config.changed(spark={"master": "local[2]"}).model_dump_json(exclude_unset=True))))
         driver = subprocess.Popen([sys.executable, "-m", "sparkring", "train", str(tmp_path / "killed.yaml")], start_new_session=True)
-        document = tmp_path / "killed/run/tracking.json"
+        document = Path(config.run_url) / "tracking.json"
         await_condition(lambda: document.exists() and json.loads(document.read_text())["steps"] > 100, "metrics in MLflow", within_s=300)
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()

@@ -20,10 +20,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     """Run ``sparkring`` with these arguments; returns exit code, stdout and stderr."""
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["sparkring", *arguments])
-        with pytest.raises(SystemExit) as ended:
+        code = 0
+        try:
             cli.main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
         captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
+        return code, captured.out, captured.err
 
     return call
 

@@ -29,6 +29,11 @@ from sparkring.pipelines.parallel.schedules.simulator import TimedAction, simula
 from sparkring.pipelines.training.evaluation.metrics import binary_metrics
 from sparkring.pipelines.training.job.model_files import ModelCard, save_model
 from sparkring.pipelines.training.job.tasks import shapes_of
+from sparkring.spark_jobs.explaining.groups import groupings
+from sparkring.spark_jobs.explaining.importance import permute_features
+from sparkring.spark_jobs.explaining.network import Judged
+from sparkring.spark_jobs.explaining.sample import Rows
+from sparkring.spark_jobs.explaining.slices import find_slices
 from sparkring.spark_jobs.scoring.latest import Scores, commit_scores
 from tests.support.runs import begin_run
 
@@ -140,7 +145,26 @@ def sample_evaluation() -> Record:
     return {"split": "test", "dataset_version": 1, "content_id": "c1", "weights_sha256": "w1",
             "network": _metrics(labels, _sigmoid(seen + hidden - 1.4)),
             "logistic_regression": _metrics(labels, _sigmoid(0.85 * seen - 1.15)),
-            "base_rate": _metrics(labels, np.full(rows, labels.mean()))}
+            "base_rate": _metrics(labels, np.full(rows, labels.mean())), **sample_explained()}
+
+
+@cache
+def sample_explained() -> Record:
+    """Slices and importance of a network that is worse in snow and at one airport, and reads some of its features in vain."""
+    random, rows, fitted = np.random.default_rng(4), 40_000, sample_preprocessing()
+    numeric = random.normal(size=(rows, len(NUMERIC))).astype(np.float32)
+    ids = np.stack([random.integers(0, feature.size, rows) for feature in fitted.categorical], axis=1)
+    weights, noise = np.array([1.2, 0.5, 0.0, 0.3, 0.0]), np.where((ids[:, 1] == 2) | (numeric[:, 4] < -1), 2.5, 0.8)
+    labels = (numeric @ weights - 1.2 + noise * random.normal(size=rows) > 0).astype(np.float64)
+
+    def judge(some: Rows) -> Judged:
+        logits = 1.6 * (some.numeric @ weights - 1.2)
+        return Judged(np.logaddexp(0, logits) - some.labels * logits, logits)
+
+    table = Rows(numeric, ids, labels)
+    slices = find_slices(judge(table), labels, list(groupings(fitted, table)), task="binary", split_rows=SPLIT_ROWS["test"])
+    importance = permute_features(table, fitted, lambda some: judge(some).losses)
+    return {"slices": slices.model_dump(mode="json"), "importance": importance.model_dump(mode="json")}
 
 
 def _sigmoid(logits: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -248,16 +248,22 @@ def open_raw(spark: SparkSession, source: Source, *, cache: Path, only: Sequence
     if only:
         reader, paths = reader.option("basePath", _folder_of(source, path)), [literal(file) for file in only]
     try:
-        if config.format == "csv":
-            # By default Spark pads short lines with nulls and cuts long ones; with column pruning it would notice neither.
-            return reader.options(mode="FAILFAST", columnPruning=False).csv(
-                paths, header=True, sep=config.separator, nullValue=config.null_value, escape='"', enforceSchema=False,
-                multiLine=config.multi_line, encoding=config.encoding), files
-        # By default a line that is not JSON becomes a row of nulls.
-        return reader.format(config.format).options(**{"mode": "FAILFAST"} if config.format == "json" else {}).load(paths), files
+        return reader.format(config.format).options(**reader_options(config)).load(paths), files
     except SPARK_ERRORS as error:
         raise SourceError(f"source {source.name}: Spark cannot read {config.path} as {config.format}: {reason(error)}; "
                           f"correct prepare.sources.{source.name}{lacking(config.format, error, spark.version)}.") from None
+
+
+def reader_options(config: SourceConfig) -> dict[str, str | bool]:
+    """Spark's options for the files of a source."""
+    match config.format:
+        case "csv":
+            # By default Spark pads short lines with nulls and cuts long ones; with column pruning it would notice neither.
+            return {"mode": "FAILFAST", "columnPruning": False, "header": True, "sep": config.separator, "nullValue": config.null_value,
+                    "escape": '"', "enforceSchema": False, "multiLine": config.multi_line, "encoding": config.encoding}
+        case "json":
+            return {"mode": "FAILFAST"}  # by default a line that is not JSON becomes a row of nulls
+    return {}
 
 
 def _folder_of(source: Source, path: str) -> str:

@@ -1,5 +1,5 @@
 """Pictures drawn from facts, as SVG.
 
-May import: pipelines, spark_jobs/reporting/facts.
+May import: pipelines, spark_jobs/explaining, spark_jobs/reporting/facts.
 Not here: reading files.
 """

@@ -17,6 +17,7 @@ from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.events.writer import read_events
 from sparkring.pipelines.training.job.model_files import CARD, ModelCard, load_card
 from sparkring.spark_jobs.reporting.facts.data import DataFacts, data_facts
+from sparkring.spark_jobs.reporting.facts.explained import Explained, explained_facts
 from sparkring.spark_jobs.reporting.facts.place import Place
 from sparkring.spark_jobs.reporting.facts.quality import BinaryQuality, MeanQuality, RegressionQuality, mean_quality, quality_facts
 from sparkring.spark_jobs.reporting.facts.run import RunFacts
@@ -60,6 +61,8 @@ class Workspace:
     """The quality of a binary model, or of a regression."""
     mean_quality: MeanQuality | None = None
     """The quality of a model of classes or tokens."""
+    explained: Explained | None = None
+    """Its slices and its features' importance; None if the evaluation has none."""
     scores: Scores | None = None
     absent: tuple[Absent, ...]
     """In the order of making."""
@@ -75,13 +78,14 @@ def gather(place: Place) -> Workspace:
     if place.run is None:
         absent += [Absent(what, NOT_MADE, command) for what, command in MADE_BY.items() if what != DATASET]
         return Workspace(data=_part(DATASET, absent, lambda: _data(place, place.dataset_version)), absent=_in_order(absent))
-    evaluation = _part(EVALUATION, absent, lambda: _quality(place))
+    quality, explained = _part(EVALUATION, absent, lambda: _evaluation(place)) or (None, None)
     run = _part(TRAINING, absent, lambda: _run(place))
     version = run.dataset_version if run else place.dataset_version
     return Workspace(
         data=_part(DATASET, absent, lambda: _data(place, version)), run=run, learned=_learned(place),
-        card=_part(MODEL, absent, lambda: _card(place)), quality=None if isinstance(evaluation, MeanQuality) else evaluation,
-        mean_quality=evaluation if isinstance(evaluation, MeanQuality) else None, scores=_part(SCORES, absent, lambda: _scores(place)),
+        card=_part(MODEL, absent, lambda: _card(place)), quality=None if isinstance(quality, MeanQuality) else quality,
+        mean_quality=quality if isinstance(quality, MeanQuality) else None, explained=explained,
+        scores=_part(SCORES, absent, lambda: _scores(place)),
         absent=_in_order(absent))
 
 
@@ -132,14 +136,14 @@ def _card(place: Place) -> ModelCard:
     return load_card(place.run_url)
 
 
-def _quality(place: Place) -> BinaryQuality | RegressionQuality | MeanQuality:
+def _evaluation(place: Place) -> tuple[BinaryQuality | RegressionQuality | MeanQuality, Explained | None]:
     try:
         document = json.loads(open_store(place.run_url).read("evaluation.json"))
     except FileNotFoundError:
         raise _NotThere from None
     if isinstance(document, dict) and document.get("task", "binary") not in ("binary", "regression"):
-        return mean_quality(document)
-    return quality_facts(document)
+        return mean_quality(document), explained_facts(document)
+    return quality_facts(document), explained_facts(document)
 
 
 def _scores(place: Place) -> Scores:

@@ -67,6 +67,18 @@ def test_another_kind_of_split_leaves_nothing_of_the_old_one(minimal: str) -> No
     assert (same.column, same.borders[1].month) == ("moment", 11)
 
 
+def test_ages_of_a_split_take_the_place_of_moments_and_the_other_way_round(minimal: str) -> None:
+    aged = load_config(minimal, ["prepare.split.validation=7d", "prepare.split.test=30d"]).prepare.split
+    assert isinstance(aged, TimeSplit)
+    assert (aged.rolls, aged.test, aged.test_from) == (True, "30d", None)
+    again = load_config(minimal, ["prepare.split.validation=7d", "prepare.split.test=30d",
+                                  "prepare.split.validation_from=2020-01-01", "prepare.split.test_from=2020-02-01"]).prepare.split
+    assert isinstance(again, TimeSplit)
+    assert not again.rolls
+    with pytest.raises(ConfigError, match="found test_from, validation"):
+        load_config(minimal, ["prepare.split.validation=7d"])
+
+
 def test_the_rest_of_a_path_below_spark_conf_is_one_spark_property(minimal: str) -> None:
     config = load_config(minimal, ["spark.conf.spark.executor.memory=4g", "spark.conf.spark.ui.enabled=false"])
     assert config.spark.conf == {"spark.executor.memory": "4g", "spark.ui.enabled": "false"}

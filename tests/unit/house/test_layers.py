@@ -34,7 +34,7 @@ MOST_MODULES = 16
 """In one room; more is a list to scroll."""
 
 FRONT_DOOR = Room(name="sparkring", folder="sparkring", what="", not_here="",
-                  may_import=("conf", "models", "spark_jobs", "sparkring/cli", "sparkring/notebook"))
+                  may_import=("conf", "models", "spark_jobs", "sparkring/cli", "sparkring/estimator", "sparkring/notebook"))
 """Its docstring is the package's own, for users."""
 
 

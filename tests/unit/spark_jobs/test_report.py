@@ -75,8 +75,28 @@ def test_the_headline_says_what_was_trained_on_what_and_how_good_it_is(complete:
     assert headline.endswith("for the logistic regression and 0.5000 for the base rate. It beats both.")
 
 
+def test_the_worst_groups_and_the_most_important_features_are_named(complete: str) -> None:
+    text = text_of(complete)
+    assert re.search(r"Where it is worse than on the rest \d+ groups Group Rows Loss Rest ROC AUC origin JFK 10,\d{3} 0\.\d{4}", text)
+    assert "groups of at least 100 rows were each compared with all other rows, of 40,000 of 51,631 rows, drawn at random" in text
+    assert "3 of 8 features matter beyond chance" in text
+    assert "Permutation importance of 8 features, the first: dep_delay_prev +0." in complete
+
+
+def test_an_evaluation_without_them_and_one_that_left_them_out_are_shown_too(tmp_path: Path) -> None:
+    config = write_workspace(tmp_path)
+    left_out = {"left_out": "this model reads images"}
+    write_evaluation(config, slices=left_out, importance=left_out)
+    assert "Groups of rows and the importance of features are left out: this model reads images." in text_of(written(config))
+    kept = {key: value for key, value in sample_evaluation().items() if key not in ("slices", "importance")}
+    open_store(config.run_url).put("evaluation.json", json.dumps(kept).encode())
+    page = written(config)
+    assert "Where it is worse" not in page
+    assert 'aria-labelledby="roc-title"' in page
+
+
 def test_every_part_is_there(complete: str) -> None:
-    for name in ("roc", "calibration", "loss-steps", "loss-epochs", "time-ranks", "time-steps", "throughput"):
+    for name in ("roc", "calibration", "importance", "loss-steps", "loss-epochs", "time-ranks", "time-steps", "throughput"):
         assert f'aria-labelledby="{name}-title"' in complete
     text = text_of(complete)
     for said in ("exactly once", "51,631 rows of the test split have been scored", "scores/00ff",
@@ -114,7 +134,7 @@ def test_ids_are_distinct_and_links_lead_somewhere(complete: str) -> None:
 
 def test_every_picture_says_what_it_shows(complete: str) -> None:
     labels = re.findall(r'<svg class="chart"[^>]* role="img" aria-label="([^"]+)"', complete)
-    assert len(labels) == complete.count("<svg") == 7
+    assert len(labels) == complete.count("<svg") == 8
     assert all(len(label) > 30 for label in labels)
 
 
