@@ -85,10 +85,13 @@ def test_every_module_that_a_docstring_names_exists() -> None:
     assert stale_modules('"""See ``data/receipts.py`` and order/receipts.py."""') == ["data/receipts.py"], "the control"
 
 
-def test_every_page_is_in_the_index() -> None:
+def test_every_page_is_in_the_index_and_in_the_site_s_navigation() -> None:
     index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
     pages = [page for folder in ("tutorial", "how-to", "reference", "explanation") for page in (ROOT / "docs" / folder).glob("*.md")]
     assert [named(page) for page in pages if f"({page.relative_to(ROOT / 'docs').as_posix()})" not in index] == []
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    in_site = [*pages, *(ROOT / "docs/adr").glob("*.md")]
+    assert [named(page) for page in in_site if f" {page.relative_to(ROOT / 'docs').as_posix()}\n" not in site] == []
     log = (ROOT / "docs/log/README.md").read_text(encoding="utf-8")
     assert [page.name for page in (ROOT / "docs/log").glob("2026-*.md") if f"({page.name})" not in log] == []
 
