@@ -41,6 +41,7 @@ WEB_HDFS_CLIENT_RENAME = "sparkring.pipelines.data.stores.webhdfs.WebHdfsClient.
 COMMUNICATOR_FINISH = "sparkring.pipelines.parallel.collectives.communicator.Communicator._finish"
 COMMUNICATOR_BROADCAST_BYTES = "sparkring.pipelines.parallel.collectives.communicator.Communicator.broadcast_bytes"
 COMMUNICATOR_PIECE_BYTES = "sparkring.pipelines.parallel.collectives.communicator.PIECE_BYTES"
+NOTEBOOK_TICK_S = "sparkring.notebook.progress.TICK_S"
 SHOW_DISPLAY = "sparkring.notebook.show.display"
 SHOW_IN_NOTEBOOK = "sparkring.notebook.show.in_notebook"
 NAMED_FILES_FOLDER = "sparkring.pipelines.parallel.shared_memory.named_files.FOLDER"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from sparkring.notebook.progress import REDRAW_S, NotebookProgress
+from tests.support import seams
 
 
 class Page:
@@ -58,6 +61,21 @@ def test_a_bar_that_moves_all_the_time_is_drawn_a_few_times_a_second() -> None:
             bar.update(step, text=f"loss {step}")
         assert "95% in" in page.text
     assert len(page.blocks[0]) <= 10 / REDRAW_S + 2
+
+
+def test_the_last_report_of_a_long_part_is_drawn_although_no_other_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seams.NOTEBOOK_TICK_S, 0.01)
+    seen = threading.Event()
+
+    class Watched(Page):
+        def replace(self, html: str, text: str) -> None:
+            if "the last one" in text:
+                seen.set()
+
+    shown = NotebookProgress(clock=Clock(), block=Watched())  # type: ignore[arg-type]
+    with shown.stage("init") as bar:
+        bar.update(1, text="the last one")  # right after the drawing of its beginning
+        assert seen.wait(60)
 
 
 @pytest.mark.parametrize(("error", "word"), [(KeyboardInterrupt, "stopped"), (ZeroDivisionError, "failed")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,11 +39,11 @@ def result_of(config: Config) -> TrainResult:
 
 
 def test_a_run_is_found_by_its_result_its_folder_and_its_config(config: Config, notebook: Shown) -> None:
-    report_result = report(config)
-    for what in (result_of(config), config.run_url, Path(config.run_url), f"{config.run_url}/", report_result, config):
-        sparkring.show(what)
+    report_result, fitted = report(config), SimpleNamespace(run_url=config.run_url)
+    for what in (result_of(config), config.run_url, Path(config.run_url), f"{config.run_url}/", report_result, fitted, config):
+        sparkring.show(what)  # type: ignore[arg-type]  # a fitted model is told by its attribute
     assert len({text.partition(": ")[2] for _, text in notebook}) == 1, "the same facts, under the name of the run or of the config"
-    assert [text.partition(": ")[0] for _, text in notebook] == ["first"] * 5 + ["flights"]
+    assert [text.partition(": ")[0] for _, text in notebook] == ["first"] * 6 + ["flights"]
 
 
 def test_the_page_is_whole_and_in_a_frame_that_runs_nothing(config: Config, notebook: Shown) -> None:
