@@ -41,7 +41,7 @@ def result_of(config: Config) -> TrainResult:
 def test_a_run_is_found_by_its_result_its_folder_and_its_config(config: Config, notebook: Shown) -> None:
     report_result, fitted = report(config), SimpleNamespace(run_url=config.run_url)
     for what in (result_of(config), config.run_url, Path(config.run_url), f"{config.run_url}/", report_result, fitted, config):
-        sparkring.show(what)  # type: ignore[arg-type]  # a fitted model is told by its attribute
+        sparkring.show(what)
     assert len({text.partition(": ")[2] for _, text in notebook}) == 1, "the same facts, under the name of the run or of the config"
     assert [text.partition(": ")[0] for _, text in notebook] == ["first"] * 6 + ["flights"]
 
