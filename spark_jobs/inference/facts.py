@@ -101,10 +101,9 @@ def _figures(column: Column, kind: DataType, label: Column, label_kind: DataType
         yield "shortest", sf.min(size)
         yield "longest", sf.max(size)
     if isinstance(kind, (StringType, NumericType, BooleanType, *TEMPORAL_TYPES)):
-        text = column.cast("string")
-        yield "distinct", _distinct(text)
-        yield "equal_to_label", sf.count_if(text == label.cast("string"))
-        yield "labels_by_value", _distinct(text, label)
+        yield "distinct", _distinct(column)
+        yield "equal_to_label", sf.count_if(column.cast("string") == label.cast("string"))
+        yield "labels_by_value", _distinct(column, label)
         yield "labels_seen", _distinct(label, where=column.isNotNull())
         yield "labels_at_null", _distinct(label, where=column.isNull())
         yield "low", sf.min(column)

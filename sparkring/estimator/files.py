@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
@@ -33,7 +34,6 @@ from sparkring.spark_jobs.spark.versions.supported import is_connect
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sparkring.estimator.model import TorchModel
 
 METADATA, COLUMNS = "metadata/part-00000", "columns.json"
 _REMEDY = "copy the model anew from where it was saved, or fit and save it again"
@@ -50,7 +50,7 @@ class ColumnsDocument(StrictModel):
 class TorchModelWriter(MLWriter):
     """Writes a model; ``overwrite()`` replaces one."""
 
-    def __init__(self, model: TorchModel) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self._model = model
 
@@ -80,23 +80,25 @@ class TorchModelWriter(MLWriter):
         store.put(METADATA, json.dumps(facts | {"sha256": _seal(facts)}).encode() + b"\n")
 
 
-class TorchModelReader(MLReader["TorchModel"]):
+class TorchModelReader(MLReader[Any]):
     """Reads what ``TorchModelWriter`` wrote."""
 
-    def load(self, path: str) -> TorchModel:
+    def __init__(self, make: Callable[..., Any]) -> None:
+        super().__init__()
+        self._make = make
+
+    def load(self, path: str) -> Any:
         """Read a model.
 
         Raises:
             ConfigError: the folder holds no such model.
             DocumentDamaged, CheckpointDamaged: a file is not what was saved.
         """
-        from sparkring.estimator.model import TorchModel
-
         store = open_store(_address(path, self.sparkSession))
         metadata = _metadata(store, path)
         _require_hash(store, CARD, metadata["files"].get(CARD))
         document = _columns(store, metadata["files"].get(COLUMNS))
-        model = TorchModel(trained=Model.of(store.url), columns=document.columns, choices=document.choices, run_url=document.run_url)
+        model = self._make(trained=Model.of(store.url), columns=document.columns, choices=document.choices, run_url=document.run_url)
         model._resetUid(metadata["uid"])
         DefaultParamsReader.getAndSetParams(model, metadata)
         return model

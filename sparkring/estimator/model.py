@@ -58,7 +58,7 @@ class TorchModel(MLModel, ColumnParams, MLWritable, MLReadable["TorchModel"]):
     @classmethod
     def read(cls) -> TorchModelReader:
         """A reader: ``TorchModel.load(path)``."""
-        return TorchModelReader()
+        return TorchModelReader(cls)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         what = "the DataFrame to transform"

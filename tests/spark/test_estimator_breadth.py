@@ -21,8 +21,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 import sparkring
 from sparkring.errors import ConfigError, NotEnoughSlots, SourceError
+from sparkring.estimator.slots import _RUNNING
 from tests.support.cell import needs_connect
 from tests.support.images import encoded
+from tests.support.ring_driver import wait_until
 
 pytest_plugins = ["tests.support.spark_sessions"]
 pytestmark = pytest.mark.nightly
@@ -63,6 +65,7 @@ def test_rings_that_do_not_fit_the_slots_together_are_refused(points: DataFrame)
                             parallelism=2)
     with pytest.raises(NotEnoughSlots, match=r"2 fits run at once.*lower the parallelism .* or set numRanks to at most 2"):
         search.fit(points)
+    wait_until(lambda: not any(_RUNNING.ranks.values()), "the end of the fit that was let in, which Spark ML does not stop")
 
 
 def test_a_train_validation_split_takes_the_better_rate_by_extra_params(points: DataFrame) -> None:

@@ -114,6 +114,18 @@ def test_a_table_without_a_usable_column_is_refused_with_the_reasons() -> None:
         choose(TableFacts((column("id", LongType(), distinct=9_990, labels_by_value=9_990), column("one", distinct=1, low=3)), LABEL))
 
 
+def test_columns_that_a_person_named_are_used_whatever_they_say_of_the_label() -> None:
+    found = (column("copy", equal_to_label=10_000), column("id", LongType(), distinct=9_900), column("empty", nulls=10_000))
+    assert [each.use for each in choose(TableFacts(found, LABEL), named=True).columns] == ["numeric", "numeric", "left out"]
+
+
+@pytest.mark.parametrize(("lengths", "use"), [((3, 3), "elements"), ((2, 3), "left out"), ((0, 0), "left out"), ((5_000,) * 2, "left out")])
+def test_arrays_of_one_length_are_taken_apart_where_the_caller_does_it(lengths: tuple[int, int], use: str) -> None:
+    facts = TableFacts((column("pair", ArrayType(DoubleType()), lengths=lengths), column("usable")), LABEL)
+    assert choose(facts, arrays=True).columns[0].use == use
+    assert choose(facts).columns[0].use == "left out"
+
+
 def test_the_yaml_reads_back_as_what_was_chosen_and_says_why() -> None:
     choices = Choices("late", "binary", "0 or 1", (
         Choice("air temp", "numeric", "double from -3.5 to 40.0"), Choice("gust", "numeric", "double, null in 30%", null_share=0.3),
