@@ -149,7 +149,7 @@ def _source_of(config: Config) -> str:
         raise ConfigError(f"ingest.source is not set, and the config has the sources {', '.join(sources)}; name the one that grows.")
     name = given or next(iter(sources))
     if name not in sources:
-        raise ConfigError(f"ingest.source={name} is none of prepare.sources{nearest(name, sources) or ': ' + ', '.join(sources) + '.'}")
+        raise ConfigError(f"ingest.source={name} is none of prepare.sources{nearest(name, sources)}; it has {', '.join(sources)}.")
     source = sources[name]
     if config.ingest.format is None and not (isinstance(source, SourceConfig) and source.format in STREAMED):
         raise ConfigError(f"source {name} is of format {source.format}, which is not read as a stream; ingest files of "

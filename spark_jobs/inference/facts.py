@@ -113,7 +113,7 @@ def _figures(column: Column, kind: DataType, label: Column, label_kind: DataType
         yield "fractions", sf.count_if(number != sf.round(number))
         if isinstance(label_kind, NumericType | BooleanType):
             target = label.cast("double")
-            yield "correlation", sf.corr(number, target)
+            yield "correlation", _correlation(number, target)
             for value in (0, 1):
                 there = sf.when(target == value, number)
                 yield f"low_at_{value}", sf.min(there)
@@ -125,6 +125,12 @@ def _distinct(*columns: Column, where: Column | None = None) -> Column:
     conditions = [column.isNotNull() for column in columns]
     present = reduce(and_, conditions if where is None else [where, *conditions])
     return sf.hll_sketch_estimate(sf.hll_sketch_agg(sf.when(present, sf.xxhash64(*columns)), LOG_REGISTERS))
+
+
+def _correlation(number: Column, target: Column) -> Column:
+    """Pearson's; null where one of them has one value, for which ``corr`` raises under ANSI."""
+    spread = sf.stddev_pop(sf.when(target.isNotNull(), number)) * sf.stddev_pop(sf.when(number.isNotNull(), target))
+    return sf.try_divide(sf.covar_pop(number, target), spread)
 
 
 def _facts(row: Row, place: int, name: str, kind: DataType) -> ColumnFacts:

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from pyspark.sql import DataFrame, SparkSession
 
+from harness.cell_environments import call, uv
 from harness.flight_nights import raw_flights
 from sparkring.spark_jobs.retraining.history import History
 
@@ -115,9 +116,8 @@ def test_the_tasks_of_the_bundle_prepare_train_and_retrain(tables: Path, tmp_pat
 
 def test_the_dag_retrains_in_a_real_airflow_and_skips_a_night_without_news(tables: Path, tmp_path: Path) -> None:
     config = _here(tmp_path, tables, "databricks/nightly.yaml")
-    subprocess.run(["uv", "venv", "--python", sys.executable, tmp_path / "airflow"], check=True, capture_output=True, timeout=300)
-    subprocess.run(["uv", "pip", "install", "--python", tmp_path / "airflow/bin/python", AIRFLOW], check=True, capture_output=True,
-                   timeout=900)
+    call(uv(), "venv", "--python", sys.executable, tmp_path / "airflow")
+    call(uv(), "pip", "install", "--python", tmp_path / "airflow/bin/python", AIRFLOW)
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path / "home"), "AIRFLOW__CORE__DAGS_FOLDER": str(EXAMPLES / "airflow"),
                    "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "AIRFLOW_VAR_FLIGHTS_CONFIG": str(config), "PYTHONPATH": ""}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"  # where `sparkring` is

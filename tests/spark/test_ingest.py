@@ -105,7 +105,7 @@ def test_rows_that_are_refused_are_given_again_once_they_are_mended(spark: Spark
         ingest(strict, spark=spark)
     assert Dataset(strict.dataset).versions() == []
     assert ingest(_config(tmp_path), spark=spark).versions == (1,)
-    with pytest.raises(ConfigError, match=r"ingest\.source=trip is none of prepare\.sources; did you mean 'trips'"):
+    with pytest.raises(ConfigError, match=r"ingest\.source=trip is none of prepare\.sources; did you mean 'trips'\?; it has trips"):
         ingest(_config(tmp_path), spark=spark, source="trip")
     with pytest.raises(SourceError, match="source trips: Spark cannot read it as a stream"):
         ingest(_config(tmp_path), spark=spark, format="no-such-format")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from harness.cell_environments import CellFailure, uv
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "build/notebook-tools"
@@ -36,15 +37,16 @@ class Cell:
 
 
 def find_uv() -> str | None:
-    """The program uv, which installs the tools."""
-    return shutil.which("uv") or shutil.which("uv", path=str(ROOT / ".uv/bin"))
+    """The program uv, which installs the tools; None if it is not here."""
+    try:
+        return uv()
+    except CellFailure:
+        return None
 
 
 def install_tools() -> Path:
     """The folder of Jupyter's packages: installed as locked, into an environment of their own; nothing of ours is in it."""
-    uv = find_uv()
-    assert uv is not None
-    subprocess.run([uv, "sync", "--quiet", "--frozen", "--only-group", "notebook", "--python", sys.executable], cwd=ROOT, check=True,
+    subprocess.run([uv(), "sync", "--quiet", "--frozen", "--only-group", "notebook", "--python", sys.executable], cwd=ROOT, check=True,
                    env=os.environ | {"UV_PROJECT_ENVIRONMENT": str(TOOLS)}, timeout=600)
     (packages,) = TOOLS.glob("lib/python*/site-packages")
     return packages
