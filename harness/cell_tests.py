@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.cell_environments import FOLDER, CellFailure, call, freeze, is_made, make, uv
 from harness.cells import OUTERMOST, Cell, platforms
 
-ALL = (*(f"tests/unit/{folder}" for folder in ("conf", "cli", "data", "models", "parallel", "training", "spark_jobs")),
+ALL = (*(f"tests/unit/{folder}" for folder in ("conf", "cli", "data", "models", "parallel", "training", "spark_jobs", "estimator")),
        *(f"tests/spark/test_{name}.py" for name in ("kinds", "petastorm_itself", "ring_connect", "spark_versions")))
 """All unit tests but tests/unit/house and tests/unit/third_party, which look at the checkout's files and recipes; and on Spark: jobs on
 images and texts, Petastorm's own readers, writer and converter, rings over Spark Connect, and what differs between versions."""
