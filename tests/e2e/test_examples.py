@@ -109,7 +109,7 @@ def test_the_tasks_of_the_bundle_prepare_train_and_retrain(tables: Path, tmp_pat
         assert (given[1], task["package_name"], task["entry_point"]) == (str(config), "sparkring", "sparkring")
         ended = subprocess.run([sys.executable, "-c", WHEEL_TASK, *given], capture_output=True, text=True, timeout=1200, check=False)
         assert ended.returncode == 0, ended.stderr
-        assert ended.stdout.endswith("left\n"), "the task's function returns, since Databricks takes any SystemExit for a failure"
+        assert ended.stdout.endswith("left\n"), "the task's function returns; a SystemExit may be taken for a failure"
     (only,) = History(str(tmp_path / "workspace")).ended()
     assert only.outcome == "promoted"
 

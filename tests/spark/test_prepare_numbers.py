@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkring import __main__ as cli
 from sparkring.conf.schema import Config
 from sparkring.errors import SourceError
 from sparkring.pipelines.data.dataset.manifest import Manifest
@@ -28,6 +27,7 @@ from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
 from tests.support import seams
+from tests.support.command_line import exit_code
 from tests.support.etl_tables import TEST_FROM, Trip, etl_config, examples, save_untrained, trips
 from tests.support.scoring_inputs import inputs_of
 
@@ -124,8 +124,7 @@ def test_the_manifest_holds_the_figures_and_datasets_show_prints_them(
         figures.mean, figures.median, -5, figures.mean, figures.median, 0, figures.mean, figures.mean])
     assert all(feature.nulls == fitted["km_a"].nulls > 0 for feature in fitted.values())
     monkeypatch.setattr(sys, "argv", ["sparkring", "datasets", "show", made.dataset])
-    with pytest.raises(SystemExit):
-        cli.main()
+    assert exit_code() == 0
     said = " ".join(capsys.readouterr().out.split())
     assert f"km_e km_e median {figures.median:.4g}, quartiles {figures.high - figures.low:.4g} apart" in said
     assert f"filled with the median {figures.median:.4g}; km_e_is_null marks nulls" in said

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkring import __main__ as cli
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError, SourceError
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.scoring import portions
 from tests.support import seams
+from tests.support.command_line import exit_code
 from tests.support.configs import write
 from tests.support.etl_tables import COLUMNS, etl_config, save_untrained, trips, write_trips
 
@@ -85,10 +85,9 @@ def test_the_command_line_scores_new_rows(config: Config, spark: SparkSession, t
     file = write(tmp_path, "trips.yaml", config.model_dump(mode="json"))
     for given, code in ((str(tmp_path / "new.csv"), 0), (f"trips={tmp_path / 'new.csv'}", 0), (f"journeys={tmp_path}", 2)):
         monkeypatch.setattr(sys, "argv", ["sparkring", "score", file, "--input", given, "--json"])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
+        found = exit_code()
         said = capsys.readouterr()
-        assert ended.value.code == code, said.err
+        assert found == code, said.err
         if code == 0:
             assert json.loads(said.out)["rows"] == 60
             assert "the input lacks what late is made of; left out" in said.err or "reusing" in said.err

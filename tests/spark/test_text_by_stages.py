@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import sparkring
-from sparkring import __main__ as cli
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import ConfigError
@@ -20,6 +19,7 @@ from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.generate import generate
 from sparkring.spark_jobs.prepare import prepare
 from tests.support import seams
+from tests.support.command_line import exit_code
 from tests.support.configs import write
 from tests.support.etl_tables import save_untrained
 
@@ -84,9 +84,7 @@ def test_the_command_line_writes_texts_without_spark(config: Config, tmp_path: P
     said = []
     for more in ([], ["--json"]):
         monkeypatch.setattr(sys, "argv", ["sparkring", "generate", file, "--prompt", "x = ", "--prompt", "y", "--tokens", "5", *more])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert ended.value.code in (0, None)
+        assert exit_code() == 0
         said.append(capsys.readouterr().out)
     first, second = json.loads(said[1])
     assert said[0] == f"x = {first['text']}\n\ny{second['text']}\n"

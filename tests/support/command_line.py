@@ -20,15 +20,20 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     """Run ``sparkring`` with these arguments; returns exit code, stdout and stderr."""
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["sparkring", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
+        code = exit_code()
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 
     return call
+
+
+def exit_code() -> int:
+    """Run the command line of ``sys.argv`` to its end."""
+    try:
+        cli.main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
 
 
 def said(*arguments: str) -> str:

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sparkring import __main__ as cli
 from sparkring import __version__
 from sparkring.conf.loading import load_config, parse_config
 from sparkring.errors import ConfigError
 from sparkring.spark_jobs.submission import submit as submit_module
 from sparkring.spark_jobs.submission.submit import Job, Submission, make_submission
+from tests.support.command_line import exit_code
 from tests.support.configs import MINIMAL, write
 from tests.support.training import await_condition
 
@@ -153,9 +153,7 @@ def test_the_command_prints_the_line_or_runs_it_and_ends_as_it_does(
     codes = []
     for arguments in (["--job", "train", "--print"], ["--job", "train"]):
         monkeypatch.setattr(sys, "argv", ["sparkring", "submit", "yarn/flights", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        codes.append(ended.value.code)
+        codes.append(exit_code())
     again = make_submission(load_config("yarn/flights"), Job.TRAIN, folder=submit_module.default_folder())
     assert codes == [0, 7]
     assert capsys.readouterr().out == f"{again.line}\n"
