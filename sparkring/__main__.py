@@ -33,7 +33,7 @@ def main() -> None:
             _end("interrupted", INTERRUPTED)
         if ended.code:
             raise
-        # After a command that is done it returns: whoever calls the entry point, as for a wheel task, may take any SystemExit for a failure.
+        # After a command that is done it returns: who calls the entry point, as for a wheel task, may take any SystemExit for a failure.
     except KeyboardInterrupt:  # while the commands were being imported; later typer exits
         _end("interrupted", INTERRUPTED)
     except Exception as error:
