@@ -2,6 +2,7 @@
 
     train        a whole run of the product's ``train_rank``
     gradients    the first step's loss and gradient of several networks, without a ring
+    profile      the planner's measurements of a network
     allreduce    sums of a ring, on the device
 """
 
@@ -28,6 +29,7 @@ from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.job.tasks import loss_of, shapes_of
+from sparkring.pipelines.training.profiling.profile import profile_rank
 from sparkring.pipelines.training.rows import RankRows
 from sparkring.pipelines.training.train_rank import train_rank
 
@@ -61,6 +63,12 @@ def gradients(context: RankContext, arguments: Mapping[str, Any]) -> dict[str, A
             continue
         save_file(tensors, Path(arguments["folder"]) / f"{name}.safetensors")
     return {"losses": losses, "errors": errors}
+
+
+def profile(context: RankContext, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure the network of ``job`` as ``train.parallel: auto`` does."""
+    job = TrainJob.model_validate(arguments["job"])
+    return {"profile": profile_rank(context, job.config.model_dump(mode="json"), job.dataset_url, job.dataset_version)}
 
 
 def allreduce(context: RankContext, _: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,7 +113,7 @@ def _memory(device: str) -> dict[str, float]:
 
 
 WORK: Mapping[str, Callable[[RankContext, Mapping[str, Any]], dict[str, Any]]] = {
-    "train": train, "gradients": gradients, "allreduce": allreduce}
+    "train": train, "gradients": gradients, "profile": profile, "allreduce": allreduce}
 
 if __name__ == "__main__":
     main()

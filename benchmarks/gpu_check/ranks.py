@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-Work = Literal["train", "gradients", "allreduce"]
+Work = Literal["train", "gradients", "profile", "allreduce"]
 LOOPBACK = "127.0.0.1"
 POLL_S = 0.05
 TAIL_LINES = 15

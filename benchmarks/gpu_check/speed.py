@@ -1,4 +1,6 @@
-"""The step that measures a network on the device: rows a second, the loader's share, checkpoints, memory. From the run's own events."""
+"""The step that measures a network on the device: rows a second, the loader's share, checkpoints, memory, from the run's own events;
+beside them the seconds of a step that the planner predicts for this device.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
-from benchmarks.gpu_check.cases import SpeedCase
+from benchmarks.gpu_check.cases import LANES, SpeedCase
 from benchmarks.gpu_check.numerics import Bench
 from benchmarks.gpu_check.outcome import Findings
 from benchmarks.gpu_check.ranks import run_ranks
@@ -27,9 +29,25 @@ def measure(bench: Bench, case: SpeedCase) -> Findings:
     (answer,) = run_ranks("train", {"job": job}, device=bench.device, folder=folder, deadline_s=bench.remaining_s())
     records = list(read_events(str(folder / "run")))
     memory = {"peak MB": round(answer["peak_mb"])} | ({"reserved MB": round(answer["reserved_mb"])} if "reserved_mb" in answer else {})
-    figures = {"batch rows": job["config"]["train"]["batch_rows"], **rates(records), **checkpoints(records), **memory}
+    (profiled,) = run_ranks("profile", {"job": job}, device=bench.device, folder=folder, deadline_s=bench.remaining_s())
+    figures = {"batch rows": job["config"]["train"]["batch_rows"], **rates(records),
+               "planned step ms": round(1e3 * planned_s(job, profiled["profile"]), 3), **checkpoints(records), **memory}
     shutil.rmtree(folder / "run")  # its checkpoints are large
     return Findings(figures)
+
+
+def planned_s(job: Mapping[str, Any], profile: Any) -> float:
+    """The seconds of a step on one rank, as the planner predicts them from that rank's measurements; reading rows is not in them."""
+    from sparkring.pipelines.data.dataset.versions import Dataset
+    from sparkring.pipelines.parallel.planner.planner import best_layout
+    from sparkring.pipelines.training.job.job import TrainJob
+    from sparkring.pipelines.training.profiling.fit import measured
+    from sparkring.spark_jobs.auto_layout import layout_constraints
+
+    parsed = TrainJob.model_validate(job)
+    train = parsed.config.train
+    model, cluster = measured(parsed.config, Dataset(parsed.dataset_url).manifest(parsed.dataset_version), [profile])
+    return best_layout(model, cluster, world=1, batch_rows=train.step_rows, fixed=layout_constraints(train, lanes=LANES)).seconds
 
 
 def rates(records: Iterable[Record]) -> dict[str, float]:
