@@ -69,6 +69,9 @@ def edits(target: Target) -> list[Edit]:
              f'{standard}\nset(CMAKE_BUILD_WITH_INSTALL_RPATH ON)\nset(CMAKE_INSTALL_RPATH "{run_path}")'),
         Edit("horovod/torch/CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", standard),
         Edit("horovod/common/ops/cuda/CMakeLists.txt", "CMAKE_CUDA_STANDARD 11", "CMAKE_CUDA_STANDARD 17"),
+        # Names whose headers the library of GCC 12 includes by the way, and that of GCC 13 no longer.
+        Edit("horovod/common/common.h", "#include <memory>\n", "#include <memory>\n#include <stdexcept>\n"),
+        Edit("horovod/common/group_table.h", "#include <queue>\n", "#include <queue>\n#include <string>\n"),
         # Python 3.12 has no distutils.
         Edit("horovod/torch/CMakeLists.txt", "from distutils.sysconfig import get_python_inc; print(get_python_inc())",
              "import sysconfig; print(sysconfig.get_path('include'))"),
