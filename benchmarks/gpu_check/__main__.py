@@ -77,9 +77,10 @@ def _steps(bench: Bench) -> list[Step]:
              instead_of="horovod"),
         Step("ring of one", partial(numerics.sum_in_ring, bench), needs=built),
         Step("gradients", partial(numerics.compare_gradients, bench), needs=built)]
-    steps += [Step(f"train {network.name}", partial(numerics.compare_training, bench, network), needs=built)
-              for network in NETWORKS]
-    return steps + [Step(f"speed {case.name}", partial(speed.measure, bench, case), needs=built) for case in SPEED]
+    # The runs beside the CPU come last: they take most of the time.
+    steps += [Step(f"speed {case.name}", partial(speed.measure, bench, case), needs=built) for case in SPEED]
+    return steps + [Step(f"train {network.name}", partial(numerics.compare_training, bench, network), needs=built)
+                    for network in NETWORKS]
 
 
 def _outcomes(steps: list[Step], kept: _Kept, *, left_s: Callable[[], float]) -> Iterator[Outcome]:
