@@ -3,7 +3,8 @@
     <run>/export/model.onnx       the network, with as much of the preprocessing as ONNX has operations for
     <run>/export/model-card.md    written last; it names the file by its hash
 
-Starts neither Spark nor ranks. Nothing is written before the file has passed its check.
+``sparkring score --set score.engine=onnx`` predicts with it. Export starts neither Spark nor ranks. Nothing is written before the file
+has passed its check.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from sparkring.spark_jobs.exporting.card import WrittenFile, render_card
 from sparkring.spark_jobs.exporting.check import check
 from sparkring.spark_jobs.exporting.graph import write_graph
 from sparkring.spark_jobs.exporting.held_out import read_held_out
+from sparkring.spark_jobs.exporting.place import FILE, FOLDER, SUFFIX
 from sparkring.spark_jobs.exporting.predictor import OnnxPredictor
 from sparkring.spark_jobs.exporting.signature import signature_of
 from sparkring.spark_jobs.exporting.torch_part import OLDEST_OPSET
@@ -32,7 +34,7 @@ from sparkring.spark_jobs.spark.progress import SILENT, Progress
 OPSET = OLDEST_OPSET
 """The default: the one that most runtimes take."""
 FORMATS = ("onnx",)
-SUFFIX, CARD = ".onnx", "model-card.md"
+CARD = "model-card.md"
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,8 @@ def export(config: ConfigLike, *, to: Literal["onnx"] = "onnx", opset: int = OPS
 def _place(output: str | os.PathLike[str] | None, config: Config) -> tuple[str, str]:
     """Folder and name of the file."""
     if output is None:
-        return f"{config.run_url}/export", f"model{SUFFIX}"
+        return f"{config.run_url}/{FOLDER}", FILE
     folder, _, name = os.fspath(output).rpartition("/")
     if not name.endswith(SUFFIX):
-        raise ConfigError(f"--output {os.fspath(output)} does not end in {SUFFIX}; name the file, e.g. model{SUFFIX}.")
+        raise ConfigError(f"--output {os.fspath(output)} does not end in {SUFFIX}; name the file, e.g. {FILE}.")
     return folder or ("/" if os.fspath(output).startswith("/") else "."), name

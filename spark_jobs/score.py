@@ -27,6 +27,7 @@ from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages, read_committed
+from sparkring.spark_jobs.exporting.on_spark import model_of
 from sparkring.spark_jobs.run.place import with_existing_run
 from sparkring.spark_jobs.scoring.columns import MODEL, SPLIT, VERSION, require_free, telling_column
 from sparkring.spark_jobs.scoring.latest import Scores, commit_scores, finish_commit, scores_of
@@ -73,8 +74,8 @@ def score(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
         The folder of the Parquet files. Of a split they hold the row id, the label, the columns of ``scoring/columns.py``, ``model``,
         ``dataset_version`` and ``split``; of new rows all columns of the rows, then those of ``scoring/columns.py``.
     Raises:
-        ConfigError: the run has no trained model, the row id or the label has the name of a column that is added, or ``input`` leaves
-            open which source it replaces.
+        ConfigError: the run has no trained model, or for ``score.engine=onnx`` no file exported from it; the row id or the label has
+            the name of a column that is added; or ``input`` leaves open which source it replaces.
         DatasetError: the dataset version has changed since the model was trained or was encoded in another way, a file differs from
             the committed one, or a page does not match its checksum.
         SourceError: the new rows lack a column, have one of a type that the model's features do not accept, or one with the name of a
@@ -87,7 +88,7 @@ def score(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
     if frame is not None and frame.isStreaming:
         raise ConfigError("the frame to score is a stream, which has no end; use sparkring.predict(frame, config) and its writeStream.")
     config = with_existing_run(config_of_job(score, config, keys, section="score"), progress=progress)
-    job = _Job(config, Model.of(config.run_url), open_store(config.scores), progress, time.perf_counter())
+    job = _Job(config, model_of(config.run_url, config.score.engine), open_store(config.scores), progress, time.perf_counter())
     finish_commit(job.store)
     given = spark or (frame.sparkSession if frame is not None else None)
     if frame is None and input is None:
@@ -162,7 +163,8 @@ class _Job:
 
     @property
     def _identity(self) -> dict[str, Any]:
-        return {"weights": self.model.card.weights_sha256, "top_k": self.config.score.top_k, "code": __version__}
+        return {"weights": self.model.card.weights_sha256, "top_k": self.config.score.top_k, "engine": self.config.score.engine,
+                "code": __version__}
 
     def _split_scores(self, encoded: DataFrame, manifest: Manifest) -> DataFrame:
         if manifest.task == "multiclass":

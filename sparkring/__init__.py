@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.generate import generate
     from sparkring.spark_jobs.inference.init import init
     from sparkring.spark_jobs.ingest import ingest
+    from sparkring.spark_jobs.predict import predict
     from sparkring.spark_jobs.prepare import prepare
     from sparkring.spark_jobs.report import report
     from sparkring.spark_jobs.retrain import retrain
     from sparkring.spark_jobs.ring import run_ring
     from sparkring.spark_jobs.score import score
-    from sparkring.spark_jobs.scoring.predict import predict
     from sparkring.spark_jobs.tracking.track import track
     from sparkring.spark_jobs.train import train
 
@@ -54,7 +54,7 @@ _HOME = {
     "train": "sparkring.spark_jobs.train",
     "evaluate": "sparkring.spark_jobs.evaluate",
     "score": "sparkring.spark_jobs.score",
-    "predict": "sparkring.spark_jobs.scoring.predict",
+    "predict": "sparkring.spark_jobs.predict",
     "generate": "sparkring.spark_jobs.generate",
     "report": "sparkring.spark_jobs.report",
     "retrain": "sparkring.spark_jobs.retrain",

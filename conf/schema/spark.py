@@ -27,6 +27,8 @@ class ScoreConfig(Section):
     """Split of the dataset version to score."""
     batch_rows: Positive = 8192
     """The most rows of one forward pass."""
+    engine: Literal["torch", "onnx"] = "torch"
+    """What computes the predictions: torch, or ONNX Runtime with the file that ``sparkring export`` wrote into the run's folder."""
     top_k: Positive | None = None
     """For several classes: also add the column ``top_k``, the so many likeliest classes with their probabilities."""
 

@@ -12,10 +12,11 @@ JSON and safetensors with the function: workers neither read the run folder nor 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -37,12 +38,19 @@ KEPT = 4
 """Networks that a worker keeps, the latest ones."""
 
 
+class Loaded(Protocol):
+    """A network in a worker's memory."""
+
+    def answer(self, columns: Sequence[pd.Series]) -> Answers:
+        """The answers to the rows of one forward pass."""
+        ...
+
+
 @dataclass(frozen=True)
-class Shipped:
+class Shipped(ABC):
     """A network on its way to the workers."""
 
     card_json: str
-    weights: bytes
     key: str
     """The same for the same network: workers keep it under this name."""
     raw: bool
@@ -50,12 +58,28 @@ class Shipped:
     batch_rows: int
     """The most rows of a forward pass."""
 
+    @abstractmethod
+    def load(self, device: str) -> Loaded:
+        """Build the network in a worker."""
+
+
+@dataclass(frozen=True)
+class ShippedWeights(Shipped):
+    """A network for torch."""
+
+    weights: bytes
+    """As safetensors."""
+
+    def load(self, device: str) -> Network:
+        """Build the network around its weights."""
+        return Network.load(self, device)
+
 
 def answer(columns: Sequence[pd.Series], shipped: Shipped) -> pd.DataFrame:
     """The network's answers to a batch of rows, in about equal forward passes.
 
     Args:
-        columns: The inputs in the order of ``predict.inputs_of``.
+        columns: The inputs in the order of ``Model.inputs``.
         shipped: The network.
     """
     network, rows = _loaded(shipped, device_of_task()), len(columns[0])
@@ -68,7 +92,7 @@ def answer(columns: Sequence[pd.Series], shipped: Shipped) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Network:
-    """A network in a worker's memory."""
+    """A network of torch in a worker's memory."""
 
     card: ModelCard
     model: nn.Module
@@ -78,7 +102,7 @@ class Network:
     device: str
 
     @classmethod
-    def load(cls, shipped: Shipped, device: str) -> Network:
+    def load(cls, shipped: ShippedWeights, device: str) -> Network:
         """Build the network around its weights."""
         import torch
 
@@ -108,8 +132,8 @@ class Network:
             num_numeric = len(self.card.preprocessing.numeric_columns)
             ids = [_ids(column, index) for column, index in zip(columns[num_numeric:], self.vocabularies, strict=True)]
             rows = len(columns[0])
-            return {NUMERIC: torch.from_numpy(_matrix([column.to_numpy() for column in columns[:num_numeric]], rows, np.float32)),
-                    CATEGORICAL: torch.from_numpy(_matrix(ids, rows, np.int64))}
+            return {NUMERIC: torch.from_numpy(matrix([column.to_numpy() for column in columns[:num_numeric]], rows, np.float32)),
+                    CATEGORICAL: torch.from_numpy(matrix(ids, rows, np.int64))}
         return self._decoded(columns[0])
 
     def _decoded(self, cells: pd.Series) -> dict[str, Tensor]:
@@ -120,7 +144,7 @@ class Network:
         if self.card.model.kind == "image":
             assert features.image is not None
             field, tensor = describe_image(features.image)
-            found = _normalised(found, self.card) if self.raw else found
+            found = normalised(found, self.card) if self.raw else found
         else:
             assert features.tokens is not None
             field, tensor = describe_tokens(features.tokens)
@@ -128,16 +152,16 @@ class Network:
         return assembler.join([{tensor.name: found}], epoch=0)
 
 
-_LOADED: dict[tuple[str, str], Network] = {}
+_LOADED: dict[tuple[str, str], Loaded] = {}
 """What this worker has loaded, by key and device."""
 
 
-def _loaded(shipped: Shipped, device: str) -> Network:
+def _loaded(shipped: Shipped, device: str) -> Loaded:
     place = (shipped.key, device)
     if place not in _LOADED:
         if len(_LOADED) >= KEPT:
             del _LOADED[next(iter(_LOADED))]
-        _LOADED[place] = Network.load(shipped, device)
+        _LOADED[place] = shipped.load(device)
     return _LOADED[place]
 
 
@@ -189,7 +213,7 @@ def _ids(column: pd.Series, vocabulary: pd.Index | None) -> NDArray[np.integer[A
     return column.to_numpy() if vocabulary is None else vocabulary.get_indexer(pd.Index(column)) + 1
 
 
-def _matrix(columns: Sequence[NDArray[Any]], rows: int, dtype: type[np.generic]) -> NDArray[np.generic]:
+def matrix(columns: Sequence[NDArray[Any]], rows: int, dtype: type[np.generic]) -> NDArray[np.generic]:
     """(rows, columns); (rows, 0) from none."""
     matrix: NDArray[np.generic] = np.empty((rows, len(columns)), dtype)
     for place, values in enumerate(columns):
@@ -197,7 +221,7 @@ def _matrix(columns: Sequence[NDArray[Any]], rows: int, dtype: type[np.generic])
     return matrix
 
 
-def _normalised(files: Sequence[bytes | None], card: ModelCard) -> list[bytes]:
+def normalised(files: Sequence[bytes | None], card: ModelCard) -> list[bytes]:
     """Image files as the dataset stores them."""
     import cv2
 

@@ -1,7 +1,5 @@
 """Add a trained network's predictions to a Spark frame; ``columns.py`` lists the columns of each task.
 
-    scored = sparkring.predict(orders, config)                     a frame in, a frame out: of a table, a file or a stream
-
 Only the columns that the network reads go to Spark's Python workers, as Arrow batches, and only answers come back (``network.py``). All
 other columns stay in Spark as they are: their types, their order, a stream's watermark.
 """
@@ -12,14 +10,12 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.functions import pandas_udf
 
-from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Task
 from sparkring.errors import EnvironmentProblem
 from sparkring.models.inputs import TOKENS
@@ -28,7 +24,6 @@ from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card, load_weights
 from sparkring.spark_jobs.etl.columns.expressions import TEMPORAL_TYPES, named
 from sparkring.spark_jobs.etl.encoding.table_features import computed_ids, numbers_of, text_of
-from sparkring.spark_jobs.run.place import with_existing_run
 from sparkring.spark_jobs.scoring.columns import (
     DECIDED_AT,
     PREDICTION,
@@ -39,7 +34,7 @@ from sparkring.spark_jobs.scoring.columns import (
     require_free,
     require_free_in_rows,
 )
-from sparkring.spark_jobs.scoring.network import Shipped, answer
+from sparkring.spark_jobs.scoring.network import Shipped, ShippedWeights, answer
 from sparkring.spark_jobs.scoring.raw_rows import check_raw, source_columns
 from sparkring.spark_jobs.spark.session import result_settings
 from sparkring.spark_jobs.spark.versions.supported import is_connect
@@ -55,10 +50,11 @@ _ANSWER = "__sparkring_answer"
 
 @dataclass(frozen=True)
 class Model:
-    """A trained network, read and checked."""
+    """A trained network, read and checked, that torch runs."""
 
     card: ModelCard
     weights: bytes
+    """As safetensors."""
 
     @classmethod
     def of(cls, run_url: str) -> Model:
@@ -71,28 +67,17 @@ class Model:
         card = load_card(run_url)
         return cls(card, load_weights(run_url, card))
 
+    def inputs(self, *, raw: bool) -> list[Column]:
+        """What the workers get of a row, of a dataset version or ``raw``."""
+        return raw_inputs(self.card) if raw else [named(name) for name in feature_columns(self.card)]
 
-def predict(frame: DataFrame, config: ConfigLike, **keys: Any) -> DataFrame:
-    """Add predictions to rows as the query of ``config.prepare`` yields them; neither an id nor a label is needed.
-
-    Args:
-        frame: The features' columns and any others; it may be a stream (``readStream``).
-        config: What ``load_config`` takes; names the run whose model predicts (see ``run/place.py``), ``score.batch_rows`` and
-            ``score.top_k``.
-        keys: Keys of ``score`` or of the whole config that replace those of ``config``, e.g. ``top_k=3``.
-    Returns:
-        All columns of ``frame``, then those of the model's task (``scoring/columns.py``). Nothing is computed yet.
-    Raises:
-        ConfigError: the run has no trained model.
-        SourceError: a feature is missing or has a type that prepare refuses for it, or a column has the name of one that is added.
-        EnvironmentProblem: over Spark Connect, the session's time zone would change a feature.
-    """
-    config = with_existing_run(config_of_job(predict, config, keys, section="score"))
-    return predict_with(frame, Model.of(config.run_url), top_k=config.score.top_k, batch_rows=config.score.batch_rows)
+    def shipped(self, key: str, *, raw: bool, batch_rows: int) -> Shipped:
+        """The network on its way to the workers, which keep it by its key."""
+        return ShippedWeights(card_json=self.card.model_dump_json(), key=key, raw=raw, batch_rows=batch_rows, weights=self.weights)
 
 
 def predict_with(frame: DataFrame, model: Model, *, batch_rows: int, top_k: int | None = None) -> DataFrame:
-    """``predict`` with a model that was read already."""
+    """``sparkring.predict`` with a model that was read already."""
     _require_utc(frame, model.card)
     with result_settings(frame.sparkSession):  # Spark keeps them in the expressions that are made here
         return predict_raw(frame, model, top_k=top_k, batch_rows=batch_rows)
@@ -108,10 +93,10 @@ def _require_utc(frame: DataFrame, card: ModelCard) -> None:
 
 
 def predict_raw(frame: DataFrame, model: Model, *, top_k: int | None, batch_rows: int) -> DataFrame:
-    """``predict`` with a model that was read already, inside ``result_settings``."""
+    """The same inside ``result_settings``."""
     check_raw(frame, model.card)
     require_free_in_rows(frame.columns, predicted_columns(model.card.task, top_k))
-    return _answered(frame, model, raw_inputs(model.card), raw=True, top_k=top_k, batch_rows=batch_rows)
+    return _answered(frame, model, raw=True, top_k=top_k, batch_rows=batch_rows)
 
 
 def predict_encoded(encoded: DataFrame, model: Model, *, keep: Sequence[str], batch_rows: int, top_k: int | None = None) -> DataFrame:
@@ -129,8 +114,7 @@ def predict_encoded(encoded: DataFrame, model: Model, *, keep: Sequence[str], ba
         ConfigError: a column of ``keep`` has the name of one that is added.
     """
     require_free(keep, predicted_columns(model.card.task, top_k))
-    inputs = [named(name) for name in feature_columns(model.card)]
-    answered = _answered(encoded, model, inputs, raw=False, top_k=top_k, batch_rows=batch_rows)
+    answered = _answered(encoded, model, raw=False, top_k=top_k, batch_rows=batch_rows)
     return answered.select([named(name) for name in (*keep, *predicted_columns(model.card.task, top_k))])
 
 
@@ -153,12 +137,12 @@ def raw_inputs(card: ModelCard) -> list[Column]:
     return [*numbers_of(features), *(text_of(feature).cast("binary") for feature in features.categorical), *computed_ids(features)]
 
 
-def _answered(frame: DataFrame, model: Model, inputs: Sequence[Column], *, raw: bool, top_k: int | None, batch_rows: int) -> DataFrame:
+def _answered(frame: DataFrame, model: Model, *, raw: bool, top_k: int | None, batch_rows: int) -> DataFrame:
     card = model.card
     key = card.weights_sha256 + (uuid.uuid4().hex if REGISTRY.builds() else "")  # an own network may change under the same weights
-    shipped = Shipped(card_json=card.model_dump_json(), weights=model.weights, key=f"{key}-{raw}", raw=raw, batch_rows=batch_rows)
+    shipped = model.shipped(f"{type(model).__name__}-{key}-{raw}", raw=raw, batch_rows=batch_rows)
     ask = _udf(REGISTRY.carrying(partial(answer, shipped=shipped)), ANSWERS[card.task])
-    with_answer = frame.select("*", ask(*inputs).alias(_ANSWER))
+    with_answer = frame.select("*", ask(*model.inputs(raw=raw)).alias(_ANSWER))
     added = {name: sf.col(f"{_ANSWER}.{name}") for name in predicted_columns(card.task) if name != PREDICTION} | _decided(card)
     columns = [added[name].alias(name) for name in predicted_columns(card.task)]
     if top_k is not None:

@@ -22,6 +22,7 @@ import xxhash
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+import sparkring
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError, SourceError, SparkringError
@@ -35,13 +36,9 @@ from sparkring.pipelines.training.job.tasks import shapes_of
 from sparkring.spark_jobs.etl import fit as fitting
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.export import export
-from sparkring.spark_jobs.exporting.predictor import OnnxPredictor
-from sparkring.spark_jobs.exporting.raw_columns import raw_columns
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.scoring.raw_rows import check_raw
-from sparkring.spark_jobs.spark.session import result_settings
-from sparkring.spark_jobs.spark.versions.arrow_frames import table_of
 from tests.support import seams
 from tests.support.etl_tables import save_untrained
 from tests.support.scoring_inputs import inputs_of
@@ -250,19 +247,22 @@ def test_scoring_encodes_raw_rows_by_the_stored_definition_as_prepare_did(made: 
 
 
 def test_an_exported_file_answers_raw_rows_as_scoring_does(made: Config, spark: SparkSession) -> None:
-    card, raw = save_untrained(made), _raw(spark, made)
+    save_untrained(made)
+    raw = _raw(spark, made)
+    with pytest.raises(ConfigError, match=r"score.engine is onnx, and there is no \S+/export/model.onnx; run `sparkring export`"):
+        score(made, spark=spark, frame=raw, engine="onnx")
     exported = export(made)
     assert exported.beside == ("the query that yields these columns", "the parts of the moments at, born", "the hashes of agent")
-    predictor = OnnxPredictor(Path(exported.path).read_bytes())
-    columns = raw_columns(predictor.signature, card.preprocessing)
-    assert "at_hour_sin" in {each.name for each in predictor.signature.inputs}
-    with result_settings(spark):
-        rows = table_of(raw.select("row_id", *columns)).combine_chunks()
-    found = dict(zip(rows["row_id"].to_pylist(), predictor(rows.to_batches()[0])["probability"], strict=True))
-    scored = pq.read_table(Path(score(made, spark=spark, frame=raw).url.removeprefix("file://"))).to_pylist()
-    assert len(found) == len(scored) == 400
-    assert [found[row["row_id"]] for row in scored] == pytest.approx([row["probability"] for row in scored], abs=1e-6)
-    assert np.ptp(list(found.values())) > 0.05  # the control: rows differ
+    for frame in (raw, None):  # None: the test split, as the dataset stores it
+        results = [score(made, spark=spark, frame=frame, engine=engine) for engine in ("torch", "onnx")]
+        by_torch, by_file = (dict(zip(*(pq.read_table(Path(result.url.removeprefix("file://")))[name].to_pylist()
+                                        for name in ("row_id", "probability")), strict=True)) for result in results)
+        assert by_file == pytest.approx(by_torch, abs=1e-6)
+        assert np.ptp(list(by_file.values())) > 0.05  # the control: rows differ
+    assert len(by_file) > 20
+    save_untrained(made, seed=1)
+    with pytest.raises(ConfigError, match=r"was exported from the weights .{16}, and the run's model has .{16}; run `sparkring export`"):
+        sparkring.predict(raw, made, engine="onnx")
 
 
 def test_a_column_is_kept_as_it_is_beside_what_is_made_of_it(spark: SparkSession, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from sparkring.models.inputs import CATEGORICAL, NUMERIC
-from sparkring.spark_jobs.scoring.network import Network, Shipped
+from sparkring.spark_jobs.scoring.network import Network, ShippedWeights
 from sparkring.spark_jobs.scoring.predict import Model, raw_inputs
 from sparkring.spark_jobs.scoring.raw_rows import check_raw
 
@@ -19,7 +19,7 @@ def inputs_of(raw: DataFrame, run_url: str) -> dict[int, dict[str, Any]]:
     features = model.card.preprocessing
     columns = raw_inputs(model.card)
     rows = raw.select("row_id", *(column.alias(f"_{place}") for place, column in enumerate(columns))).toPandas()
-    shipped = Shipped(card_json=model.card.model_dump_json(), weights=model.weights, key="", raw=True, batch_rows=1)
+    shipped = ShippedWeights(card_json=model.card.model_dump_json(), weights=model.weights, key="", raw=True, batch_rows=1)
     inputs = Network.load(shipped, "cpu").inputs([rows[f"_{place}"] for place in range(len(columns))])
     named = zip((NUMERIC, CATEGORICAL), (features.numeric_columns, [feature.column for feature in features.with_ids]), strict=True)
     found = {column: inputs[tensor][:, place].tolist() for tensor, names in named for place, column in enumerate(names)}

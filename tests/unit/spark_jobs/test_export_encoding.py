@@ -27,9 +27,9 @@ from sparkring.pipelines.data.dataset.preprocessing import (
 from sparkring.pipelines.training.job.model_files import ModelCard
 from sparkring.spark_jobs.exporting.encoders import TableEncoder
 from sparkring.spark_jobs.exporting.graph import write_graph
-from sparkring.spark_jobs.exporting.held_out import source_arrays
 from sparkring.spark_jobs.exporting.predictor import OnnxPredictor
 from sparkring.spark_jobs.exporting.signature import signature_of
+from sparkring.spark_jobs.exporting.source_arrays import source_arrays
 
 FITTED = Preprocessing(
     numeric=(NumericFeature(column="standard", mean=3.0, std=7.0, nulls=1),
@@ -143,7 +143,7 @@ def test_held_out_rows_are_brought_back_to_what_is_encoded_alike(file: tuple[Onn
     predictor, network = file
     columns = {name: values[np.abs(np.nan_to_num(ODD, posinf=0, neginf=0)) < 1e38] for name, values in source().items()}
     numeric, ids = expected(columns)
-    back = source_arrays({"numeric": torch.from_numpy(numeric), "categorical": torch.from_numpy(ids)}, predictor.signature, FITTED)
+    back = source_arrays({"numeric": numeric, "categorical": ids}, predictor.signature, FITTED)
     again = expected(back)
     np.testing.assert_array_equal(again[1], ids)
     np.testing.assert_allclose(again[0], numeric, rtol=1e-6, atol=1e-6)

@@ -17,7 +17,7 @@ from sparkring.pipelines.data.dataset.preprocessing import CategoricalFeature, N
 from sparkring.pipelines.training.job.model_files import ModelCard, save_model
 from sparkring.pipelines.training.job.tasks import shapes_of
 from sparkring.spark_jobs.scoring import network
-from sparkring.spark_jobs.scoring.network import Network, Shipped, answer, device_of
+from sparkring.spark_jobs.scoring.network import Network, ShippedWeights, answer, device_of
 from sparkring.spark_jobs.scoring.portions import Input, _cut, key_of
 from sparkring.spark_jobs.scoring.predict import Model
 from tests.support import seams
@@ -36,9 +36,9 @@ def model(tmp_path: Path) -> Model:
     return Model.of(str(tmp_path))
 
 
-def _shipped(model: Model, **changes: Any) -> Shipped:
+def _shipped(model: Model, **changes: Any) -> ShippedWeights:
     settings = {"card_json": model.card.model_dump_json(), "weights": model.weights, "key": "k", "raw": True, "batch_rows": 100}
-    return Shipped(**{**settings, **changes})
+    return ShippedWeights(**{**settings, **changes})
 
 
 def _columns(rows: int) -> list[pd.Series]:
@@ -75,7 +75,7 @@ def test_a_worker_loads_a_network_once_and_keeps_the_latest_few(model: Model, mo
     loaded: list[str] = []
     load = Network.load
 
-    def counted(shipped: Shipped, device: str) -> Network:
+    def counted(shipped: ShippedWeights, device: str) -> Network:
         loaded.append(shipped.key)
         return load(shipped, device)
 
