@@ -9,7 +9,7 @@
     decide      retrain.promote; either way the reason is kept
     report      <workspace>/retrain/report.html: all retrainings so far
 
-A call that finds another one at work yields. A call that was killed is gone on with by the next one: each step finds what is done, and
+A call that finds another one at work yields. The next call resumes one that was killed: each step finds what is done, and
 does it once.
 """
 

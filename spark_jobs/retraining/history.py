@@ -3,7 +3,7 @@
     <workspace>/retrain/begun/<n>.json    retraining n: its dataset version, its champion, and why; written first
     <workspace>/retrain/ended/<n>.json    its outcome; written last
 
-A retraining that was begun and has not ended is gone on with by the next call. A night on which nothing was due leaves no trace.
+The next call resumes a retraining that was begun and has not ended. A night on which nothing was due leaves no trace.
 """
 
 from __future__ import annotations

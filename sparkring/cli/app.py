@@ -19,13 +19,23 @@ Networks = Annotated[list[Path] | None, typer.Option(
     "--networks", metavar="FILE.py",
     help="A file that registers networks of your own (@sparkring.network). Goes before the command; may be repeated.")]
 
+PANELS = {
+    "Start here": (doctor, demo, init),
+    "The main job": (jobs, text),
+    "Night after night": (ingest, retrain, models),
+    "What is stored": (runs, datasets, checkpoints, audit),
+    "Layouts, clusters and faults": (plan, schedule, submit, chaos)}
+"""The commands' modules by the panel of the help that shows them, in its order."""
+
 app = typer.Typer(
-    name="sparkring", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
+    name="sparkring", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Start with [bold]sparkring doctor[/], then [bold]sparkring demo[/]. Each command has its own help: "
-           "[bold]sparkring train --help[/].")
-for module in (demo, init, jobs, ingest, retrain, doctor, runs, models, datasets, audit, plan, schedule, checkpoints, chaos, submit, text):
-    app.add_typer(module.commands)
+    epilog="Start with `sparkring doctor`, then `sparkring demo`. Each command has its own help: `sparkring train --help`.")
+for panel, modules in PANELS.items():
+    for module in modules:
+        for command in (*module.commands.registered_commands, *module.commands.registered_groups):
+            command.rich_help_panel = panel
+        app.add_typer(module.commands)
 
 
 @app.callback(invoke_without_command=True)

@@ -15,8 +15,8 @@ commands = typer.Typer()
 def ingest(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Append the new rows of a growing source to the dataset, each once, as Spark's Structured Streaming finds them.
 
-    Without ingest.every the command takes what is there and ends. A call that was cut off, or stopped by Ctrl-C or SIGTERM, is gone on
-    with by the next one.
+    Without ingest.every the command takes what is there and ends. The next call resumes one that was cut off, or that Ctrl-C or SIGTERM
+    stopped.
     """
     loaded = load_config(config, overrides or [])
     from sparkring.spark_jobs.ingest import ingest as run_ingest

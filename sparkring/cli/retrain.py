@@ -26,7 +26,7 @@ def retrain(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, ex
     """Take what is new, train a candidate, compare it with the champion on the same held-out rows, and promote it or keep the champion.
 
     One command for cron, Airflow or a Databricks job. The section retrain says when a training is due and when a candidate is promoted.
-    Whatever ended a call, the next one goes on. Exit codes besides --exit-codes: 2 a fault, 3 the new rows break prepare.expectations,
+    Whatever ended a call, the next one resumes it. Exit codes besides --exit-codes: 2 a fault, 3 the new rows break prepare.expectations,
     130 and 143 interrupted.
     """
     loaded = load_config(config, overrides or [])

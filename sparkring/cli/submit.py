@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sparkring.cli.terminal.answers import examples
-from sparkring.conf.loading import shipped_configs
+from sparkring.cli.terminal.answers import ConfigName, Overrides, examples
 from sparkring.spark_jobs.submission.pack import pack as pack_python
 from sparkring.spark_jobs.submission.submit import Job, default_folder, make_submission
 
@@ -21,8 +20,8 @@ commands = typer.Typer()
     "sparkring submit yarn/flights --package dist/sparkring-0.1.0-py3-none-any.whl"))
 def submit(
         context: typer.Context,
-        config: Annotated[str, typer.Argument(metavar="CONFIG", help=f"A shipped config ({', '.join(shipped_configs())}) or a YAML file.")],
-        overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value of the config.")] = None,
+        config: ConfigName,
+        overrides: Overrides = None,
         job: Annotated[Job, typer.Option(help="The command to run there.")] = Job.DEMO,
         package: Annotated[Path | None, typer.Option(help="A wheel to run; default: the code that runs here.")] = None,
         only_print: Annotated[bool, typer.Option("--print", help="Print the line that would be run, and run nothing.")] = False) -> None:

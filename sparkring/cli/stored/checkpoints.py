@@ -12,7 +12,7 @@ from sparkring.cli.stored.run_address import Run, run_url
 from sparkring.cli.terminal.answers import AsJson, Overrides, examples, print_table, show_json
 
 commands = typer.Typer()
-checkpoints = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+checkpoints = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 commands.add_typer(checkpoints, name="checkpoints")
 
 Steps = Annotated[int | None, typer.Option(help="The checkpoint after this many optimizer steps.")]

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 GRACE_HOURS = 24.0
 
 commands = typer.Typer()
-datasets = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+datasets = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 commands.add_typer(datasets, name="datasets")
 
-Url = Annotated[str, typer.Argument(metavar="URL", help="The dataset's folder or URL, e.g. <workspace>/dataset.")]
+Url = Annotated[str, typer.Argument(metavar="URL", help="The dataset's folder or URL, e.g. runs/flights/dataset.")]
 Version = Annotated[int | None, typer.Option(help="The version; default the latest.")]
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.registry.documents import AliasChange, ModelVersion
 
 commands = typer.Typer()
-models = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+models = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 commands.add_typer(models, name="models")
 
 Which = Annotated[str | None, typer.Argument(metavar="[VERSION]", help="A number, or candidate; default the model of the config's run.")]

@@ -11,7 +11,8 @@ import typer
 from sparkring.cli.terminal.console import console_progress
 from sparkring.conf.loading import load_config, shipped_configs
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A config, whose run is taken, or a run's folder or URL: <workspace>/runs/<name>.")]
+Run = Annotated[str, typer.Argument(
+    metavar="RUN", help="A config, whose run is taken, or a run's folder or URL, e.g. runs/flights/runs/v1-3e70edc1.")]
 
 
 def run_url(run: str, overrides: Sequence[str] | None) -> str:

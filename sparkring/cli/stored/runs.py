@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.stored.runs import RunSummary
 
 commands = typer.Typer()
-runs = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+runs = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 commands.add_typer(runs, name="runs")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The run's name, as `sparkring runs list` shows it.")]

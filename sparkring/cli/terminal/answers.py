@@ -19,7 +19,8 @@ DEFAULT_CONFIG = "local/flights"
 WIDTH = 140
 """Width of tables that go to a file or a pipe."""
 
-ConfigName = Annotated[str, typer.Argument(metavar="CONFIG", help=f"A shipped config ({', '.join(shipped_configs())}) or a YAML file.")]
+_TO_RUN = [name for name in shipped_configs() if not name.startswith("base/")]  # the others extend those of base
+ConfigName = Annotated[str, typer.Argument(metavar="CONFIG", help=f"A YAML file, or a shipped config: {', '.join(_TO_RUN)}.")]
 Overrides = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", help="Change one value of the config, e.g. train.epochs=2. May be repeated; the last one wins.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON, and nothing else, on stdout.")]
@@ -27,7 +28,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one li
 
 def examples(*commands: str) -> str:
     """The last lines of a command's help."""
-    return "\n\n".join(["Examples:", *(f"  [bold]{escape(command)}[/]" for command in commands)])
+    return "\n".join(["Examples:\n", *(f"- `{command}`" for command in commands)])
 
 
 def show(result: Any, *, as_json: bool, text: str) -> None:
