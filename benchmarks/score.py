@@ -40,8 +40,8 @@ from sparkring.pipelines.training.job.tasks import shapes_of
 from sparkring.spark_jobs.etl.encoding.table_features import encode
 from sparkring.spark_jobs.etl.examples import tables
 from sparkring.spark_jobs.etl.sources.tables import cache_of, locate, open_tables
-from sparkring.spark_jobs.predict import predict
 from sparkring.spark_jobs.prepare import prepare
+from sparkring.spark_jobs.score import predict
 from sparkring.spark_jobs.scoring.predict import Model, predict_encoded
 from sparkring.spark_jobs.scoring.raw_rows import source_columns
 from sparkring.spark_jobs.spark.session import spark_session

@@ -3,7 +3,9 @@
     sparkring score local/flights                        # the test split
     sparkring score orders.yaml --input new_orders.csv   # new rows, without labels
 
-``scoring/columns.py`` lists the columns that each task adds. For a frame or a stream without files use ``sparkring.predict``.
+    scored = sparkring.predict(orders, config)           # without files: a frame or a stream in, the same with predictions out
+
+``scoring/columns.py`` lists the columns that each task adds.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from sparkring.spark_jobs.scoring.columns import MODEL, SPLIT, VERSION, require_
 from sparkring.spark_jobs.scoring.latest import Scores, commit_scores, finish_commit, scores_of
 from sparkring.spark_jobs.scoring.new_rows import Given, NewRows, new_rows
 from sparkring.spark_jobs.scoring.portions import Draft, Input, count_rows, key_of, parquet_files
-from sparkring.spark_jobs.scoring.predict import Model, class_of, predict_encoded, predict_raw
+from sparkring.spark_jobs.scoring.predict import Model, class_of, predict_encoded, predict_raw, predict_with
 from sparkring.spark_jobs.scoring.raw_rows import source_columns
 from sparkring.spark_jobs.scoring.split_rows import read_split, version_for
 from sparkring.spark_jobs.spark.errors import failed_queries_unlogged
@@ -100,6 +102,26 @@ def score(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
             session, config, input or "", features=features)
         with rows as found:
             return job.score_new(found)
+
+
+def predict(frame: DataFrame, config: ConfigLike, **keys: Any) -> DataFrame:
+    """Add predictions to rows as the query of ``config.prepare`` yields them; neither an id nor a label is needed.
+
+    Args:
+        frame: The features' columns and any others; it may be a stream (``readStream``).
+        config: What ``load_config`` takes; names the run whose model predicts (see ``run/place.py``), and the keys of ``score`` but its
+            ``split``.
+        keys: Keys of ``score`` or of the whole config that replace those of ``config``, e.g. ``top_k=3``.
+    Returns:
+        All columns of ``frame``, then those of the model's task (``scoring/columns.py``). Nothing is computed yet.
+    Raises:
+        ConfigError: the run has no trained model; or, for ``engine="onnx"``, no file exported from it.
+        SourceError: a feature is missing or has a type that prepare refuses for it, or a column has the name of one that is added.
+        EnvironmentProblem: over Spark Connect, the session's time zone would change a feature.
+    """
+    config = with_existing_run(config_of_job(predict, config, keys, section="score"))
+    model = model_of(config.run_url, config.score.engine)
+    return predict_with(frame, model, top_k=config.score.top_k, batch_rows=config.score.batch_rows)
 
 
 @dataclass(frozen=True)

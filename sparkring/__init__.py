@@ -33,12 +33,11 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.generate import generate
     from sparkring.spark_jobs.inference.init import init
     from sparkring.spark_jobs.ingest import ingest
-    from sparkring.spark_jobs.predict import predict
     from sparkring.spark_jobs.prepare import prepare
     from sparkring.spark_jobs.report import report
     from sparkring.spark_jobs.retrain import retrain
     from sparkring.spark_jobs.ring import run_ring
-    from sparkring.spark_jobs.score import score
+    from sparkring.spark_jobs.score import predict, score
     from sparkring.spark_jobs.tracking.track import track
     from sparkring.spark_jobs.train import train
 
@@ -54,7 +53,7 @@ _HOME = {
     "train": "sparkring.spark_jobs.train",
     "evaluate": "sparkring.spark_jobs.evaluate",
     "score": "sparkring.spark_jobs.score",
-    "predict": "sparkring.spark_jobs.predict",
+    "predict": "sparkring.spark_jobs.score",
     "generate": "sparkring.spark_jobs.generate",
     "report": "sparkring.spark_jobs.report",
     "retrain": "sparkring.spark_jobs.retrain",
@@ -79,9 +78,9 @@ def __getattr__(name: str) -> Any:
         with extras_named():
             found = getattr(import_module(_HOME[name]), name)
         if name in _LONG and hasattr(sys, "ps1"):  # a prompt or a notebook
-            from sparkring.notebook.interactive import interactive
+            from sparkring.notebook.interactive import for_caller
 
-            found = interactive(found)
+            found = for_caller(found)
         return extras_named()(found) if name in _JOBS else found
     raise AttributeError(f"module 'sparkring' has no attribute {name!r}; public names: {', '.join(__all__)}")
 

@@ -3,7 +3,7 @@
     model = sparkring.TorchClassifier(labelCol="late", numRanks=2).fit(flights)
     model.transform(flights)
 
-A fit looks at the frame's columns (look.py), makes a config of what it found, and runs ``prepare``, ``train`` and ``evaluate``.
+A fit looks at the frame's columns (look.py), makes a config of what it found, and runs ``prepare`` and ``train``.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from sparkring.estimator.look import LABEL, WEIGHT, Asked, Found, look, told
 from sparkring.estimator.model import TorchModel
 from sparkring.estimator.params import TrainParams
 from sparkring.estimator.slots import ranks_held, slots_there_are
+from sparkring.notebook.interactive import for_caller
 from sparkring.spark_jobs.inference.sections import TEST_SHARE, VALIDATION_SHARE
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.scoring.predict import Model
@@ -75,8 +76,8 @@ class TorchEstimator(Estimator[TorchModel], TrainParams, DefaultParamsWritable, 
                 warnings.warn(f"{found.label.nulls:,} rows without a {found.label.name} are left out", stacklevel=4)
             with _view(found.rows_of(dataset, classes=self._classes)) as view:
                 config = self._config_of(found, view=view, folder=folder, num_ranks=num_ranks)
-                prepare(config, spark=spark)
-                result = train(config, spark=spark)
+                for_caller(prepare)(config, spark=spark)
+                result = for_caller(train)(config, spark=spark)
             model = TorchModel(trained=Model.of(result.url), columns=found.columns, choices=found.choices,
                                run_url=result.url if self.isDefined(self.workspace) else None)
             return self._copyValues(model)

@@ -4,13 +4,15 @@
                  in another job                  cancel its Spark jobs, then raise KeyboardInterrupt
     once more                                    raise KeyboardInterrupt at once
 
-In a program neither happens: signals and output are the program's own.
+In a program neither happens: signals and output are the program's own. In a thread, such as one of CrossValidator's, bars of several
+jobs would mix and no signal is heard: there the job runs as in a program.
 """
 
 from __future__ import annotations
 
 import inspect
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -26,15 +28,20 @@ from sparkring.spark_jobs.recovery.stop import stop_on_signals
 from sparkring.spark_jobs.spark.progress import Progress
 
 
+def for_caller(job: Callable[..., Any]) -> Callable[..., Any]:
+    """``job`` itself in a program; ``interactive`` if Python runs a prompt or a notebook."""
+    return interactive(job) if hasattr(sys, "ps1") else job
+
+
 def interactive(job: Callable[..., Any]) -> Callable[..., Any]:
     """``job``, a function with ``progress`` and perhaps ``stop``; what the caller gives of these is left as it is."""
     can_save = "stop" in inspect.signature(job).parameters
 
     @wraps(job)
     def run(*args: Any, **kwargs: Any) -> Any:
-        kwargs = {"progress": _progress(), **kwargs}
-        if threading.current_thread() is not threading.main_thread():  # others hear no signals
+        if threading.current_thread() is not threading.main_thread():
             return job(*args, **kwargs)
+        kwargs = {"progress": _progress(), **kwargs}
         interrupt = Interrupt(cancel=cancel_jobs)
         try:
             with ExitStack() as handlers:

@@ -32,6 +32,9 @@ result = sparkring.train("dice.yaml", num_ranks=2, epochs=EPOCHS, batch_rows=32,
 result = sparkring.train("dice.yaml", num_ranks=2, epochs=EPOCHS, batch_rows=32, checkpoint_steps=1000)
 print(result.resumed_at, result.steps, result.epochs)
 print(spark.range(7).count())
+
+# %%
+model = sparkring.TorchClassifier(labelCol="late", numRanks=2, epochs=1).fit(spark.table("dice"))
 """
 
 
@@ -59,8 +62,8 @@ def test_the_example_runs_and_shows_its_report_and_its_progress_as_one_block_a_c
 def test_interrupted_jobs_end_and_an_interrupted_training_has_saved_and_the_same_cell_resumes_it(tools: Path, tmp_path: Path) -> None:
     notebook = tmp_path / "dice.py"
     notebook.write_text(INTERRUPTED.replace("EPOCHS", "40"), encoding="utf-8")
-    endless, prepared, first, second = run_notebook(notebook, tools=tools, cwd=tmp_path,
-                                                    interrupt_at=("measuring", r"(?m)^train: [1-9]\d?%"))
+    endless, prepared, first, second, fitted = run_notebook(notebook, tools=tools, cwd=tmp_path,
+                                                            interrupt_at=("measuring", r"(?m)^train: [1-9]\d?%"))
     assert endless.error is not None
     assert endless.error["ename"] == "KeyboardInterrupt"
     assert not (tmp_path / "endless.yaml").exists()
@@ -74,6 +77,8 @@ def test_interrupted_jobs_end_and_an_interrupted_training_has_saved_and_the_same
     resumed, session = second.stdout.splitlines()
     assert resumed.split()[0] == saved.group(1)
     assert session == "7", "the session is whole"
+    assert fitted.error is None
+    assert [re.search(r"(prepare|train): 100%", shown)[1] for shown in fitted.displayed("text/plain")] == ["prepare", "train"]
 
 
 def _with(cells: list[Cell], words: str) -> Cell:

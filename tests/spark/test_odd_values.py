@@ -28,9 +28,8 @@ from sparkring.spark_jobs.etl.columns.derive import value_of
 from sparkring.spark_jobs.etl.encoding.table_features import encode
 from sparkring.spark_jobs.etl.fit import fit
 from sparkring.spark_jobs.exporting.encoders import TableEncoder
-from sparkring.spark_jobs.predict import predict
 from sparkring.spark_jobs.prepare import prepare
-from sparkring.spark_jobs.score import score
+from sparkring.spark_jobs.score import predict, score
 from sparkring.spark_jobs.scoring.split_rows import read_split
 from sparkring.spark_jobs.spark.session import result_settings
 from tests.support import seams

@@ -21,9 +21,8 @@ from sparkring.conf.schema import SparkConfig
 from sparkring.errors import ExpectationsNotMet
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.evaluate import evaluate
-from sparkring.spark_jobs.predict import predict
 from sparkring.spark_jobs.prepare import prepare
-from sparkring.spark_jobs.score import score
+from sparkring.spark_jobs.score import predict, score
 from sparkring.spark_jobs.spark.session import spark_session
 from tests.support.etl_tables import etl_config, save_untrained
 

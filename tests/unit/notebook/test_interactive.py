@@ -94,9 +94,9 @@ def test_what_the_caller_gives_is_left_as_it_is() -> None:
     assert interactive(job)(progress=SILENT, stop=mine) == {"progress": SILENT, "stop": mine}
 
 
-def test_in_a_thread_a_job_runs_without_signals() -> None:
+def test_in_a_thread_a_job_runs_without_signals_and_bars() -> None:
     def job(*, progress: Progress = SILENT, stop: StopRequest | None = None) -> StopRequest | None:
-        return stop
+        return stop if progress is SILENT else StopRequest()
 
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(interactive(job)()))
