@@ -1,15 +1,17 @@
-"""The commands on stored datasets, which take an address instead of a config: ``datasets`` and ``adopt``."""
+"""The commands on stored datasets: ``datasets``, of a config or an address, and ``adopt``."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sparkring.cli.terminal.answers import AsJson, examples, print_table, show, show_json
 from sparkring.cli.terminal.console import console_progress
+from sparkring.conf.loading import load_config, shipped_configs
 from sparkring.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +23,15 @@ commands = typer.Typer()
 datasets = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 commands.add_typer(datasets, name="datasets")
 
-Url = Annotated[str, typer.Argument(metavar="URL", help="The dataset's folder or URL, e.g. runs/flights/dataset.")]
+
+
+def _address(given: str) -> str:
+    """The dataset of a config; else what was given."""
+    return load_config(given).dataset if given in shipped_configs() or Path(given).is_file() else given
+
+
+Url = Annotated[str, typer.Argument(metavar="DATASET", callback=_address,
+                                    help="A config, whose dataset is taken, or a dataset's folder or URL, e.g. runs/flights/dataset.")]
 Version = Annotated[int | None, typer.Option(help="The version; default the latest.")]
 
 
@@ -30,7 +40,7 @@ def _datasets() -> None:
     """List, show, compare and verify the versions of a dataset, and delete files that belong to none."""
 
 
-@datasets.command("list", epilog=examples("sparkring datasets list runs/flights/dataset"))
+@datasets.command("list", epilog=examples("sparkring datasets list my.yaml", "sparkring datasets list runs/flights/dataset"))
 def list_(url: Url, as_json: AsJson = False) -> None:
     """List the committed versions."""
     from sparkring.spark_jobs.stored.datasets import list_versions
@@ -46,7 +56,7 @@ def list_(url: Url, as_json: AsJson = False) -> None:
              f"{each.bytes / 1e6:,.1f}", each.content_id[:16]] for each in versions])
 
 
-@datasets.command("show", epilog=examples("sparkring datasets show runs/flights/dataset", "sparkring datasets show /data/x --version 2"))
+@datasets.command("show", epilog=examples("sparkring datasets show my.yaml", "sparkring datasets show /data/x --version 2"))
 def show_(url: Url, version: Version = None, as_json: AsJson = False) -> None:
     """Show a version: its columns, tensors, splits and source, and how well its rows are mixed in training."""
     from sparkring.spark_jobs.stored.datasets import show_version
@@ -59,7 +69,7 @@ def show_(url: Url, version: Version = None, as_json: AsJson = False) -> None:
         _print_details(details)
 
 
-@datasets.command("diff", epilog=examples("sparkring datasets diff runs/flights/dataset 1 2"))
+@datasets.command("diff", epilog=examples("sparkring datasets diff my.yaml 1 2"))
 def diff(url: Url, before: Annotated[int, typer.Argument(metavar="A", help="A version.")],
          after: Annotated[int, typer.Argument(metavar="B", help="Another version.")], as_json: AsJson = False) -> None:
     """Show the differences between versions A and B: columns, rows, fitted statistics and vocabularies, recipe and source."""
@@ -75,7 +85,7 @@ def diff(url: Url, before: Annotated[int, typer.Argument(metavar="A", help="A ve
                      [[each.section, each.what, each.before, each.after] for each in differences])
 
 
-@datasets.command("verify", epilog=examples("sparkring datasets verify runs/flights/dataset --version 2"))
+@datasets.command("verify", epilog=examples("sparkring datasets verify my.yaml --version 2"))
 def verify(url: Url, version: Version = None, as_json: AsJson = False) -> None:
     """Check the SHA-256 of every file of a version, that there are no extra files, and that nobody edited its manifest."""
     from sparkring.spark_jobs.stored.datasets import verify_version
@@ -85,7 +95,7 @@ def verify(url: Url, version: Version = None, as_json: AsJson = False) -> None:
                                         "unchanged")
 
 
-@datasets.command("gc", epilog=examples("sparkring datasets gc runs/flights/dataset --delete"))
+@datasets.command("gc", epilog=examples("sparkring datasets gc my.yaml --delete"))
 def gc(url: Url, delete: Annotated[bool, typer.Option("--delete", help="Delete them; without this they are only listed.")] = False,
        grace_hours: Annotated[float, typer.Option(min=0.0, help="Keep folders that changed within this many hours.")] = GRACE_HOURS,
        as_json: AsJson = False) -> None:

@@ -174,13 +174,16 @@ def dataset(tmp_path: Path) -> str:
     return write_dataset(tmp_path / "dataset", ([400, 300], [500])).url
 
 
-def test_datasets_are_listed_shown_and_verified(run: Run, dataset: str) -> None:
+def test_datasets_are_listed_shown_and_verified(run: Run, dataset: str, tmp_path: Path) -> None:
     code, out, _ = run("datasets", "list", dataset)
     assert code == 0
     assert "train 1,200, validation 257" in out
     _, out, _ = run("datasets", "show", dataset)
     assert "colour  int32" in out
     assert "correlation of a row's label with the next row's" in out
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(f"{{extends: local/flights, dataset_url: '{dataset}'}}")
+    assert run("datasets", "show", str(mine))[1] == out
     _, out, _ = run("datasets", "verify", dataset)
     assert out == "version 1: all 3 files (0.0 MB) are unchanged\n"
     assert json.loads(run("datasets", "show", dataset, "--json")[1])["manifest"]["version"] == 1
