@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 OF_THE_MACHINE = ("torch", "numpy", "pyarrow", "pandas", "safetensors", "pydantic", "typer")
 NOT_OF_THE_MACHINE = {"horovod", "pyspark", "petastorm", "scikit-learn", "opencv-python-headless", "sparkring", "cloudpickle", "blake3",
                       "isal"}
-STEPS = ["kit", "machine", "packages", "horovod", "ring of one", "gradients", *(f"train {network.name}" for network in NETWORKS),
-         *(f"speed {case.name}" for case in SPEED)]
+STEPS = ["kit", "machine", "packages", "horovod", "ring of one", "gradients", *(f"speed {case.name}" for case in SPEED),
+         *(f"train {network.name}" for network in NETWORKS)]
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3400)]
 
