@@ -110,11 +110,11 @@ def _train_by_the_book(folder: str, sizes: tuple[int, ...]) -> dict[str, torch.T
         replica.train()
         for numeric, categorical, label in train:
             optimizer.zero_grad()
-            loss_of(replica({"numeric": numeric, "categorical": categorical}), label).backward()
+            loss_of(replica(numeric=numeric, categorical=categorical), label).backward()
             optimizer.step()
         replica.eval()
         with torch.no_grad():
-            losses = [loss_of(network({"numeric": numeric, "categorical": categorical}), label, reduction="sum")
+            losses = [loss_of(network(numeric=numeric, categorical=categorical), label, reduction="sum")
                       for numeric, categorical, label in validation]
         total = torch.stack(losses).sum()
         dist.all_reduce(total)
@@ -134,8 +134,8 @@ def _scored(fitted: PipelineModel, network: torch.nn.Module, rows: DataFrame) ->
     """The peer's logits beside the label."""
     table = encoded(fitted, rows).toPandas()
     with torch.no_grad():
-        logits = network({"numeric": torch.from_numpy(np.stack(table["numeric"].to_list())),
-                          "categorical": torch.from_numpy(np.stack(table["categorical"].to_list()))})
+        logits = network(numeric=torch.from_numpy(np.stack(table["numeric"].to_list())),
+                         categorical=torch.from_numpy(np.stack(table["categorical"].to_list())))
     answers = pd.DataFrame({"late": table["late"], "rawPrediction": logits.numpy().astype(float)})
     return rows.sparkSession.createDataFrame(answers)
 

@@ -37,7 +37,7 @@ from sparkring.spark_jobs.etl import fit as fitting
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.export import export
 from sparkring.spark_jobs.prepare import prepare
-from sparkring.spark_jobs.score import score
+from sparkring.spark_jobs.score import ScoreResult, score
 from sparkring.spark_jobs.scoring.raw_rows import check_raw
 from tests.support import seams
 from tests.support.etl_tables import save_untrained
@@ -246,6 +246,12 @@ def test_scoring_encodes_raw_rows_by_the_stored_definition_as_prepare_did(made: 
         score(made, spark=spark, frame=raw.drop("at"))
 
 
+def _probabilities(scored: ScoreResult) -> dict[int, float]:
+    """By row id."""
+    table = pq.read_table(Path(scored.url.removeprefix("file://")))
+    return dict(zip(table["row_id"].to_pylist(), table["probability"].to_pylist(), strict=True))
+
+
 def test_an_exported_file_answers_raw_rows_as_scoring_does(made: Config, spark: SparkSession) -> None:
     save_untrained(made)
     raw = _raw(spark, made)
@@ -254,12 +260,10 @@ def test_an_exported_file_answers_raw_rows_as_scoring_does(made: Config, spark: 
     exported = export(made)
     assert exported.beside == ("the query that yields these columns", "the parts of the moments at, born", "the hashes of agent")
     for frame in (raw, None):  # None: the test split, as the dataset stores it
-        results = [score(made, spark=spark, frame=frame, engine=engine) for engine in ("torch", "onnx")]
-        by_torch, by_file = (dict(zip(*(pq.read_table(Path(result.url.removeprefix("file://")))[name].to_pylist()
-                                        for name in ("row_id", "probability")), strict=True)) for result in results)
+        by_torch, by_file = (_probabilities(score(made, spark=spark, frame=frame, engine=engine)) for engine in ("torch", "onnx"))
+        assert len(by_file) > 20
         assert by_file == pytest.approx(by_torch, abs=1e-6)
         assert np.ptp(list(by_file.values())) > 0.05  # the control: rows differ
-    assert len(by_file) > 20
     save_untrained(made, seed=1)
     with pytest.raises(ConfigError, match=r"was exported from the weights .{16}, and the run's model has .{16}; run `sparkring export`"):
         sparkring.predict(raw, made, engine="onnx")
