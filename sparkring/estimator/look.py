@@ -1,4 +1,4 @@
-"""What an estimator finds out about a DataFrame: what each column is, what becomes of it, and the task. One pass over the rows."""
+"""What an estimator finds out about a DataFrame: what each column is, what becomes of it, and the task."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def look(frame: DataFrame, asked: Asked) -> Found:
     """Measure the columns of ``frame``, and choose what becomes of each.
 
     Args:
-        frame: The user's rows; read once.
+        frame: The user's rows; read twice.
         asked: What is known of its columns.
     Raises:
         SourceError: a column is missing or comes twice, there are no rows, the label cannot be predicted, or nothing is left to learn
