@@ -41,8 +41,7 @@ from sparkring.spark_jobs.etl.encoding.table_features import encode
 from sparkring.spark_jobs.etl.examples import tables
 from sparkring.spark_jobs.etl.sources.tables import cache_of, locate, open_tables
 from sparkring.spark_jobs.prepare import prepare
-from sparkring.spark_jobs.score import predict
-from sparkring.spark_jobs.scoring.predict import Model, predict_encoded
+from sparkring.spark_jobs.scoring.predict import Model, predict_encoded, predict_with
 from sparkring.spark_jobs.scoring.raw_rows import source_columns
 from sparkring.spark_jobs.spark.session import spark_session
 
@@ -131,13 +130,13 @@ def sides_of(spark: SparkSession, config: Config, folder: Path) -> dict[str, Cal
     by_torch, onnx = peer(with_torch(model), features), with_onnx(model)
 
     def encoded_beside_raw() -> DataFrame:
-        kept = raw.select("*", *(sf.col(name).alias(f"__raw_{name}") for name in raw.columns if name not in others))
+        kept = raw.select("*", *(sf.col(name).alias(f"__source_{name}") for name in raw.columns if name not in others))
         return encode(kept, features)
 
     sides: dict[str, Callable[[], DataFrame]] = {
         "sparkring": lambda: predict_encoded(encoded, model, keep=encoded.columns, batch_rows=BATCH),
         "predict_batch_udf": lambda: by_torch(encoded),
-        "sparkring, raw": lambda: predict(raw, config),
+        "sparkring, raw": lambda: predict_with(raw, model, batch_rows=BATCH),
         "predict_batch_udf, raw": lambda: by_torch(encoded_beside_raw())}
     if onnx is not None:
         by_onnx = peer(onnx, features)
@@ -157,7 +156,7 @@ def main() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with tempfile.TemporaryDirectory(prefix="sparkring-score-") as name:
         folder = Path(name)
-        config = load_config("local/flights", [f"workspace={folder}/flights", "spark.master=local[2]"])
+        config = load_config("local/flights", [f"workspace={folder}/flights", "run=scored", "spark.master=local[2]"])
         spark = spark_session(config.spark, app_name="score benchmark")
         write_rows(spark, config, folder)
         sides = sides_of(spark, config, folder)

@@ -100,6 +100,10 @@ FIGURES: Mapping[str, Sequence[Shown]] = {
         Shown("ratio_to_predict_batch_udf", "times as fast, encoded rows", "at least 1.2", "Spark's predict_batch_udf"),
         Shown("raw_ratio_to_predict_batch_udf", "times as fast, raw rows", "at least 1.2", "Spark's predict_batch_udf"),
         Shown("ratio_to_onnx_runtime", "times as fast, encoded rows", "", "predict_batch_udf with ONNX Runtime")),
+    "estimator": (
+        Shown("ratio_to_torch_distributor", "times the peer's seconds from a DataFrame to a model, 300,000 rows", "at most 1.0",
+              "TorchDistributor"),
+        Shown("auc", "test AUC of that model", "at least 1.0 x torch_distributor_auc", "TorchDistributor")),
     "matrix": (
         Shown("cells", "cells of versions, each installed and run", "at least 8"),
         Shown("green", "of them green", "at least 1.0 x cells"),
