@@ -78,7 +78,7 @@ def test_interrupted_jobs_end_and_an_interrupted_training_has_saved_and_the_same
     assert resumed.split()[0] == saved.group(1)
     assert session == "7", "the session is whole"
     assert fitted.error is None
-    assert [re.search(r"(prepare|train): 100%", shown)[1] for shown in fitted.displayed("text/plain")] == ["prepare", "train"]
+    assert re.findall(r"(prepare|train): 100%", "\n".join(fitted.displayed("text/plain"))) == ["prepare", "train"]
 
 
 def _with(cells: list[Cell], words: str) -> Cell:
