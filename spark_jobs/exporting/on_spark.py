@@ -4,7 +4,7 @@
       raw rows: what the file takes   ->   as ``predictor.py`` says   ->   what ``scoring/predict.py`` says of the task
       encoded rows: worked out backwards (``source_arrays.py``)
 
-One of ``scoring``'s models: only what goes to the workers, and what runs there, differs. It needs no torch there, and runs on the CPU.
+One of ``scoring``'s models: only what goes to the workers, and what runs there, differs. It runs on the CPU.
 """
 
 from __future__ import annotations
