@@ -49,7 +49,28 @@ class Distance(NamedTuple):
     """Its name; empty if there is none."""
 
 
-def run_limits(limits: Limits, *, loss: float, learned: float) -> Limits:
+class Apart(NamedTuple):
+    """How far one run is from another."""
+
+    loss: float
+    """Of any step, relative."""
+    learned: float
+    """Of any tensor of what the runs have added to the initial weights."""
+    tensor: str = ""
+    """The name of that tensor."""
+
+    def within(self, limits: Limits) -> bool:
+        """Whether it keeps the limits; NaN does not."""
+        return self.loss <= limits.loss and self.learned <= limits.learned
+
+
+def farthest(runs: Sequence[Apart]) -> Apart:
+    """The largest distances of several runs."""
+    loss, weights = max(run.loss for run in runs), max(runs, key=lambda run: run.learned)
+    return weights._replace(loss=loss)
+
+
+def run_limits(limits: Limits, rounding: Apart) -> Limits:
     """The limits of a whole float32 run.
 
     Where a unit is nearly 0, or two pixels of a pool are nearly equal, rounding decides the gradient's way, and later steps enlarge that.
@@ -57,10 +78,17 @@ def run_limits(limits: Limits, *, loss: float, learned: float) -> Limits:
 
     Args:
         limits: Of float32.
-        loss: The distance of the CPU's losses in float32 from its losses in float64.
-        learned: The same of what the runs have learned.
+        rounding: The farthest that float32 runs on the CPU are from the one in float64.
     """
-    return limits._replace(loss=max(limits.loss, 2 * loss), learned=max(limits.learned, 2 * learned))
+    return limits._replace(loss=max(limits.loss, 2 * rounding.loss), learned=max(limits.learned, 2 * rounding.learned))
+
+
+def moved(tensors: Tensors, *, seed: int) -> dict[str, NDArray[Any]]:
+    """Float tensors moved by at most one rounding step of float32, at random; others as they are."""
+    random = np.random.default_rng(seed)
+    step = float(np.finfo(np.float32).eps)
+    return {name: np.asarray(_exact(tensor) * (1 + step * random.uniform(-1, 1, tensor.shape)), tensor.dtype)
+            if np.issubdtype(tensor.dtype, np.floating) else tensor for name, tensor in tensors.items()}
 
 
 def distance(found: Tensors, wanted: Tensors) -> Distance:

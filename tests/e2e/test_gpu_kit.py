@@ -19,6 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from benchmarks.gpu_check.cases import NETWORKS, SPEED
+from benchmarks.gpu_check.numerics import Bench, Run, compare_gradients, rounding
 from tests.support.linked_packages import link_packages, normalised
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,3 +118,13 @@ def test_a_bare_machine_builds_trains_compares_measures_and_reports(kit: Path, p
     assert damaged.returncode == 1
     assert damaged.stdout.startswith("failed ")
     assert f"({part.relative_to(kit).as_posix()}); copy the folder again." in damaged.stdout
+
+
+def test_rounding_is_measured_by_runs_from_weights_moved_by_one_step(kit: Path, tmp_path: Path) -> None:
+    bench = Bench(kit=kit, work=tmp_path, device="cpu", remaining_s=lambda: 600.0)
+    compare_gradients(bench)  # which also notes the initial weights
+    (network,) = (network for network in NETWORKS if network.name == "image, batch norm")
+    exact, plain = (Run(bench, network, precision, "cpu").train() for precision in ("float64", "float32"))
+    found = rounding(bench, network, exact, plain)
+    assert 1e-6 < plain.apart(exact).loss <= found.loss < 1e-2
+    assert Run(bench, network, "float32", "cpu", moved=1).train().losses != plain.losses

@@ -20,7 +20,7 @@ from torch import nn
 
 from benchmarks.gpu_check.__main__ import Step, _Kept, _outcomes, to_come
 from benchmarks.gpu_check.cases import NETWORKS, SPEED, Network
-from benchmarks.gpu_check.compare import LIMITS, distance, learned, loss_distance, run_limits
+from benchmarks.gpu_check.compare import LIMITS, Apart, distance, farthest, learned, loss_distance, moved, run_limits
 from benchmarks.gpu_check.install import StepFailed, require_whole_kit
 from benchmarks.gpu_check.outcome import Check, Findings, Outcome, all_passed
 from benchmarks.gpu_check.report import document, page
@@ -89,8 +89,24 @@ def test_distances_worked_by_hand() -> None:
 
 def test_a_run_in_float32_may_be_as_far_away_as_rounding_moves_its_network() -> None:
     limits = LIMITS["float32"]
-    assert run_limits(limits, loss=limits.loss / 4, learned=limits.learned / 4) == limits
-    assert run_limits(limits, loss=1e-3, learned=limits.learned / 4) == limits._replace(loss=2e-3)
+    assert run_limits(limits, Apart(limits.loss / 4, limits.learned / 4)) == limits
+    assert run_limits(limits, Apart(1e-3, limits.learned / 4)) == limits._replace(loss=2e-3)
+    assert farthest([Apart(1e-3, 1e-4, "a"), Apart(1e-5, 1e-2, "b")]) == Apart(1e-3, 1e-2, "b")
+    assert Apart(limits.loss, limits.learned).within(limits)
+    assert not Apart(math.nan, 0.0).within(limits)
+
+
+def test_weights_are_moved_by_at_most_one_rounding_step() -> None:
+    weights = {"a": np.linspace(-3, 3, 1000, dtype=np.float32), "scalar": np.array(1.5, np.float32), "count": np.array(7)}
+    found, again, other = (moved(weights, seed=seed) for seed in (1, 1, 2))
+    assert {name: (tensor.dtype, tensor.shape) for name, tensor in found.items()} == {
+        name: (tensor.dtype, tensor.shape) for name, tensor in weights.items()}
+    steps = np.abs(found["a"] - weights["a"]) / np.spacing(np.abs(weights["a"]))
+    assert 0 < steps.mean() < 1
+    assert steps.max() <= 2  # spacing is up to twice as fine as the step, which is relative
+    assert found["count"] == 7
+    assert np.array_equal(found["a"], again["a"])
+    assert not np.array_equal(found["a"], other["a"])
 
 
 @pytest.mark.parametrize(("found", "wanted", "message"), [
