@@ -125,10 +125,23 @@ def prepare(config: ConfigLike, *, append: bool = False, spark: SparkSession | N
         if parent is not None and manifest is parent:
             reused = True
             progress.note(f"prepare: version {parent.version} holds all rows of this source; nothing to append")
+        if parent is None:
+            _tell_left_out(manifest, progress)
     else:
         progress.note(f"prepare: version {manifest.version} was made from this source by this config; reusing {dataset.url}")
     return PrepareResult(url=dataset.url, version=manifest.version, reused=reused, seconds=time.perf_counter() - began,
                          changed_rows=changed, rows={name: split.rows for name, split in manifest.splits.items()})
+
+
+def _tell_left_out(manifest: Manifest, progress: Progress) -> None:
+    """Say how many rows of a single source are no rows of its first version; the label's nulls alone would take the query once more."""
+    examples = sum(split.rows for split in manifest.splits.values())
+    if len(manifest.source) != 1 or manifest.task == "next_token":
+        return
+    ((name, facts),) = manifest.source.items()
+    if examples < facts["rows"]:
+        progress.note(f"prepare: {examples:,} of the {facts['rows']:,} rows of {name} are in the dataset; the query or a null "
+                      f"{manifest.label} left out the others")
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ class FileInWorker:
     def _cells(self, column: pd.Series) -> pa.RecordBatch:
         """Images or rows of tokens, as the dataset stores them."""
         cells = normalised(list(column), self.card) if self.raw else list(column)
-        return pa.record_batch({self.predictor.signature.inputs[0].name: pa.array(cells, pa.binary())})
+        return pa.RecordBatch.from_pydict({self.predictor.signature.inputs[0].name: pa.array(cells, pa.binary())})
 
     def _raw(self, columns: Sequence[pd.Series]) -> dict[str, NDArray[Any]]:
         inputs = self.predictor.signature.inputs

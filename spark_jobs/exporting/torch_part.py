@@ -45,9 +45,10 @@ def write_network(whole: AnsweringNetwork, card: ModelCard, signature: Signature
     examples, axes = _examples(whole, card, signature)
     try:
         with _quiet():
-            program = torch.onnx.export(
-                whole, examples, dynamo=True, verbose=False, opset_version=opset, input_names=list(whole.encoder.takes),
-                output_names=list(signature.outputs), dynamic_shapes=(tuple(axes for _ in examples),))
+            # Followed here: torch.onnx.export, up to torch 2.8, takes one branch of a network without a word where it cannot follow both.
+            followed = torch.export.export(whole, examples, dynamic_shapes=(tuple(axes for _ in examples),), strict=False)
+            program = torch.onnx.export(followed, dynamo=True, verbose=False, opset_version=opset, input_names=list(whole.encoder.takes),
+                                        output_names=list(signature.outputs))
     except Exception as error:  # of many classes, from all of torch's compiler
         what = f"model.network={card.model.network}" if card.model.network else f"the {card.model.kind} network"
         raise ExportRefused(f"torch cannot write {what} as ONNX of opset {opset}: {first_line(error)}; docs/how-to/export.md says what a "

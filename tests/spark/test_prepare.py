@@ -212,7 +212,10 @@ def test_categories_that_are_all_rare_share_id_zero(spark: SparkSession, tmp_pat
 def test_an_equal_recipe_is_reused_without_spark_and_says_so(
         spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, progress = etl_config(tmp_path), _Notes()
-    first = prepare(config, spark=spark)
+    first = prepare(config, spark=spark, progress=progress)
+    kept = sum(first.rows.values())
+    assert progress.notes == [f"prepare: {kept} of the 900 rows of trips are in the dataset; the query or a null late left out the others"]
+    progress.notes.clear()
     monkeypatch.setattr(seams.PREPARE_SPARK_SESSION, lambda *_, **__: pytest.fail("asked for a session"))
     again = prepare(config, progress=progress)
     assert (again.version, again.reused, again.rows) == (1, True, first.rows)

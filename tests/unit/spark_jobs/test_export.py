@@ -82,7 +82,8 @@ def test_the_file_is_checked_onnx_and_says_what_it_is(table: tuple[Config, Expor
 
 @pytest.mark.parametrize(("channels", "class_type", "classes", "norm"), [
     pytest.param(3, "string", ("cat", "dog", "\u00fcber"), "group", id="colours, classes with names"),
-    pytest.param(1, "smallint", (-1, 7, 100), "batch", id="grey, classes with numbers, batch normalisation")])
+    pytest.param(1, "smallint", (-1, 7, 100), "batch", id="grey, classes with numbers, batch normalisation", marks=pytest.mark.skipif(
+        torch.__version__.startswith("2.6."), reason="torch 2.6 cannot write batch normalisation with today's onnxscript"))])
 def test_an_image_s_file_takes_pixels_and_names_the_class(
         tmp_path: Path, channels: int, class_type: ClassType, classes: tuple[object, ...], norm: str) -> None:
     config = image_workspace(tmp_path, channels=channels, class_type=class_type, norm=norm)
@@ -95,7 +96,7 @@ def test_an_image_s_file_takes_pixels_and_names_the_class(
     np.testing.assert_array_equal(probability, probabilities.max(1))
     assert prediction.tolist() == [classes[number] for number in probabilities.argmax(1)]
     assert prediction.dtype == (np.int16 if class_type == "smallint" else object)
-    read = OnnxPredictor(Path(result.path).read_bytes())(pa.record_batch({"picture": [png(each) for each in pixels]}))
+    read = OnnxPredictor(Path(result.path).read_bytes())(pa.RecordBatch.from_pydict({"picture": [png(each) for each in pixels]}))
     np.testing.assert_array_equal(read["probabilities"], probabilities)
 
 
@@ -145,7 +146,7 @@ for module in ("torch", "pyspark", "onnx", "onnxscript", "horovod"):
 import pyarrow, sparkring
 from sparkring.spark_jobs.exporting.predictor import OnnxPredictor
 rows = {"height": [0.0], "weight": [None], "age": [1], "colour": ["blue"]}
-print(float(OnnxPredictor(open(sys.argv[1], "rb").read())(pyarrow.record_batch(rows))["probability"][0]))
+print(float(OnnxPredictor(open(sys.argv[1], "rb").read())(pyarrow.RecordBatch.from_pydict(rows))["probability"][0]))
 """
     ended = subprocess.run([sys.executable, "-c", code, table[1].path], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -184,7 +185,8 @@ class Drifting(Fine):
 
     def forward(self, numeric: Tensor, categorical: Tensor) -> Tensor:
         logits = super().forward(numeric, categorical)
-        return logits + 1 if torch.compiler.is_exporting() else logits
+        exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # the first is of torch 2.7
+        return logits + 1 if exporting() else logits
 
 
 def own(kind: type[Fine], monkeypatch: pytest.MonkeyPatch) -> str:

@@ -160,10 +160,10 @@ def test_arrow_rows_of_any_fitting_type_are_taken(file: tuple[OnnxPredictor, Squ
     plain = {"standard": np.array([2.0**53, math.nan]), "as_it_is": np.array([1.0, 0.0]), "logarithm": np.array([math.nan, 1.5]),
              "at_hour": np.array([7.0, 8.0]), "alone": np.array([math.nan, 0.5]), "city": np.array(["7", "unseen"], object),
              "rare": np.array(["", ""], object), "agent_hash": np.array([3, 0])}
-    found = predictor(pa.record_batch(rows))["probability"]
+    found = predictor(pa.RecordBatch.from_pydict(rows))["probability"]
     np.testing.assert_allclose(found, answer(network, *expected(plain)), atol=1e-6)
     for text, stands_for in ((pa.array([True, False]), "true"), (pa.array([date(2020, 2, 29)] * 2), "2020-02-29")):
-        typed = predictor(pa.record_batch({**rows, "city": text}))["probability"]
+        typed = predictor(pa.RecordBatch.from_pydict({**rows, "city": text}))["probability"]
         wanted = answer(network, *expected({**plain, "city": np.array([stands_for, "?"], object)}))
         np.testing.assert_allclose(typed[0], wanted[0], atol=1e-6)
 
@@ -182,7 +182,7 @@ def test_rows_that_the_file_does_not_take_are_refused(file: tuple[OnnxPredictor,
     rows = {each.name: pa.array([1.0]) for each in file[0].signature.inputs if each.kind == "number"}
     rows |= {"rare": pa.array(["x"]), "agent_hash": pa.array([1])} | changes
     with pytest.raises(SourceError, match=message):
-        file[0](pa.record_batch(rows))
+        file[0](pa.RecordBatch.from_pydict(rows))
 
 
 def test_a_file_of_another_program_is_refused() -> None:

@@ -100,6 +100,7 @@ def test_without_the_section_a_run_or_the_library_track_says_what_to_do(tmp_path
     with pytest.raises(ConfigError, match=r"has no section tracking; add it, or give --set tracking\.mlflow_uri="):
         track(parse_config(values, origin="test"))
     config = parse_config({**values, "tracking": {"mlflow_uri": "http://127.0.0.1:9"}}, origin="test")
+    monkeypatch.setattr(seams.TRACKING_FIND_SPEC, lambda _: "found")
     with pytest.raises(ConfigError, match="holds no run yet; run `sparkring train`"):
         track(config)
     monkeypatch.setattr(seams.TRACKING_FIND_SPEC, lambda _: None)
