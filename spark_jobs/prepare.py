@@ -134,14 +134,14 @@ def prepare(config: ConfigLike, *, append: bool = False, spark: SparkSession | N
 
 
 def _tell_left_out(manifest: Manifest, progress: Progress) -> None:
-    """Say how many rows of a single source are no rows of its first version; the label's nulls alone would take the query once more."""
+    """Say that a first version has fewer rows than its single source; to count the label's nulls would take the query once more."""
     examples = sum(split.rows for split in manifest.splits.values())
     if len(manifest.source) != 1 or manifest.task == "next_token":
         return
     ((name, facts),) = manifest.source.items()
     if examples < facts["rows"]:
-        progress.note(f"prepare: {examples:,} of the {facts['rows']:,} rows of {name} are in the dataset; the query or a null "
-                      f"{manifest.label} left out the others")
+        progress.note(f"prepare: {name} has {facts['rows']:,} rows, the dataset {examples:,}: the query yields fewer, or "
+                      f"{manifest.label} is null in some")
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def run_limits(limits: Limits, rounding: Apart) -> Limits:
 
     Args:
         limits: Of float32.
-        rounding: The farthest that float32 runs on the CPU are from the one in float64.
+        rounding: How far the CPU's run in float32 is from its run in float64.
     """
     return limits._replace(loss=max(limits.loss, 2 * rounding.loss), learned=max(limits.learned, 2 * rounding.learned))
 

@@ -214,7 +214,7 @@ def test_an_equal_recipe_is_reused_without_spark_and_says_so(
     config, progress = etl_config(tmp_path), _Notes()
     first = prepare(config, spark=spark, progress=progress)
     kept = sum(first.rows.values())
-    assert progress.notes == [f"prepare: {kept} of the 900 rows of trips are in the dataset; the query or a null late left out the others"]
+    assert progress.notes == [f"prepare: trips has 900 rows, the dataset {kept}: the query yields fewer, or late is null in some"]
     progress.notes.clear()
     monkeypatch.setattr(seams.PREPARE_SPARK_SESSION, lambda *_, **__: pytest.fail("asked for a session"))
     again = prepare(config, progress=progress)
