@@ -191,7 +191,8 @@ class Run:
         return learned(load(load_weights(url, load_card(url))), self._start())
 
     def _start(self) -> Tensors:
-        start = _read(self._bench, "cpu", _key(self._network, self.precision), "start")
+        stored: Precision = "float32" if self.precision == "bf16" else self.precision  # bf16 computes with weights kept in float32
+        start = _read(self._bench, "cpu", _key(self._network, stored), "start")
         return moved(start, seed=self._moved) if self._moved else start
 
     def _given(self) -> list[str]:
