@@ -113,8 +113,10 @@ def test_a_bare_machine_builds_trains_compares_measures_and_reports(kit: Path, p
     assert not [path for path in (folder / "runs").rglob("*") if path.stat().st_mtime > began]
 
     (part,) = (kit / "data/images/data/d1/validation").iterdir()
-    part.write_bytes(part.read_bytes()[:-1] + b"!")
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-1] + b"!")
     damaged = check(kit, python, folder)
+    part.write_bytes(whole)  # the next test reads it
     assert damaged.returncode == 1
     assert damaged.stdout.startswith("failed ")
     assert f"({part.relative_to(kit).as_posix()}); copy the folder again." in damaged.stdout
