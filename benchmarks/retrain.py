@@ -4,8 +4,7 @@
 
 The shipped job on flights of January to September 2013, a file for each month, and a split that rolls. The champion is there already.
 Then October's file comes: all of a process's seconds but those of training count as overhead, from the start of Python and Spark to the
-record of the decision. The candidate trains for ``EPOCHS`` epochs, as long as an hour's training on such a machine would need the more.
-Then the same command once more, with nothing new.
+record of the decision. Then the same command once more, with nothing new.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     uv run python -m benchmarks.score
 
 1 M flights (the shipped ones, repeated) on 2 cores, twice: as the dataset stores them, encoded, and raw, as the query yields them. Each
-side adds the probability to all columns of the same Parquet files, into Spark's ``noop`` sink. The peer is written by its documentation:
-one array of numbers and one of ids, a function that loads the model once a worker, batches of 8,192. It encodes nothing, so its raw rows
-go through ``encode``, as prepare's do. ONNX Runtime computes the same network in the same peer, on one thread as torch. Sides take turns
-in each round; a ratio is the median of the rounds' ratios.
+side adds the probability to all columns of the same Parquet files, into Spark's ``noop`` sink; ours by the call of ``sparkring score``.
+The peer is written by its documentation: one array of numbers and one of ids, a function that loads the model once a worker, batches of
+8,192. It encodes nothing, so its raw rows go through ``encode``, as prepare's do. ONNX Runtime computes the same network in the same
+peer, on one thread as torch. Sides take turns in each round; a ratio is the median of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 from pyspark.ml.functions import predict_batch_udf
@@ -33,6 +34,8 @@ from benchmarks.support.report import print_result
 from sparkring.conf.loading import load_config
 from sparkring.conf.schema import Config
 from sparkring.models.build import build_model
+from sparkring.pipelines.data.dataset.integrity import row_group_bytes
+from sparkring.pipelines.data.dataset.manifest import DataFile
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.training.job.model_files import ModelCard, model_from_bytes, save_model
@@ -41,8 +44,10 @@ from sparkring.spark_jobs.etl.encoding.table_features import encode
 from sparkring.spark_jobs.etl.examples import tables
 from sparkring.spark_jobs.etl.sources.tables import cache_of, locate, open_tables
 from sparkring.spark_jobs.prepare import prepare
-from sparkring.spark_jobs.scoring.predict import Model, predict_encoded, predict_with
+from sparkring.spark_jobs.scoring.predict import Model, predict_with
+from sparkring.spark_jobs.scoring.predict_split import predict_split
 from sparkring.spark_jobs.scoring.raw_rows import source_columns
+from sparkring.spark_jobs.scoring.split_rows import SplitRows
 from sparkring.spark_jobs.spark.session import spark_session
 
 ROWS, FILES, ROUNDS, BATCH = 1_000_000, 8, 5, 8192
@@ -64,8 +69,20 @@ def write_rows(spark: SparkSession, config: Config, folder: Path) -> None:
         times = -(-ROWS // flights.count())
         rows = flights.crossJoin(spark.range(times).drop("id")).limit(ROWS).repartition(FILES)
         rows.write.parquet(f"file:{folder}/raw")
-    encode(spark.read.parquet(f"file:{folder}/raw"), manifest.preprocessing).write.parquet(f"file:{folder}/encoded")
+    encoded = encode(spark.read.parquet(f"file:{folder}/raw"), manifest.preprocessing)
+    encoded.select([field.name for field in manifest.fields]).write.parquet(f"file:{folder}/encoded")
     flights.unpersist()
+
+
+def stored_rows(folder: str, config: Config) -> SplitRows:
+    """The encoded rows, as a dataset version's would be given."""
+    files = []
+    for file in sorted(Path(folder).glob("*.parquet")):
+        footer = pq.read_metadata(file)
+        rows = tuple(footer.row_group(number).num_rows for number in range(footer.num_row_groups))
+        files.append(DataFile(path=file.name, bytes=file.stat().st_size, sha256="", row_groups=rows,
+                              row_group_bytes=row_group_bytes(footer)))
+    return SplitRows(folder, tuple(files), Dataset(config.dataset).manifest().fields)
 
 
 def peer(make: Callable[[], Network], features: Preprocessing) -> Callable[[DataFrame], DataFrame]:
@@ -128,13 +145,14 @@ def sides_of(spark: SparkSession, config: Config, folder: Path) -> dict[str, Cal
     features = model.card.preprocessing
     others = [name for name in raw.columns if name not in source_columns(model.card)]
     by_torch, onnx = peer(with_torch(model), features), with_onnx(model)
+    stored = stored_rows(f"{folder}/encoded", config)
 
     def encoded_beside_raw() -> DataFrame:
         kept = raw.select("*", *(sf.col(name).alias(f"__source_{name}") for name in raw.columns if name not in others))
         return encode(kept, features)
 
     sides: dict[str, Callable[[], DataFrame]] = {
-        "sparkring": lambda: predict_encoded(encoded, model, keep=encoded.columns, batch_rows=BATCH),
+        "sparkring": lambda: predict_split(spark, stored, model, keep=encoded.columns, batch_rows=BATCH),
         "predict_batch_udf": lambda: by_torch(encoded),
         "sparkring, raw": lambda: predict_with(raw, model, batch_rows=BATCH),
         "predict_batch_udf, raw": lambda: by_torch(encoded_beside_raw())}

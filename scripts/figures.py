@@ -104,6 +104,13 @@ FIGURES: Mapping[str, Sequence[Shown]] = {
         Shown("ratio_to_torch_distributor", "times the peer's seconds from a DataFrame to a model, 300,000 rows", "at most 1.0",
               "TorchDistributor"),
         Shown("auc", "test AUC of that model", "at least 1.0 x torch_distributor_auc", "TorchDistributor")),
+    "retrain": (
+        Shown("overhead", "share of training's seconds that a night with new rows takes beside it", "at most 0.10"),
+        Shown("beside_training_s", "those seconds"),
+        Shown("noop_s", "seconds of a night without news", "at most 15")),
+    "year": (
+        Shown("auc_retrained", "AUC on the latest 15 days, mean of 9 months, retrained every month", "at least 1.0 x auc_never_retrained",
+              "the model of March"),),
     "matrix": (
         Shown("cells", "cells of versions, each installed and run", "at least 8"),
         Shown("green", "of them green", "at least 1.0 x cells"),

@@ -47,8 +47,9 @@ from sparkring.spark_jobs.scoring.baselines import logistic_regression, ridge_re
 from sparkring.spark_jobs.scoring.class_metrics import class_base_rate, evaluate_classes, evaluate_tokens, token_base_rate
 from sparkring.spark_jobs.scoring.columns import PROBABILITY
 from sparkring.spark_jobs.scoring.number_metrics import evaluate_numbers, mean_of_train
-from sparkring.spark_jobs.scoring.predict import Model, predict_encoded
-from sparkring.spark_jobs.scoring.split_rows import read_split, split_of, trained_on, version_for
+from sparkring.spark_jobs.scoring.predict import Model
+from sparkring.spark_jobs.scoring.predict_split import predict_split
+from sparkring.spark_jobs.scoring.split_rows import SplitRows, split_of, trained_on, version_for
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
 from sparkring.spark_jobs.spark.versions.arrow_frames import table_of
@@ -100,13 +101,14 @@ def _evaluate(config: Config, spark: SparkSession | None, progress: Progress) ->
     dataset = open_store(card.dataset_url)
     files = [file for name, of in (("train", trained), (SPLIT, manifest)) for file in split_of(of, card.dataset_url, name).files]
     with progress.stage("evaluate", total=3) as bar, result_settings(session), naming_damaged_pages(dataset, files):
-        train, test = (read_split(session, of, card.dataset_url, name) for name, of in (("train", trained), (SPLIT, manifest)))
+        rows = {name: SplitRows.of(of, card.dataset_url, name) for name, of in (("train", trained), (SPLIT, manifest))}
+        train, test = (each.read(session) for each in rows.values())
         bar.update(0, text="network")
         laid = with_planned_layout(config, store)
         if laid.train.parallel.cuts_the_model:
             network = _evaluate_by_stages(laid, card, manifest, session)
         else:
-            network = _evaluate_by_tasks(config, test, manifest)
+            network = _evaluate_by_tasks(config, rows[SPLIT], manifest, session)
         bar.update(1, text="baselines")
         models = {"network": network, **_baselines(network, train, test, trained)}
         bar.update(2, text="slices and importance")
@@ -117,10 +119,10 @@ def _evaluate(config: Config, spark: SparkSession | None, progress: Progress) ->
     return document
 
 
-def _evaluate_by_tasks(config: Config, test: DataFrame, manifest: Manifest) -> Metrics:
+def _evaluate_by_tasks(config: Config, test: SplitRows, manifest: Manifest, session: SparkSession) -> Metrics:
     """The network's evaluation, predicted by Spark's tasks."""
     keep = [] if manifest.task == "next_token" else [manifest.label]
-    predicted = predict_encoded(test, Model.of(config.run_url), keep=keep, batch_rows=config.score.batch_rows)
+    predicted = predict_split(session, test, Model.of(config.run_url), keep=keep, batch_rows=config.score.batch_rows)
     if manifest.task == "multiclass":
         return evaluate_classes(predicted, label=manifest.label, classes=manifest.preprocessing.classes)
     if manifest.preprocessing.label is not None:

@@ -28,16 +28,17 @@ from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.etl.columns.expressions import named
-from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages, read_committed
+from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages
 from sparkring.spark_jobs.exporting.on_spark import model_of
 from sparkring.spark_jobs.run.place import with_existing_run
 from sparkring.spark_jobs.scoring.columns import MODEL, SPLIT, VERSION, require_free, telling_column
 from sparkring.spark_jobs.scoring.latest import Scores, commit_scores, finish_commit, scores_of
 from sparkring.spark_jobs.scoring.new_rows import Given, NewRows, new_rows
 from sparkring.spark_jobs.scoring.portions import Draft, Input, count_rows, key_of, parquet_files
-from sparkring.spark_jobs.scoring.predict import Model, class_of, predict_encoded, predict_raw, predict_with
+from sparkring.spark_jobs.scoring.predict import Model, class_of, predict_raw, predict_with
+from sparkring.spark_jobs.scoring.predict_split import predict_split
 from sparkring.spark_jobs.scoring.raw_rows import source_columns
-from sparkring.spark_jobs.scoring.split_rows import read_split, version_for
+from sparkring.spark_jobs.scoring.split_rows import SplitRows, version_for
 from sparkring.spark_jobs.spark.errors import failed_queries_unlogged
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
@@ -145,16 +146,13 @@ class _Job:
         session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=given)
         with self.progress.stage("score") as bar, result_settings(session):
             bar.update(0, text=f"{name} of version {manifest.version}")
-            encoded, split = read_split(session, manifest, card.dataset_url, name), manifest.splits[name]
-            dataset = open_store(card.dataset_url)
+            rows, split = SplitRows.of(manifest, card.dataset_url, name), manifest.splits[name]
             draft = Draft(self.store, folder, telling=telling_column(card.task), row_id=manifest.row_id, digested=True)
 
             def scored(names: Sequence[str]) -> DataFrame:
-                some = [file for file in split.files if file.path in names]
-                rows = encoded if len(some) == len(split.files) else read_committed(session, dataset, some)
-                return self._split_scores(rows, manifest)
+                return self._split_scores(session, rows.some(names), manifest)
 
-            with naming_damaged_pages(dataset, split.files):
+            with naming_damaged_pages(open_store(card.dataset_url), split.files):
                 self._write(draft, [Input(file.path, file.bytes) for file in split.files], scored, bar)
             if draft.digest != split.rows_digest:
                 draft.delete()
@@ -188,12 +186,12 @@ class _Job:
         return {"weights": self.model.card.weights_sha256, "top_k": self.config.score.top_k, "engine": self.config.score.engine,
                 "code": __version__}
 
-    def _split_scores(self, encoded: DataFrame, manifest: Manifest) -> DataFrame:
-        if manifest.task == "multiclass":
-            encoded = _named_classes(encoded, manifest)
+    def _split_scores(self, session: SparkSession, rows: SplitRows, manifest: Manifest) -> DataFrame:
         keep = [manifest.row_id] if manifest.task == "next_token" else [manifest.row_id, manifest.label]
         require_free(keep, (MODEL, VERSION, SPLIT))
-        scored = predict_encoded(encoded, self.model, keep=keep, batch_rows=self.config.score.batch_rows, top_k=self.config.score.top_k)
+        scored = predict_split(session, rows, self.model, keep=keep, batch_rows=self.config.score.batch_rows, top_k=self.config.score.top_k)
+        if manifest.task == "multiclass":
+            scored = _named_classes(scored, manifest)
         return scored.select("*", sf.lit(self.model.card.weights_sha256[:16]).alias(MODEL),
                              sf.lit(manifest.version).cast("bigint").alias(VERSION), sf.lit(self.config.score.split).alias(SPLIT))
 
@@ -220,7 +218,7 @@ class _Job:
         return ScoreResult(f"{self.store.url}/{folder}", rows, time.perf_counter() - self.began)
 
 
-def _named_classes(encoded: DataFrame, manifest: Manifest) -> DataFrame:
+def _named_classes(scored: DataFrame, manifest: Manifest) -> DataFrame:
     """Replace the numbers of the label's classes by the source's own values, as the predictions have them."""
     value = class_of(named(manifest.label), manifest.preprocessing)
-    return encoded.select([value.alias(name) if name == manifest.label else named(name) for name in encoded.columns])
+    return scored.select([value.alias(name) if name == manifest.label else named(name) for name in scored.columns])

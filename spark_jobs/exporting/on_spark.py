@@ -74,17 +74,17 @@ class ExportedModel(Model):
                               f"{card.weights_sha256[:16]}; run `sparkring export` with this config again.")
         return cls(card, model.weights, file, signature)
 
-    def inputs(self, *, raw: bool) -> list[Column]:
-        """What the workers get of a row: of a raw one of a table, the columns that the file takes."""
-        if not raw or self.card.model.kind != "tabular":
-            return super().inputs(raw=raw)
+    def raw_inputs(self) -> list[Column]:
+        """What the workers get of a raw row: of one of a table, the columns that the file takes."""
+        if self.card.model.kind != "tabular":
+            return super().raw_inputs()
         # As bytes: a text of Spark may hold bytes that are no characters, which pandas would refuse.
         return [column.cast("binary") if each.kind == "text" else column
                 for each, column in zip(self.signature.inputs, raw_columns(self.signature, self.card.preprocessing), strict=True)]
 
-    def shipped(self, key: str, *, raw: bool, batch_rows: int) -> Shipped:
+    def shipped(self, *, raw: bool, batch_rows: int) -> Shipped:
         """The file on its way to the workers."""
-        return ShippedFile(card_json=self.card.model_dump_json(), key=key, raw=raw, batch_rows=batch_rows, file=self.file)
+        return ShippedFile(card_json=self.card.model_dump_json(), key=self.key(raw=raw), raw=raw, batch_rows=batch_rows, file=self.file)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.retraining.paired import Paired
 from sparkring.spark_jobs.scoring.columns import NATS, PREDICTION, PROBABILITIES, PROBABILITY
-from sparkring.spark_jobs.scoring.predict import Model, predict_encoded
-from sparkring.spark_jobs.scoring.split_rows import read_split
+from sparkring.spark_jobs.scoring.predict import Model
+from sparkring.spark_jobs.scoring.predict_split import predict_split
+from sparkring.spark_jobs.scoring.split_rows import SplitRows
 
 SPLIT = "test"
 _EPS = float(np.finfo(np.float64).eps)
@@ -40,8 +41,10 @@ def compare(session: SparkSession, manifest: Manifest, *, champion: str, candida
     """
     models = {"champion": Model.of(champion), "candidate": Model.of(candidate)}
     url = models["candidate"].card.dataset_url
-    rows = read_split(session, manifest, url, SPLIT)
-    losses = [_losses(rows, model, manifest, name, batch_rows) for name, model in models.items()]
+    rows = SplitRows.of(manifest, url, SPLIT)
+    keep = [manifest.row_id] if manifest.task == "next_token" else [manifest.row_id, manifest.label]
+    losses = [_losses(predict_split(session, rows, model, keep=keep, batch_rows=batch_rows), manifest, name)
+              for name, model in models.items()]
     difference = sf.col("champion") - sf.col("candidate")
     found = losses[0].join(losses[1], "row").agg(
         sf.count(sf.lit(1)).alias("rows"), sf.avg("champion").alias("champion"), sf.avg("candidate").alias("candidate"),
@@ -53,10 +56,8 @@ def compare(session: SparkSession, manifest: Manifest, *, champion: str, candida
     return Paired(rows=found["rows"], champion=found["champion"], candidate=found["candidate"], deviation=found["deviation"] or 0.0)
 
 
-def _losses(rows: DataFrame, model: Model, manifest: Manifest, name: str, batch_rows: int) -> DataFrame:
+def _losses(predicted: DataFrame, manifest: Manifest, name: str) -> DataFrame:
     """Row id and loss."""
-    keep = [manifest.row_id] if manifest.task == "next_token" else [manifest.row_id, manifest.label]
-    predicted = predict_encoded(rows, model, keep=keep, batch_rows=batch_rows)
     return predicted.select(named(manifest.row_id).alias("row"), _loss(manifest).alias(name))
 
 

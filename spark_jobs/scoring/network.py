@@ -5,8 +5,8 @@
       ids, or texts to look up   ->      categorical (B, C)      ->      what ``predict.ANSWERS`` says of the task
       files, tokens              ->      image, tokens
 
-A worker outlives its tasks and keeps what it loaded. Runs on executors alone; Spark's side is ``predict.py``. The network travels as
-JSON and safetensors with the function: workers neither read the run folder nor unpickle anything from it.
+A worker outlives its tasks and keeps what it loaded. Runs on executors alone; Spark's side is ``predict.py`` and ``predict_split.py``.
+The network travels as JSON and safetensors with the function: workers neither read the run folder nor unpickle anything from it.
 """
 
 from __future__ import annotations
@@ -78,16 +78,15 @@ class ShippedWeights(Shipped):
         return Network.load(self, device)
 
 
-def answer(columns: Sequence[pd.Series], shipped: Shipped) -> pd.DataFrame:
+def answer(columns: Sequence[pd.Series], shipped: Shipped) -> Answers:
     """The network's answers to a batch of rows, in about equal parts.
 
     Args:
-        columns: The inputs in the order of ``Model.inputs``.
+        columns: The inputs in the order of ``Model.raw_inputs``, or of ``predict.feature_columns`` for rows of a dataset version.
         shipped: The network.
     """
     network = _loaded(shipped, device_of_task())
-    answers = _joined([network.answer([column.iloc[part] for column in columns]) for part in parts(len(columns[0]), shipped.batch_rows)])
-    return pd.DataFrame({name: list(values) if values.ndim > 1 else values for name, values in answers.items()})
+    return _joined([network.answer([column.iloc[part] for column in columns]) for part in parts(len(columns[0]), shipped.batch_rows)])
 
 
 def parts(rows: int, most: int) -> list[slice]:

@@ -1,13 +1,13 @@
-"""Add a trained network's predictions to a Spark frame; ``columns.py`` lists the columns of each task.
+"""Add a trained network's predictions to a Spark frame of raw rows; ``columns.py`` lists the columns of each task.
 
 Only the columns that the network reads go to Spark's Python workers, as Arrow batches, and only answers come back (``network.py``). All
-other columns stay in Spark as they are: their types, their order, a stream's watermark.
+other columns stay in Spark as they are: their types, their order, a stream's watermark. Rows of a dataset version: ``predict_split.py``.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +15,7 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.types import ArrayType, DataType, DoubleType, IntegerType, StructField, StructType
 
 from sparkring.conf.schema import Task
 from sparkring.errors import EnvironmentProblem
@@ -26,26 +27,34 @@ from sparkring.spark_jobs.etl.columns.expressions import TEMPORAL_TYPES, named
 from sparkring.spark_jobs.etl.encoding.table_features import computed_ids, numbers_of, text_of
 from sparkring.spark_jobs.scoring.columns import (
     DECIDED_AT,
+    NATS,
+    PREDICTED,
     PREDICTION,
     PROBABILITIES,
     PROBABILITY,
+    RIGHT,
     TOP_K,
     predicted_columns,
-    require_free,
     require_free_in_rows,
 )
-from sparkring.spark_jobs.scoring.network import Shipped, ShippedWeights, answer
+from sparkring.spark_jobs.scoring.network import Answers, Shipped, ShippedWeights, answer
 from sparkring.spark_jobs.scoring.raw_rows import check_raw, source_columns
 from sparkring.spark_jobs.spark.session import result_settings
 from sparkring.spark_jobs.spark.versions.supported import is_connect
 
-ANSWERS: dict[Task, str] = {
-    "binary": "probability double",
-    "multiclass": "prediction int, probability double, probabilities array<double>",
-    "regression": "prediction double",
-    "next_token": "nats double, tokens_predicted int, tokens_right int"}
+
+def _struct(types: dict[str, DataType]) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in types.items()])
+
+
+ANSWERS: dict[Task, StructType] = {
+    "binary": _struct({PROBABILITY: DoubleType()}),
+    "multiclass": _struct({PREDICTION: IntegerType(), PROBABILITY: DoubleType(), PROBABILITIES: ArrayType(DoubleType())}),
+    "regression": _struct({PREDICTION: DoubleType()}),
+    "next_token": _struct({NATS: DoubleType(), PREDICTED: IntegerType(), RIGHT: IntegerType()})}
 """What a worker answers; a class by its number."""
-_ANSWER = "__sparkring_answer"
+ANSWER = "__sparkring_answer"
+"""The column of these, before the columns of the task are made of it."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +76,19 @@ class Model:
         card = load_card(run_url)
         return cls(card, load_weights(run_url, card))
 
-    def inputs(self, *, raw: bool) -> list[Column]:
-        """What the workers get of a row, of a dataset version or ``raw``."""
-        return raw_inputs(self.card) if raw else [named(name) for name in feature_columns(self.card)]
+    def raw_inputs(self) -> list[Column]:
+        """What the workers get of a raw row."""
+        return raw_inputs(self.card)
 
-    def shipped(self, key: str, *, raw: bool, batch_rows: int) -> Shipped:
-        """The network on its way to the workers, which keep it by its key."""
-        return ShippedWeights(card_json=self.card.model_dump_json(), key=key, raw=raw, batch_rows=batch_rows, weights=self.weights)
+    def shipped(self, *, raw: bool, batch_rows: int) -> Shipped:
+        """The network on its way to the workers, for raw rows or those of a dataset version."""
+        return ShippedWeights(card_json=self.card.model_dump_json(), key=self.key(raw=raw), raw=raw, batch_rows=batch_rows,
+                              weights=self.weights)
+
+    def key(self, *, raw: bool) -> str:
+        """The name under which the workers keep it."""
+        own = uuid.uuid4().hex if REGISTRY.builds() else ""  # an own network may change under the same weights
+        return f"{type(self).__name__}-{self.card.weights_sha256}{own}-{raw}"
 
 
 def predict_with(frame: DataFrame, model: Model, *, batch_rows: int, top_k: int | None = None) -> DataFrame:
@@ -96,26 +111,9 @@ def predict_raw(frame: DataFrame, model: Model, *, top_k: int | None, batch_rows
     """The same inside ``result_settings``."""
     check_raw(frame, model.card)
     require_free_in_rows(frame.columns, predicted_columns(model.card.task, top_k))
-    return _answered(frame, model, raw=True, top_k=top_k, batch_rows=batch_rows)
-
-
-def predict_encoded(encoded: DataFrame, model: Model, *, keep: Sequence[str], batch_rows: int, top_k: int | None = None) -> DataFrame:
-    """Add predictions to rows of a dataset version.
-
-    Args:
-        encoded: Its rows.
-        model: The model.
-        keep: Columns to keep.
-        batch_rows: The most rows of a forward pass.
-        top_k: The number of likeliest classes to add; None for none.
-    Returns:
-        ``keep``, then the task's columns. Nothing is computed yet.
-    Raises:
-        ConfigError: a column of ``keep`` has the name of one that is added.
-    """
-    require_free(keep, predicted_columns(model.card.task, top_k))
-    answered = _answered(encoded, model, raw=False, top_k=top_k, batch_rows=batch_rows)
-    return answered.select([named(name) for name in (*keep, *predicted_columns(model.card.task, top_k))])
+    ask = _udf(REGISTRY.carrying(partial(answer, shipped=model.shipped(raw=True, batch_rows=batch_rows))), ANSWERS[model.card.task])
+    answered = frame.select("*", ask(*model.raw_inputs()).alias(ANSWER))
+    return answered.select("*", *predictions(model.card, top_k)).drop(ANSWER)
 
 
 def feature_columns(card: ModelCard) -> list[str]:
@@ -137,22 +135,21 @@ def raw_inputs(card: ModelCard) -> list[Column]:
     return [*numbers_of(features), *(text_of(feature).cast("binary") for feature in features.categorical), *computed_ids(features)]
 
 
-def _answered(frame: DataFrame, model: Model, *, raw: bool, top_k: int | None, batch_rows: int) -> DataFrame:
-    card = model.card
-    key = card.weights_sha256 + (uuid.uuid4().hex if REGISTRY.builds() else "")  # an own network may change under the same weights
-    shipped = model.shipped(f"{type(model).__name__}-{key}-{raw}", raw=raw, batch_rows=batch_rows)
-    ask = _udf(REGISTRY.carrying(partial(answer, shipped=shipped)), ANSWERS[card.task])
-    with_answer = frame.select("*", ask(*model.inputs(raw=raw)).alias(_ANSWER))
-    added = {name: sf.col(f"{_ANSWER}.{name}") for name in predicted_columns(card.task) if name != PREDICTION} | _decided(card)
+def predictions(card: ModelCard, top_k: int | None) -> list[Column]:
+    """The columns that the model's task adds, made of ``ANSWER``.
+
+    Args:
+        card: The model's.
+        top_k: The number of likeliest classes to add; None for none.
+    """
+    added = {name: sf.col(f"{ANSWER}.{name}") for name in predicted_columns(card.task) if name != PREDICTION} | _decided(card)
     columns = [added[name].alias(name) for name in predicted_columns(card.task)]
-    if top_k is not None:
-        columns.append(_likeliest(card, top_k).alias(TOP_K))
-    return with_answer.select("*", *columns).drop(_ANSWER)
+    return columns if top_k is None else [*columns, _likeliest(card, top_k).alias(TOP_K)]
 
 
-def _udf(run: Callable[..., pd.DataFrame], answers: str) -> Callable[..., Column]:
+def _udf(run: Callable[..., Answers], answers: StructType) -> Callable[..., Column]:
     def network(*columns: pd.Series) -> pd.DataFrame:
-        return run(columns)
+        return pd.DataFrame({name: list(values) if values.ndim > 1 else values for name, values in run(columns).items()})
 
     # Else a filter on the answer would move below it, and ask the network twice.
     asking: Callable[..., Column] = pandas_udf(network, answers).asNondeterministic()  # type: ignore[call-overload]
@@ -161,12 +158,12 @@ def _udf(run: Callable[..., pd.DataFrame], answers: str) -> Callable[..., Column
 
 def _decided(card: ModelCard) -> dict[str, Column]:
     """The column of the predicted label, where the task has one; null where the answer is not a number."""
-    probability = sf.col(f"{_ANSWER}.{PROBABILITY}")
+    probability = sf.col(f"{ANSWER}.{PROBABILITY}")
     if card.task == "binary":
         return {PREDICTION: (probability >= DECIDED_AT).cast("int")}
     if card.task == "multiclass":
-        return {PREDICTION: sf.when(probability.isNotNull(), class_of(sf.col(f"{_ANSWER}.{PREDICTION}"), card.preprocessing))}
-    return {PREDICTION: sf.col(f"{_ANSWER}.{PREDICTION}")}
+        return {PREDICTION: sf.when(probability.isNotNull(), class_of(sf.col(f"{ANSWER}.{PREDICTION}"), card.preprocessing))}
+    return {PREDICTION: sf.col(f"{ANSWER}.{PREDICTION}")}
 
 
 def class_of(number: Column, preprocessing: Preprocessing) -> Column:
@@ -176,7 +173,7 @@ def class_of(number: Column, preprocessing: Preprocessing) -> Column:
 
 def _likeliest(card: ModelCard, top_k: int) -> Column:
     """The likeliest classes; of equal ones the first."""
-    each = sf.transform(f"{_ANSWER}.{PROBABILITIES}", lambda probability, number: sf.struct(
+    each = sf.transform(f"{ANSWER}.{PROBABILITIES}", lambda probability, number: sf.struct(
         (-probability).alias("order"), number.alias("number"), probability.alias(PROBABILITY)))
     return sf.transform(sf.slice(sf.array_sort(each), 1, top_k), lambda one: sf.struct(
         class_of(one["number"], card.preprocessing).alias("class"), one[PROBABILITY].alias(PROBABILITY)))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkring.errors import DatasetChanged, DatasetError
 from sparkring.pipelines.data.dataset.integrity import check_footers
-from sparkring.pipelines.data.dataset.manifest import Manifest, Split
+from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
+from sparkring.pipelines.data.dataset.row_schema import DataField
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.job.model_files import ModelCard
@@ -55,19 +58,40 @@ def _figures(preprocessing: Preprocessing) -> dict[str, Any]:
     return preprocessing.model_dump(exclude={"train_rows": True, "tokens": {"tokens", "text_bytes", "packs"}})
 
 
-def read_split(spark: SparkSession, manifest: Manifest, dataset_url: str, split: str) -> DataFrame:
-    """The encoded rows of a split: exactly the files that the manifest names, as they were committed.
+@dataclass(frozen=True)
+class SplitRows:
+    """The rows of a split: files that were found to be those that the manifest names."""
 
-    Raises:
-        DatasetError: there is no such split.
-        DatasetChanged: a file has a different size or footer; it is named. Training makes the same check before its first step.
-        EnvironmentProblem, StorageError: Spark cannot read them.
-    """
-    store, files = open_store(dataset_url), split_of(manifest, dataset_url, split).files
-    findings = check_footers(store, manifest, files)
-    if findings:
-        raise DatasetChanged(store.url, version=manifest.version, findings=list(map(str, findings)))
-    return read_committed(spark, store, files)
+    dataset_url: str
+    files: tuple[DataFile, ...]
+    fields: tuple[DataField, ...]
+    """The columns of the files."""
+
+    @classmethod
+    def of(cls, manifest: Manifest, dataset_url: str, split: str) -> SplitRows:
+        """Check the files of a split.
+
+        Raises:
+            DatasetError: there is no such split.
+            DatasetChanged: a file has a different size or footer; it is named. Training makes the same check before its first step.
+        """
+        store, files = open_store(dataset_url), split_of(manifest, dataset_url, split).files
+        findings = check_footers(store, manifest, files)
+        if findings:
+            raise DatasetChanged(store.url, version=manifest.version, findings=list(map(str, findings)))
+        return cls(dataset_url, files, manifest.fields)
+
+    def some(self, names: Collection[str]) -> SplitRows:
+        """The rows of some files."""
+        return replace(self, files=tuple(file for file in self.files if file.path in names))
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """The rows as they are stored, read by Spark.
+
+        Raises:
+            EnvironmentProblem, StorageError: Spark cannot read them.
+        """
+        return read_committed(spark, open_store(self.dataset_url), self.files)
 
 
 def split_of(manifest: Manifest, dataset_url: str, split: str) -> Split:

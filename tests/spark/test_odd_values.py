@@ -30,7 +30,7 @@ from sparkring.spark_jobs.etl.fit import fit
 from sparkring.spark_jobs.exporting.encoders import TableEncoder
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import predict, score
-from sparkring.spark_jobs.scoring.split_rows import read_split
+from sparkring.spark_jobs.scoring.split_rows import SplitRows
 from sparkring.spark_jobs.spark.session import result_settings
 from tests.support import seams
 from tests.support.etl_tables import Trip, etl_config, save_untrained, trips
@@ -181,7 +181,7 @@ def test_rows_to_score_may_have_other_columns_of_any_names_but_each_feature_once
     with pytest.raises(SourceError, match=r"have 2 columns km_none and KM_NONE, which Spark does not tell apart; leave all but km_none"):
         score(config, spark=spark, frame=raw.selectExpr("*", "1D AS KM_NONE"))
     with pytest.raises(DatasetError, match=r"has no split 'holdout'; it has train, validation, test"):
-        read_split(spark, _manifest(made), made.dataset, "holdout")
+        SplitRows.of(_manifest(made), made.dataset, "holdout")
 
 
 def test_a_row_without_a_label_is_left_out_whatever_else_it_holds(spark: SparkSession, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from sparkring.spark_jobs.score import ScoreResult, score
 from sparkring.spark_jobs.scoring import portions
 from sparkring.spark_jobs.scoring.columns import split_columns
 from sparkring.spark_jobs.scoring.latest import latest_scores
-from sparkring.spark_jobs.scoring.split_rows import read_split
+from sparkring.spark_jobs.scoring.predict_split import predict_split
 from tests.support import seams
 from tests.support.configs import write
 from tests.support.etl_connect import findings
@@ -222,10 +222,10 @@ def test_scores_and_evaluations_are_of_the_version_that_the_config_names(spark: 
 
 def test_scores_are_of_exactly_the_rows_that_the_manifest_knows(
         spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    def losing(*known: Any) -> Any:
-        return read_split(*known).where("row_id <> 8000")
+    def losing(*known: Any, **asked: Any) -> Any:
+        return predict_split(*known, **asked).where("row_id <> 8000")
 
-    monkeypatch.setattr(seams.SCORE_READ_SPLIT, losing)
+    monkeypatch.setattr(seams.SCORE_PREDICT, losing)
     with pytest.raises(DatasetError, match=r"the scored rows have the digest \w{16}, the manifest says \w{16} of its \d+ rows"):
         score(config, spark=spark)
     assert not list(Path(config.scores).rglob("*"))

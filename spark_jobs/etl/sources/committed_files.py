@@ -1,7 +1,7 @@
-"""Read the files that a manifest names with Spark, for scoring, evaluating and appending; errors are one line.
+"""Read the files that a manifest names with Spark, for evaluating and appending; errors are one line.
 
-Training reads them without Spark (``pipelines/data/loading/reader.py``). On S3, Spark needs Hadoop's ``s3a``, which does not come
-with pyspark; docs/reference/stores.md says how to get it.
+Training (``pipelines/data/loading/reader.py``) and scoring (``scoring/predict_split.py``) read them without it. On S3, Spark needs
+Hadoop's ``s3a``, which does not come with pyspark; docs/reference/stores.md says how to get it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparkring.pipelines.data.dataset.manifest import DataFile
 from sparkring.pipelines.data.loading.page_checksums import verify_file
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.spark_jobs.etl.sources.literal_paths import literal
-from sparkring.spark_jobs.spark.errors import CLIENTS, SPARK_ERRORS, lacks_client, reason
+from sparkring.spark_jobs.spark.errors import CLIENTS, SPARK_ERRORS, error_of_worker, lacks_client, reason
 from sparkring.spark_jobs.spark.session import spark_path
 
 READER_OPTIONS = {"parquet.page.verify-checksum.enabled": "true"}
@@ -44,7 +44,7 @@ def read_committed(spark: SparkSession, store: Store, files: Iterable[DataFile])
         if lacks_client(error):
             client = CLIENTS.get(urlparse(store.path("")).scheme, "its client")
             raise EnvironmentProblem(
-                f"Spark cannot read {store.url}: {reason(error)}; to score, evaluate or append, add "
+                f"Spark cannot read {store.url}: {reason(error)}; to evaluate or append, add "
                 f"{client} of Spark's Hadoop release to spark.conf.spark.jars.packages (docs/reference/stores.md).") from error
         raise StorageError(f"Spark cannot read {store.url}: {reason(error)}; check that its files exist, and that Spark "
                            "(the driver and the executors) reaches them with its own settings (docs/reference/stores.md).") from error
@@ -53,19 +53,24 @@ def read_committed(spark: SparkSession, store: Store, files: Iterable[DataFile])
 
 @contextmanager
 def naming_damaged_pages(store: Store, files: Iterable[DataFile]) -> Iterator[None]:
-    """Turn Spark's error about a damaged page into ours; put it around actions on rows of ``read_committed``.
+    """Turn Spark's error about a damaged page into ours; put it around actions on rows of these files.
 
-    Spark names at most the file, so the file is read again to find the row group and the column.
+    Spark's reader names at most the file, so the file is read again to find the row group and the column. A Python worker that read it
+    by itself (``scoring/predict_split.py``) has told all of it.
 
     Args:
         store: The dataset's.
         files: The files that Spark reads.
     Raises:
         DatasetError: a page is damaged; the error names its file, row group and column.
+        StorageError: a worker cannot reach the files.
     """
     try:
         yield
     except (*SPARK_ERRORS, SourceError) as error:  # prepare may have taken it for a failure of the query
+        told = error_of_worker(error)
+        if told is not None:
+            raise told from error
         if "FAILED_READ_FILE" in str(error) or "page integrity" in str(error):
             for file in _suspects(str(error), files):
                 verify_file(store, file.path)

@@ -101,7 +101,7 @@ def test_a_commit_that_is_killed_anywhere_shows_no_row_twice_and_the_next_one_fi
 
 @pytest.mark.parametrize("task", ["binary", "multiclass", "next_token"])
 def test_the_names_that_are_taken_are_those_of_the_predictions(task: Any) -> None:
-    answered = {field.split()[0] for field in ANSWERS[task].split(", ")}
+    answered = set(ANSWERS[task].names)
     assert set(predicted_columns(task)) == answered | ({"prediction"} if task == "binary" else set())
     assert split_columns(task) == (*predicted_columns(task), "model", "dataset_version", "split")
 
