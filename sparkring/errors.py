@@ -146,7 +146,7 @@ class DatasetVersionNotFound(SparkringError, LookupError):
             super().__init__(f"{url} has {what}, it has {', '.join(map(str, existing))}; name one of these, or run `sparkring prepare` to "
                              "commit another.")
         else:
-            super().__init__(f"{url} has {what}, it has none yet; run `sparkring prepare` to commit one.")
+            super().__init__(f"{url} has {what}{'' if wanted is None else ', it has none yet'}; run `sparkring prepare` to commit one.")
 
 
 class DatasetChanged(DatasetError):

@@ -17,7 +17,7 @@ commands = typer.Typer()
 
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="A CSV, Parquet, JSON or ORC file or folder, or a table that Spark knows.")]
 Label = Annotated[str, typer.Option("--label", help="The column to predict.")]
-Output = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="The YAML file to write; default TABLE.yaml, here.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="The YAML file to write; default TABLE.yaml, here.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Also print what was chosen for every column, and why.")]
 
 

@@ -23,7 +23,7 @@ StepFile = Annotated[Path | None, typer.Option(
 OfRetrainings = Annotated[bool, typer.Option(
     "--retraining", help="The page of all retrainings instead of a run's: champion against candidate, drift, who was champion when.")]
 Opset = Annotated[int | None, typer.Option("--opset", help="Version of ONNX's operations; 18 by default, the oldest that can be written.")]
-Output = Annotated[str | None, typer.Option("--output", metavar="PATH", help="The file; default export/model.onnx in the run's folder.")]
+Output = Annotated[str | None, typer.Option("--output", "-o", metavar="PATH", help="Default: export/model.onnx in the run's folder.")]
 Format = Annotated[str, typer.Option("--to", help="The format; onnx is the only one.")]
 
 SHOWN = 3
@@ -65,7 +65,7 @@ def train(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_j
     with stop_on_signals() as stop:
         result = run_train(loaded, progress=console_progress(), stop=stop)
     how = "done already, reused" if result.reused else "trained"
-    early = f"\n{result.ended_early}" if result.ended_early else ""
+    early = f"\n{result.ended_early}" if result.ended_early and result.reused else ""  # else progress has said it
     lost = f"\n{result.failed_checkpoints} checkpoints could not be written" if result.failed_checkpoints else ""
     show(result, as_json=as_json, text=f"{result.steps:,} steps, {result.epochs} epochs ({how}) at {result.url}\n"
                                         f"validation: {_figures(result.validation)}{early}{lost}")

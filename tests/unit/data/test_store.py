@@ -153,7 +153,7 @@ def test_an_unknown_scheme_is_refused_by_name() -> None:
 
 def test_a_dataset_tells_which_versions_there_are(tmp_path: Path) -> None:
     dataset = Dataset(str(tmp_path / "none"))
-    with pytest.raises(DatasetVersionNotFound, match="has no committed version, it has none yet"):
+    with pytest.raises(DatasetVersionNotFound, match="has no committed version"):
         dataset.manifest()
     written = write_dataset(tmp_path / "one", [[10]])
     assert written.versions() == [1]

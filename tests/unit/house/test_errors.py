@@ -32,7 +32,7 @@ def test_a_caller_can_catch_it_as_the_builtin_that_it_expects(kind: type[Sparkri
                  "runs/x has no version 4, it has 1, 2; name one of these, or run `sparkring prepare` to commit another.",
                  id="a version that is not there"),
     pytest.param(lambda: DatasetVersionNotFound("runs/x", wanted=None, existing=[]),
-                 "runs/x has no committed version, it has none yet; run `sparkring prepare` to commit one.",
+                 "runs/x has no committed version; run `sparkring prepare` to commit one.",
                  id="no version at all"),
     pytest.param(lambda: NotEnoughSlots(wanted=4, slots=2, where="local[2]", remedy="add two"),
                  "local[2] has 2 of the 4 free slots needed at once; add two.", id="too few slots"),
