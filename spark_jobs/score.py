@@ -84,7 +84,7 @@ def score(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
         SourceError: the new rows lack a column, have one of a type that the model's features do not accept, or one with the name of a
             column that is added; nothing was kept.
         NotFinite: the network's answer for a row is not finite; nothing was kept.
-        EnvironmentProblem, StorageError: Spark cannot read the dataset.
+        StorageError: the executors cannot read the dataset.
     """
     if frame is not None and input is not None:
         raise ConfigError("both a frame and an input are given, and each is what to score; give one of them.")

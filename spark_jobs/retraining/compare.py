@@ -12,9 +12,11 @@ import numpy as np
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from sparkring.errors import DatasetError
+from sparkring.errors import DatasetError, NotFinite
 from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages
 from sparkring.spark_jobs.retraining.paired import Paired
 from sparkring.spark_jobs.scoring.columns import NATS, PREDICTION, PROBABILITIES, PROBABILITY
 from sparkring.spark_jobs.scoring.predict import Model
@@ -37,22 +39,31 @@ def compare(session: SparkSession, manifest: Manifest, *, champion: str, candida
         batch_rows: The most rows of a forward pass.
     Raises:
         ConfigError: a run has no trained model.
-        DatasetError: the test rows are not all there.
+        DatasetError: the test rows are not all there, or a file is damaged.
+        NotFinite: a model's answer for a row is not finite.
     """
     models = {"champion": Model.of(champion), "candidate": Model.of(candidate)}
     url = models["candidate"].card.dataset_url
     rows = SplitRows.of(manifest, url, SPLIT)
     keep = [manifest.row_id] if manifest.task == "next_token" else [manifest.row_id, manifest.label]
-    losses = [_losses(predict_split(session, rows, model, keep=keep, batch_rows=batch_rows), manifest, name)
-              for name, model in models.items()]
+    losses = (_losses(predict_split(session, rows, model, keep=keep, batch_rows=batch_rows), manifest, name)
+              for name, model in models.items())
+    # No join: Spark would broadcast one side, whatever its size (predict_split).
+    first, second = losses
+    both = first.unionByName(second, allowMissingColumns=True).groupBy("row").agg(*(sf.max(name).alias(name) for name in models))
     difference = sf.col("champion") - sf.col("candidate")
-    found = losses[0].join(losses[1], "row").agg(
-        sf.count(sf.lit(1)).alias("rows"), sf.avg("champion").alias("champion"), sf.avg("candidate").alias("candidate"),
-        sf.stddev_samp(difference).alias("deviation")).collect()[0]
+    with naming_damaged_pages(open_store(url), rows.files):
+        found = both.agg(
+            sf.count(sf.lit(1)).alias("rows"), sf.count_if(sf.abs(difference) < float("inf")).alias("compared"),
+            sf.avg("champion").alias("champion"), sf.avg("candidate").alias("candidate"),
+            sf.stddev_samp(difference).alias("deviation")).collect()[0]
     expected = manifest.splits[SPLIT].rows
     if found["rows"] != expected:
         raise DatasetError(f"the {SPLIT} split of version {manifest.version} of {url} has {expected} rows, and {found['rows']} could be "
                            "compared; check the dataset with `sparkring datasets verify`.")
+    if found["compared"] != expected:
+        raise NotFinite(f"champion or candidate has no finite answer for {expected - found['compared']} of the {expected} rows of the "
+                        f"{SPLIT} split, so they cannot be compared; see whether features of these rows are far beyond those of training.")
     return Paired(rows=found["rows"], champion=found["champion"], candidate=found["candidate"], deviation=found["deviation"] or 0.0)
 
 
@@ -76,4 +87,4 @@ def _loss(manifest: Manifest) -> Column:
 
 
 def _nats(probability: Column) -> Column:
-    return -sf.ln(sf.greatest(probability, sf.lit(_EPS)))
+    return sf.when(probability.isNotNull(), -sf.ln(sf.greatest(probability, sf.lit(_EPS))))

@@ -183,7 +183,7 @@ class Draft:
             return
         written = scored.sparkSession.read.schema(scored.schema).parquet(*paths)
         answer = named(self._telling)
-        strange = answer.isNull() | ~(sf.abs(answer) < float("inf"))  # pandas gives Spark a null for a NaN
+        strange = answer.isNull() | ~(sf.abs(answer) < float("inf"))  # a NaN reaches Spark as null
         example = sf.min(sf.when(strange, named(self._row_id))) if self._row_id else sf.lit(None)
         count, row = written.agg(sf.count_if(strange), example).collect()[0]
         if count:

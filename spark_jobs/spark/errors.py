@@ -15,8 +15,8 @@ from sparkring.spark_jobs.spark.versions.query_logs import query_loggers
 
 _RAISED = re.compile(r"[A-Za-z_][\w.]*: ")
 """The last line of a traceback: the exception's class and message."""
-_OURS: dict[str, type[SparkringError]] = {f"{each.__module__}.{each.__name__}": each for each in (DatasetError, SourceError, StorageError)}
-"""By the name that a traceback gives them."""
+_OURS = {each.__name__: each for each in (DatasetError, SourceError, StorageError)}
+_RAISED_OURS = re.compile(rf"^sparkring\.errors\.({'|'.join(_OURS)}): (.*)$", re.MULTILINE)
 
 SPARK_ERRORS = (PySparkException, Py4JError)
 """Raised by calls into Spark, over Connect and over Py4J."""
@@ -45,26 +45,31 @@ def lacks_client(error: Exception) -> bool:
     return any(said in str(error) for said in ("S3AFileSystem", "AzureBlobFileSystem", "No FileSystem for scheme"))
 
 
+def error_of_worker(error: Exception) -> SparkringError | None:
+    """The error of ours that ended a Python worker's task, whose traceback Spark passes on as text; None if it was another one.
+
+    Of a chain of errors it is the last. Over Py4J (Spark 3.5, writing) the text stands in Java's trace.
+    """
+    found = _RAISED_OURS.findall(str(error))
+    if not found:
+        return None
+    kind, text = found[-1]
+    return _OURS[kind](text)
+
+
 def reason(error: Exception) -> str:
     """The line of an error that names its cause, without the plan, the query and the stack, and without the call that Py4J puts first.
 
     For an exception in a Python worker this is that exception's message: the line after the last indented one of its traceback.
     """
-    raised = _raised_in_worker(error)
-    if raised is not None:
-        return raised.partition(": ")[2].rstrip(".")
+    ours = error_of_worker(error)
+    if ours is not None:
+        return str(ours).rstrip(".")
+    if isinstance(error, PythonException):
+        text = str(error).splitlines()
+        raised = [line for before, line in pairwise(text) if before.startswith("  ") and _RAISED.match(line)]
+        if raised:
+            return raised[0].partition(": ")[2].rstrip(".")
     lines = (" ".join(line.split()).strip(": ") for line in str(error).splitlines())
     said = next((line for line in lines if line and not line.startswith("An error occurred while calling")), type(error).__name__)
     return said.rstrip(".")
-
-
-def error_of_worker(error: Exception) -> SparkringError | None:
-    """The error of ours that ended a Python worker's task, whose exception Spark passes on as text; None if it was another one."""
-    kind, _, text = (_raised_in_worker(error) or "").partition(": ")
-    return _OURS[kind](text) if kind in _OURS else None
-
-
-def _raised_in_worker(error: Exception) -> str | None:
-    """The line of an exception that a Python worker raised: class and message."""
-    text = str(error).splitlines() if isinstance(error, PythonException) else []
-    return next((line for before, line in pairwise(text) if before.startswith("  ") and _RAISED.match(line)), None)

@@ -19,14 +19,24 @@ from pyspark.sql import functions as sf
 
 from sparkring import __main__ as cli
 from sparkring.conf.schema import Config, SourceConfig
-from sparkring.errors import CheckpointDamaged, ConfigError, DatasetChanged, DatasetError, EnvironmentProblem, SourceError, StorageError
+from sparkring.errors import (
+    CheckpointDamaged,
+    ConfigError,
+    DatasetChanged,
+    DatasetError,
+    EnvironmentProblem,
+    NotFinite,
+    SourceError,
+    StorageError,
+)
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.data.stores.s3 import S3Store
-from sparkring.pipelines.training.job.model_files import load_model
+from sparkring.pipelines.training.job.model_files import load_model, save_model
 from sparkring.spark_jobs.etl.sources.committed_files import read_committed
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
+from sparkring.spark_jobs.retraining.compare import compare
 from sparkring.spark_jobs.score import ScoreResult, score
 from sparkring.spark_jobs.scoring import portions
 from sparkring.spark_jobs.scoring.columns import split_columns
@@ -231,6 +241,24 @@ def test_scores_are_of_exactly_the_rows_that_the_manifest_knows(
     assert not list(Path(config.scores).rglob("*"))
     monkeypatch.undo()
     assert score(config, spark=spark).rows == Dataset(config.dataset).manifest().splits["test"].rows  # the control
+
+
+def test_champion_and_candidate_are_compared_row_by_row_and_an_answer_that_is_no_number_is_refused(
+        spark: SparkSession, config: Config, tmp_path: Path) -> None:
+    manifest, other = Dataset(config.dataset).manifest(), config.model_copy(update={"workspace": str(tmp_path / "other")})
+    card = save_untrained(other, seed=1)
+    losses = []
+    for each in (config, other):
+        rows = _expected(each, "test").to_pandas()
+        losses.append(-np.log(np.where(rows["late"] == 1, rows["probability"], 1 - rows["probability"])))
+    found = compare(spark, manifest, champion=config.run_url, candidate=other.run_url, batch_rows=64)
+    assert found.rows == manifest.splits["test"].rows
+    np.testing.assert_allclose([found.champion, found.candidate, found.deviation],
+                               [losses[0].mean(), losses[1].mean(), np.std(losses[0] - losses[1], ddof=1)], rtol=1e-6)
+    model, _ = load_model(other.run_url)
+    save_model(other.run_url, {name: torch.full_like(tensor, torch.nan) for name, tensor in model.state_dict().items()}, card)
+    with pytest.raises(NotFinite, match=rf"champion or candidate has no finite answer for {found.rows} of the {found.rows} rows"):
+        compare(spark, manifest, champion=config.run_url, candidate=other.run_url, batch_rows=64)
 
 
 def test_without_a_trained_model_there_are_no_scores(spark: SparkSession, config: Config, tmp_path: Path) -> None:

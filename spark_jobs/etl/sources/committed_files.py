@@ -1,6 +1,6 @@
-"""Read the files that a manifest names with Spark, for evaluating and appending; errors are one line.
+"""Read the files that a manifest names with Spark, for appending and for the baselines of an evaluation; errors are one line.
 
-Training (``pipelines/data/loading/reader.py``) and scoring (``scoring/predict_split.py``) read them without it. On S3, Spark needs
+Training (``pipelines/data/loading/reader.py``) and predictions (``scoring/predict_split.py``) read them without it. On S3, Spark needs
 Hadoop's ``s3a``, which does not come with pyspark; docs/reference/stores.md says how to get it.
 """
 
@@ -63,7 +63,7 @@ def naming_damaged_pages(store: Store, files: Iterable[DataFile]) -> Iterator[No
         files: The files that Spark reads.
     Raises:
         DatasetError: a page is damaged; the error names its file, row group and column.
-        StorageError: a worker cannot reach the files.
+        SourceError, StorageError: what a Python worker raised.
     """
     try:
         yield
