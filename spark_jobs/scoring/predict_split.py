@@ -3,7 +3,7 @@
     a task's row groups   ->   columns (Arrow, page checksums verified)   ->   ``network.py``   ->   kept columns and answers   ->   Spark
 
 So a row passes through the JVM once, with its answer. Spark's own reader would make rows of columns, and Arrow's columns of them again
-for the network, which took more than half of the time (docs/log/2026-11-26-06-scores-read-files.md).
+for the network, which took more than half of the time (docs/log/2026-11-26-07-scores-read-files.md).
 """
 
 from __future__ import annotations
