@@ -2,8 +2,8 @@
 
 A Parquet page may carry the CRC-32 of its bytes. Arrow 14 can verify it, but its Python binding does not offer that. So
 Arrow reads through ``VerifiedFile``, which verifies each column chunk on its way. Pages without a checksum are
-accepted, whoever wrote them: ``prepare`` writes one a page, files that were adopted may have none. ``sparkring datasets verify``
-checks every byte.
+accepted, whoever wrote them: ``prepare`` writes one a page, but on Spark 3.5; files that were adopted may have none. ``sparkring
+datasets verify`` checks every byte.
 
 The checksum covers a page's body. Headers and footers are covered by their own consistency: sizes, row counts and the
 schema must agree with the manifest (dataset/integrity.py) and with each other.

@@ -42,9 +42,9 @@ _READERS = 4
 """Files that are read back at once."""
 WRITER_OPTIONS = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false", "compression": "snappy",
                   "parquet.page.write-checksum.enabled": "true"}
-"""Each page gets a checksum, whatever the session says. Each column gets one encoding: where there are several, the footer lists them in
-the order of a Java hash set, which differs from JVM to JVM, and equal content would have unequal hashes. Integers are delta-packed, so
-small ids take few bits all the same."""
+"""Each page gets a checksum, whatever the session says; not in Spark 3.5, whose Parquet (1.13) writes them for format 1 alone. Each column
+gets one encoding: where there are several, as in format 1, the footer lists them in the order of a Java hash set, which differs from JVM
+to JVM, and equal content would have unequal hashes. Integers are delta-packed, so small ids take few bits all the same."""
 
 
 def split_layouts(examples: DataFrame, config: PrepareConfig, tensors: Sequence[TensorSpec], *, split: Column,
