@@ -16,9 +16,9 @@ from harness.cells import OUTERMOST, Cell, platforms
 
 ALL = (*(f"tests/unit/{folder}" for folder in ("conf", "cli", "data", "estimator", "models", "notebook", "parallel", "training",
                                                "spark_jobs")),
-       *(f"tests/spark/test_{name}.py" for name in ("kinds", "petastorm_itself", "ring_connect", "spark_versions")))
-"""All unit tests but tests/unit/house and tests/unit/third_party, which look at the checkout's files and recipes; and on Spark: jobs on
-images and texts, Petastorm's own readers, writer and converter, rings over Spark Connect, and what differs between versions."""
+       *(f"tests/spark/test_{name}.py" for name in ("damaged_pages", "kinds", "petastorm_itself", "ring_connect", "spark_versions")))
+"""All unit tests but tests/unit/house and tests/unit/third_party, which look at the checkout's files and recipes; and on Spark: page
+checksums, jobs on images and texts, Petastorm's own readers, writer and converter, rings over Spark Connect, what versions do otherwise."""
 TOOLS = ("aiohttp", "boto3", "databricks-sdk", "flask", "flask-cors", "googleapis-common-protos", "grpcio", "grpcio-status", "hypothesis",
          "mfusepy", "moto[s3]", "onnx>=1.19", "onnxruntime>=1.22", "onnxscript>=0.7", "opencv-python-headless", "packaging", "pytest",
          "pytest-timeout", "pytest-xdist", "requests", "tokenizers", "xxhash", "zstandard")

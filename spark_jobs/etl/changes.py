@@ -55,13 +55,13 @@ def _as_encoded(query: Query, parent: Manifest) -> DataFrame:
 
 
 def _committed(query: Query, dataset: Dataset, parent: Manifest) -> DataFrame:
-    """The rows of ``parent``, each name with ``_THEN`` before it."""
+    """The rows of ``parent``, each name with ``_THEN`` before it; ``known_rows`` has read its files before."""
     config, fitted = query.config, parent.preprocessing
     columns = {_ID: named(parent.row_id), _LABEL: named(parent.label).cast("double"),
                **{_RAW + name: named(name).cast("double") for name in _raw_numbers(query)},
                **{name: named(name) for name in (*fitted.numeric_columns, *(feature.column for feature in fitted.with_ids))}}
     assert config.id_column == parent.row_id
-    splits = (read_committed(query.rows.sparkSession, dataset.store, split.files).select(
+    splits = (read_committed(query.rows.sparkSession, dataset.store, split.files, verified=True).select(
         sf.lit(name).alias(_THEN + _SPLIT), *(column.alias(_THEN + each) for each, column in columns.items()))
         for name, split in parent.splits.items())
     return reduce(DataFrame.unionByName, splits)

@@ -81,10 +81,13 @@ def with_split_time(examples: DataFrame, config: PrepareConfig, rolling: Rolling
 def held_out_again(spark: SparkSession, dataset: Dataset, parent: Manifest, rolling: RollingSplit, *, split: str) -> DataFrame:
     """The encoded rows of the parent's validation and test splits, and in the column ``split`` the split in which each falls now.
 
+    ``known_rows`` has read the files before.
+
     Raises:
         EnvironmentProblem, StorageError: Spark cannot read them.
     """
-    frames = [read_committed(spark, dataset.store, parent.splits[name].files) for name in SPLITS[1:] if name in parent.splits]
+    splits = [parent.splits[name] for name in SPLITS[1:] if name in parent.splits]
+    frames = [read_committed(spark, dataset.store, split.files, verified=True) for split in splits]
     moment = sf.timestamp_micros(sf.col(SPLIT_TIME))
     moments = TimeSplit(column=SPLIT_TIME, validation_from=rolling.validation_from, test_from=rolling.test_from)
     return reduce(DataFrame.unionByName, frames).withColumn(split, split_at(moment, moments))

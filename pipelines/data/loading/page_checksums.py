@@ -2,8 +2,8 @@
 
 A Parquet page may carry the CRC-32 of its bytes. Arrow 14 can verify it, but its Python binding does not offer that. So
 Arrow reads through ``VerifiedFile``, which verifies each column chunk on its way. Pages without a checksum are
-accepted, whoever wrote them: ``prepare`` writes one a page, but on Spark 3.5; files that were adopted may have none. ``sparkring
-datasets verify`` checks every byte.
+accepted, whoever wrote them: ``prepare`` writes one a page, files that were adopted may have none. ``sparkring datasets verify``
+checks every byte.
 
 The checksum covers a page's body. Headers and footers are covered by their own consistency: sizes, row counts and the
 schema must agree with the manifest (dataset/integrity.py) and with each other.
@@ -36,7 +36,7 @@ class VerifiedFile(io.RawIOBase):
         """Expect reads of whole column chunks of these row groups; before the first call, reads of the footer."""
         if groups != self._groups:
             self._groups = groups
-            self._chunks = sorted(((_offset(chunk), group, chunk) for group in groups for chunk in _chunks(metadata.row_group(group))),
+            self._chunks = sorted(((first_byte(chunk), group, chunk) for group in groups for chunk in _chunks(metadata.row_group(group))),
                                   key=lambda entry: entry[0])
 
     def read_buffer(self, size: int) -> pa.Buffer:
@@ -137,7 +137,7 @@ def verify_file(store: Readable, name: str) -> None:
         for group in range(metadata.num_row_groups):
             verified.expect(metadata, group)
             for chunk in _chunks(metadata.row_group(group)):
-                verified.seek(_offset(chunk))
+                verified.seek(first_byte(chunk))
                 verified.read_buffer(chunk.total_compressed_size)
 
 
@@ -147,11 +147,11 @@ def damaged(found: str) -> DatasetError:
                         "files, then restore them or prepare a new version.")
 
 
-def _chunks(group: pq.RowGroupMetaData) -> Iterator[pq.ColumnChunkMetaData]:
-    return map(group.column, range(group.num_columns))
-
-
-def _offset(chunk: pq.ColumnChunkMetaData) -> int:
+def first_byte(chunk: pq.ColumnChunkMetaData) -> int:
     """Where a column chunk begins in its file: its dictionary, if it has one, lies before its data."""
     first = chunk.dictionary_page_offset if chunk.has_dictionary_page else None
     return int(first if first and first < chunk.data_page_offset else chunk.data_page_offset)
+
+
+def _chunks(group: pq.RowGroupMetaData) -> Iterator[pq.ColumnChunkMetaData]:
+    return map(group.column, range(group.num_columns))

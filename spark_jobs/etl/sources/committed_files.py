@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from urllib.parse import urlparse
 
@@ -20,23 +21,34 @@ from sparkring.pipelines.data.stores.base import Store
 from sparkring.spark_jobs.etl.sources.literal_paths import literal
 from sparkring.spark_jobs.spark.errors import CLIENTS, SPARK_ERRORS, error_of_worker, lacks_client, reason
 from sparkring.spark_jobs.spark.session import spark_path
+from sparkring.spark_jobs.spark.versions.supported import verifies_pages
 
 READER_OPTIONS = {"parquet.page.verify-checksum.enabled": "true"}
 """By default, Spark's reader ignores page checksums."""
+_READERS = 4
+"""Files that the driver verifies at once."""
 
 
-def read_committed(spark: SparkSession, store: Store, files: Iterable[DataFile]) -> DataFrame:
+def read_committed(spark: SparkSession, store: Store, files: Iterable[DataFile], *, verified: bool = False) -> DataFrame:
     """Return a frame of exactly these files; no row is read yet.
+
+    Spark verifies the pages that it will read. Spark 3.5 cannot, so there the driver verifies the files now.
 
     Args:
         spark: The session to read with.
         store: The dataset's.
         files: As the manifest names them.
+        verified: Whether this command has read the same files by this function before.
     Raises:
         EnvironmentProblem: Spark has no client for such a store.
         StorageError: Spark cannot open a file.
         ConfigError: Spark's readers cannot take the name of its folder.
+        DatasetError: the driver found a damaged page.
     """
+    files = tuple(files)
+    if not (verified or verifies_pages(spark.version)):
+        with ThreadPoolExecutor(_READERS, thread_name_prefix="sparkring-pages") as pool:
+            list(pool.map(lambda file: verify_file(store, file.path), files))
     try:
         frame = spark.read.options(**READER_OPTIONS).parquet(*(literal(spark_path(store.path(file.path))) for file in files))
         _ = frame.schema  # with Spark Connect, the first access to the files

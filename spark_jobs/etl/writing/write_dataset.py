@@ -11,6 +11,7 @@ import posixpath
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,6 +31,7 @@ from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.encoding.describe import row_bytes
 from sparkring.spark_jobs.etl.encoding.petastorm_schema import dataset_metadata, stored_type
 from sparkring.spark_jobs.etl.encoding.schema_pickle import pickled_unischema
+from sparkring.spark_jobs.etl.writing.add_checksums import copy_with_checksums, has_checksums
 from sparkring.spark_jobs.etl.writing.file_layout import BUCKET_BITS, NUM_BUCKETS, FileLayout, lay_out_files
 from sparkring.spark_jobs.etl.writing.staging import cleared_on_error, writing_area
 from sparkring.spark_jobs.spark.driver_log import only_errors
@@ -42,9 +44,9 @@ _READERS = 4
 """Files that are read back at once."""
 WRITER_OPTIONS = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false", "compression": "snappy",
                   "parquet.page.write-checksum.enabled": "true"}
-"""Each page gets a checksum, whatever the session says; not in Spark 3.5, whose Parquet (1.13) writes them for format 1 alone. Each column
-gets one encoding: where there are several, as in format 1, the footer lists them in the order of a Java hash set, which differs from JVM
-to JVM, and equal content would have unequal hashes. Integers are delta-packed, so small ids take few bits all the same."""
+"""Each page gets a checksum, whatever the session says; Spark 3.5 leaves it out, so ``collect_files`` adds it (``add_checksums.py``). Each
+column gets one encoding: where there are several, as in format 1, the footer lists them in the order of a Java hash set, which differs from
+JVM to JVM, and equal content would have unequal hashes. Integers are delta-packed, so small ids take few bits all the same."""
 
 
 def split_layouts(examples: DataFrame, config: PrepareConfig, tensors: Sequence[TensorSpec], *, split: Column,
@@ -133,7 +135,7 @@ def spread_of(folder: str) -> str:
 
 
 def collect_files(area: Store, spread: str, store: Store, folder: str, *, num_files: int | None) -> None:
-    """Rename ``part-00003-<job>.parquet`` to ``part-00003.parquet``, so that names do not depend on the job.
+    """Rename ``part-00003-<job>.parquet`` to ``part-00003.parquet``, so that names do not depend on the job; add page checksums if missing.
 
     Args:
         area: Where Spark wrote; the dataset's own store, or a local one that is uploaded from.
@@ -145,12 +147,22 @@ def collect_files(area: Store, spread: str, store: Store, folder: str, *, num_fi
     written = [name for name in area.names(spread) if name.endswith(".parquet")]
     assert num_files in (None, len(written)), f"Spark wrote {len(written)} files, expected {num_files}: {written}"
     for number, name in enumerate(written):
-        target = f"{folder}/part-{number:05d}.parquet"
-        if area is store:
-            store.move(f"{spread}/{name}", target)
-        else:
-            store.upload(Path(area.path(f"{spread}/{name}")), target)
+        _collect(area, f"{spread}/{name}", store, f"{folder}/part-{number:05d}.parquet")
     area.delete(spread)
+
+
+def _collect(area: Store, name: str, store: Store, target: str) -> None:
+    with area.open_input(name) as source:
+        if not has_checksums(source):
+            with NamedTemporaryFile(prefix="sparkring-") as copy:
+                copy_with_checksums(source, copy)
+                copy.flush()
+                store.upload(Path(copy.name), target)
+            return
+    if area is store:
+        store.move(name, target)
+    else:
+        store.upload(Path(area.path(name)), target)
 
 
 def read_back(store: Store, folder: str, fields: Sequence[DataField]) -> Split:

@@ -3,7 +3,7 @@
 May import: nothing of ours.
 Not here: anything that all supported versions do alike.
 
-    supported.py       the versions, the Java and Scala of each, and what is refused
+    supported.py       the versions, the Java, Scala and Parquet of each, and what is refused
     arrow_frames.py    an Arrow table as a data frame, and back
     groups.py          a function of each group of rows, over Arrow
     casts.py           a cast that gives null where a value does not fit; a type from its name

@@ -1,4 +1,4 @@
-"""The versions of Spark that are supported, the Java and the Scala of each, the oldest Arrow, and what is refused. Pure."""
+"""The versions of Spark that are supported, the Java, Scala and Parquet of each, the oldest Arrow, and what is refused. Pure."""
 
 from __future__ import annotations
 
@@ -62,6 +62,11 @@ def java_versions(version: str) -> tuple[int, ...]:
 def scala_version(version: str) -> str:
     """The Scala of Spark's packages: Spark 3.5 is published for 2.12 and 2.13, and platforms and PyPI have the first."""
     return "2.13" if minor(version) >= (4, 0) else "2.12"
+
+
+def verifies_pages(version: str) -> bool:
+    """Whether Spark's reader can verify the checksums of Parquet pages of format 2: not with the Parquet 1.13 of Spark 3.5."""
+    return minor(version) >= (4, 0)
 
 
 def minor(version: str) -> tuple[int, int]:
