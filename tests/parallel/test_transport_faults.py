@@ -11,7 +11,6 @@ import signal
 import subprocess
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 import horovod.torch as hvd
 import pytest
@@ -23,6 +22,7 @@ from sparkring.errors import DeadlinePassed, PeerSilent, RingError
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.collectives.horovod_handles import await_handles
 from sparkring.pipelines.parallel.context import RankContext
+from sparkring.pipelines.parallel.shared_memory.named_files import paths_of
 from sparkring.pipelines.parallel.transports.base import Edge
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 from sparkring.spark_jobs.launch.rank.environment import settings
@@ -45,8 +45,8 @@ def _fail(fault: str) -> None:
     signal.pause()
 
 
-def _fault(context: RankContext, way: str, fault: str) -> PeerSilent | None:
-    """Rank 1 fails after one message; rank 0 waits for a second one, or for rank 1 to take one."""
+def _fault(context: RankContext, way: str, fault: str) -> tuple[PeerSilent | None, str]:
+    """Rank 1 fails after one message; rank 0 waits for a second one, or for rank 1 to take one. Returns the launch's token too."""
     communicator = started(context, way, [F, B])
     link = transport(communicator, way, [F, B])
     if context.rank == 1:
@@ -64,8 +64,8 @@ def _fault(context: RankContext, way: str, fault: str) -> PeerSilent | None:
         else:
             link.receive(B, 1)
     except PeerSilent as error:
-        return error
-    return None
+        return error, context.token
+    return None, context.token
 
 
 @every_way
@@ -74,7 +74,7 @@ def test_a_rank_that_waits_for_one_that_fails_says_so_in_time(way: str, fault: s
     """T7: the end of one rank is the end of Horovod on all others."""
     if (way, fault) == ("sidecar memory", "takes nothing"):
         pytest.skip("through memory a message is gone when it is sent")
-    error = run_on_ranks(2, _fault, way, fault, doomed=(1,))[0]
+    error, token = run_on_ranks(2, _fault, way, fault, doomed=(1,))[0]
     assert isinstance(error, PeerSilent)
     assert (error.rank, error.peer) == (0, 1)
     doing = "draining micro-batch 0 on edge f1 0>1" if fault == "takes nothing" else "receiving micro-batch 1 on edge b1 1>0"
@@ -85,7 +85,7 @@ def test_a_rank_that_waits_for_one_that_fails_says_so_in_time(way: str, fault: s
     else:
         assert not error.ended
         assert ": rank 1 did not respond; see rank 1's last lines, or raise train.ring.deadline_s" in str(error)
-    assert not list(Path("/dev/shm").glob("sparkring-*.socket"))
+    assert not paths_of(token)
 
 
 def _names(context: RankContext) -> list[str]:
