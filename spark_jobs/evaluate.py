@@ -12,12 +12,15 @@ model, each holding the whole of it. Metrics are exact. For the binary task ever
 driver (16 bytes a row). Beside the metrics stand the groups of rows on which the model is worse than on the rest, and the importance
 of its features, from a sample of test rows (``explaining/``). The result is ``<run>/evaluation.json``, for another
 ``dataset_version`` than the model was trained on ``<run>/evaluation-version-N.json``; the same model on the same data is not
-evaluated twice.
+evaluated twice. ``measure`` computes the network's metrics alone.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -85,38 +88,95 @@ def evaluate(config: ConfigLike, *, spark: SparkSession | None = None, progress:
         return _evaluate(config, spark, progress)
 
 
+def measure(config: ConfigLike, *, spark: SparkSession | None = None, progress: Progress = SILENT, **keys: Any) -> Metrics:
+    """Measure the model of the run of ``config``: the network's metrics alone, without what takes a job of its own beside it.
+
+    They are those of an earlier evaluation, if there is one, and are not kept. Arguments and errors are those of ``evaluate``.
+    """
+    job = _Evaluation.of(with_existing_run(config_of_job(measure, config, keys), progress=progress))
+    before = job.earlier()
+    if before is not None:
+        found: Metrics = before["network"]
+        return found
+    session = spark_session(job.config.spark, app_name=f"sparkring {job.config.name}", given=spark)
+    with progress.stage("measure", total=1), job.reading(session, SPLIT) as rows:
+        return job.network(rows[SPLIT], session)
+
+
 def _evaluate(config: Config, spark: SparkSession | None, progress: Progress) -> dict[str, Any]:
-    card, store = load_card(config.run_url), open_store(config.run_url)
-    trained, manifest = trained_on(card), version_for(card, config.dataset_version)
-    document_name = DOCUMENT if manifest.version == trained.version else f"evaluation-version-{manifest.version}.json"
-    identity = {"task": card.task, "split": SPLIT, "dataset_version": manifest.version, "content_id": manifest.content_id,
-                "weights_sha256": card.weights_sha256}
-    before = _evaluated(store, document_name)
-    if before is not None and identity.items() <= before.items():
-        progress.note(f"evaluate: this model was evaluated on these rows already; reusing {store.url}/{document_name}")
+    job = _Evaluation.of(config)
+    before = job.earlier()
+    if before is not None:
+        progress.note(f"evaluate: this model was evaluated on these rows already; reusing {job.store.url}/{job.document_name}")
         return before
-    if card.task == "binary":
-        _require_both_labels({"train": trained, SPLIT: manifest}, card)
     session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=spark)
-    dataset = open_store(card.dataset_url)
-    files = [file for name, of in (("train", trained), (SPLIT, manifest)) for file in split_of(of, card.dataset_url, name).files]
-    with progress.stage("evaluate", total=3) as bar, result_settings(session), naming_damaged_pages(dataset, files):
-        rows = {name: SplitRows.of(of, card.dataset_url, name) for name, of in (("train", trained), (SPLIT, manifest))}
-        train, test = (each.read(session) for each in rows.values())
+    with progress.stage("evaluate", total=3) as bar, job.reading(session, "train", SPLIT) as rows:
         bar.update(0, text="network")
-        laid = with_planned_layout(config, store)
-        if laid.train.parallel.cuts_the_model:
-            network = _evaluate_by_stages(laid, card, manifest, session)
-        else:
-            network = _evaluate_by_tasks(config, rows[SPLIT], manifest, session)
+        network = job.network(rows[SPLIT], session)
         bar.update(1, text="baselines")
-        models = {"network": network, **_baselines(network, train, test, trained)}
+        models = {"network": network, **_baselines(network, rows["train"].read(session), rows[SPLIT].read(session), job.trained)}
         bar.update(2, text="slices and importance")
-        explained = explain(config.run_url, card, manifest, split=SPLIT, whole=not laid.train.parallel.cuts_the_model,
+        explained = explain(config.run_url, job.card, job.manifest, split=SPLIT, whole=not job.laid.train.parallel.cuts_the_model,
                             batch_rows=config.score.batch_rows)
-    document = identity | models | explained
-    store.put(document_name, json.dumps(document, indent=1).encode())
+    document = job.identity | models | explained
+    job.store.put(job.document_name, json.dumps(document, indent=1).encode())
     return document
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """A model, and the dataset version that it is evaluated on."""
+
+    config: Config
+    store: Store
+    """The run's."""
+    card: ModelCard
+    trained: Manifest
+    """The version that the model was trained on."""
+    manifest: Manifest
+    laid: Config
+    """The config with the layout of stages and shards that was planned for the run."""
+
+    @classmethod
+    def of(cls, config: Config) -> _Evaluation:
+        """Look up the model and the version; raises as ``evaluate``."""
+        card, store = load_card(config.run_url), open_store(config.run_url)
+        made = cls(config, store, card, trained_on(card), version_for(card, config.dataset_version), with_planned_layout(config, store))
+        if card.task == "binary":
+            _require_both_labels({"train": made.trained, SPLIT: made.manifest}, card)
+        return made
+
+    @property
+    def document_name(self) -> str:
+        """Of the evaluation in the run's folder."""
+        version = self.manifest.version
+        return DOCUMENT if version == self.trained.version else f"evaluation-version-{version}.json"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What makes two evaluations the same."""
+        return {"task": self.card.task, "split": SPLIT, "dataset_version": self.manifest.version, "content_id": self.manifest.content_id,
+                "weights_sha256": self.card.weights_sha256}
+
+    def earlier(self) -> dict[str, Any] | None:
+        """The evaluation of this model on these rows, if there is one."""
+        before = _evaluated(self.store, self.document_name)
+        return before if before is not None and self.identity.items() <= before.items() else None
+
+    @contextmanager
+    def reading(self, session: SparkSession, *splits: str) -> Iterator[dict[str, SplitRows]]:
+        """The rows of splits, of which train's are those that the model was trained on."""
+        url = self.card.dataset_url
+        of = {name: self.trained if name == "train" else self.manifest for name in splits}
+        files = [file for name, manifest in of.items() for file in split_of(manifest, url, name).files]
+        with result_settings(session), naming_damaged_pages(open_store(url), files):
+            yield {name: SplitRows.of(manifest, url, name) for name, manifest in of.items()}
+
+    def network(self, test: SplitRows, session: SparkSession) -> Metrics:
+        """The network's metrics on these rows."""
+        if self.laid.train.parallel.cuts_the_model:
+            return _evaluate_by_stages(self.laid, self.card, self.manifest, session)
+        return _evaluate_by_tasks(self.config, test, self.manifest, session)
 
 
 def _evaluate_by_tasks(config: Config, test: SplitRows, manifest: Manifest, session: SparkSession) -> Metrics:

@@ -5,7 +5,7 @@
     prepare     new rows become a dataset version (an append; a split by ages rolls)
     due?        retrain.trigger; nothing is trained on a night without news, and Spark is not even started if no source has changed
     train       the candidate, from the champion's weights or afresh
-    evaluate    both on the test rows of the new version, and row by row
+    evaluate    the candidate on the test rows of the new version, beside baselines; the champion on the same; both row by row
     decide      retrain.promote; either way the reason is kept
     report      <workspace>/retrain/report.html: all retrainings so far
 
@@ -29,8 +29,9 @@ from sparkring.errors import CommitConflict, ConfigError, SparkringError
 from sparkring.extras import extras_named
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.pipelines.training.evaluation.totals import Metrics
 from sparkring.pipelines.training.job.model_files import load_card
-from sparkring.spark_jobs.evaluate import evaluate
+from sparkring.spark_jobs.evaluate import evaluate, measure
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.registry.documents import ModelVersion
@@ -148,17 +149,17 @@ class _Night:
             self._registry.verify(champion)
             version_for(load_card(self._registry.run_url(champion)), manifest.version)  # else nothing could be compared
         trained = train(self._candidate_config(manifest, champion), spark=self._spark, progress=self._progress, stop=self._stop)
-        measured = evaluate(self._config, run=trained.run, dataset_version=manifest.version, spark=self._spark, progress=self._progress)
+        evaluated = evaluate(self._config, run=trained.run, dataset_version=manifest.version, spark=self._spark, progress=self._progress)
         candidate = register_run(self._registry, trained.run)
         if self._registry.aliases().champion != candidate.version:  # it is if an earlier call was killed right after the promotion
             self._registry.propose(candidate.version, reason=f"trained on dataset version {manifest.version}: {', '.join(begun.reasons)}")
         if champion is None:
             paired, before = None, dict[str, float]()
         else:
-            before = _figures(evaluate(self._config, run=champion.run, dataset_version=manifest.version, spark=self._spark,
-                                       progress=self._progress))
+            before = _figures(measure(self._config, run=champion.run, dataset_version=manifest.version, spark=self._spark,
+                                      progress=self._progress))
             paired = self._compared(manifest, champion, candidate)
-        ended = self._decide(begun, candidate, paired, champion_metrics=before, candidate_metrics=_figures(measured),
+        ended = self._decide(begun, candidate, paired, champion_metrics=before, candidate_metrics=_figures(evaluated["network"]),
                              drift=largest(self._drift(champion, manifest)))
         return RetrainResult(ended.outcome, ended.reason, dataset_version=manifest.version, number=ended.number,
                              candidate=candidate.version, champion=self._registry.aliases().champion, run=trained.run,
@@ -227,6 +228,6 @@ def _rows(manifest: Manifest) -> int:
     return sum(split.rows for split in manifest.splits.values())
 
 
-def _figures(evaluation: dict[str, Any]) -> dict[str, float]:
-    """The network's figures of an evaluation that are defined."""
-    return {name: value for name, value in evaluation["network"].items() if isinstance(value, float) and math.isfinite(value)}
+def _figures(metrics: Metrics) -> dict[str, float]:
+    """Those that are defined."""
+    return {name: value for name, value in metrics.items() if isinstance(value, float) and math.isfinite(value)}

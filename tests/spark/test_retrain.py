@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError, ExpectationsNotMet
 from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.registry.registry import Registry
 from sparkring.spark_jobs.retrain import RetrainResult, retrain
 from sparkring.spark_jobs.retraining.drift import stability_indices
@@ -47,8 +48,8 @@ def _with_source(config: Config, rows: Iterable[Trip]) -> Config:
     return config
 
 
-def _evaluation(config: Config, run: str, name: str = "evaluation.json") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((Path(config.runs) / run / name).read_bytes())
+def _evaluation(config: Config, run: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((Path(config.runs) / run / "evaluation.json").read_bytes())
     return found["network"]
 
 
@@ -63,7 +64,8 @@ def test_a_night_with_new_rows_trains_compares_and_decides_and_one_without_does_
     assert (ended.outcome, ended.champion, ended.run, ended.dataset_version) == (second.outcome, 1, second.run, 2)
     assert first.run is not None
     assert second.run is not None
-    of_champion, of_candidate = _evaluation(config, first.run, "evaluation-version-2.json"), _evaluation(config, second.run)
+    assert not Path(config.runs, first.run, "evaluation-version-2.json").exists()  # of the champion the network's metrics alone
+    of_champion, of_candidate = evaluate(config, run=first.run, dataset_version=2, spark=spark)["network"], _evaluation(config, second.run)
     assert ended.held_out_rows == of_candidate["rows"] == Dataset(config.dataset).manifest(2).splits["test"].rows
     assert ended.gain is not None
     assert math.isclose(ended.gain, of_champion["loss"] - of_candidate["loss"], abs_tol=1e-9)
