@@ -48,6 +48,7 @@ NAMED_FILES_FOLDER = "sparkring.pipelines.parallel.shared_memory.named_files.FOL
 PEER_PROCESSES_ASK_AFTER_S = "sparkring.pipelines.parallel.shared_memory.peer_processes.ASK_AFTER_S"
 SEGMENT_CREATE_LOCKED = "sparkring.pipelines.parallel.shared_memory.segment.create_locked"
 LINKED_TRANSPORT_SEND = "sparkring.pipelines.parallel.transports.linked.LinkedTransport.send"
+STREAM_AT_ONCE_BYTES = "sparkring.pipelines.parallel.transports.stream.AT_ONCE_BYTES"
 RECEPTION_RECEIVE = "sparkring.pipelines.parallel.transports.socket_connect.Reception.receive"
 PACE_HOLDS = "sparkring.pipelines.training.checkpoints.pace.Pace.holds"
 PACE_LEAD = "sparkring.pipelines.training.checkpoints.pace.lead"

@@ -40,6 +40,8 @@ class Pump:
             self._sockets.register(number, select.EPOLLIN)
         self._gate.register(self._sockets, 0)
         self._open = False
+        self._ready_at = 1
+        """The fewest bytes that wake who watches: the helper is not woken for less than ``LARGE_BYTES``."""
         self._moving = threading.Lock()
         self._rank_asks = False
         self._helper: threading.Thread | None = None
@@ -92,6 +94,7 @@ class Pump:
                 stream.write()
             if events & ~select.EPOLLOUT and stream.end is None:
                 stream.read()
+                stream.be_ready_at(self._ready_at)
             self._watch(number, stream)
 
     def _watch(self, number: int, stream: Stream) -> None:
@@ -107,8 +110,9 @@ class Pump:
 
     def _set_gate(self, *, open_it: bool) -> None:
         """Open or close the gate. Once the helper has passed it is closed."""
+        self._ready_at = LARGE_BYTES if open_it else 1
         for stream in self._streams.values():
-            stream.be_ready_at(LARGE_BYTES if open_it else 1)
+            stream.be_ready_at(self._ready_at)
         if open_it == self._open:
             return
         self._open = open_it

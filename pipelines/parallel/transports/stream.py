@@ -26,6 +26,8 @@ from sparkring.pipelines.parallel.transports.tensor_specs import HEADER_BYTES, T
 PAYLOAD, REFUSAL = 0, 1
 READ_AHEAD_BYTES = 1 << 14
 """What is at least as large is received where it belongs; for what is smaller a copy is cheaper than a call."""
+AT_ONCE_BYTES = 1 << 20
+"""Of a large tensor so much is waited for before a thread wakes: woken for each packet, it spends a third of the time on waking."""
 MOST_PIECES = 1000
 """Pieces of memory that one system call takes; Linux allows 1024."""
 _FRAME = struct.Struct("<BxHIII")  # kind, number of the edge, micro-batch, bytes of the first header and of the second
@@ -124,8 +126,13 @@ class Stream:
         if key not in self._expected and not self.arrived.get(key):
             self._expected[key] = specs, empty(specs, pinned=self._pinned)
 
-    def be_ready_at(self, num_bytes: int) -> None:
-        """Have the socket wake who waits for it once so many bytes have come, or the end."""
+    def be_ready_at(self, least: int) -> None:
+        """Have the socket wake who waits for it once so many bytes have come, of a large tensor up to ``AT_ONCE_BYTES``; or the end.
+
+        Linux itself asks for no more than its buffer can hold.
+        """
+        left = len(self._place)
+        num_bytes = max(least, min(left, AT_ONCE_BYTES)) if left >= READ_AHEAD_BYTES else least
         if num_bytes != self._ready_at and self.end is None:
             self._ready_at = num_bytes
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, num_bytes)

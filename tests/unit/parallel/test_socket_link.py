@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,9 @@ from sparkring.pipelines.parallel.transports.base import Edge
 from sparkring.pipelines.parallel.transports.pump import LARGE_BYTES, Pump
 from sparkring.pipelines.parallel.transports.signals import DrainFailed, LinkTimeout, MessageRefused, PeerEnded
 from sparkring.pipelines.parallel.transports.sockets import SocketLink
-from sparkring.pipelines.parallel.transports.stream import MOST_PIECES, READ_AHEAD_BYTES, Stream
+from sparkring.pipelines.parallel.transports.stream import AT_ONCE_BYTES, MOST_PIECES, READ_AHEAD_BYTES, Stream
 from sparkring.pipelines.parallel.transports.tensor_specs import TensorSpecs
+from tests.support import seams
 from tests.support.tcp import connected_pair
 from tests.support.training import await_condition
 
@@ -182,6 +183,42 @@ def test_a_message_of_which_a_part_is_here_may_still_be_announced() -> None:
         sender.drain(_soon())
         assert torch.equal(_receive(receiver, 1)[0], LARGE)
         assert not receiver._stream.is_busy
+
+
+class _Counting(Stream):
+    """Counts its reads."""
+
+    reads = 0
+
+    def read(self) -> bool:
+        self.reads += 1
+        return super().read()
+
+
+def _reads_of_a_large_message(*, piece_bytes: int) -> int:
+    """Those of a receiver that looks after each piece."""
+    here, wire = connected_pair()
+    there, out = connected_pair()
+    sender, receiver, message = Stream(here), _Counting(there), torch.arange(AT_ONCE_BYTES, dtype=torch.float32)
+    pump = Pump([receiver])
+    wire.setblocking(False)
+    with wire, out:
+        sender.send((0, 0), TensorSpecs.of([message]), [message])
+        while not receiver.arrived:
+            sender.write()
+            with suppress(BlockingIOError):
+                out.sendall(wire.recv(piece_bytes))
+            pump._move(0.0)
+        assert torch.equal(receiver.arrived[0, 0].popleft().tensors[0], message)
+    sender.close()
+    pump.close()
+    return receiver.reads
+
+
+def test_who_waits_for_a_large_message_wakes_for_a_large_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _reads_of_a_large_message(piece_bytes=1 << 16) <= 8, "4 MiB"
+    monkeypatch.setattr(seams.STREAM_AT_ONCE_BYTES, 1)
+    assert _reads_of_a_large_message(piece_bytes=1 << 16) >= 60, "the control"
 
 
 def test_small_messages_wake_no_other_thread() -> None:
