@@ -9,6 +9,7 @@ champion and the first model are measured on the same rows: the latest 15 days, 
 from __future__ import annotations
 
 import argparse
+import calendar
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from benchmarks.support.report import print_result
 from harness.flight_nights import write_config, write_months
 from sparkring.conf.loading import load_config
 from sparkring.pipelines.data.dataset.versions import Dataset
-from sparkring.spark_jobs.evaluate import evaluate
+from sparkring.spark_jobs.evaluate import measure
 from sparkring.spark_jobs.registry.registry import Registry
 from sparkring.spark_jobs.reporting.charts.palette import MUTED, NETWORK
 from sparkring.spark_jobs.retrain import RetrainResult, retrain
@@ -59,7 +60,7 @@ def _month(config: str, month: int, night: RetrainResult, first: RetrainResult) 
     loaded = load_config(config)
     manifest = Dataset(loaded.dataset).manifest(night.dataset_version)
     champion = Registry(loaded.workspace).version("champion")
-    auc, auc_first = (evaluate(loaded, run=run, dataset_version=manifest.version)["network"]["auc"] for run in (champion.run, first.run))
+    auc, auc_first = (measure(loaded, run=run, dataset_version=manifest.version)["auc"] for run in (champion.run, first.run))
     return Month(month, night.outcome, night.reason, manifest.splits["train"].rows, manifest.splits["test"].rows, auc, auc_first)
 
 
@@ -69,10 +70,11 @@ def draw(months: Sequence[Month], file: Path) -> None:
 
     figure = Figure(figsize=(7.2, 3.4), layout="constrained")
     axes = figure.subplots()
-    names = [f"{month.month}/2013" for month in months]
+    names = [calendar.month_abbr[month.month] for month in months]
     axes.plot(names, [month.auc for month in months], color=NETWORK.light, marker="o", label="retrained every month: the champion")
     axes.plot(names, [month.auc_first for month in months], color=MUTED.light, marker="o", linestyle="--",
               label="never retrained: the model of March")
+    axes.set_xlabel("latest known month of 2013")
     axes.set_ylabel("AUC on the latest 15 days")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.3)
