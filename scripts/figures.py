@@ -269,8 +269,9 @@ def platforms(folder: Path) -> str:
     if not file.is_file():
         return "Not run yet."
     found = json.loads(file.read_text(encoding="utf-8").splitlines()[-1])["figures"]
-    lines = ["| platform | Python | Java | Spark | pyarrow | NumPy | pandas | torch | rows, AUC | s | date | not as on the platform |",
-             f"|{'---|' * 12}"]
+    heads = ("platform", "Python", "Java", "Spark", "pyarrow", "NumPy", "pandas", "torch", "rows, AUC", "seconds", "date",
+             "not as on the platform")
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for run in found["runs"]:
         versions = [run["versions"][name] for name in ("pyspark", "pyarrow", "numpy", "pandas", "torch")]
         job = f"{run['rows']:,}, {run['auc']:.4f}" if run["green"] else "**failed**"

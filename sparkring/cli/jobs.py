@@ -32,7 +32,8 @@ SHOWN = 3
 commands = typer.Typer()
 
 
-@commands.command(epilog=examples("sparkring prepare", "sparkring prepare my.yaml --set prepare.row_group_mb=4"))
+@commands.command(epilog=examples("sparkring prepare", "sparkring prepare my.yaml --set prepare.row_group_mb=4",
+                                  "sparkring prepare my.yaml --append"))
 def prepare(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, append: Append = False,
             as_json: AsJson = False) -> None:
     """Commit a dataset version: read and join the source, split, check expectations, fit on train, encode, shuffle, shard.

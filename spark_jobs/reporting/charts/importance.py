@@ -33,7 +33,7 @@ def importance_picture(found: Importance) -> Picture:
         axes.set(ylim=(len(shown) - 0.5, -0.5), xlabel="rise of the mean loss")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
 
-    rest = f" The other {count(len(found.features) - len(shown))} matter less." if len(found.features) > len(shown) else ""
+    rest = f" The {count(len(found.features) - len(shown))} that are not drawn matter less." if len(found.features) > len(shown) else ""
     first = ", ".join(f"{each.feature} {each.rise:+.4g}" for each in shown[:3])
     return Picture(
         name="importance", title="What the network leans on",

@@ -23,6 +23,9 @@ INK = Shade("ink", "#1c2430", "#e8edf3")
 MUTED = Shade("muted", "#5a6675", "#9fadbd")
 GRID = Shade("grid", "#dfe4ea", "#2e3947")
 
+PAPER = Shade("paper", "#ffffff", "#12171e")
+"""The page."""
+
 NETWORK = Shade("network", "#0072b2", "#5cb8f0")
 LOGISTIC = Shade("logistic", "#d55e00", "#ff9457")
 BASE_RATE = Shade("base-rate", "#7b8593", "#8f9cab")

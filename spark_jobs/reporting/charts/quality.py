@@ -121,8 +121,8 @@ def _residuals(facts: RegressionQuality) -> Picture:
         name="residuals", title="How far off the network is",
         svg=draw(paint, name="residuals", label=f"Histogram of label minus prediction for {count(shown)} rows, from {ends}.",
                  height=HEIGHT + 50),
-        caption=f"Right of 0 the label is higher than its prediction. {share(shown / facts.network.rows)} of the rows lie here, "
-                f"{count(found.below)} to the left of it and {count(found.above)} to the right.")
+        caption=f"Right of 0 the label is higher than its prediction. {share(shown / facts.network.rows)} of the rows are drawn; "
+                f"{count(found.below)} lie further left, {count(found.above)} further right.")
 
 
 def _dashes(model: Binary | Regression) -> _Dashes:

@@ -12,7 +12,7 @@ from sparkring.spark_jobs.reporting.charts.canvas import LegendEntry, Picture, c
 from sparkring.spark_jobs.reporting.charts.palette import COMM, COMPUTE, DATA, MUTED, NETWORK, OTHER, TRAIN, VALIDATION
 from sparkring.spark_jobs.reporting.facts.run import Epoch, LossCurve, RankTime, RunFacts, StepTimes
 from sparkring.spark_jobs.reporting.facts.thinning import Curve
-from sparkring.spark_jobs.reporting.facts.words import compact, count, duration, metric, share
+from sparkring.spark_jobs.reporting.facts.words import compact, count, duration, metric, several, share
 
 MOST_MARKS = 12
 """Most epochs that the curve over steps marks."""
@@ -54,7 +54,7 @@ def _loss_by_step(loss: LossCurve, steps: int) -> Picture:
 
     first, last = loss.smooth.y[0], loss.smooth.y[-1]
     ends = "; dashed lines are ends of epochs" if marked else ""
-    small = f" {count(loss.small)} of much fewer rows, such as the last of an epoch, count in the mean only." if loss.small else ""
+    small = f" {several(loss.small, 'step')} with far fewer rows, such as an epoch's last, count in the mean only." if loss.small else ""
     missing = f" {count(loss.not_finite)} steps had a loss that is not a number and are not drawn." if loss.not_finite else ""
     return Picture(
         name="loss-steps", title="Train loss, step by step",
@@ -73,7 +73,7 @@ def _loss_by_epoch(epochs: Sequence[Epoch]) -> Picture:
         axes.plot(numbers, [epoch.train_loss for epoch in epochs], color=TRAIN.light, marker=marker, markersize=5)
         if validated:
             axes.plot(*zip(*validated, strict=True), color=VALIDATION.light, linestyle=(0, (5, 2)), marker=marker and "s", markersize=5)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
         axes.set_xlim(numbers[0] - 0.3, numbers[-1] + 0.3)
         name_axes(axes, x="epoch", y="loss")
 
@@ -84,7 +84,8 @@ def _loss_by_epoch(epochs: Sequence[Epoch]) -> Picture:
         name="loss-epochs", title="Train and validation loss, epoch by epoch",
         svg=draw(paint, name="loss-epochs", label=f"Loss by epoch: train loss {metric(last.train_loss)} in epoch {last.number}; {words}."),
         legend=(LegendEntry("train", TRAIN), *([LegendEntry("validation", VALIDATION, "dashed")] if validated else [])),
-        caption=f"{words[0].upper()}{words[1:]}. The train loss is the mean while the epoch ran, so it lags behind.")
+        caption=f"{words[0].upper()}{words[1:]}. The train loss is the mean over the epoch's steps, the validation loss that of the model "
+                "at its end.")
 
 
 def _time_by_rank(facts: RunFacts) -> Picture:

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from sparkring.spark_jobs.reporting.charts.palette import SHADES
+from sparkring.spark_jobs.reporting.charts.palette import PAPER, SHADES
 
 _VARIABLES = {shade.light: f"var(--{shade.variable})" for shade in SHADES}
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
@@ -51,8 +51,8 @@ def as_file(svg: Markup) -> str:
     def theme(name: str) -> str:
         return "".join(f"--{shade.variable}:{getattr(shade, name)};" for shade in SHADES if f"--{shade.variable})" in svg)
 
-    style = (f"<style>.chart{{{theme('light')}font-family:system-ui,'Segoe UI','DejaVu Sans',sans-serif}}"
-             f"@media (prefers-color-scheme:dark){{.chart{{{theme('dark')}}}}}</style>")
+    style = (f"<style>.chart{{{theme('light')}background:{PAPER.light};font-family:system-ui,'Segoe UI','DejaVu Sans',sans-serif}}"
+             f"@media (prefers-color-scheme:dark){{.chart{{{theme('dark')}background:{PAPER.dark}}}}}</style>")
     opening, rest = svg.split(">", 1)
     return f'{opening} xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">{style}{rest}\n'
 

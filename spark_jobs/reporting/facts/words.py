@@ -25,7 +25,7 @@ def compact(value: float) -> str:
 
 def metric(value: float | None) -> str:
     """A loss or score with four decimals; a dash if there is none."""
-    return DASH if value is None or not math.isfinite(value) else f"{value:.4f}"
+    return DASH if value is None or not math.isfinite(value) else f"{value:z.4f}"
 
 
 def measure(value: float | None) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkring.cli.terminal.answers import AsJson, examples, print_table, show, show_json
+from sparkring.cli.terminal.answers import AsJson, Overrides, examples, print_table, show, show_json
 from sparkring.cli.terminal.console import console_progress
 from sparkring.conf.loading import load_config, shipped_configs
 from sparkring.errors import ConfigError
@@ -23,16 +23,14 @@ commands = typer.Typer()
 datasets = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 commands.add_typer(datasets, name="datasets")
 
-
-
-def _address(given: str) -> str:
-    """The dataset of a config; else what was given."""
-    return load_config(given).dataset if given in shipped_configs() or Path(given).is_file() else given
-
-
-Url = Annotated[str, typer.Argument(metavar="DATASET", callback=_address,
-                                    help="A config, whose dataset is taken, or a dataset's folder or URL, e.g. runs/flights/dataset.")]
+DatasetName = Annotated[str, typer.Argument(
+    metavar="DATASET", help="A config, whose dataset is taken, or a dataset's folder or URL, e.g. runs/flights/dataset.")]
 Version = Annotated[int | None, typer.Option(help="The version; default the latest.")]
+
+
+def _address(given: str, overrides: Sequence[str] | None) -> str:
+    """The dataset of a config; else what was given."""
+    return load_config(given, overrides or []).dataset if given in shipped_configs() or Path(given).is_file() else given
 
 
 @datasets.callback()
@@ -41,10 +39,11 @@ def _datasets() -> None:
 
 
 @datasets.command("list", epilog=examples("sparkring datasets list my.yaml", "sparkring datasets list runs/flights/dataset"))
-def list_(url: Url, as_json: AsJson = False) -> None:
+def list_(dataset: DatasetName, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """List the committed versions."""
     from sparkring.spark_jobs.stored.datasets import list_versions
 
+    url = _address(dataset, overrides)
     versions = list_versions(url)
     if as_json:
         show_json([dataclasses.asdict(each) for each in versions])
@@ -57,11 +56,11 @@ def list_(url: Url, as_json: AsJson = False) -> None:
 
 
 @datasets.command("show", epilog=examples("sparkring datasets show my.yaml", "sparkring datasets show /data/x --version 2"))
-def show_(url: Url, version: Version = None, as_json: AsJson = False) -> None:
+def show_(dataset: DatasetName, overrides: Overrides = None, version: Version = None, as_json: AsJson = False) -> None:
     """Show a version: its columns, tensors, splits and source, and how well its rows are mixed in training."""
     from sparkring.spark_jobs.stored.datasets import show_version
 
-    details = show_version(url, version)
+    details = show_version(_address(dataset, overrides), version)
     if as_json:
         quality = dataclasses.asdict(details.quality) if details.quality else None
         show_json({"url": details.url, "manifest": details.manifest.model_dump(mode="json"), "shuffle_quality": quality})
@@ -70,12 +69,13 @@ def show_(url: Url, version: Version = None, as_json: AsJson = False) -> None:
 
 
 @datasets.command("diff", epilog=examples("sparkring datasets diff my.yaml 1 2"))
-def diff(url: Url, before: Annotated[int, typer.Argument(metavar="A", help="A version.")],
-         after: Annotated[int, typer.Argument(metavar="B", help="Another version.")], as_json: AsJson = False) -> None:
+def diff(dataset: DatasetName, before: Annotated[int, typer.Argument(metavar="A", help="A version.")],
+         after: Annotated[int, typer.Argument(metavar="B", help="Another version.")], overrides: Overrides = None,
+         as_json: AsJson = False) -> None:
     """Show the differences between versions A and B: columns, rows, fitted statistics and vocabularies, recipe and source."""
     from sparkring.spark_jobs.stored.datasets import diff_versions
 
-    differences = diff_versions(url, before, after)
+    differences = diff_versions(_address(dataset, overrides), before, after)
     if as_json:
         show_json([dataclasses.asdict(each) for each in differences])
     elif not differences:
@@ -86,23 +86,24 @@ def diff(url: Url, before: Annotated[int, typer.Argument(metavar="A", help="A ve
 
 
 @datasets.command("verify", epilog=examples("sparkring datasets verify my.yaml --version 2"))
-def verify(url: Url, version: Version = None, as_json: AsJson = False) -> None:
+def verify(dataset: DatasetName, overrides: Overrides = None, version: Version = None, as_json: AsJson = False) -> None:
     """Check the SHA-256 of every file of a version, that there are no extra files, and that nobody edited its manifest."""
     from sparkring.spark_jobs.stored.datasets import verify_version
 
-    summary = verify_version(url, version, progress=console_progress())
+    summary = verify_version(_address(dataset, overrides), version, progress=console_progress())
     show(summary, as_json=as_json, text=f"version {summary.version}: all {summary.files:,} files ({summary.bytes / 1e6:,.1f} MB) are "
                                         "unchanged")
 
 
 @datasets.command("gc", epilog=examples("sparkring datasets gc my.yaml --delete"))
-def gc(url: Url, delete: Annotated[bool, typer.Option("--delete", help="Delete them; without this they are only listed.")] = False,
+def gc(dataset: DatasetName, overrides: Overrides = None,
+       delete: Annotated[bool, typer.Option("--delete", help="Delete them; without this they are only listed.")] = False,
        grace_hours: Annotated[float, typer.Option(min=0.0, help="Keep folders that changed within this many hours.")] = GRACE_HOURS,
        as_json: AsJson = False) -> None:
     """Find data folders that no version names, as a killed prepare leaves them, and delete them with --delete."""
     from sparkring.spark_jobs.stored.dataset_gc import collect_garbage
 
-    result = collect_garbage(url, delete=delete, grace_hours=grace_hours)
+    result = collect_garbage(_address(dataset, overrides), delete=delete, grace_hours=grace_hours)
     lines = [f"{'deleted' if result.deleted else 'garbage'}  {folder}  {size / 1e6:,.1f} MB" for folder, size in result.garbage.items()]
     lines += [f"kept, changed recently  {folder}" for folder in result.young]
     hint = ["nothing was deleted; add --delete to do it"] if result.garbage and not result.deleted else []

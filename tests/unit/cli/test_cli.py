@@ -184,6 +184,7 @@ def test_datasets_are_listed_shown_and_verified(run: Run, dataset: str, tmp_path
     mine = tmp_path / "mine.yaml"
     mine.write_text(f"{{extends: local/flights, dataset_url: '{dataset}'}}")
     assert run("datasets", "show", str(mine))[1] == out
+    assert run("datasets", "show", "local/flights", "--set", f"dataset_url={dataset}")[1] == out
     _, out, _ = run("datasets", "verify", dataset)
     assert out == "version 1: all 3 files (0.0 MB) are unchanged\n"
     assert json.loads(run("datasets", "show", dataset, "--json")[1])["manifest"]["version"] == 1
