@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.support.report import print_result
 from harness.flight_nights import write_config, write_months
 
-HIDDEN, EPOCHS = [1024, 512, 256], 60
+HIDDEN, EPOCHS = [1024, 512, 256], 100
 """The candidate's network, and for how long it trains; the shipped job's own takes seconds."""
 
 
