@@ -190,6 +190,21 @@ def test_a_regression_has_the_weights_of_serial_training_in_stages_and_on_five_r
     assert load_card(str(runs[2])).validation.keys() == {"loss", "rmse", "mae", "r2"}
 
 
+def _halves_of_a_subnormal(context: RankContext, job: dict[str, Any]) -> tuple[float, float]:
+    subnormal = torch.full((1,), 1e-40)
+    before = float(subnormal / 2)
+    train_rank(context, job)
+    return before, float(subnormal / 2)
+
+
+@pytest.mark.parallel
+def test_a_rank_takes_subnormal_numbers_for_zero(dataset: Path, tmp_path: Path) -> None:
+    """Weights that nothing but decay changes end among them."""
+    ((before, after),) = run_on_ranks(1, _halves_of_a_subnormal, _job(_config("sgd", tmp_path), Dataset(str(dataset)), tmp_path / "run"))
+    assert before > 0, "the control: as torch begins"
+    assert after == 0
+
+
 @pytest.mark.parallel
 def test_each_row_comes_exactly_once_and_each_step_has_the_same_rows_at_any_world_size(runs: dict[tuple[str, int], Path]) -> None:
     steps = {size: [sorted(step) for step in _steps(runs["sgd", size])] for size in (1, 2, 3, 5)}
