@@ -112,9 +112,10 @@ def _evaluate(config: Config, spark: SparkSession | None, progress: Progress) ->
     session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=spark)
     with progress.stage("evaluate", total=3) as bar, job.reading(session, "train", SPLIT) as rows:
         bar.update(0, text="network")
+        train, test = rows["train"].read(session), rows[SPLIT].read(session)  # first: where Spark cannot read them, nothing is run
         network = job.network(rows[SPLIT], session)
         bar.update(1, text="baselines")
-        models = {"network": network, **_baselines(network, rows["train"].read(session), rows[SPLIT].read(session), job.trained)}
+        models = {"network": network, **_baselines(network, train, test, job.trained)}
         bar.update(2, text="slices and importance")
         explained = explain(config.run_url, job.card, job.manifest, split=SPLIT, whole=not job.laid.train.parallel.cuts_the_model,
                             batch_rows=config.score.batch_rows)
