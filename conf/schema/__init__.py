@@ -6,7 +6,8 @@ Not here: reading files and merging them (loading.py).
     sources.py, features.py, splits.py, expectations.py      what prepare reads, keeps, splits and expects
     numbers.py, derived.py                                   numeric features, and those that are computed from a column
     prepare.py, model.py, train.py, parallel.py, spark.py    what the jobs do, a section each
-    tracking.py                                              where runs are sent
+    strategy.py                                              how ranks train together: a part of train.py's section
+    retrain.py, tracking.py                                  what happens night after night, and where runs are sent
     whole.py                                                 the config that holds them all
 
 YAML keys are the field names; unknown keys are refused. A field without a default is required. How files, overrides

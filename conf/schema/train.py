@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from sparkring.conf.schema.parallel import ParallelConfig
 from sparkring.conf.schema.section import LocalPath, Positive, Seconds, Section, Seed
+from sparkring.conf.schema.strategy import ExactConfig, StrategyConfig
 
 HeldOutMetric = Literal["loss", "auc", "average_precision", "accuracy", "rmse", "mae", "r2"]
 """A held-out metric that may choose the best epoch; the task decides which ones there are."""
@@ -142,6 +143,8 @@ class TrainConfig(Section):
     huber_delta: Annotated[float, Field(gt=0)] = 1.0
     """With ``loss: huber``: the error, in standard deviations, from which it counts linearly."""
     optimizer: OptimizerConfig = OptimizerConfig()
+    strategy: StrategyConfig = ExactConfig()
+    """How ranks train together (docs/how-to/strategies.md): a word, e.g. ``local_sgd``, or a section with its ``kind``."""
     bucket_mb: Annotated[float, Field(gt=0)] = 25.0
     """Gradients travel in flat buckets of about this size, in megabytes. Between hosts buckets are smaller if the network is
     small: then most of them travel during the backward pass."""
@@ -187,6 +190,19 @@ class TrainConfig(Section):
         if self.loss != "huber" and self.huber_delta != type(self).model_fields["huber_delta"].default:
             raise ValueError(f"train.huber_delta={self.huber_delta:g} has no effect with train.loss={self.loss}; leave it out, or set "
                              "train.loss to huber")
+        return self
+
+    @model_validator(mode="after")
+    def _only_exact_ranks_share_a_model(self) -> Self:
+        kind, parallel = self.strategy.kind, self.parallel
+        if kind == "exact":
+            return self
+        if parallel.pipelined or parallel.auto:
+            raise ValueError(f"train.strategy={kind} has each rank compute with the whole model, and train.parallel cuts it or its batches; "
+                             "leave train.parallel out, or set train.strategy to exact")
+        if self.on_nonfinite == "rollback":
+            raise ValueError(f"train.on_nonfinite=rollback needs to know the step that spoiled the model, and with train.strategy={kind} "
+                             "ranks learn of one only later; set it to stop or skip")
         return self
 
     @model_validator(mode="after")

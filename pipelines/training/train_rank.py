@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
+from sparkring.conf.schema.strategy import LocalSgdConfig
 from sparkring.models.build import list_blocks
 from sparkring.pipelines.data.dataset.versions import Dataset, DatasetVersion
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
@@ -19,6 +20,7 @@ from sparkring.pipelines.training.loop.setup import RankSetup
 from sparkring.pipelines.training.loop.training_loop import TrainingLoop
 from sparkring.pipelines.training.rows import RankRows
 from sparkring.pipelines.training.start_check import require_committed_files
+from sparkring.pipelines.training.strategies.local_sgd import LocalSgdStrategy
 from sparkring.pipelines.training.strategies.pipelined import PipelinedStrategy
 from sparkring.pipelines.training.strategies.signals import SignalSource
 from sparkring.pipelines.training.strategies.step import Inputs
@@ -74,7 +76,7 @@ def train_rank(context: RankContext, document: dict[str, Any], *, files: RunFile
         train_loader, validation_loader = rows.loader("train"), rows.loader("validation")
         require_committed_files(communicator, version, splits=("train", "validation"))
         setup = RankSetup(job=job, version=version, layout=layout, communicator=communicator, events=events, signals=signals,
-                          strategy=_open_strategy(job, version, layout, rows.inputs(), communicator),
+                          strategy=_open_strategy(job, version, layout, rows.inputs(), communicator, train_loader.steps()),
                           checkpoints=files.checkpoints(job.run_url), train_loader=train_loader,
                           validation_loader=validation_loader, receipt_rank=rows.receipt_rank())
         summary = TrainingLoop(setup).run()
@@ -82,9 +84,11 @@ def train_rank(context: RankContext, document: dict[str, Any], *, files: RunFile
 
 
 def _open_strategy(job: TrainJob, version: DatasetVersion, layout: Layout | None, inputs: Inputs,
-                   communicator: Communicator) -> Strategy:
+                   communicator: Communicator, steps_per_epoch: int) -> Strategy:
     """Build this rank's part of the model; all ranks call this at the same point."""
-    config, manifest = job.config, version.manifest
+    config, manifest, strategy = job.config, version.manifest, job.config.train.strategy
+    if isinstance(strategy, LocalSgdConfig):
+        return LocalSgdStrategy(config, manifest, inputs, communicator, strategy=strategy, steps_per_epoch=steps_per_epoch)
     if layout is None:
         return DataParallelStrategy(config, manifest, inputs, communicator)
     blocks = list_blocks(config.model, shapes_of(manifest.task, manifest.preprocessing))

@@ -35,7 +35,8 @@ class Difference(NamedTuple):
 def identity_of(config: Config, manifest: Manifest) -> Identity:
     """The identity that ``config`` gives a run on the dataset version of ``manifest``."""
     batch_norm = getattr(config.model, "norm", None) == "batch"
-    without = FREE_TO_CHANGE | ({"early_stopping"} if config.train.early_stopping is None else set())  # older runs lack the key
+    lacking = {"early_stopping": config.train.early_stopping is None, "strategy": config.train.strategy.kind == "exact"}
+    without = FREE_TO_CHANGE | {key for key, plain in lacking.items() if plain}  # older runs lack these keys
     return {
         "format": 1,
         **({"micro_batches": config.train.num_micro_batches} if batch_norm else {}),  # without it they change nothing

@@ -90,6 +90,8 @@ class AuditResult:
     """Step records among them that do not count, since a later generation did those steps again."""
     receipts: str
     """The hash at the end of the chain."""
+    strategy: str = "exact"
+    """How the ranks trained together; only with ``exact`` the gradients are those of training on one rank."""
 
 
 def audit(run_url: str, *, dataset_url: str | None = None, progress: Progress = SILENT) -> AuditResult:
@@ -137,7 +139,7 @@ def _audit(store: Store, names: Sequence[str], dataset_url: str | None, bar: Bar
         page_checksums="adopted" not in manifest.recipe,
         records=sum(stream.records for stream in streams.values()),
         repeated=sum(len(stream.places) for (_, rank), stream in streams.items() if _gives_receipts(stream, rank)) - counted,
-        receipts=receipts)
+        receipts=receipts, strategy=start.get("strategy", "exact"))
 
 
 def _end(store: Store) -> tuple[Place, str, bool]:

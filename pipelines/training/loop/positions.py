@@ -12,12 +12,13 @@ from sparkring.pipelines.training.strategies.step import StepResult
 
 
 def after_step(position: Position, batch: Batch, result: StepResult) -> Position:
-    """Count one step; a step without an update adds its rows but no loss and no weight."""
+    """Count one step; a step without an update, or before an exchange of local models, adds its rows but no loss and no weight."""
+    counts = result.updated and result.weight
     return position.model_copy(update={
         "step": position.step + 1,
         "steps_done": position.steps_done + 1,
-        "loss_sum": position.loss_sum + (result.loss * result.weight if result.updated else 0.0),
-        "weight": position.weight + (result.weight if result.updated else 0.0),
+        "loss_sum": position.loss_sum + (result.loss * result.weight if counts else 0.0),
+        "weight": position.weight + (result.weight if counts else 0.0),
         "rows": position.rows + batch.global_rows})
 
 

@@ -36,9 +36,9 @@ from sparkring.pipelines.training.loop.records import LoopRecords
 from sparkring.pipelines.training.loop.restore import restore
 from sparkring.pipelines.training.loop.saver import Saver
 from sparkring.pipelines.training.loop.setup import RankSetup
+from sparkring.pipelines.training.strategies.replica import Replica
 from sparkring.pipelines.training.strategies.signals import Signals
 from sparkring.pipelines.training.strategies.step import StepResult
-from sparkring.pipelines.training.strategies.strategy import DataParallelStrategy
 from sparkring.version import __version__
 
 
@@ -76,7 +76,7 @@ class TrainingLoop:
         restored = restore(self._setup)
         if restored is None:
             start_from_given(self._setup)
-        if restored is None and isinstance(self._strategy, DataParallelStrategy):  # the seed gives all ranks the same; this makes sure
+        if restored is None and isinstance(self._strategy, Replica):  # the seed gives all ranks the same; this makes sure
             fresh = self._setup.communicator.broadcast_bytes(self._strategy.whole(), name="start.fresh")
             self._strategy.unpack([fresh])
         position = restored or Position()

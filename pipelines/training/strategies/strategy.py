@@ -1,7 +1,8 @@
-"""The interface between the loop and a layout: one rank's part of a model, with its optimizer and its sums over ranks.
+"""The interface between the loop and a way to train: one rank's part of a model, with its optimizer and its sums over ranks.
 
-    DataParallelStrategy    every rank holds the whole model: plain data parallelism
+    DataParallelStrategy    every rank holds the whole model, and sums gradients in each step: plain data parallelism
     PipelinedStrategy       a rank holds some chunks of it (pipelined.py)
+    LocalSgdStrategy        every rank holds a model of its own; they are averaged from time to time (local_sgd.py)
 
 State is exchanged as whole tensors under the model's own parameter names, so every layout resumes from any other's checkpoint.
 """
@@ -11,22 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from sparkring.conf.schema import Config
-from sparkring.models.build import build_model
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.parallel.clock import clock_of
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.training.evaluation.evaluate import Predictions
 from sparkring.pipelines.training.evaluation.interruptible import Epochs
-from sparkring.pipelines.training.job.optimizer import clip_before_step, make_optimizer, set_learning_rate
-from sparkring.pipelines.training.job.tasks import loss_of, shapes_of
+from sparkring.pipelines.training.job.optimizer import set_learning_rate
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
+from sparkring.pipelines.training.strategies.replica import Replica
 from sparkring.pipelines.training.strategies.signals import Signals
-from sparkring.pipelines.training.strategies.state import dealt, named_tensors, pack_state, take_weights, unpack_state
 from sparkring.pipelines.training.strategies.step import Inputs, StepResult, train_step
 from sparkring.pipelines.training.strategies.step_times import StepTimes
 
@@ -79,62 +77,19 @@ class Strategy(Protocol):
         ...
 
 
-class DataParallelStrategy:
-    """The whole model, replicated on every rank."""
+class DataParallelStrategy(Replica):
+    """The whole model, replicated on every rank: all replicas stay equal."""
 
     def __init__(self, config: Config, manifest: Manifest, inputs: Inputs, communicator: Communicator) -> None:
-        task, features = manifest.task, manifest.preprocessing
-        self._inputs, self._communicator = inputs, communicator
-        self._loss_sum = loss_of(task, features, config.train)
-        torch.manual_seed(config.train.seed)
-        self._model = build_model(config.model, shapes_of(task, features))
-        inputs.place(self._model)
-        self._optimizer = make_optimizer(self._model.parameters(), config.train.optimizer)
-        if config.train.optimizer.clip_norm is not None:
-            clip_before_step(self._optimizer, config.train.optimizer.clip_norm)
-        self._ring = GradientRing(self._model.parameters(), communicator, bucket_mb=config.train.bucket_mb)
+        super().__init__(config, manifest, inputs, communicator)
+        self._ring = GradientRing(self.model.parameters(), communicator, bucket_mb=config.train.bucket_mb)
         self._times = StepTimes(clock_of(inputs.device))
         self.description = self._ring.description
 
     def step(self, batch: Batch, rate: float, signals: Signals) -> StepResult:
         """See Strategy."""
-        set_learning_rate(self._optimizer, rate)
-        return train_step(self._model, batch, self._inputs, self._ring, self._optimizer, self._times, self._loss_sum, signals)
-
-    def step_record(self) -> None:
-        """See Strategy."""
-
-    def predict(self, loader: Epochs) -> Predictions:
-        """See Strategy."""
-        self._model.eval()
-        try:
-            for batch in loader.epoch(0):
-                if batch.rows:
-                    yield self._model(**self._inputs.of(batch.tensors, epoch=0)), self._inputs.labels(batch.tensors)
-        finally:
-            self._model.train()
-
-    def part(self) -> dict[str, Tensor]:
-        """See Strategy."""
-        context = self._communicator.context
-        state = dict(named_tensors([self._model], self._optimizer))
-        return {name: state[name] for name in dealt({name: tensor.numel() for name, tensor in state.items()}, context.rank, context.size)}
-
-    def whole(self) -> bytes:
-        """The whole state."""
-        return pack_state([self._model], self._optimizer)
-
-    def unpack(self, state: Iterable[bytes]) -> None:
-        """See Strategy."""
-        unpack_state(state, [self._model], self._optimizer)
-
-    def take_weights(self, weights: Iterable[bytes]) -> None:
-        """See Strategy."""
-        take_weights(weights, [self._model])
-
-    def require_equal(self) -> None:
-        """See Strategy."""
-        self._communicator.require_equal(pack_state([self._model], self._optimizer), what="the model and optimizer state")
+        set_learning_rate(self.optimizer, rate)
+        return train_step(self.model, batch, self.inputs, self._ring, self.optimizer, self._times, self.loss_sum, signals)
 
     def close(self) -> None:
         """See Strategy."""

@@ -37,7 +37,10 @@ def _of_run(run: RunFacts, learned: TrainConfig | None, *, name: str) -> Iterato
     yield "training started", moment(run.started)
     if learned:
         yield "seed of weights and row order", str(learned.seed)
-    yield "ring", f"{several(run.size, 'rank')} on {run.device}, gradients by {run.reduction}"
+    exact = learned is None or learned.strategy.kind == "exact"
+    yield "ring", f"{several(run.size, 'rank')} on {run.device}" + (f", gradients by {run.reduction}" if exact else "")
+    if not exact:
+        yield "strategy", f"{run.reduction}; not the gradients of training on one rank"
     yield "lanes", str(run.lanes)
     yield "global batch", several(run.batch_rows, "row")
     if learned:

@@ -39,10 +39,13 @@ def _text(result: AuditResult) -> str:
                else "the files were adopted, and pages were checked only if they carry a checksum")
     rings = [f"  generation {part.generation}, {part.num_ranks} ranks: epoch {part.begins[0] + 1} step {part.begins[1]} "
              f"to epoch {part.ends[0] + 1} step {part.ends[1]}" for part in result.parts]
+    gradients = [] if result.strategy == "exact" else [
+        f"  strategy {result.strategy}: each row counts once, but the gradients are not those of training on one rank"]
     return "\n".join([
         f"proved: {result.epochs} epochs read the id of each of {result.rows:,} rows exactly once{begun}",
         f"  dataset  {result.dataset_url} version {result.dataset_version}, content {result.content_id[:16]}, rows {result.rows_digest}",
         f"  run      {state}; {result.records:,} records unbroken, {result.repeated:,} of steps that were done again",
         f"  values   not in the receipts; {checked}; `sparkring datasets verify {result.dataset_url}` checks every byte",
         f"  receipts {result.receipts}",
+        *gradients,
         *rings])
